@@ -1,0 +1,128 @@
+"""What an attention needs to know of places: worked out once per forward and shared by the layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from jari.encodings.base import Encoding
+from jari.encodings.compose import LayerEncodings
+from jari.errors import UserError
+from jari.masks import Mask
+from jari.positions import Positions
+from jari.shapes import Bool, Float, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """An encoding applied to the queries' and the keys' positions, and the mask between them.
+
+    allowed: `(B or 1, 1, Q, K)`, True where a query may attend to a key; None where all may. In the row of a query
+        without any key everything is True, so that no kernel divides by zero; `alive` then removes its output.
+    alive: `(B or 1, 1, Q, 1)`, False for queries without any key; None where there is none such.
+    causal: the mask is the plain causal one of a sequence with itself, which a kernel may know a shorter way to do.
+    q_rotation, k_rotation: what `rotate` takes; the keys' covers the new keys only, cached ones being rotated already.
+    bias: `(B or 1, H, Q, K)` float32, or None. relation: what `terms` and `values` take.
+    additive: bias and mask in one, minus infinity where hidden; None where there is neither.
+    """
+
+    encoding: Encoding
+    q_pos: Positions
+    k_pos: Positions
+    allowed: Bool[Tensor, "#B 1 Q K"] | None = None
+    alive: Bool[Tensor, "#B 1 Q 1"] | None = None
+    causal: bool = False
+    q_rotation: Any = None
+    k_rotation: Any = None
+    bias: Float[Tensor, "#B H Q K"] | None = None
+    relation: Any = None
+    additive: Float[Tensor, "#B #H Q K"] | None = None
+
+
+def place(
+    encoding: Encoding,
+    q_pos: Positions,
+    k_pos: Positions,
+    mask: Mask | None = None,
+    *,
+    new_k_pos: Positions | None = None,
+) -> Geometry:
+    """Apply `encoding` to queries at `q_pos` and keys at `k_pos`.
+
+    new_k_pos: the keys that are not in the cache yet; by default all of them.
+    Raises UserError for distances between frames that no one asked for.
+    """
+    hooks = encoding.hooks
+    new_k_pos = k_pos if new_k_pos is None else new_k_pos
+    if hooks - {"embed", "inject"} and q_pos.frame != k_pos.frame and not encoding.site.cross:
+        raise UserError(
+            f"positions in the frame {q_pos.frame!r} cannot be compared with those in {k_pos.frame!r}: "
+            "build the attention with cross=True if distances between them mean something"
+        )
+    allowed = None if mask is None else mask.dense(q_pos, k_pos)
+    alive = None
+    if allowed is not None:
+        alive = allowed.any(-1, keepdim=True)
+        # Rows without any key are rare. Eagerly, look whether there are any and save the work if not.
+        if not torch.compiler.is_compiling() and bool(alive.all()):
+            alive = None
+        else:
+            allowed = allowed | ~alive
+    q_rotation = k_rotation = relation = bias = None
+    if "rotate" in hooks:
+        q_rotation = encoding.rotation(q_pos)
+        k_rotation = q_rotation if new_k_pos is q_pos else encoding.rotation(new_k_pos)
+    if "terms" in hooks or "values" in hooks:
+        relation = encoding.relation(q_pos, k_pos)
+    if "bias" in hooks:
+        bias = encoding.bias(q_pos, k_pos)
+        assert bias is not None
+        bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
+    return Geometry(
+        encoding,
+        q_pos,
+        k_pos,
+        allowed,
+        alive,
+        causal=mask is not None and mask.plain_causal and q_pos is k_pos,
+        q_rotation=q_rotation,
+        k_rotation=k_rotation,
+        bias=bias,
+        relation=relation,
+        additive=_additive(bias, allowed),
+    )
+
+
+def place_layers(
+    encodings: LayerEncodings,
+    q_pos: Positions,
+    k_pos: Positions,
+    mask: Mask | None = None,
+    *,
+    new_k_pos: Positions | None = None,
+) -> list[Geometry]:
+    """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
+    first = place(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos)
+    geometries = [first]
+    for encoding in encodings.of_layer[1:]:
+        geometry = first
+        if encoding is not first.encoding:
+            # Rotations and relations follow from the options, which the layers have in common; a bias has parameters.
+            geometry = replace(first, encoding=encoding)
+            if first.bias is not None:
+                bias = encoding.bias(q_pos, k_pos)
+                assert bias is not None
+                bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
+                geometry = replace(geometry, bias=bias, additive=_additive(bias, first.allowed))
+        geometries.append(geometry)
+    return geometries
+
+
+def _additive(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+    if allowed is None:
+        return bias
+    if bias is None:
+        bias = torch.zeros((), device=allowed.device)
+    return torch.where(allowed, bias, float("-inf"))

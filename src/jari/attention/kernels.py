@@ -1,0 +1,111 @@
+"""Fast ways to compute an AttentionCall. Each equals the definition in `call.py`, forward and gradient: a law.
+
+| kernel | what it does | where it wins |
+| --- | --- | --- |
+| explicit | batched product, softmax, batched product | on a CPU, short sequences; bfloat16 up to some 512 keys |
+| fused | PyTorch's scaled_dot_product_attention | long sequences, GPUs; memory without Q x K where nothing is added |
+| definition | float32 einsum of `call.py` | nowhere: to compare with |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from jari.attention import call as definition
+from jari.attention.call import AttentionCall
+from jari.dropout import dropout
+from jari.errors import UserError
+from jari.shapes import Tensor
+
+Kernel = Literal["auto", "explicit", "fused", "definition"]
+
+# The longest keys for which the explicit products beat the fused kernel on a CPU, forward and backward. Measured on
+# 2 cores with AVX-512 BF16, PyTorch 2.13; `benchmarks/kernels.py` measures it again.
+LONGEST_EXPLICIT = {torch.float32: 128, torch.bfloat16: 512}
+
+
+def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
+    """The output of an attention, `(B, H, Q, E')`, in the dtype of its values."""
+    chosen = choose(call) if kernel == "auto" else kernel
+    return _KERNELS[chosen](call)
+
+
+def choose(call: AttentionCall) -> str:
+    """The kernel for a call of this device, dtype and length."""
+    return choose_for(call.q.device.type, call.q.dtype, call.k.shape[2], call.geometry.encoding.hooks)
+
+
+def choose_for(device: str, dtype: torch.dtype, keys: int, hooks: frozenset[str]) -> str:
+    """The kernel for K keys; `values` needs the weights themselves, which only the explicit products have."""
+    if "values" in hooks:
+        return "explicit"
+    if device == "cpu" and keys <= LONGEST_EXPLICIT.get(dtype, 128):
+        return "explicit"
+    return "fused"
+
+
+def check(kernel: str, hooks: frozenset[str]) -> None:
+    """Refuse, when a model is built, a kernel that cannot do what the encoding needs. Raises UserError."""
+    if kernel == "fused" and "values" in hooks:
+        raise UserError(
+            "the fused kernel never holds the attention weights, and the encoding's `values` hook needs them; "
+            "use kernel=explicit or auto, or switch the hook off (for shaw: values=false)"
+        )
+
+
+def _explicit(call: AttentionCall) -> Tensor:
+    place = call.geometry
+    batch, heads, queries, width = call.q.shape
+    keys = call.k.shape[2]
+    q = call.q.reshape(batch * heads, queries, width)
+    k = call.k.reshape(batch * heads, keys, width)
+    v = call.v.reshape(batch * heads, keys, -1)
+    terms = place.encoding.terms(call.q, call.k, place.relation)
+    if terms is None:
+        # The scale goes to the queries, the smallest of the tensors at hand.
+        scores = torch.bmm(q * call.scale, k.transpose(1, 2)).view(batch, heads, queries, keys)
+    else:
+        scores = torch.baddbmm(terms.reshape(-1, queries, keys), q, k.transpose(1, 2)).mul_(call.scale)
+        scores = scores.view(batch, heads, queries, keys)
+    if place.additive is not None:
+        scores = scores.add_(place.additive.to(scores.dtype))
+    weights = scores.softmax(-1)
+    dropped = dropout(weights, call.dropout)
+    output = torch.bmm(dropped.view(-1, queries, keys), v).view(batch, heads, queries, -1)
+    added = place.encoding.values(dropped, place.relation)
+    if added is not None:
+        output = output + added
+    return output if place.alive is None else output * place.alive
+
+
+def _fused(call: AttentionCall) -> Tensor:
+    place = call.geometry
+    check("fused", place.encoding.hooks)
+    terms = place.encoding.terms(call.q, call.k, place.relation)
+    if terms is None and place.bias is None:
+        mask = None if place.causal else place.allowed
+    else:
+        mask = place.additive
+        if terms is not None:
+            mask = call.scale * terms if mask is None else call.scale * terms + mask
+        assert mask is not None
+        mask = mask.to(call.q.dtype).expand(*call.q.shape[:2], *mask.shape[2:])
+    output = functional.scaled_dot_product_attention(
+        call.q, call.k, call.v, mask, dropout_p=call.dropout, is_causal=place.causal and mask is None, scale=call.scale
+    )
+    return output if place.alive is None else output * place.alive
+
+
+def _definition(call: AttentionCall) -> Tensor:
+    return definition.output(call).to(call.v.dtype)
+
+
+_KERNELS: dict[str, Callable[[AttentionCall], Tensor]] = {
+    "explicit": _explicit,
+    "fused": _fused,
+    "definition": _definition,
+}

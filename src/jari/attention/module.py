@@ -1,0 +1,190 @@
+"""Multi-head attention: *Attention Is All You Need*, section 3.2."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from jari.attention.cache import LayerCache
+from jari.attention.call import AttentionCall
+from jari.attention.geometry import Geometry, place
+from jari.attention.kernels import Kernel, attend, check
+from jari.dropout import check_share
+from jari.encodings import compose
+from jari.encodings.base import Site
+from jari.errors import UserError
+from jari.masks import Mask
+from jari.positions import Positions
+from jari.shapes import Float, Tensor
+
+
+class Attend(nn.Module):
+    """Computes an AttentionCall with the kernel it was told. It has no parameters: it is there to be listened to, by an
+    ordinary forward hook, without a second path through the model."""
+
+    def __init__(self, kernel: Kernel = "auto"):
+        super().__init__()
+        self.kernel: Kernel = kernel
+
+    def forward(self, call: AttentionCall) -> Float[Tensor, "B H Q W"]:
+        return attend(call, self.kernel)
+
+    def extra_repr(self) -> str:
+        return f"kernel={self.kernel}"
+
+
+class Attention(nn.Module):
+    """Queries from one sequence, keys and values from the same or another; H heads; one output projection.
+
+        attention = jari.Attention(64, heads=8, encoding="rotary")
+        y_BLD = attention(x_BLD, mask=jari.Mask(causal=True))
+
+    width: D of input and output. heads: H. encoding: a spec such as `rotary:base=500`, or None where the stack around
+    this attention owns the encoding and passes a `Geometry`. head_width: E of queries and keys, D / H by default.
+    value_head_width: E of values, as head_width by default. causal: what an encoding may rely on; the mask is the
+    caller's. cross: keys may come from another frame of positions. dropout: on the attention weights.
+    kernel: see `jari.attention.kernels`.
+
+    Raises UserError for a width that the heads do not divide, an encoding that cannot work here, a kernel that cannot
+    do what the encoding needs.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 8,
+        *,
+        encoding: str | None = "none",
+        head_width: int | None = None,
+        value_head_width: int | None = None,
+        causal: bool = False,
+        cross: bool = False,
+        dropout: float = 0.0,
+        kernel: Kernel = "auto",
+    ):
+        super().__init__()
+        self.site = site_of(width, heads, head_width, value_head_width, causal=causal, cross=cross)
+        self.scale = self.site.head_width**-0.5
+        self.dropout = check_share(dropout)
+        self.query = nn.Linear(width, heads * self.site.head_width)
+        self.key = nn.Linear(width, heads * self.site.head_width)
+        self.value = nn.Linear(width, heads * self.site.value_head_width)
+        self.out = nn.Linear(heads * self.site.value_head_width, width)
+        self.attend = Attend(kernel)
+        self.encoding = None
+        if encoding is not None:
+            self.encoding = compose.build(encoding, self.site)
+            check(kernel, self.encoding.hooks)
+            if "embed" in self.encoding.hooks:
+                raise UserError(
+                    f"{encoding} adds to a model's input, which an attention alone does not have: use jari.Encoder or "
+                    "jari.EncoderDecoder, or an encoding that works inside attention (rotary, shaw, t5, alibi)"
+                )
+
+    def forward(
+        self,
+        x: Float[Tensor, "B Q D"],
+        source: Float[Tensor, "B K D"] | None = None,
+        *,
+        positions: Positions | None = None,
+        source_positions: Positions | None = None,
+        mask: Mask | None = None,
+        geometry: Geometry | None = None,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "B Q D"]:
+        """Attend from `x` to `source`, or to `x` itself.
+
+        positions, source_positions: places of queries and keys; 0, 1, 2, ... by default. geometry: instead of those
+        and mask, worked out by the stack; it must be given together with a cache. cache: keys and values read before;
+        for cross-attention, a filled one takes the place of `source`.
+        """
+        if geometry is None:
+            geometry = self._geometry(x, source, positions, source_positions, mask, cache)
+        if geometry.encoding.site.cross or source is not None:
+            q, k, v = self._project_cross(x, source, geometry, cache)
+        else:
+            q, k, v = self._project_self(x, geometry)
+            if cache is not None:
+                k, v = cache.append(k, v)
+        dropout = self.dropout if self.training else 0.0
+        y_BHQE = self.attend(AttentionCall(q, k, v, geometry, self.scale, dropout))
+        return self.out(y_BHQE.transpose(1, 2).flatten(-2))
+
+    def _project_self(self, x: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Tensor]:
+        encoding = geometry.encoding
+        if "inject" in encoding.hooks:
+            # DETR: positions go into what queries and keys are made of, never into the values.
+            placed = encoding.inject(x, geometry.q_pos)
+            q, k, v = self.query(placed), self.key(placed), self.value(x)
+        else:
+            # One product instead of three; the parameters stay apart, each with a name and initial values of its own.
+            parts = (self.query, self.key, self.value)
+            weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
+            q, k, v = functional.linear(x, weight, bias).split([p.out_features for p in parts], -1)
+        q, k, v = (split_heads(t, self.site.heads) for t in (q, k, v))
+        if "rotate" in encoding.hooks:
+            q, k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
+        return q, k, v
+
+    def _project_cross(
+        self, x: Tensor, source: Tensor | None, geometry: Geometry, cache: LayerCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        encoding = geometry.encoding
+        q = split_heads(self.query(encoding.inject(x, geometry.q_pos)), self.site.heads)
+        q = encoding.rotate(q, geometry.q_rotation)
+        if cache is not None and cache.length:
+            return q, *cache.filled()
+        assert source is not None, "cross-attention needs a source until its cache is filled"
+        k = split_heads(self.key(encoding.inject(source, geometry.k_pos)), self.site.heads)
+        k = encoding.rotate(k, geometry.k_rotation)
+        v = split_heads(self.value(source), self.site.heads)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return q, k, v
+
+    def _geometry(
+        self,
+        x: Tensor,
+        source: Tensor | None,
+        positions: Positions | None,
+        source_positions: Positions | None,
+        mask: Mask | None,
+        cache: LayerCache | None,
+    ) -> Geometry:
+        if self.encoding is None or cache is not None:
+            raise UserError(
+                "an attention without an encoding of its own, or with a cache, needs to be told where its queries and "
+                "keys are; pass geometry=jari.place(encoding, q_pos, k_pos, mask)"
+            )
+        q_pos = positions or Positions.sequence(x.shape[1], device=x.device)
+        if source is None:
+            k_pos = q_pos
+        else:
+            k_pos = source_positions or Positions.sequence(source.shape[1], device=x.device)
+        return place(self.encoding, q_pos, k_pos, mask)
+
+
+def split_heads(x: Float[Tensor, "B L D"], heads: int) -> Float[Tensor, "B H L E"]:
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def site_of(
+    width: int,
+    heads: int,
+    head_width: int | None = None,
+    value_head_width: int | None = None,
+    *,
+    causal: bool = False,
+    cross: bool = False,
+) -> Site:
+    """The site of an attention. Raises UserError where the heads do not divide the width and no head width is given."""
+    if width < 1 or heads < 1:
+        raise UserError(f"width and heads must be 1 or more, got width {width} and {heads} heads")
+    if head_width is None:
+        if width % heads:
+            below, above = width - width % heads, width + heads - width % heads
+            near = f"{below} or {above}" if below else f"{above}"
+            raise UserError(f"the width must be divisible by the heads; got width {width}, {heads} heads; use width {near}")
+        head_width = width // heads
+    return Site(width, heads, head_width, value_head_width or head_width, causal, cross)

@@ -1,0 +1,143 @@
+"""Sums of encodings, and the encodings of a stack of layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast, final
+
+from torch import nn
+
+from jari.encodings.base import Encoding, Site, registry
+from jari.errors import UserError
+from jari.positions import Positions
+from jari.shapes import Float, Tensor
+
+# `1e+4` and `sinusoidal+rotary` both hold a plus; a name starts with a letter, a path perhaps with a dot or a slash.
+_PLUS = re.compile(r"\+(?=[A-Za-z_./])")
+
+
+def parts_of(text: str) -> list[str]:
+    """The specs of a sum: `sinusoidal+rotary:base=500` has two."""
+    return [part.strip() for part in _PLUS.split(text)]
+
+
+def canonical(text: str) -> str:
+    """The shortest text for the same encoding: options at their defaults are left out. Raises UserError."""
+    return "+".join(str(registry.spec(part)) for part in parts_of(text))
+
+
+def build(text: str, site: Site) -> Encoding:
+    """The encoding that `text` names, for one attention at `site`. Raises UserError if it cannot be there."""
+    parts = [_build_part(part, site) for part in parts_of(text)]
+    return parts[0] if len(parts) == 1 else Sum(parts)
+
+
+def _build_part(text: str, site: Site) -> Encoding:
+    spec = registry.spec(text)
+    if not issubclass(spec.target, Encoding):
+        raise UserError(f"{spec.name} is no encoding: write a subclass of jari.Encoding")
+    if site.cross and not spec.target.cross:
+        raise UserError(f"{spec.name} cannot be the encoding of cross-attention; use it in the encoder and the decoder")
+    if spec.target.causal_only and not site.causal:
+        raise UserError(f"{spec.name} works only where queries never see later keys; use it in a causal decoder")
+    return spec.build(site)
+
+
+@final
+class Sum(Encoding):
+    """Several encodings at once: what they add is added, rotations follow one another."""
+
+    def __init__(self, parts: Sequence[Encoding]):
+        super().__init__(parts[0].site)
+        self.parts = nn.ModuleList(parts)
+
+    def _using(self, hook: str) -> list[Encoding]:
+        return [part for part in self._encodings() if hook in part.hooks]
+
+    def _encodings(self) -> list[Encoding]:
+        return cast("list[Encoding]", list(self.parts))
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        return frozenset().union(*(part.hooks for part in self._encodings()))
+
+    @property
+    def longest(self) -> int | None:
+        return min((part.longest for part in self._encodings() if part.longest is not None), default=None)
+
+    def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        for part in self._using("embed"):
+            x = part.embed(x, pos)
+        return x
+
+    def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        for part in self._using("inject"):
+            x = part.inject(x, pos)
+        return x
+
+    def rotation(self, pos: Positions) -> list[Any]:
+        return [part.rotation(pos) for part in self._using("rotate")]
+
+    def rotate(self, x: Float[Tensor, "B H L E"], rotation: list[Any] | None) -> Float[Tensor, "B H L E"]:
+        for part, prepared in zip(self._using("rotate"), rotation or [], strict=True):
+            x = part.rotate(x, prepared)
+        return x
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"] | None:
+        return _total([part.bias(q_pos, k_pos) for part in self._using("bias")])
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> list[Any]:
+        return [part.relation(q_pos, k_pos) for part in self._encodings()]
+
+    def terms(
+        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: list[Any] | None
+    ) -> Float[Tensor, "B H Q K"] | None:
+        return _total([part.terms(q, k, own) for part, own in zip(self._encodings(), relation or [])])
+
+    def values(self, weights: Float[Tensor, "B H Q K"], relation: list[Any] | None) -> Float[Tensor, "B H Q E"] | None:
+        return _total([part.values(weights, own) for part, own in zip(self._encodings(), relation or [])])
+
+
+def _total(summands: Sequence[Tensor | None]) -> Tensor | None:
+    total = None
+    for summand in summands:
+        if summand is not None:
+            total = summand if total is None else total + summand
+    return total
+
+
+@final
+class LayerEncodings(nn.Module):
+    """The encodings of one kind of attention in a stack: what is shared once, the rest once for each layer."""
+
+    def __init__(self, text: str, site: Site, layers: int):
+        super().__init__()
+        self.spec = canonical(text)
+        parts = [[_build_part(part, site)] for part in parts_of(text)]
+        for own, part in zip(parts, parts_of(text), strict=True):
+            if not own[0].shared:
+                own.extend(_build_part(part, site) for _ in range(layers - 1))
+        self.parts = nn.ModuleList(nn.ModuleList(own) for own in parts)
+        columns = [[own[layer % len(own)] for own in parts] for layer in range(layers)]
+        # A plain list: these are the modules of self.parts, which owns them, seen layer by layer.
+        if self.shared:
+            columns = columns[:1] * layers
+        encodings = {id(column): column[0] if len(column) == 1 else Sum(column) for column in columns}
+        self.of_layer = [encodings[id(column)] for column in columns]
+
+    @property
+    def shared(self) -> bool:
+        """Whether every layer has the same encoding."""
+        return all(len(own) == 1 for own in self.parts)  # type: ignore[arg-type]
+
+    @property
+    def longest(self) -> int | None:
+        return self.of_layer[0].longest
+
+    def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        """The one place where positions are added to the input."""
+        return self.of_layer[0].embed(x, pos)
+
+    def extra_repr(self) -> str:
+        return self.spec

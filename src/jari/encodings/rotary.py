@@ -1,0 +1,82 @@
+"""Rotary position embedding: *RoFormer* (Su et al. 2021), equations 14 to 16."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, final
+
+import torch
+from annotated_types import Gt, Le
+
+from jari.encodings.base import Encoding, Site, angles, frequencies, registry
+from jari.errors import UserError
+from jari.positions import Positions
+from jari.shapes import Float, Tensor
+
+
+@final
+@registry.register("rotary")
+class Rotary(Encoding):
+    """Turns pair i of a query or key at position p by the angle `p * base^(-2i/R)`; the score then depends on distance.
+
+    pairing: which two of the R rotated components form a pair.
+        half: i and i + R/2, as GPT-NeoX, PaLM and the LLaMA of the transformers library have it.
+        interleaved: 2i and 2i + 1, as GPT-J, CodeGen and Meta's LLaMA weights have it.
+    base: slows the rotation; Llama 3 uses 500000.
+    fraction: the share of each head that is rotated, R = fraction * E; GPT-NeoX rotates 0.25, GPT-J 64 of 256.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        base: Annotated[float, Gt(1)] = 10000.0,
+        fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
+        pairing: Literal["half", "interleaved"] = "half",
+    ):
+        super().__init__(site)
+        self.base, self.fraction, self.pairing = base, fraction, pairing
+        self.rotated = round(site.head_width * fraction)
+        if self.rotated % 2 or self.rotated == 0:
+            raise UserError(_uneven(site, fraction, self.rotated))
+
+    def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
+        """Cosine and signed sine, `(1 or B, 1, L, R)`: `rotate` is then `x * cosine + partner(x) * sine`."""
+        index = pos.index()
+        angle_LF = angles(index, frequencies(self.rotated // 2, self.base, 2 / self.rotated, index.device))
+        if pos.placeless is not None:
+            angle_LF = angle_LF.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        cosine, sine = angle_LF.cos().float(), angle_LF.sin().float()
+        if self.pairing == "half":
+            cosine, sine = torch.cat((cosine, cosine), -1), torch.cat((-sine, sine), -1)
+        else:
+            cosine = cosine.repeat_interleave(2, -1)
+            sine = torch.stack((-sine, sine), -1).flatten(-2)
+        if index.ndim == 1:
+            return cosine[None, None], sine[None, None]
+        return cosine[:, None], sine[:, None]
+
+    def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:
+        cosine, sine = rotation[0].to(x.dtype), rotation[1].to(x.dtype)
+        turned, rest = (x, None) if self.rotated == x.shape[-1] else x.split((self.rotated, x.shape[-1] - self.rotated), -1)
+        if self.pairing == "half":
+            partner = turned.roll(self.rotated // 2, -1)
+        else:
+            partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        turned = torch.addcmul(turned * cosine, partner, sine)
+        return turned if rest is None else torch.cat((turned, rest), -1)
+
+
+def _uneven(site: Site, fraction: float, rotated: int) -> str:
+    """Expected, got, and the nearest thing that works."""
+    width, heads = site.width, site.heads
+    better = 2 * heads * max(1, round(site.head_width / 2 + 0.25))
+    if fraction < 1:
+        works = max(2, 2 * round(site.head_width * fraction / 2))
+        return (
+            f"rotary rotates pairs, so an even number of components: fraction={fraction:g} of the head width "
+            f"{site.head_width} is {rotated}; use fraction={works / site.head_width:g}"
+        )
+    return (
+        f"rotary needs an even head width; got {site.head_width} (width {width}, {heads} heads); "
+        f"use width {better}, or fraction={(site.head_width - 1) / site.head_width:g}"
+    )

@@ -1,0 +1,107 @@
+"""*Self-Attention with Relative Position Representations* (Shaw, Uszkoreit, Vaswani 2018), equations 1 to 5."""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from annotated_types import Ge
+from torch import nn
+
+from jari.encodings.base import Encoding, Site, registry, whole_numbers
+from jari.errors import UserError
+from jari.positions import Positions, distance
+from jari.shapes import Float, Int, Tensor
+
+
+@final
+@registry.register("shaw")
+class Shaw(Encoding):
+    """A learned vector for each relation between two tokens, added to the key in the score and to the value in the sum.
+
+    The relation is the distance j - i, clipped to -clip ... clip, so 2 clip + 1 vectors serve any length; or, where
+    `labels` is given, any label that `Positions.graph` carries for the pair. Shared by the heads, one set per layer.
+
+    clip: the largest distance that is told apart (the paper's k).
+    keys, values: whether keys (a^K) and values (a^V) get a vector; the paper finds that keys alone do.
+    labels: the number of labels of an arbitrary relation, instead of distances; 0 for distances.
+    """
+
+    shared = False
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        clip: Annotated[int, Ge(0)] = 16,
+        keys: bool = True,
+        values: bool = True,
+        labels: Annotated[int, Ge(0)] = 0,
+    ):
+        super().__init__(site)
+        if not (keys or values):
+            raise UserError("shaw with keys=false and values=false adds nothing; use the encoding none to say so")
+        self.clip, self.labels = clip, labels
+        self.relations = labels or 2 * clip + 1
+        self.key_table = nn.Parameter(torch.empty(self.relations, site.head_width)) if keys else None
+        self.value_table = nn.Parameter(torch.empty(self.relations, site.value_head_width)) if values else None
+        self.reset()
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        used = {"terms": self.key_table, "values": self.value_table}
+        return frozenset(hook for hook, table in used.items() if table is not None)
+
+    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+        # Key vectors as large as the keys they are added to; value vectors start small, since they are added to the
+        # output whatever the content is.
+        std = parameter.shape[-1] ** -0.5 if name == "key_table" else 0.02
+        nn.init.normal_(parameter, std=std, generator=generator)
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Int[Tensor, "*B Q K"]:
+        """The row of the tables for each pair: clip(j - i) + clip, or the graph's label."""
+        if not self.labels:
+            if k_pos.relations is not None:
+                raise UserError("these positions carry labelled relations; use shaw:labels=N with their number")
+            return whole_numbers("shaw", distance(q_pos, k_pos)).clamp(-self.clip, self.clip) + self.clip
+        if k_pos.relations is None or q_pos.relations is not k_pos.relations:
+            raise UserError("shaw:labels needs positions with relations; make them with Positions.graph(labels)")
+        label = k_pos.relations[..., q_pos.index().unsqueeze(-1), k_pos.index().unsqueeze(-2)]
+        if not torch.compiler.is_compiling() and label.numel():
+            lowest, highest = int(label.min()), int(label.max())
+            if lowest < 0 or highest >= self.labels:
+                raise UserError(f"shaw:labels={self.labels} knows labels 0 to {self.labels - 1}, got {lowest} to {highest}")
+        return label
+
+    def terms(
+        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Int[Tensor, "*B Q K"]
+    ) -> Float[Tensor, "B H Q K"]:
+        """q_i . a^K_ij: equation 4 without its scale, which the call applies to the sum."""
+        assert self.key_table is not None
+        batch, heads, queries, _ = q.shape
+        if self._few_pairs(relation):
+            # One product per query with the vectors of its own keys: (Q, B H, E) x (Q, E, K).
+            key_QKE = nn.functional.embedding(relation, self.key_table).to(q.dtype)
+            product = torch.bmm(q.permute(2, 0, 1, 3).reshape(queries, batch * heads, -1), key_QKE.transpose(1, 2))
+            return product.view(queries, batch, heads, -1).permute(1, 2, 0, 3)
+        # One product with each of the table's vectors, then pick: no tensor of Q x K vectors.
+        each_BHQR = q @ self.key_table.to(q.dtype).t()
+        index = relation if relation.ndim == 3 else relation.unsqueeze(0)
+        return each_BHQR.gather(-1, index.unsqueeze(1).expand(batch, heads, -1, -1))
+
+    def values(self, weights: Float[Tensor, "B H Q K"], relation: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q E"]:
+        """Sum over j of alpha_ij a^V_ij: the second part of equation 3."""
+        assert self.value_table is not None
+        batch, heads, queries, keys = weights.shape
+        if self._few_pairs(relation):
+            value_QKE = nn.functional.embedding(relation, self.value_table).to(weights.dtype)
+            product = torch.bmm(weights.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys), value_QKE)
+            return product.view(queries, batch, heads, -1).permute(1, 2, 0, 3)
+        # The weight each relation gets in all, then one product with the table.
+        index = relation if relation.ndim == 3 else relation.unsqueeze(0)
+        share_BHQR = weights.new_zeros(batch, heads, queries, self.relations)
+        share_BHQR = share_BHQR.scatter_add(-1, index.unsqueeze(1).expand(batch, heads, -1, -1), weights)
+        return share_BHQR @ self.value_table.to(weights.dtype)
+
+    def _few_pairs(self, relation: Tensor) -> bool:
+        return relation.ndim == 2 and relation.shape[-1] <= self.relations

@@ -1,0 +1,64 @@
+"""T5's scalar bias: *Exploring the Limits of Transfer Learning* (Raffel et al. 2020), section 2.1, and its code."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, final
+
+import torch
+from annotated_types import Ge
+from torch import nn
+
+from jari.encodings.base import Encoding, Site, registry, whole_numbers
+from jari.errors import UserError
+from jari.positions import Positions, distance
+from jari.shapes import Float, Int, Tensor
+
+
+@final
+@registry.register("t5")
+class T5(Encoding):
+    """Adds to the score one learned number per head and bucket of distance; near distances have a bucket each, far ones
+    share buckets that grow like the logarithm, and all beyond `distance` share the last. One table for all layers.
+
+    The bias is added to the score after scaling (T5 itself does not scale q.k; a caller who wants that sets scale=1).
+    Where the site is causal all buckets look back; else half of them look each way. Not in cross-attention by default.
+
+    buckets: rows of the table. distance: from here on all distances share a bucket.
+    """
+
+    def __init__(self, site: Site, *, buckets: Annotated[int, Ge(2)] = 32, distance: Annotated[int, Ge(2)] = 128):
+        super().__init__(site)
+        one_way = buckets if site.causal else buckets // 2
+        if not site.causal and buckets % 2:
+            raise UserError(f"t5 shares its buckets between both directions: expected an even number, got {buckets}")
+        if one_way < 2 or distance <= one_way // 2:
+            raise UserError(
+                f"t5 counts {one_way // 2} distances one by one before its logarithmic buckets: expected at least 2 "
+                f"buckets each way and a distance above that, got buckets={buckets}, distance={distance}"
+            )
+        self.buckets, self.distance = buckets, distance
+        self.table = nn.Parameter(torch.empty(buckets, site.heads))
+        self.reset()
+
+    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+        nn.init.normal_(parameter, std=0.3, generator=generator)
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
+        ahead = whole_numbers("t5", distance(q_pos, k_pos))
+        rows = nn.functional.embedding(self.bucket(ahead), self.table)
+        return rows.movedim(-1, -3)
+
+    def bucket(self, ahead: Int[Tensor, "*B Q K"]) -> Int[Tensor, "*B Q K"]:
+        """The bucket of each distance key - query. The logarithm is taken in float64, whatever the model's precision:
+        bfloat16 puts up to 17 distances into the wrong bucket."""
+        if self.site.causal:
+            buckets, first, away = self.buckets, torch.zeros_like(ahead), (-ahead).clamp_min(0)
+        else:
+            buckets = self.buckets // 2
+            first, away = (ahead > 0).long() * buckets, ahead.abs()
+        exact = buckets // 2
+        precise = torch.float32 if ahead.device.type == "mps" else torch.float64
+        ratio = (away.clamp_min(1).to(precise) / exact).log() / math.log(self.distance / exact)
+        far = (exact + (ratio * (buckets - exact)).long()).clamp_max(buckets - 1)
+        return first + torch.where(away < exact, away, far)

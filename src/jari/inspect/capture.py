@@ -1,0 +1,177 @@
+"""Record the attention of a forward that runs as it always does, and compute the maps afterwards.
+
+    with jari.record(model) as tape:
+        model(x)
+    tape.weights("encoder.0")           # (B, H, Q, K)
+
+Nothing in the model knows of this: every attention ends in a parameter-free `Attend` whose call an ordinary forward
+hook keeps. The map is the definition applied to the recorded queries and keys, and weights times values must give back
+the recorded output: the map shown is the map used. `tape.trust` says by how much they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from jari.attention import call as definition
+from jari.attention.call import AttentionCall
+from jari.attention.kernels import choose
+from jari.attention.module import Attend
+from jari.errors import UserError, unknown
+from jari.shapes import Float, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """One call that went by, its output, and the kernel that computed it."""
+
+    call: AttentionCall
+    output: Float[Tensor, "B H Q W"]
+    kernel: str
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far a map can be believed; all are largest absolute differences, over the whole batch.
+
+    row_sum_error: of a row's sum from 1 (from 0 for a query without keys). masked_weight: the weight on hidden keys,
+    exactly 0. rebuild_error: of weights times values from the recorded output, relative to its largest value.
+    dropout: the share of weights that was dropped while recording; a map then is what was meant, not what was used.
+    """
+
+    row_sum_error: float
+    masked_weight: float
+    rebuild_error: float
+    dropout: float
+
+
+@dataclass
+class Tape:
+    """The attention calls of a forward, by site: `encoder.0`, `decoder.1.self`, `decoder.1.cross`.
+
+    A site that ran several times, as in generation, has several calls; `index` picks one. A tape holds as long as
+    the parameters stand still, since an encoding's own are not copied.
+    """
+
+    calls: dict[str, list[Recorded]] = field(default_factory=dict)
+
+    @property
+    def sites(self) -> list[str]:
+        return list(self.calls)
+
+    def recorded(self, site: str, index: int | None = None) -> Recorded:
+        """The call at `site`. Raises UserError for an unknown site, or where one of several must be picked."""
+        if site not in self.calls:
+            raise unknown("site", site, self.calls)
+        calls = self.calls[site]
+        if index is None and len(calls) > 1:
+            raise UserError(f"{site} ran {len(calls)} times while recording; pick one with index=0 ... {len(calls) - 1}")
+        try:
+            recorded = calls[index or 0]
+        except IndexError:
+            raise UserError(f"{site} ran {len(calls)} times while recording; there is no index {index}") from None
+        if recorded.versions != _versions(recorded.call):
+            raise UserError(
+                f"the parameters of {type(recorded.call.geometry.encoding).__name__} have changed since {site} was "
+                "recorded, so the map would not be the one that was used; look at the tape before the next step"
+            )
+        return recorded
+
+    def weights(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
+        """The attention weights, by the definition, before dropout."""
+        return definition.weights(self.recorded(site, index).call)
+
+    def scores(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
+        """Scaled scores with all that the encoding adds, before mask and softmax."""
+        return definition.scores(self.recorded(site, index).call)
+
+    def trust(self, site: str, index: int | None = None) -> Trust:
+        """Compare the map with what was recorded."""
+        recorded = self.recorded(site, index)
+        call = recorded.call
+        weights_BHQK = definition.weights(call)
+        sums = weights_BHQK.sum(-1, keepdim=True)
+        expected = torch.ones_like(sums) if call.geometry.alive is None else call.geometry.alive.expand_as(sums).to(sums)
+        masked = 0.0
+        if call.geometry.allowed is not None:
+            masked = _largest(weights_BHQK.masked_fill(call.geometry.allowed, 0.0))
+        output = recorded.output.to(weights_BHQK.dtype)
+        difference = _largest(definition.output(call) - output)
+        return Trust(_largest(sums - expected), masked, difference / max(_largest(output), 1e-30), call.dropout)
+
+    def kernels(self) -> dict[str, str]:
+        """The kernel that computed each site's first call."""
+        return {site: calls[0].kernel for site, calls in self.calls.items()}
+
+
+@contextmanager
+def record(model: nn.Module) -> Iterator[Tape]:
+    """Keep every attention call of `model` that runs inside the `with` block.
+
+    Raises UserError at its end if none did: a module compiled by `torch.compile` before runs past the hooks, and has to
+    be recorded through its original (`compiled._orig_mod`), which shares its parameters.
+    """
+    model = getattr(model, "_orig_mod", model)
+    tape = Tape()
+    handles = []
+    for path, module in model.named_modules():
+        if isinstance(module, Attend):
+            handles.append(module.register_forward_hook(_keep(tape, site_name(path))))
+    if not handles:
+        raise UserError(f"{type(model).__name__} has no attention of jari in it, so there is nothing to record")
+    try:
+        yield tape
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not tape.calls:
+        raise UserError(
+            "nothing was recorded: no attention of this model ran inside the block. A compiled model runs past the "
+            "hooks; call its original (compiled._orig_mod), which shares its parameters, while recording"
+        )
+
+
+def site_name(path: str) -> str:
+    """`decoder.layers.1.cross_attention.attend` -> `decoder.1.cross`."""
+    parts = [part.removesuffix("_attention") for part in path.split(".")]
+    return ".".join(part for part in parts if part not in ("layers", "attention", "attend")) or "attention"
+
+
+def _keep(tape: Tape, site: str) -> Any:
+    def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
+        call = arguments[0]
+        kernel = choose(call) if module.kernel == "auto" else module.kernel
+        still = _still(call)
+        tape.calls.setdefault(site, []).append(Recorded(still, output.detach(), kernel, _versions(still)))
+
+    return hook
+
+
+def _still(value: Any) -> Any:
+    """The call without its graph. Tensors are shared, not copied: nothing writes into them afterwards, except that a
+    growing cache is written beyond the keys that a call saw."""
+    geometry = replace(value.geometry, **{f.name: _detached(getattr(value.geometry, f.name)) for f in fields(value.geometry)})
+    return replace(value, q=value.q.detach(), k=value.k.detach(), v=value.v.detach(), geometry=geometry)
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple | list):
+        return type(value)(_detached(item) for item in value)
+    return value
+
+
+def _versions(call: AttentionCall) -> tuple[int, ...]:
+    return tuple(parameter._version for parameter in call.geometry.encoding.parameters())
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0

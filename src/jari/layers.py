@@ -1,0 +1,65 @@
+"""The parts around attention: embeddings, feed-forward, residual connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import nn
+from torch.nn import functional
+
+from jari.dropout import Dropout
+from jari.shapes import Float, Int, Tensor
+
+NormPlace = Literal["pre", "post"]
+Activation = Literal["relu", "gelu"]
+
+
+class TokenEmbedding(nn.Module):
+    """A vector for each token, scaled by sqrt(D) (section 3.4 of the paper) whether positions are added or not."""
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.normal_(Tensor(vocabulary, width), std=width**-0.5))
+        self.scale = width**0.5
+
+    def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
+        return functional.embedding(ids, self.weight) * self.scale
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinearity between (section 3.3): D -> F -> D at each position alone."""
+
+    def __init__(self, width: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0):
+        super().__init__()
+        self.up = nn.Linear(width, hidden)
+        self.down = nn.Linear(hidden, width)
+        self.activation = {"relu": functional.relu, "gelu": functional.gelu}[activation]
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return self.down(self.dropout(self.activation(self.up(x))))
+
+
+class Residual(nn.Module):
+    """The connection around a sublayer.
+
+    post: `norm(x + f(x))`, the original. pre: `x + f(norm(x))`, which needs no warm-up to be stable; a stack of these
+    ends with a norm of its own.
+    """
+
+    def __init__(self, width: int, place: NormPlace, dropout: float = 0.0):
+        super().__init__()
+        self.place = place
+        self.norm = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "B L D"]:
+        if self.place == "pre":
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+    def extra_repr(self) -> str:
+        return f"place={self.place}"

@@ -1,0 +1,172 @@
+"""Names for classes, and spec strings that build them: `rotary:base=500,fraction=0.5` or `mine.py:Mine:k=3`.
+
+A registry knows a package and nothing of what is in it: a class announces itself with `@registry.register("name")`, and
+the package's modules are imported the first time a name is asked for. A new file in the package is therefore all that a
+new entry takes, and a file anywhere else is named by its path.
+
+The options of a class are the keyword-only parameters of its constructor, with their annotations as the rule for what
+they may be. There is no second list of them anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jari.errors import UserError, nearest, unknown
+
+
+@dataclass(frozen=True)
+class Option:
+    """One keyword of a constructor: its name, the annotation that values are checked against, and its default."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+    def read(self, owner: str, value: Any) -> Any:
+        """`value`, which may be the text of a command line, as the annotation wants it. Raises UserError."""
+        from pydantic import TypeAdapter, ValidationError
+
+        adapter = TypeAdapter(self.annotation)
+        try:
+            return adapter.validate_strings(value) if isinstance(value, str) else adapter.validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            problem = problem[0].lower() + problem[1:]
+            raise UserError(f"{owner}: {self.name}: {problem}; got {value!r} (default {self.default!r})") from None
+
+
+def options_of(target: Callable[..., Any]) -> dict[str, Option]:
+    """The options of a class or function: its keyword-only parameters."""
+    function = target.__init__ if inspect.isclass(target) else target
+    hints = typing.get_type_hints(function, include_extras=True)
+    return {
+        name: Option(name, hints.get(name, Any), parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def read_options(owner: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check and convert the options somebody gave. Raises UserError naming the nearest option for a misspelt one."""
+    read = {}
+    for name, value in given.items():
+        if name not in options:
+            match = nearest(name, options)
+            guess = f" did you mean {match!r}?" if match else ""
+            raise UserError(f"{owner} has no option {name!r};{guess} Options: {', '.join(options) or 'none'}")
+        read[name] = options[name].read(owner, value)
+    return read
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A class and the options to build it with."""
+
+    name: str
+    target: type
+    options: Mapping[str, Any]
+
+    def build(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.target(*arguments, **keywords, **self.options)
+
+    def __str__(self) -> str:
+        """The canonical text: only what differs from the defaults, in the constructor's order."""
+        defaults = options_of(self.target)
+        changed = [f"{n}={_text(self.options[n])}" for n in defaults if self.options.get(n, defaults[n].default) != defaults[n].default]
+        return f"{self.name}:{','.join(changed)}" if changed else self.name
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def names_a_file(text: str) -> bool:
+    """Whether a spec names a Python file of the user's, which building it would execute."""
+    return text.partition(":")[0].endswith(".py")
+
+
+class Registry:
+    """Classes of one kind, by name."""
+
+    def __init__(self, kind: str, package: str):
+        self.kind = kind
+        self._package = package
+        self._classes: dict[str, type] = {}
+        self._complete = False
+
+    def register(self, name: str) -> Callable[[type], type]:
+        """Announce a class under `name`. A name that is taken is refused."""
+
+        def announce(target: type) -> type:
+            taken = self._classes.setdefault(name, target)
+            if taken is not target:
+                raise ValueError(f"{self.kind} {name!r} is {taken.__module__}.{taken.__qualname__} already")
+            return target
+
+        return announce
+
+    def names(self) -> list[str]:
+        """Every registered name, sorted. Imports the package's modules."""
+        if not self._complete:
+            package = importlib.import_module(self._package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self._package}.{module.name}")
+            self._complete = True
+        return sorted(self._classes)
+
+    def spec(self, text: str) -> Spec:
+        """Read `name`, `name:key=value,key=value` or `file.py:Class:key=value`. Raises UserError."""
+        name, _, rest = text.strip().partition(":")
+        if name.endswith(".py"):
+            class_name, _, rest = rest.partition(":")
+            target = _class_in_file(self.kind, Path(name), class_name)
+            name = f"{name}:{class_name}"
+        else:
+            if name not in self.names():
+                raise unknown(self.kind, name, self._classes)
+            target = self._classes[name]
+        return Spec(name, target, read_options(name, options_of(target), _pairs(name, rest)))
+
+
+def _pairs(name: str, text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in filter(None, text.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise UserError(f"{name}: expected key=value, got {item!r}; write {name}:key=value,key=value")
+        if key in pairs:
+            raise UserError(f"{name}: option {key!r} is given twice; give it once")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def _class_in_file(kind: str, path: Path, class_name: str) -> type:
+    if not path.is_file():
+        raise UserError(f"no file {path} to take the {kind} from; write the path as seen from {Path.cwd()}")
+    module_name = f"jari_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    module = sys.modules.get(module_name)
+    if module is None:
+        found = importlib.util.spec_from_file_location(module_name, path)
+        assert found is not None and found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        sys.modules[module_name] = module
+        try:
+            found.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]
+            raise
+    classes = [n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name]
+    if class_name not in classes:
+        raise unknown(f"class in {path}", class_name, classes)
+    return getattr(module, class_name)

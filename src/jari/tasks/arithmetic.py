@@ -1,0 +1,279 @@
+"""Addition and subtraction, character by character: `21+211` -> `232`.
+
+The experiment that shows why attention needs positions. Without them the encoder sees a bag of characters, and
+`21+211` is the same bag as `12+112`, `11+122` and many more with other answers: `ceiling` counts what that costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn import functional
+
+from jari.errors import UserError
+from jari.positions import Positions, Tokens
+from jari.shapes import Float, Int
+from jari.tasks.base import Batch, Generate, Task, registry, right_padded
+from jari.text import END, FIRST, PADDING, CharacterVocabulary
+
+Answers = Literal["plain", "reversed", "padded"]
+
+LARGEST_DATA = 20_000_000
+HELD_OUT = 20  # one expression in twenty
+
+
+@registry.register("arithmetic")
+class Arithmetic(Task):
+    """All expressions i + j and i - j with minimum <= i, j <= maximum; one in twenty is held out, by a hash of it.
+
+    operators: `+`, `-` or `+-`. answers: plain (`232`), reversed (`232` written from the ones up), or padded with
+    zeros to the longest answer (`0232`, `-099`). operands: plain, or padded with zeros to the longest.
+    """
+
+    groups = ("all",)
+
+    def __init__(
+        self,
+        *,
+        minimum: Annotated[int, Ge(0)] = 0,
+        maximum: Annotated[int, Ge(0)] = 999,
+        operators: Literal["+-", "+", "-"] = "+-",
+        answers: Answers = "plain",
+        operands: Literal["plain", "padded"] = "plain",
+    ):
+        if maximum < minimum:
+            raise UserError(f"arithmetic: expected minimum <= maximum, got minimum={minimum}, maximum={maximum}")
+        expressions = (maximum - minimum + 1) ** 2 * len(operators)
+        if expressions > LARGEST_DATA:
+            raise UserError(
+                f"arithmetic: {expressions:,} expressions do not fit into memory; at most {LARGEST_DATA:,} do: "
+                "lower maximum or use one operator"
+            )
+        self.minimum, self.maximum, self.operators = minimum, maximum, operators
+        self.answers: Answers = answers
+        self.operands = operands
+        if len(operators) > 1:
+            self.groups = ("all", *operators)
+        self.vocabulary = CharacterVocabulary("0123456789+-")
+        self.digits = len(str(maximum))
+        self.answer_digits = len(str(2 * maximum)) if "+" in operators else self.digits
+        left, right, operator = self._numbers()
+        held_out = _mix(left, right, operator) % HELD_OUT == 0
+        # A task so small that the hash holds out nothing, or everything, still needs both.
+        self._held_out = torch.from_numpy(np.flatnonzero(held_out))
+        self._training = torch.from_numpy(np.flatnonzero(~held_out))
+        if not len(self._held_out) or not len(self._training):
+            raise UserError(f"arithmetic: {expressions} expressions are too few to hold some out; widen minimum ... maximum")
+        self._source = torch.from_numpy(self._source_tokens(left, right, operator))
+        self._target = torch.from_numpy(self._target_tokens(left, right, operator))
+        self._operator = torch.from_numpy(operator)
+
+    # What it is made of ------------------------------------------------------------------------------------------
+
+    def _numbers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """i, j and the operator's number of every expression, in the order of the file: for i, for j, + then -."""
+        span = np.arange(self.minimum, self.maximum + 1, dtype=np.int64)
+        left, right, operator = np.meshgrid(span, span, np.array([ord(o) for o in self.operators]), indexing="ij")
+        return left.ravel(), right.ravel(), operator.ravel()
+
+    def _source_tokens(self, left: np.ndarray, right: np.ndarray, operator: np.ndarray) -> np.ndarray:
+        characters = np.zeros((len(left), 2 * self.digits + 1), dtype=np.uint8)
+        place = np.zeros(len(left), dtype=np.int64)
+        pad = self.operands == "padded"
+        self._write_number(characters, place, left, self.digits, pad)
+        characters[np.arange(len(left)), place] = np.where(operator == ord("+"), self._token("+"), self._token("-"))
+        place += 1
+        self._write_number(characters, place, right, self.digits, pad)
+        return characters
+
+    def _target_tokens(self, left: np.ndarray, right: np.ndarray, operator: np.ndarray) -> np.ndarray:
+        value = np.where(operator == ord("+"), left + right, left - right)
+        # Room for a sign, the digits and the end; a column that no answer needs is cut off below.
+        characters = np.zeros((len(left), self.answer_digits + 2), dtype=np.uint8)
+        place = np.zeros(len(left), dtype=np.int64)
+        negative = np.flatnonzero(value < 0)
+        characters[negative, 0] = self._token("-")
+        place[negative] = 1
+        self._write_number(characters, place, np.abs(value), self.answer_digits, self.answers == "padded")
+        if self.answers == "reversed":
+            # Position t of the reversed answer is position length - 1 - t of the plain one.
+            index = (characters != PADDING).sum(1, keepdims=True) - 1 - np.arange(characters.shape[1])
+            reversed_ = np.take_along_axis(characters, np.maximum(index, 0), 1)
+            characters = np.where(index >= 0, reversed_, PADDING).astype(np.uint8)
+        length = (characters != PADDING).sum(1)
+        characters[np.arange(len(left)), length] = END
+        return characters[:, : int(length.max()) + 1]
+
+    def _write_number(
+        self, characters: np.ndarray, place: np.ndarray, number: np.ndarray, width: int, pad: bool
+    ) -> None:
+        """Write each number into its row of `characters` from `place` on, and move `place` behind it."""
+        rows = np.arange(len(number))
+        for power in range(width - 1, -1, -1):
+            shown = rows if pad or power == 0 else np.flatnonzero(number >= 10**power)
+            digit = number[shown] // 10**power % 10
+            characters[shown, place[shown]] = self._token("0") + digit
+            place[shown] += 1
+
+    def _token(self, character: str) -> int:
+        return self.vocabulary.number(character)
+
+    # What a model and the training loop ask ----------------------------------------------------------------------
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return {"source_vocabulary": len(self.vocabulary), "target_vocabulary": len(self.vocabulary)}
+
+    @property
+    def longest(self) -> dict[str, int]:
+        return {"source": self._source.shape[1], "target": self._target.shape[1]}
+
+    @property
+    def training_size(self) -> int:
+        return len(self._training)
+
+    def training_batch(self, indices: Int[Tensor, " B"]) -> Batch:
+        return self._batch(self._training[indices])
+
+    def _batch(self, numbers: Int[Tensor, " B"]) -> Batch:
+        source, target = self._source[numbers].long(), self._target[numbers].long()
+        start = torch.full((len(numbers), 1), FIRST)
+        said = Tokens(torch.cat((start, target[:, :-1]), 1), Positions.sequence(target.shape[1], frame="target"))
+        return Batch((self._tokens(source), said), target)
+
+    def _tokens(self, source: Int[Tensor, "B K"]) -> Tokens:
+        return Tokens(source, Positions.sequence(source.shape[1], frame="source"), source != PADDING)
+
+    def loss(self, scores: Float[Tensor, "B L V"], batch: Batch) -> Float[Tensor, ""]:
+        return functional.cross_entropy(scores.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=PADDING)
+
+    def evaluate(self, generate: Generate, examples: int | None = None) -> dict[str, float]:
+        """Exact match of answers written freely, in all and per operator, on the held-out expressions.
+
+        `examples` of them are taken evenly from the hash's order, so that they are not the smallest numbers.
+        """
+        numbers = self._held_out
+        if examples is not None and examples < len(numbers):
+            numbers = numbers[torch.arange(examples) * len(numbers) // examples]
+        right = []
+        for some in numbers.split(4096):
+            source, target = self._source[some].long(), self._target[some].long()
+            written = functional.pad(generate(self._tokens(source)), (0, target.shape[1]))[:, : target.shape[1]]
+            right.append((written == target).all(1))
+        exact = torch.cat(right).double()
+        metrics = {"exact_match": float(exact.mean()), "examples": float(len(numbers))}
+        if len(self.operators) > 1:
+            for operator in self.operators:
+                metrics[f"exact_match_{operator}"] = float(exact[self._operator[numbers] == ord(operator)].mean())
+        return metrics
+
+    # What a person sees ------------------------------------------------------------------------------------------
+
+    def read(self, line: str) -> list[int]:
+        text = line.strip().removesuffix("=").replace(" ", "")
+        if not text:
+            raise UserError("the line is empty; write an expression such as 21+211")
+        longest = self.longest["source"]
+        if len(text) > longest:
+            raise UserError(f"{len(text):,} characters are too many; expressions of this run have at most {longest}")
+        return self.vocabulary.encode(text)
+
+    def sources(self, lines: Sequence[list[int]]) -> Tokens:
+        ids, keep = right_padded(lines, PADDING)
+        return Tokens(ids, Positions.sequence(ids.shape[1], frame="source"), keep)
+
+    def write(self, numbers: Sequence[int]) -> str:
+        return self.vocabulary.decode(numbers)
+
+    def show_source(self, numbers: Sequence[int]) -> list[str]:
+        return [self.vocabulary.tokens[number] for number in numbers]
+
+    show_target = show_source
+
+    def expected(self, line: str) -> str | None:
+        """The right answer as this run writes it, or None if the line is no expression of this task."""
+        text = line.strip().removesuffix("=").replace(" ", "")
+        operator = next((o for o in self.operators if o in text), None)
+        if operator is None:
+            return None
+        left, _, right = text.partition(operator)
+        if not (left.isdecimal() and right.isdecimal() and left.isascii() and right.isascii()):
+            return None
+        value = int(left) + int(right) if operator == "+" else int(left) - int(right)
+        digits = str(abs(value))
+        if self.answers == "padded":
+            digits = digits.zfill(self.answer_digits)
+        shown = "-" * (value < 0) + digits
+        return shown[::-1] if self.answers == "reversed" else shown
+
+    def describe(self) -> str:
+        signs = " and ".join(f"i{operator}j" for operator in self.operators)
+        extra = "".join(
+            f", {what} {how}"
+            for what, how in (("answers", self.answers), ("operands", self.operands))
+            if how != "plain"
+        )
+        return f"{signs}, {self.minimum} <= i, j <= {self.maximum}{extra}: {len(self._source):,} expressions"
+
+    def lines(self) -> Iterator[str]:
+        """Every expression with its answer, `21+211=232`, in generation order: for i, for j, `+` then `-`."""
+        tokens = np.array(["", "", "", *self.vocabulary.tokens[3:]])
+        for start in range(0, len(self._source), 65536):
+            source = tokens[self._source[start : start + 65536].numpy()]
+            target = tokens[self._target[start : start + 65536].numpy()]
+            for left, right in zip(source, target, strict=True):
+                yield "".join(left) + "=" + "".join(right)
+
+    # What no model without positions can pass ----------------------------------------------------------------------
+
+    def ceiling(self) -> dict[str, float]:
+        """Exactly, by enumeration: the share of expressions whose answer is the commonest for their bag of characters.
+
+        An encoder without positions gives every order of the same characters the same rows, so whatever stands behind
+        it gives them all one answer; the best it can do is the commonest one. Held out or not makes no difference on
+        average.
+        """
+        bag = self._bags()
+        answer = np.zeros(len(bag), dtype=np.int64)
+        for column in self._target.numpy().T:
+            answer = answer * len(self.vocabulary) + column
+        _, bag_number = np.unique(bag, return_inverse=True)
+        _, answer_number = np.unique(answer, return_inverse=True)
+        pair = bag_number.astype(np.int64) * (int(answer_number.max()) + 1) + answer_number
+        pairs, counts = np.unique(pair, return_counts=True)
+        best = np.zeros(int(bag_number.max()) + 1, dtype=np.int64)
+        np.maximum.at(best, pairs // (int(answer_number.max()) + 1), counts)
+        # The operator is one of the characters, so a bag has one operator.
+        operator = np.zeros_like(best)
+        operator[bag_number] = self._operator.numpy()
+        shares = {"all": float(best.sum() / len(bag))}
+        if len(self.operators) > 1:
+            for sign in self.operators:
+                of_sign = int((self._operator.numpy() == ord(sign)).sum())
+                shares[sign] = float(best[operator == ord(sign)].sum() / of_sign)
+        return shares
+
+    def _bags(self) -> np.ndarray:
+        """A number for the bag of characters of every expression: the counts of the tokens, four bits each."""
+        bag = np.zeros(len(self._source), dtype=np.int64)
+        for column in self._source.numpy().T:
+            shown = column != PADDING
+            bag[shown] += np.int64(1) << (4 * (column[shown].astype(np.int64) - 3))
+        return bag
+
+
+def _mix(left: np.ndarray, right: np.ndarray, operator: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each expression (splitmix64 over i, j and the operator): the same whatever the options are."""
+    with np.errstate(over="ignore"):
+        z = np.zeros(len(left), dtype=np.uint64)
+        for part in (left, right, operator):
+            z = (z ^ part.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            z = z ^ (z >> np.uint64(31))
+    return z

@@ -1,0 +1,209 @@
+"""Checkpoints: safetensors and JSON in a folder that appears whole or not at all.
+
+A checkpoint is written into a folder with another name, synchronised to the disk, and renamed; its manifest, written
+last, holds the SHA-256 of every file. Whoever reads one checks those first. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from jari.errors import UserError
+
+FORMAT = 1
+LARGEST_JSON = 16 * 2**20
+KEPT = 2
+
+
+class DamagedError(UserError):
+    """A checkpoint that is not what its manifest says."""
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in a file of ours. Raises UserError that names the file."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise UserError(f"{path} is larger than {LARGEST_JSON >> 20} MB, which no file of jari is")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file by this JSON, in one step. NaN and infinity are refused."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(path, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by this text, in one step: readers see the old or the new one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    state: Mapping[str, Any],
+    keep: set[int] | None = None,
+) -> Path:
+    """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`."""
+    tensors = {"random": torch.get_rng_state()}
+    groups: dict[str, Any] = {}
+    for name, optimizer in optimizers.items():
+        record = optimizer.state_dict()
+        groups[name] = record["param_groups"]
+        for number, values in record["state"].items():
+            for key, value in values.items():
+                tensors[f"{name}/{number}/{key}"] = torch.as_tensor(value)
+    target = folder / f"step-{step:09d}"
+    partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
+    try:
+        partial.mkdir(parents=True)
+        save_file({n: t.contiguous() for n, t in model.state_dict().items()}, partial / "model.safetensors")
+        save_file({n: t.contiguous() for n, t in tensors.items()}, partial / "optimizer.safetensors")
+        write_json(partial / "state.json", {"format": FORMAT, "step": step, "groups": groups, **state})
+        names = ("model.safetensors", "optimizer.safetensors", "state.json")
+        write_json(partial / "manifest.json", {name: _sha256(partial / name) for name in names})
+        for name in names:
+            _synchronise(partial / name)
+        _synchronise(partial)
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+        _synchronise(folder)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"the checkpoint of step {step} could not be written to {folder}: {error}; earlier checkpoints are "
+            "untouched. Make room and give the same command again to go on from the last one"
+        ) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    for old in _folders(folder)[KEPT:]:
+        if _step_of(old) not in (keep or set()):
+            shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def newest(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole, and a line about each newer one that is not. Removes leftovers of a write
+    that was cut off. Raises UserError if there are checkpoints and none is whole."""
+    for leftover in folder.glob(".step-*.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    problems: list[str] = []
+    for path in _folders(folder):
+        try:
+            verify(path)
+        except DamagedError as error:
+            problems.append(str(error))
+        else:
+            return path, problems
+    if problems:
+        raise UserError("no whole checkpoint is left: " + "; ".join(problems))
+    return None, []
+
+
+def verify(path: Path) -> None:
+    """Compare the files of a checkpoint with its manifest. Raises DamagedError that names the file."""
+    names = ("model.safetensors", "optimizer.safetensors", "state.json")
+    try:
+        manifest = read_json(path / "manifest.json")
+    except UserError as error:
+        raise DamagedError(f"checkpoint {path} is damaged: {error}") from None
+    if not isinstance(manifest, dict) or set(manifest) != set(names):
+        raise DamagedError(f"checkpoint {path} is damaged or not of jari: manifest.json does not list {', '.join(names)}")
+    for name in names:
+        file = path / name
+        if file.is_symlink() or not file.is_file():
+            raise DamagedError(f"checkpoint {path} is damaged: {name} is missing or no plain file")
+        if _sha256(file) != manifest[name]:
+            raise DamagedError(f"checkpoint {path} is damaged: {name} is not what it was when it was written")
+
+
+def load_model(path: Path, model: nn.Module) -> None:
+    """Fill the model from a verified checkpoint. Raises UserError naming the first tensor that does not fit."""
+    tensors = _tensors(path / "model.safetensors")
+    own = model.state_dict()
+    for name in sorted(own.keys() | tensors.keys()):
+        if name not in tensors or name not in own:
+            raise UserError(f"{path}: {name} is {'missing' if name in own else 'unknown to the model'}")
+        if own[name].shape != tensors[name].shape or own[name].dtype != tensors[name].dtype:
+            raise UserError(
+                f"{path}: {name} is {tuple(tensors[name].shape)} {tensors[name].dtype}, "
+                f"the model has {tuple(own[name].shape)} {own[name].dtype}"
+            )
+        if not bool(tensors[name].isfinite().all()):
+            raise UserError(f"{path}: {name} holds values that are no finite numbers")
+    model.load_state_dict(tensors)
+
+
+def load_training(path: Path, optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Any]:
+    """Fill the optimizers and torch's random state, and give the rest of what was saved."""
+    state = read_json(path / "state.json")
+    if state.get("format") != FORMAT:
+        raise UserError(f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}")
+    tensors = _tensors(path / "optimizer.safetensors")
+    for name, optimizer in optimizers.items():
+        values: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            owner, _, rest = key.partition("/")
+            if owner == name:
+                number, _, what = rest.partition("/")
+                values.setdefault(int(number), {})[what] = tensor
+        optimizer.load_state_dict({"state": values, "param_groups": state["groups"][name]})
+    torch.set_rng_state(tensors["random"])
+    return state
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Checkpoints, newest first."""
+    return sorted((p for p in folder.glob("step-*") if p.is_dir() and _step_of(p) >= 0), key=_step_of, reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    number = path.name.removeprefix("step-")
+    return int(number) if number.isascii() and number.isdecimal() else -1
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _synchronise(path: Path) -> None:
+    with contextlib.suppress(PermissionError):  # some systems do not open folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

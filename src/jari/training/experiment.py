@@ -1,0 +1,158 @@
+"""An experiment: everything that decides what a run computes, as plain data. Its hash names the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import torch
+
+from jari.encodings import compose
+from jari.errors import UserError, nearest
+from jari.models.base import registry as models
+from jari.registry import names_a_file, options_of, read_options
+from jari.tasks.base import Task
+from jari.tasks.base import registry as tasks
+from jari.training.options import Training
+from jari.training.precision import Precision, choose_precision
+
+SECTIONS = ("task", "model", "training")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Names, and all options with their defaults written out, so that a later default does not change an old run."""
+
+    task: str
+    task_options: dict[str, Any]
+    model: str
+    model_options: dict[str, Any]
+    training: dict[str, Any]
+    seed: int
+    precision: str
+
+    @staticmethod
+    def of(
+        task: str,
+        encoding: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        seed: int = 1,
+        precision: Precision = "auto",
+        device: str = "cpu",
+    ) -> Experiment:
+        """The experiment that a person asked for. Raises UserError for anything unknown.
+
+        task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.width": 128, ...}`, with the
+        sections task, model and training. encoding: the same as the setting `model.encoding`.
+        """
+        task_spec = tasks.spec(task)
+        sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        for key, value in (settings or {}).items():
+            section, _, name = key.partition(".")
+            if section not in SECTIONS or not name:
+                raise _unknown_key(key, task_spec.target)
+            sections[section][name] = value
+        if encoding is not None:
+            sections["model"]["encoding"] = encoding
+        model_class = models.spec(task_spec.target.model).target
+        model_options = _complete(f"model ({task_spec.target.model})", model_class, sections["model"])
+        for name in [n for n in model_options if n.endswith("encoding") and model_options[n] is not None]:
+            model_options[name] = compose.canonical(model_options[name])
+        task_options = _complete(task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]})
+        training = _complete("training", Training, sections["training"])
+        if precision == "auto":
+            precision = choose_precision(device, model_options.get("width", 0))
+        return Experiment(
+            task_spec.name, task_options, task_spec.target.model, model_options, training, seed, precision
+        )
+
+    @staticmethod
+    def read(record: Mapping[str, Any], where: str, *, trust_code: bool = False) -> Experiment:
+        """The experiment in the record of a run. Nothing in it is executed: a spec that names a Python file is refused
+        unless `trust_code` is given. Raises UserError for a record that is not one of ours."""
+        try:
+            experiment = Experiment(**{name: record[name] for name in Experiment.__dataclass_fields__})
+            named = [experiment.task, *(str(v) for n, v in experiment.model_options.items() if n.endswith("encoding"))]
+            files = [part for text in named for part in compose.parts_of(text) if names_a_file(part)]
+        except (KeyError, TypeError, AttributeError):
+            raise UserError(f"{where} does not describe a run of jari: its experiment is incomplete") from None
+        if files and not trust_code:
+            raise UserError(
+                f"{where} names the Python file {files[0].partition(':')[0]}, and to use the run is to execute that "
+                "file; if it is yours, say so with --trust-code"
+            )
+        return experiment
+
+    def task_instance(self) -> Task:
+        return tasks.spec(self.task).target(**_checked(self.task, tasks.spec(self.task).target, self.task_options))
+
+    def model_instance(self, task: Task) -> torch.nn.Module:
+        """The model, with whatever initial values. Raises UserError where it cannot do the task."""
+        target = models.spec(self.model).target
+        options = _checked(f"model ({self.model})", target, self.model_options)
+        model = target(**task.model_options, **options)
+        for side, known in model.longest().items():
+            needed = task.longest.get(side, 0)
+            if known is not None and known < needed:
+                raise UserError(
+                    f"{self.encoding} knows {known} positions, but the {side} side of {self.task} has {needed}; "
+                    f"use positions={needed} or an encoding without an end"
+                )
+        return model
+
+    @property
+    def encoding(self) -> str:
+        """The encoding as tables show it."""
+        return self.model_options["encoding"]
+
+    @property
+    def options(self) -> Training:
+        return Training(**self.training)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def hash(self) -> str:
+        """Twelve hexadecimal digits; equal for equal experiments only."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def difference(self, other: Experiment) -> list[str]:
+        """What differs, a line each: `model.width: 64 here, 128 there`."""
+        mine, theirs = _flat(self.as_dict()), _flat(other.as_dict())
+        return [
+            f"{key}: {mine.get(key, 'nothing')} here, {theirs.get(key, 'nothing')} there"
+            for key in sorted(mine.keys() | theirs.keys())
+            if mine.get(key) != theirs.get(key)
+        ]
+
+
+def _complete(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    options = options_of(target)
+    read = read_options(owner, options, given)
+    return {name: read.get(name, option.default) for name, option in options.items()}
+
+
+def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    return read_options(owner, options_of(target), given)
+
+
+def _unknown_key(key: str, task_class: type) -> UserError:
+    keys = [f"task.{name}" for name in options_of(task_class)]
+    keys += [f"model.{name}" for name in options_of(models.spec(cast(Any, task_class).model).target)]
+    keys += [f"training.{name}" for name in options_of(Training)]
+    match = nearest(key, keys)
+    guess = f" did you mean {match!r}?" if match else ""
+    return UserError(f"unknown setting {key!r};{guess} Settings: {', '.join(keys)}")
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        name = f"{prefix}{key.removesuffix('_options')}"
+        flat.update(_flat(value, f"{name}.") if isinstance(value, dict) else {name: value})
+    return flat

@@ -1,0 +1,34 @@
+"""Optimizers: Muon for matrices, AdamW for the rest; both are torch's."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from jari.encodings.base import Encoding
+from jari.layers import TokenEmbedding
+from jari.training.options import Training
+
+
+def build_optimizers(model: nn.Module, options: Training) -> dict[str, torch.optim.Optimizer]:
+    """One optimizer or two, by name.
+
+    Muon orthogonalises the update of a matrix that maps vectors to vectors. Tables of vectors (embeddings, what an
+    encoding owns, the generator, whose rows are tokens) are none, whatever their shape.
+    """
+    matrices, rest = [], []
+    for owner_name, owner in model.named_modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            full_name = f"{owner_name}.{name}" if owner_name else name
+            table = isinstance(owner, TokenEmbedding | Encoding) or owner_name == "generator"
+            (matrices if parameter.ndim == 2 and not table else rest).append((full_name, parameter))
+    decay = {"lr": options.learning_rate, "weight_decay": options.weight_decay}
+    plain = {"lr": options.learning_rate, "weight_decay": 0.0, "betas": (0.9, 0.98), "eps": 1e-9}
+    if options.optimizer == "muon":
+        # match_rms_adamw scales the update like AdamW's, so that one learning rate serves both.
+        return {
+            "muon": torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **decay),
+            "adamw": torch.optim.AdamW(rest, fused=True, **plain),
+        }
+    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": rest}]
+    return {"adamw": torch.optim.AdamW(groups, fused=True, **plain)}

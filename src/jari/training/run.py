@@ -1,0 +1,202 @@
+"""The folder of a run: run.json (what makes it), metrics.jsonl (the curve), result.json (the end), checkpoints/."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Self
+
+import torch
+
+from jari._version import __version__
+from jari.errors import UserError
+from jari.training import checkpoint
+from jari.training.experiment import Experiment
+
+FORMAT = 1
+
+
+class Interrupted(BaseException):  # noqa: N818 - like KeyboardInterrupt, which it stands in for
+    """A signal came; the checkpoint is written."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+class Run:
+    """An open run folder, locked against a second process."""
+
+    def __init__(self, folder: Path, record: dict[str, Any], lock: IO[str]):
+        self.folder = folder
+        self.record = record
+        self._lock = lock
+        self.checkpoints = folder / "checkpoints"
+        self._metrics = folder / "metrics.jsonl"
+        self.result: dict[str, Any] | None = None
+
+    @classmethod
+    def open(cls, folder: Path, experiment: Experiment, fingerprint: str) -> Run:
+        """Make the folder, or take up the same run in it. Raises UserError if it holds anything else."""
+        path = folder / "run.json"
+        if folder.exists() and (not folder.is_dir() or (not path.exists() and _foreign(folder))):
+            raise UserError(f"{folder} exists and is no run of jari; choose another --out")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = (folder / ".lock").open("a+")
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written: {error}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise UserError(f"another process is training in {folder}; wait for it, or choose another --out") from None
+        environment = environment_record()
+        record = {
+            "format": FORMAT,
+            "hash": experiment.hash,
+            "experiment": experiment.as_dict(),
+            "data": fingerprint,
+            "environment": environment,
+        }
+        run = cls(folder, record, lock)
+        if path.exists():
+            run._compare(checkpoint.read_json(path), experiment, fingerprint)
+        else:
+            checkpoint.write_json(path, record)
+        if (folder / "result.json").exists():
+            run.result = checkpoint.read_json(folder / "result.json")
+        return run
+
+    def _compare(self, held: Any, experiment: Experiment, fingerprint: str) -> None:
+        there = read_experiment(held, self.folder / "run.json", trust_code=True)
+        differences = experiment.difference(there)
+        if held.get("data") != fingerprint:
+            differences.append(f"data: {fingerprint!r} here, {held.get('data')!r} there")
+        if differences:
+            lines = "\n  ".join(differences)
+            raise UserError(f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}")
+        before, now = held.get("environment", {}), self.record["environment"]
+        for key in ("torch", "threads", "cpu", "capability"):
+            if before.get(key) != now[key]:
+                self.notice(f"not bit-exact from here on: {key} was {before.get(key)}, is {now[key]}")
+        self.record = {**held, "environment": now}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
+    def notice(self, text: str) -> None:
+        """Say something on standard error."""
+        print(f"jari: {text}", file=sys.stderr)
+
+    def note_kernels(self, kernels: dict[str, str]) -> None:
+        self.record["kernels"] = kernels
+        checkpoint.write_json(self.folder / "run.json", self.record)
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append a line to the curve."""
+        try:
+            with self._metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, allow_nan=False) + "\n")
+        except OSError as error:
+            raise UserError(f"{self._metrics} cannot be written: {error}; the last checkpoint is untouched") from None
+
+    def cut_metrics(self, step: int) -> None:
+        """Drop what was logged after `step`, which is about to be computed again."""
+        if self._metrics.exists():
+            kept = [row for row in read_metrics(self.folder) if row["step"] <= step]
+            checkpoint.write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def finish(self, result: dict[str, Any]) -> None:
+        self.result = result
+        checkpoint.write_json(self.folder / "result.json", result)
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """run.json of a run. Raises UserError if there is none."""
+    path = folder / "run.json"
+    if not path.is_file():
+        raise UserError(f"{folder} is no run of jari: it has no run.json")
+    record = checkpoint.read_json(path)
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
+    return record
+
+
+def read_experiment(record: Any, where: Path, *, trust_code: bool = False) -> Experiment:
+    """The experiment of a run.json. Raises UserError."""
+    if not isinstance(record, dict) or not isinstance(record.get("experiment"), dict):
+        raise UserError(f"{where} does not describe a run of jari")
+    return Experiment.read(record["experiment"], str(where), trust_code=trust_code)
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The curve; a last line that was cut off is left out."""
+    rows = []
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").split("\n"):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def environment_record() -> dict[str, Any]:
+    """What else decides the bits of a result."""
+    capabilities = torch.cpu.get_capabilities()
+    return {
+        "jari": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "cpu": str(capabilities.get("cpu_name", platform.processor())),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "system": platform.platform(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": " ".join(sys.argv),
+    }
+
+
+class StopSignals:
+    """Lets a step finish and a checkpoint be written before Ctrl-C or SIGTERM ends the run; a second one ends it at
+    once. Outside the main thread, where Python delivers no signals, it does nothing."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        except ValueError:
+            self._before.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.signal is not None:
+            os._exit(128 + number)
+        self.signal = number
+
+    def check(self) -> None:
+        """Raise Interrupted if a signal came."""
+        if self.signal is not None:
+            raise Interrupted(self.signal)
+
+
+def _foreign(folder: Path) -> bool:
+    return any(path.name != ".lock" for path in folder.iterdir())

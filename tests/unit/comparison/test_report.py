@@ -1,0 +1,718 @@
+"""The comparison report: what is in the file, and what a browser makes of it."""
+
+import base64
+import copy
+import hashlib
+import html
+import io
+import itertools
+import json
+import math
+import random
+import re
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.image
+import numpy
+import pytest
+
+from jari.comparison.report import render
+
+Payload = dict[str, Any]
+BROWSER_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+HOSTILE = "</script><img src=x onerror=\"window.attacked='yes'\"><!--<script>"
+RIGHT_TO_LEFT = "שלום\u202e"
+
+
+# ------------------------------------------------------------------------------------------------ a payload
+
+
+def encode_weights(heads: list[list[list[float]]]) -> str:
+    """Encode weights (head, query, key) as the payload does."""
+    values = [round(65535 * weight) for rows in heads for row in rows for weight in row]
+    return base64.b64encode(struct.pack(f"<{len(values)}H", *values)).decode()
+
+
+def make_site(
+    name: str, kind: str, query: list[str], key: list[str], heads: int, *, positions: bool, seed: int
+) -> Payload:
+    """Make up one attention: by characters alone, or drawn to a distance that depends on the head."""
+    source = random.Random(f"{name} {seed}")
+    taste = {(head, token): source.gauss(0, 1.3) for head in range(heads) for token in sorted(set(key))}
+    weights = []
+    for head in range(heads):
+        pull = {token: source.gauss(0, 0.8) for token in sorted(set(query))}
+        distance, sharpness = source.randint(-3, 3), source.uniform(0.5, 3.5)
+        rows = []
+        for row, asking in enumerate(query):
+            scores = [taste[head, token] * (1 + pull[asking]) for token in key]
+            if positions:
+                scores = [score - sharpness * abs(row - column + distance) for column, score in enumerate(scores)]
+            total = sum(math.exp(score) for score in scores)
+            rows.append([math.exp(score) / total for score in scores])
+        weights.append(rows)
+    twins = [(a, b) for a in range(len(query)) for b in range(a) if query[a] == query[b] and query[a].isdigit()]
+    equal: list[float | None] = [
+        max((abs(x - y) for a, b in twins for x, y in zip(rows[a], rows[b], strict=True)), default=None)
+        for rows in weights
+    ]
+    return {
+        "name": name,
+        "kind": kind,
+        "query": query,
+        "key": key,
+        "heads": heads,
+        "weights": encode_weights(weights),
+        "equal_rows": equal if kind.startswith("encoder") else None,
+        "trust": {"row_sum_error": 1.19e-7, "masked_weight": 0.0, "rebuild_error": 3.1e-7},
+    }
+
+
+def make_model(encoding: str, text: str, answer: str, expected: str, layers: int, heads: int, seed: int) -> Payload:
+    """Make up one model's answer to an input."""
+    source, target = list(text), ["<bos>", *answer]
+    positions = encoding != "none"
+    sites = [
+        make_site(f"encoder.{i}", "encoder self-attention", source, source, heads, positions=positions, seed=seed)
+        for i in range(layers)
+    ] + [
+        make_site(
+            f"decoder.{i}.cross", "decoder cross-attention", target, source, heads, positions=positions, seed=seed
+        )
+        for i in range(layers)
+    ]
+    return {"encoding": encoding, "seed": 1, "answer": answer, "correct": answer == expected, "sites": sites}
+
+
+def make_curve(goal: float, speed: float, seed: int) -> list[Payload]:
+    """Make up a curve that converges."""
+    source = random.Random(seed)
+    curve = []
+    for step in range(41):
+        done = step / 40
+        match = goal / (1 + math.exp(-speed * (done - 0.35))) if step else 0.0
+        curve.append(
+            {
+                "examples": 17_500 * step,
+                "cpu_seconds": 3.75 * step,
+                "loss": 2.6 * math.exp(-speed * done * goal) + 0.012 + (1 - goal) * 0.9 + source.uniform(0, 0.01),
+                "exact_match": match if step % 2 == 0 else None,
+            }
+        )
+    return curve
+
+
+def make_payload(
+    goals: dict[str, float] | None = None, seeds: int = 1, layers: int = 2, heads: int = 8, texts: int = 2
+) -> Payload:
+    """Make up a whole payload with sensible numbers."""
+    goals = goals or {"none": 0.0412, "sinusoidal": 0.9655, "rotary": 0.9991}
+    inputs = [("21+211", "232", "223"), ("808-188", "620", "602")][:texts]
+    trials = [
+        {
+            "encoding": encoding,
+            "seed": seed,
+            "run": f"runs/demo/{encoding}-{seed}",
+            "exact_match": goal - 0.004 * (seed - 1) * goal,
+            "best_exact_match": goal,
+            "cpu_seconds": 150.2 + seed,
+            "examples": 700_000,
+            "curve": make_curve(goal - 0.004 * (seed - 1) * goal, 9 + 3 * index, 10 * index + seed),
+        }
+        for index, (encoding, goal) in enumerate(goals.items())
+        for seed in range(1, seeds + 1)
+    ]
+    summary = []
+    for encoding, goal in goals.items():
+        own = [trial["exact_match"] for trial in trials if trial["encoding"] == encoding]
+        summary.append(
+            {
+                "encoding": encoding,
+                "trials": seeds,
+                "mean": sum(own) / seeds,
+                "low": min(own) if seeds > 1 else None,
+                "high": max(own) if seeds > 1 else None,
+                "interval": "bootstrap 95 %" if seeds > 1 else None,
+                "groups": {
+                    "+": min(1, goal * 1.6) if goal < 0.5 else goal,
+                    "-": goal * 0.35 if goal < 0.5 else goal - 0.002,
+                },
+                "parameters": 1_234_567,
+                "seconds_per_step": 0.0513,
+            }
+        )
+    best = max(summary, key=lambda row: row["mean"])
+    differences = [
+        {
+            "first": best["encoding"],
+            "second": row["encoding"],
+            "difference": best["mean"] - row["mean"],
+            "low": best["mean"] - row["mean"] - 0.011,
+            "high": best["mean"] - row["mean"] + 0.009,
+            "verdict": f"{best['encoding']} is better"
+            if best["mean"] - row["mean"] > 0.01
+            else "below the seed noise: not ranked",
+        }
+        for row in summary
+        if row is not best and seeds > 1
+    ]
+    return {
+        "title": f"arithmetic: {', '.join(goals)}",
+        "task": {
+            "name": "arithmetic",
+            "sentence": "i+j and i-j, 0 <= i, j <= 999; 2,000,000 expressions",
+            "groups": ["all", "+", "-"],
+            "ceiling": {"all": 0.0433, "+": 0.0714, "-": 0.0152},
+            "ceiling_sentence": "Without positions the input is a bag of characters: 21+211 and 12+112 are the same. "
+            "Always giving the most frequent answer of a bag is right for 4.33 % of all expressions.",
+            "held_out": 100_000,
+        },
+        "summary": summary,
+        "differences": differences,
+        "trials": trials,
+        "examples": [
+            {
+                "input": text,
+                "expected": expected,
+                "source": list(text),
+                "models": [
+                    make_model(encoding, text, expected if goal > 0.5 else wrong, expected, layers, heads, index)
+                    for index, (encoding, goal) in enumerate(goals.items())
+                ],
+            }
+            for text, expected, wrong in inputs
+        ],
+        "what_ran": {
+            "command": "jari compare --task arithmetic --encodings none,sinusoidal,rotary --seeds 1",
+            "date": "2026-03-01 12:00",
+            "torch": "2.13.0",
+            "threads": 1,
+            "precision": "bfloat16",
+            "kernel": "explicit",
+        },
+    }
+
+
+@pytest.fixture
+def payload() -> Payload:
+    """A payload as `jari compare` makes one: one seed, three encodings, two examples."""
+    return make_payload()
+
+
+def make_hostile(payload: Payload) -> Payload:
+    """Put markup, right-to-left text and an emoji wherever text may come from outside."""
+    payload = copy.deepcopy(payload)
+    payload["title"] = f"{HOSTILE}{RIGHT_TO_LEFT}"
+    for rows in (payload["summary"], payload["trials"], *(example["models"] for example in payload["examples"])):
+        for row in rows:
+            row["encoding"] = {"none": HOSTILE, "sinusoidal": RIGHT_TO_LEFT}.get(row["encoding"], row["encoding"])
+    payload["trials"][0]["run"] = f"runs/{HOSTILE}"
+    payload["what_ran"]["command"] = payload["what_ran"][HOSTILE] = HOSTILE
+    payload["task"] |= {"name": HOSTILE, "sentence": HOSTILE, "ceiling_sentence": HOSTILE}
+    payload["task"]["groups"].append(HOSTILE)
+    payload["summary"][0]["groups"][HOSTILE] = 0.5
+    payload["differences"] = [
+        {"first": HOSTILE, "second": "rotary", "difference": -0.9, "low": None, "high": None, "verdict": HOSTILE}
+    ]
+    for example in payload["examples"]:
+        example["input"] = example["expected"] = HOSTILE
+        for model in example["models"]:
+            model["answer"] = HOSTILE
+            for site in model["sites"]:
+                site["key"][:4] = [HOSTILE, RIGHT_TO_LEFT, "👩‍🔬", " "]
+                site["query"][0] = HOSTILE
+    return payload
+
+
+def make_small_map(kind: str = "encoder self-attention") -> Payload:
+    """Make a payload whose only maps are asymmetric: 2 queries down, 3 keys across, all weights different."""
+    payload = make_payload({"none": 0.04, "rotary": 0.99}, layers=1, heads=1, texts=1)
+    for model, scale in zip(payload["examples"][0]["models"], (1.0, 0.5), strict=True):
+        weights = [[scale * weight for weight in row] for row in ([0.05, 0.25, 0.8], [0.4, 0.6, 0.0])]
+        site = {"name": "encoder.0", "kind": kind, "query": ["a", "b"], "key": ["x", "y", "z"], "heads": 1}
+        model["sites"] = [site | {"weights": encode_weights([weights]), "equal_rows": None, "trust": {}}]
+    return payload
+
+
+def read_payload(document: str) -> str:
+    """Return the text of the script element that holds the payload, up to the first end of a script."""
+    found = re.search(r'<script type="application/json" id="payload">(.*?)</script>', document, re.DOTALL)
+    assert found
+    return found[1]
+
+
+# ------------------------------------------------------------------------------------------------ the file
+
+
+def test_payload_is_whole_and_cannot_end_its_element(payload: Payload) -> None:
+    hostile = make_hostile(payload)
+    text = read_payload(render(hostile))
+    assert json.loads(text) == hostile
+    assert not set("<>&") & set(text)
+    assert text.isascii()
+
+
+def test_title_is_escaped(payload: Payload) -> None:
+    payload["title"] = f"</title>{HOSTILE}{RIGHT_TO_LEFT} ${{script}}"
+    document = render(payload)
+    found = re.search(r"<title>(.*?)</title>", document)
+    assert found
+    assert "<" not in found[1]
+    assert html.unescape(found[1]) == payload["title"]
+
+
+def test_half_a_surrogate_pair_can_be_written(payload: Payload) -> None:
+    payload["title"] = payload["trials"][0]["run"] = "half \ud83d"
+    assert render(payload).encode("utf-8")
+
+
+def test_numbers_without_a_json_word_become_null(payload: Payload) -> None:
+    payload["trials"][0]["curve"][3] |= {"loss": math.nan, "exact_match": math.inf}
+    point = json.loads(read_payload(render(payload)))["trials"][0]["curve"][3]
+    assert point["loss"] is None
+    assert point["exact_match"] is None
+
+
+@pytest.mark.parametrize(("element", "directive"), [('script type="module"', "script-src"), ("style", "style-src")])
+def test_policy_names_the_hash_of_what_is_inlined(payload: Payload, element: str, directive: str) -> None:
+    document = render(payload)
+    found = re.search(rf"<{element}>(.*?)</", document, re.DOTALL)
+    assert found
+    digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', document)
+    assert policy
+    assert f"{directive} 'sha256-{digest}';" in policy[1]
+    assert policy[1].startswith("default-src 'none';")
+    assert "unsafe" not in policy[1]
+
+
+def test_nothing_outside_the_file_is_named(payload: Payload) -> None:
+    document = render(payload).replace(read_payload(render(payload)), "").lower()
+    for word in ("http:", "https:", "//cdn", " src=", "url(", "@import", "import(", "fetch(", "xmlhttp", "innerhtml"):
+        assert word not in document
+    assert re.findall(r'href="([^#].*?)"', document) == ["data:,"]
+
+
+def test_page_is_small(payload: Payload) -> None:
+    assert len(render(payload)) - len(read_payload(render(payload))) < 56_000
+
+
+# ------------------------------------------------------------------------------------------------ in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium under Playwright."""
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("NO CHROMIUM: the report was NOT checked in a browser (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=BROWSER_ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_report(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Open a payload's report; at the end no message, error or request may have come up."""
+    contexts, troubles, requests, addresses = [], [], [], []
+
+    def open_page(payload: Payload, width: int = 1280, scheme: str = "light") -> Any:
+        path = tmp_path / f"report-{len(addresses)}.html"
+        path.write_text(render(payload), encoding="utf-8")
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        addresses.append(path.as_uri())
+        page.goto(path.as_uri())
+        page.wait_for_selector("#bars svg", state="attached")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
+    assert requests == addresses
+
+
+def read_pixels(locator: Any) -> numpy.ndarray:
+    """Take a picture of an element as numbers 0..255: row, column, red green blue."""
+    picture = matplotlib.image.imread(io.BytesIO(locator.screenshot()))
+    return numpy.round(255 * picture[..., :3]).astype(int)
+
+
+def read_cells(locator: Any, rows: int, columns: int) -> numpy.ndarray:
+    """Return the colour in the middle of each cell of a map."""
+    pixels = read_pixels(locator)
+    height, width = pixels.shape[0] / rows, pixels.shape[1] / columns
+    return numpy.array(
+        [[pixels[int((r + 0.5) * height), int((c + 0.5) * width)] for c in range(columns)] for r in range(rows)]
+    )
+
+
+def viridis(weights: list[list[float]]) -> numpy.ndarray:
+    """Return matplotlib's colours."""
+    return numpy.round(255 * matplotlib.colormaps["viridis"](numpy.array(weights))[..., :3]).astype(int)
+
+
+def assert_colours(found: numpy.ndarray, weights: list[list[float]]) -> None:
+    """Compare with viridis; straight lines between 18 of its colours are up to 6 of 255 away from it."""
+    assert numpy.abs(found - viridis(weights)).max() <= 7
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 420])
+def test_page_fits_the_window_and_is_quiet(open_report: Any, scheme: str, width: int) -> None:
+    page = open_report(make_payload(seeds=3), width, scheme)
+    for kind in ("decoder cross-attention", "0 to largest shown", "equal digits together", "CPU seconds"):
+        page.get_by_label(kind).check()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_hostile_text_stays_text(open_report: Any, payload: Payload) -> None:
+    page = open_report(make_hostile(payload), 420)
+    page.get_by_label("decoder cross-attention").check()
+    page.locator(".field").first.focus()
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("window.attacked") is None
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+    assert page.title() == f"{HOSTILE}{RIGHT_TO_LEFT}"
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+    for place in ("#title", "#headline", "#task", "#ceiling", "#ranking-table", "#what-ran", "#large", "#readout"):
+        assert HOSTILE in page.locator(place).text_content()
+    assert RIGHT_TO_LEFT in page.locator("#trial-table bdi").all_text_contents()
+    assert page.locator(".keys").first.locator("bdi").all_text_contents()[2:4] == ["👩‍🔬", "␣"]
+
+
+def test_query_goes_down_and_key_across(open_report: Any) -> None:
+    page = open_report(make_small_map())
+    assert page.locator(".queries").first.locator("bdi").all_text_contents() == ["a", "b"]
+    assert page.locator(".keys").first.locator("bdi").all_text_contents() == ["x", "y", "z"]
+    assert_colours(read_cells(page.locator(".field").first, 2, 3), [[0.05, 0.25, 0.8], [0.4, 0.6, 0.0]])
+    # the label of a row or column stands beside that row or above that column
+    size = page.locator(".field").first.bounding_box()
+    assert size["width"] * 2 == size["height"] * 3
+    query, key = page.locator(".queries bdi").nth(1).bounding_box(), page.locator(".keys bdi").nth(2).bounding_box()
+    assert query["y"] == pytest.approx(size["y"] + size["height"] / 2, abs=1)
+    assert key["x"] == pytest.approx(size["x"] + size["width"] * 2 / 3, abs=1)
+
+
+def test_small_map_is_the_large_one(open_report: Any) -> None:
+    page = open_report(make_small_map())
+    assert_colours(read_cells(page.locator(".heads canvas").first, 2, 3), [[0.05, 0.25, 0.8], [0.4, 0.6, 0.0]])
+
+
+def test_one_scale_for_all_models(open_report: Any) -> None:
+    page = open_report(make_small_map())
+    second = page.locator(".field").nth(1)
+    assert_colours(read_cells(second, 2, 3), [[0.025, 0.125, 0.4], [0.2, 0.3, 0.0]])
+    page.get_by_label("0 to largest shown").check()
+    assert page.locator("#legend").inner_text().split() == ["0", "0.4", "0.8", "(weight)"]
+    assert_colours(read_cells(page.locator(".field").first, 2, 3), [[0.0625, 0.3125, 1.0], [0.5, 0.75, 0.0]])
+    assert_colours(read_cells(second, 2, 3), [[0.03125, 0.15625, 0.5], [0.25, 0.375, 0.0]])
+
+
+def test_legend_runs_from_dark_to_bright(open_report: Any) -> None:
+    page = open_report(make_small_map())
+    legend = read_pixels(page.locator("#legend canvas"))
+    middle = legend[legend.shape[0] // 2]
+    places = [0.02, 0.25, 0.5, 0.75, 0.98]
+    found = numpy.array([[middle[int(place * len(middle))] for place in places]])
+    assert_colours(found, [places])
+
+
+def test_heads_and_layers_are_not_mixed_up(open_report: Any) -> None:
+    payload = make_small_map()
+    model = payload["examples"][0]["models"][0]
+    flat = [[[value] * 3] * 2 for value in (0.0, 0.2, 0.4, 0.6)]
+    model["sites"] = [
+        model["sites"][0] | {"name": f"encoder.{layer}", "heads": 2, "weights": encode_weights(flat[2 * layer :][:2])}
+        for layer in range(2)
+    ]
+    page = open_report(payload)
+    for layer in range(2):
+        for head in range(2):
+            page.get_by_role("button", name=f"none, layer {layer}, head {head}").click()
+            assert page.locator("#large-title").inner_text() == f"Layer {layer}, head {head}, enlarged"
+            assert_colours(read_cells(page.locator(".field").first, 2, 3), flat[2 * layer + head])
+    assert page.get_by_text("This model has no such head.").count() == 1
+
+
+def test_pointer_reads_the_weight_under_it(open_report: Any) -> None:
+    page = open_report(make_small_map())
+    field = page.locator(".field").first
+    box = field.bounding_box()
+    field.hover(position={"x": box["width"] * 0.5, "y": box["height"] * 0.75})
+    assert page.locator("#readout").inner_text() == "From b (query 1) to y (key 1), weight: none 0.6000; rotary 0.3000"
+
+
+def test_keyboard_path(open_report: Any, payload: Payload) -> None:
+    page = open_report(payload)
+    pressed = "document.querySelector('#overview [aria-pressed=true]').getAttribute('aria-label')"
+    page.evaluate("document.querySelector('#overview button[tabindex=\"0\"]').focus()")
+    start = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert start == page.evaluate(pressed)
+    layer, head = (int(digits) for digits in re.findall(r"\d+", start))
+    page.keyboard.press("ArrowDown" if layer == 0 else "ArrowUp")
+    page.keyboard.press("ArrowRight" if head < 7 else "ArrowLeft")
+    chosen = (1 - layer, head + 1 if head < 7 else head - 1)
+    assert page.evaluate(pressed) == start
+    page.keyboard.press("Enter")
+    assert page.evaluate(pressed) == f"none, layer {chosen[0]}, head {chosen[1]}"
+    assert page.locator("#overview [aria-pressed=true]").count() == 2
+    # one tab stop per model, then the enlarged maps
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("rotary, layer")
+    for _ in range(3):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.className") == "field":
+            break
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "application"
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft", "ArrowRight"):
+        page.keyboard.press(key)
+    values = []
+    for model in (payload["examples"][0]["models"][index] for index in (0, 2)):
+        raw = struct.unpack(f"<{8 * 36}H", base64.b64decode(model["sites"][chosen[0]]["weights"]))
+        values.append(raw[chosen[1] * 36 + 2 * 6 + 1] / 65535)
+    expected = f"From + (query 2) to 1 (key 1), weight: none {values[0]:.4f}; rotary {values[1]:.4f}"
+    assert page.locator("#readout").inner_text() == expected
+    # the same cell is marked in both maps
+    assert page.locator(".cross:visible").count() == 4
+    for place, mark in (("query", ".queries bdi.on"), ("key", ".keys bdi.on")):
+        assert page.locator(mark).all_text_contents() == (["+", "+"] if place == "query" else ["1", "1"])
+    for _ in range(20):
+        page.keyboard.press("ArrowRight")
+    assert "(key 5)" in page.locator("#readout").inner_text()
+
+
+def test_choices_work_from_the_keyboard(open_report: Any, payload: Payload) -> None:
+    page = open_report(payload)
+    page.locator("#controls select").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".queries").first.locator("bdi").all_text_contents() == list("808-188")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    assert page.locator("#large h4").all_text_contents() == ["none", "sinusoidal", "rotary"]
+    boxes = page.locator("#controls [type=checkbox]")
+    boxes.nth(2).uncheck()
+    boxes.nth(1).uncheck()
+    boxes.nth(0).click()
+    assert page.locator("#large h4").all_text_contents() == ["none"], "the last model stays"
+
+
+def test_equal_digits_are_joined_and_judged(open_report: Any, payload: Payload) -> None:
+    page = open_report(payload)
+    assert page.locator("#large figcaption strong").first.inner_text() == "identical, difference 0"
+    best = max(value for site in payload["examples"][0]["models"][2]["sites"][:2] for value in site["equal_rows"])
+    assert page.locator("#large figcaption strong").nth(1).inner_text() == f"differ by up to {best:.3g}"
+    brackets = page.locator(".brackets").first.locator("path")
+    assert brackets.count() == 2
+    box, field = brackets.nth(0).bounding_box(), page.locator(".field").first.bounding_box()
+    step = field["height"] / 6
+    assert box["y"] == pytest.approx(field["y"] + 0.5 * step, abs=1.5), "from the first 2 ..."
+    assert box["height"] == pytest.approx(3 * step, abs=3), "... to the second"
+    page.get_by_label("equal digits together").check()
+    assert page.locator(".queries").first.locator("bdi").all_text_contents() == list("22111+")
+    rows = read_cells(page.locator(".field").first, 6, 6)
+    alike = [[bool((one == two).all()) for two in rows] for one in rows]
+    assert alike == [[place in group for place in range(6)] for group in ([0, 1],) * 2 + ([2, 3, 4],) * 3 + ([5],)]
+    page.locator(".field").first.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowDown")
+    assert page.locator("#readout").inner_text().startswith("From + (query 2) to 2 (key 0)")
+
+
+def test_table_prints_0_only_for_exactly_0(open_report: Any, payload: Payload) -> None:
+    payload["examples"][0]["models"][1]["sites"][0]["equal_rows"][:3] = [0.0, 1.234e-9, 0.41234]
+    page = open_report(payload)
+    cells = page.locator("#rows-table tbody").nth(1).locator("tr").first.locator("td")
+    assert cells.all_text_contents()[:3] == ["0", "1.23·10⁻⁹", "0.412"]
+    assert ["zero" in cells.nth(index).get_attribute("class") for index in range(3)] == [True, False, False]
+    backgrounds = [cells.nth(index).evaluate("cell => getComputedStyle(cell).backgroundColor") for index in range(2)]
+    assert backgrounds[0] != backgrounds[1]
+    assert set(page.locator("#rows-table tbody").first.locator("td").all_text_contents()) == {"0"}
+
+
+def test_bars_dots_and_ceiling_stand_where_the_numbers_say(open_report: Any) -> None:
+    payload = make_payload({"none": 0.04, "rotary": 0.5}, seeds=2)
+    payload["summary"][1] |= {"mean": 0.5, "low": 0.4, "high": 0.6}
+    page = open_report(payload)
+    bars = page.locator("#bars .bar")
+    start, half = bars.nth(1).get_attribute("x"), bars.nth(1).get_attribute("width")
+    left, full = float(start), 2 * float(half)
+    assert float(bars.nth(0).get_attribute("width")) == pytest.approx(full * payload["summary"][0]["mean"])
+    assert float(page.locator("#bars .ceiling").get_attribute("x1")) == pytest.approx(left + full * 0.0433)
+    dots = [float(dot.get_attribute("cx")) for dot in page.locator("#bars .dot").all()]
+    assert dots == pytest.approx([left + full * trial["exact_match"] for trial in payload["trials"]])
+    found = re.match(r"M([\d.]+) \S+H([\d.]+)M", page.locator("#bars .whisker").nth(1).get_attribute("d"))
+    assert found
+    assert [float(found[1]), float(found[2])] == pytest.approx([left + full * 0.4, left + full * 0.6])
+    texts = page.locator("#bars text").all_text_contents()
+    assert {"50.0\u00a0%", "40.0 – 60.0\u00a0%"} < set(texts)
+    assert any(text.startswith("4.33\u00a0% ceiling") for text in texts)
+    assert page.locator("#group-bars .ceiling-label").all_text_contents() == [
+        "7.14\u00a0% ceiling without positions",
+        "1.52\u00a0% ceiling without positions",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("goals", "ceiling", "sentence"),
+    [
+        (
+            {"rotary": 0.9991, "none": 0.0412},
+            0.0433,
+            "Told where each character stands, the model solves 99.91 % of unseen problems (rotary); "
+            "not told, it solves 4.12 % (none), and cannot do better than 4.33 %.",
+        ),
+        (
+            {"rotary": 0.999996, "none": 0.05},
+            0.0433,
+            "Told where each character stands, the model solves 99.9996 % of unseen problems (rotary); "
+            "not told, it solves 5.00 % (none), above the computed ceiling of 4.33 %: luck of the sample, or a leak.",
+        ),
+        (
+            {"none": 0.0412, "rotary": 0.01},
+            0.0433,
+            "On unseen problems, none answers 4.12 % exactly, rotary 1.00 %.",
+        ),
+        ({"alibi": 0.8, "rotary": 1.0}, None, "On unseen problems, rotary answers 100 % exactly, alibi 80.0 %."),
+    ],
+)
+def test_headline_says_what_the_data_say(
+    open_report: Any, goals: dict[str, float], ceiling: float | None, sentence: str
+) -> None:
+    payload = make_payload(goals)
+    payload["task"]["ceiling"] = None if ceiling is None else {"all": ceiling}
+    page = open_report(payload)
+    assert page.locator("h1").inner_text().replace("\u00a0", " ") == sentence
+
+
+def test_model_without_positions_is_known_by_its_rows_not_its_name(open_report: Any) -> None:
+    text = json.dumps(make_payload({"rotary": 0.99, "alibi": 0.98, "none": 0.04})).replace('"none"', '"nil"')
+    page = open_report(json.loads(text))
+    assert page.locator("#large h4").all_text_contents() == ["rotary", "nil"]
+    assert "not told, it solves 4.00" in page.locator("h1").inner_text()
+
+
+def test_curves_follow_the_data_and_the_chosen_axis(open_report: Any, payload: Payload) -> None:
+    payload["trials"][0]["curve"][3]["loss"] = math.nan
+    page = open_report(payload)
+    assert page.locator("#match-curve .line").count() == 3
+    assert page.locator("#match-curve .line-label").all_text_contents() == [
+        "rotaryrotary",
+        "sinusoidalsinusoidal",
+        "nonenone",
+    ], "from top to bottom, each with its full name as a tooltip"
+    assert len({line.get_attribute("stroke-dasharray") for line in page.locator("#match-curve .line").all()}) == 3
+    heights = [float(label.get_attribute("y")) for label in page.locator("#match-curve .line-label").all()]
+    assert all(second - first >= 17 for first, second in itertools.pairwise(heights))
+    points = page.locator("#match-curve .line").nth(2).get_attribute("d")[1:].split("L")
+    assert len(points) == 21, "points without a measurement are left out"
+    assert len(page.locator("#loss-curve .line").first.get_attribute("d").split("L")) == 40
+    first, last = ([float(part) for part in point.split()] for point in (points[0], points[-1]))
+    assert first[0] < last[0]
+    assert first[1] > last[1], "up is less on a screen"
+    assert "training examples seen" in page.locator("#match-curve svg").get_attribute("aria-label")
+    page.get_by_label("CPU seconds").check()
+    assert "CPU seconds" in page.locator("#match-curve svg").get_attribute("aria-label")
+    assert "150" in page.locator("#match-curve text").all_text_contents()
+
+
+def test_trust_is_said_in_words(open_report: Any, payload: Payload) -> None:
+    page = open_report(payload)
+    assert page.locator("#large figcaption p").nth(1).inner_text() == (
+        "Checked in this layer: each row adds up to 1 (largest error 1.19·10⁻⁷); weight on places that must not be "
+        "looked at: 0; weights times values give the recorded output (largest error 3.10·10⁻⁷)."
+    )
+
+
+def test_both_colour_schemes_can_be_read(open_report: Any, payload: Payload) -> None:
+    script = """() => {
+        const style = getComputedStyle(document.documentElement);
+        const tones = [0, 1, 2, 3, 4, 5, 6].map((tone) => `tone-${tone}`);
+        const names = ['paper', 'ink', 'muted', 'accent', 'good', 'bad', ...tones];
+        return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    }"""
+
+    def luminance(colour: str) -> float:
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    papers, maps = [], []
+    for scheme in ("light", "dark"):
+        page = open_report(payload, scheme=scheme)
+        colours = page.evaluate(script)
+        papers.append(luminance(colours.pop("paper")))
+        for name, colour in colours.items():
+            low, high = sorted((papers[-1], luminance(colour)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, f"{name} in the {scheme} scheme"
+        corner = read_pixels(page.locator("body"))[2, 2]
+        assert (corner.mean() > 200) == (scheme == "light")
+        maps.append(read_cells(page.locator(".field").first, 6, 6))
+    assert papers[0] > 0.9
+    assert papers[1] < 0.02
+    assert (maps[0] == maps[1]).all(), "a weight has the same colour in both schemes"
+
+
+def test_missing_parts_are_left_out(open_report: Any, payload: Payload) -> None:
+    payload["task"] |= {"ceiling": None, "ceiling_sentence": None, "groups": ["all"]}
+    payload |= {"examples": [], "differences": []}
+    for row in payload["summary"]:
+        row["groups"] = {}
+    page = open_report(payload)
+    assert not page.locator("#why").is_visible()
+    assert not page.locator("#rows").is_visible()
+    assert page.locator(".ceiling").count() == 0
+    assert page.locator("#no-ranking").is_visible()
+    assert not page.locator("#ranking").is_visible()
+    assert page.locator("#trial-table tbody tr").count() == 3
+
+
+def test_large_models_stay_usable(open_report: Any) -> None:
+    tokens = [str(index % 10) for index in range(64)]
+    weights = base64.b64encode(bytes(range(256)) * (2 * 12 * 64 * 64 // 256)).decode()
+    names = ["none", *(f"encoding {index}" for index in range(5))]
+    payload = make_payload({name: 0.5 + 0.05 * index for index, name in enumerate(names)}, layers=1, heads=1, texts=1)
+    for model in payload["examples"][0]["models"]:
+        site = {"kind": "encoder self-attention", "query": tokens, "key": tokens, "heads": 12, "weights": weights}
+        model["sites"] = [
+            site | {"name": f"encoder.{layer}", "equal_rows": [0.5] * 12, "trust": {}} for layer in range(12)
+        ]
+    page = open_report(payload, 420)
+    for box in page.locator("#controls [type=checkbox]").all():
+        box.check()
+    assert page.locator("#overview button").count() == 6 * 12 * 12
+    assert page.evaluate("document.documentElement.scrollWidth") == 420, "large maps scroll inside their frame"
+    assert page.locator(".field").first.bounding_box()["width"] >= 64 * 13
+
+
+def test_print_shows_tables_and_hides_controls(open_report: Any, payload: Payload) -> None:
+    page = open_report(payload, scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#summary-table").is_visible()
+    assert not page.locator("#controls").is_visible()
+    assert read_pixels(page.locator("body"))[2, 2].mean() > 200, "dark ink on white paper"
