@@ -75,9 +75,10 @@ class Shaw(Encoding):
 
     def terms(
         self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Int[Tensor, "*B Q K"]
-    ) -> Float[Tensor, "B H Q K"]:
-        """q_i . a^K_ij: equation 4 without its scale, which the call applies to the sum."""
-        assert self.key_table is not None
+    ) -> Float[Tensor, "B H Q K"] | None:
+        """q_i . a^K_ij: equation 4 without its scale, which the call applies to the sum. None without key vectors."""
+        if self.key_table is None:
+            return None
         batch, heads, queries, _ = q.shape
         if self._few_pairs(relation):
             # One product per query with the vectors of its own keys: (Q, B H, E) x (Q, E, K).
@@ -89,9 +90,12 @@ class Shaw(Encoding):
         index = relation if relation.ndim == 3 else relation.unsqueeze(0)
         return each_BHQR.gather(-1, index.unsqueeze(1).expand(batch, heads, -1, -1))
 
-    def values(self, weights: Float[Tensor, "B H Q K"], relation: Int[Tensor, "*B Q K"]) -> Float[Tensor, "B H Q E"]:
-        """Sum over j of alpha_ij a^V_ij: the second part of equation 3."""
-        assert self.value_table is not None
+    def values(
+        self, weights: Float[Tensor, "B H Q K"], relation: Int[Tensor, "*B Q K"]
+    ) -> Float[Tensor, "B H Q E"] | None:
+        """Sum over j of alpha_ij a^V_ij: the second part of equation 3. None without value vectors."""
+        if self.value_table is None:
+            return None
         batch, heads, queries, keys = weights.shape
         if self._few_pairs(relation):
             value_QKE = nn.functional.embedding(relation, self.value_table).to(weights.dtype)

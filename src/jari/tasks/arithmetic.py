@@ -24,12 +24,12 @@ from jari.text import END, FIRST, PADDING, CharacterVocabulary
 Answers = Literal["plain", "reversed", "padded"]
 
 LARGEST_DATA = 20_000_000
-HELD_OUT = 20  # one expression in twenty
+HELD_OUT = 50  # one expression in fifty
 
 
 @registry.register("arithmetic")
 class Arithmetic(Task):
-    """All expressions i + j and i - j with minimum <= i, j <= maximum; one in twenty is held out, by a hash of it.
+    """All expressions i + j and i - j with minimum <= i, j <= maximum; one in fifty is held out, by a hash of it.
 
     operators: `+`, `-` or `+-`. answers: plain (`232`), reversed (`232` written from the ones up), or padded with
     zeros to the longest answer (`0232`, `-099`). operands: plain, or padded with zeros to the longest.
@@ -210,6 +210,26 @@ class Arithmetic(Task):
             digits = digits.zfill(self.answer_digits)
         shown = "-" * (value < 0) + digits
         return shown[::-1] if self.answers == "reversed" else shown
+
+    def sample_inputs(self) -> list[str]:
+        """Expressions in which a digit stands several times, in different places."""
+        top = str(self.maximum)
+        candidates = ["21+211", "12+1", "101-11", "911-119", f"{top}+{top}", f"{self.minimum}-{top}"]
+        fitting = []
+        for line in candidates:
+            numbers = line.replace("-", "+").split("+")
+            if all(self.minimum <= int(n) <= self.maximum for n in numbers) and any(o in line for o in self.operators):
+                width = self.digits if self.operands == "padded" else 0
+                operator = "+" if "+" in line else "-"
+                fitting.append(operator.join(n.zfill(width) for n in numbers))
+        return fitting[:4]
+
+    def ceiling_sentence(self) -> str:
+        return (
+            "Without positions the encoder sees only which characters stand in an expression, not where. "
+            "Expressions with the same characters then get the same answer, and at best the commonest one: counted "
+            "over all expressions, this is the share of exact answers that no such model can pass on average."
+        )
 
     def describe(self) -> str:
         signs = " and ".join(f"i{operator}j" for operator in self.operators)

@@ -88,6 +88,18 @@ class Task(ABC):
         """The share of exact answers that no model without positions can pass, for each group; None if not known."""
         return None
 
+    def ceiling_sentence(self) -> str:
+        """What the ceiling is, for the reader of a report."""
+        return ""
+
+    def expected(self, line: str) -> str | None:
+        """The right answer to an input, where the task can tell."""
+        return None
+
+    def sample_inputs(self) -> list[str]:
+        """A few inputs worth looking at."""
+        return []
+
     def describe(self) -> str:
         """The data in one sentence."""
         return ""

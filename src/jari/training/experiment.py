@@ -53,7 +53,7 @@ class Experiment:
         for key, value in (settings or {}).items():
             section, _, name = key.partition(".")
             if section not in SECTIONS or not name:
-                raise _unknown_key(key, task_spec.target)
+                raise _unknown_key(key, task)
             sections[section][name] = value
         if encoding is not None:
             sections["model"]["encoding"] = encoding
@@ -141,10 +141,19 @@ def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any
     return read_options(owner, options_of(target), given)
 
 
-def _unknown_key(key: str, task_class: type) -> UserError:
-    keys = [f"task.{name}" for name in options_of(task_class)]
-    keys += [f"model.{name}" for name in options_of(models.spec(cast(Any, task_class).model).target)]
-    keys += [f"training.{name}" for name in options_of(Training)]
+def settings_of(task: str) -> dict[str, Any]:
+    """Every setting of a task, its model and its training, with the default."""
+    task_class = cast("type[Task]", tasks.spec(task).target)
+    sections = {"task": task_class, "model": models.spec(task_class.model).target, "training": Training}
+    return {
+        f"{section}.{name}": option.default
+        for section, target in sections.items()
+        for name, option in options_of(target).items()
+    }
+
+
+def _unknown_key(key: str, task: str) -> UserError:
+    keys = settings_of(task)
     match = nearest(key, keys)
     guess = f" did you mean {match!r}?" if match else ""
     return UserError(f"unknown setting {key!r};{guess} Settings: {', '.join(keys)}")

@@ -204,8 +204,8 @@ const VIRIDIS = '440154481769472a7a433d843d4e8a355e8d2e6d8e297b8e23898e1f978b21a
   .match(/.{6}/g).map((stop) => stop.match(/../g).map((part) => parseInt(part, 16)));
 
 /** 256 colours, [red, green, blue, opaque], between the stops above. */
-const PALETTE = Array.from({ length: 256 }, (_, step) => {
-  const place = step / 255 * (VIRIDIS.length - 1);
+const PALETTE = Array.from({ length: 256 }, (_, index) => {
+  const place = index / 255 * (VIRIDIS.length - 1);
   const stop = Math.min(Math.floor(place), VIRIDIS.length - 2);
   return [...VIRIDIS[stop].map((low, channel) => low + (VIRIDIS[stop + 1][channel] - low) * (place - stop)), 255];
 });
@@ -244,22 +244,43 @@ function rowOrder(site) {
   return [...grouped, ...site.query.keys()].filter((place, index, all) => all.indexOf(place) === index);
 }
 
+/** The number of the colour of a value 0..1. */
+const step = (value) => Math.round(255 * clamp(value, 0, 1));
+
 /** A canvas with one pixel per value 0..1. */
 function pixels(columns, rows, valueAt, attributes = {}) {
   const canvas = make('canvas', { width: columns, height: rows, ...attributes });
   const context = canvas.getContext('2d');
   const image = context.createImageData(columns, rows);
-  for (let row = 0; row < rows; row += 1) {
-    for (let column = 0; column < columns; column += 1) {
-      image.data.set(PALETTE[Math.round(255 * clamp(valueAt(row, column), 0, 1))], 4 * (row * columns + column));
-    }
+  for (let at = 0; at < columns * rows; at += 1) {
+    image.data.set(PALETTE[step(valueAt(Math.floor(at / columns), at % columns))], 4 * at);
   }
   context.putImageData(image, 0, 0);
   return canvas;
 }
 
+/**
+ * The same as a picture: hundreds of canvases make a page slow. It is written as a bitmap file (BMP) byte by byte, since
+ * browsers that guard privacy add noise to what a page reads back from a canvas.
+ */
+function picture(columns, rows, valueAt) {
+  const [start, stride] = [54 + 4 * 256, Math.ceil(columns / 4) * 4];
+  const bytes = new Uint8Array(start + stride * rows);
+  const view = new DataView(bytes.buffer);
+  bytes.set([0x42, 0x4d]);
+  // file size, where the pixels start, header size, width, height (negative: from the top down), 1 plane of 8 bits
+  const header = { 2: bytes.length, 10: start, 14: 40, 18: columns, 22: -rows, 26: 1 + (8 << 16) };
+  for (const [at, value] of Object.entries(header)) view.setInt32(at, value, true);
+  PALETTE.forEach(([red, green, blue], index) => bytes.set([blue, green, red], 54 + 4 * index));
+  for (let row = 0; row < rows; row += 1) {
+    for (let column = 0; column < columns; column += 1) bytes[start + row * stride + column] = step(valueAt(row, column));
+  }
+  const text = Array.from(bytes, (byte) => String.fromCharCode(byte)).join('');
+  return make('img', { alt: '', width: columns, height: rows, src: `data:image/bmp;base64,${btoa(text)}` });
+}
+
 /** The map of a head: query down, key across. */
-const paint = (site, head, order) => pixels(site.key.length, order.length,
+const paint = (how, site, head, order) => how(site.key.length, order.length,
   (row, column) => weightAt(site, head, order[row], column) / state.top);
 
 function chooseExample(example) {
@@ -344,7 +365,7 @@ function overview(model) {
           event.preventDefault();
           focusOnly(grid, next);
           next.focus();
-        } }, paint(site, head, [...site.query.keys()])));
+        } }, paint(picture, site, head, [...site.query.keys()])));
     }
   });
   focusOnly(grid, at(state.layer, state.head) ?? at(0, 0));
@@ -391,7 +412,7 @@ function large(model) {
   const field = make('div', { class: 'field', tabindex: 0, role: 'application', 'aria-roledescription': 'attention map',
     'aria-label': `${nameOf(model)}, layer ${state.layer}, head ${state.head}: ${site.query.length} queries down, `
       + `${site.key.length} keys across. Arrow keys read the weights.` },
-  paint(site, state.head, order), make('div', { class: 'cross row' }), make('div', { class: 'cross column' }));
+  paint(pixels, site, state.head, order), ...['row', 'column', 'spot'].map((part) => make('div', { class: `cross ${part}` })));
   const board = { model, site, order, keys, queries, field, panel, brackets: equalDigits(site) };
   const point = (event) => {
     const area = field.getBoundingClientRect();
@@ -405,10 +426,13 @@ function large(model) {
       event.preventDefault();
       const row = clamp(Math.max(0, order.indexOf(state.query)) + down, 0, order.length - 1);
       setCross(order[row], clamp(state.key + across, 0, site.key.length - 1));
+      field.querySelector('.spot').scrollIntoView({ block: 'nearest', inline: 'nearest' });
     } }, []);
   board.lanes = draw('svg', { class: 'brackets', 'aria-hidden': 'true' });
   boards.push(board);
-  return fill(panel, {}, [make('div', { class: 'scroll' }, make('div', { class: 'board' },
+  // maps too wide for their frame move together
+  const scroll = (event) => { for (const other of boards) other.field.closest('.scroll').scrollLeft = event.target.scrollLeft; };
+  return fill(panel, {}, [make('div', { class: 'scroll', scroll }, make('div', { class: 'board' },
     make('span', { class: 'axis-title' }, 'query ↓  key →'), make('span'), keys, make('span'), queries, field, board.lanes)),
   make('figcaption', {}, verdict(site), trust(site.trust ?? {}))]);
 }

@@ -1,0 +1,38 @@
+# make demo    install into .venv, train with and without positions, end with a report to look at
+# make test    all tests that take minutes at most
+# make check   format, lint, types, quick tests: before every commit
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: setup demo test check slow clean
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) --editable .
+	@touch $@
+
+.venv/developed: .venv/installed
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/jari compare arithmetic --encodings none,sinusoidal,rotary --out runs/demo --set training.examples=600000
+
+test: .venv/developed
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: .venv/developed
+	$(BIN)/python -m pytest -m slow
+
+check: .venv/developed
+	$(BIN)/ruff format src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -m "not slow and not browser" --quiet
+
+clean:
+	rm -rf .venv runs

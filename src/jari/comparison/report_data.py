@@ -1,0 +1,121 @@
+"""What the report shows, as plain data: results, curves, and maps of a few examples with the figures that prove them."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from jari.inspect.capture import Tape, record
+from jari.inspect.measures import equal_row_difference
+from jari.positions import Positions, Tokens
+from jari.tasks.base import Task
+from jari.text import FIRST
+from jari.training import checkpoint, loop
+from jari.training.experiment import Experiment
+from jari.training.run import read_metrics, read_run
+
+
+def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], task: Task) -> dict[str, Any]:
+    """Everything that `report.render` draws. Maps are those of the first seed of each encoding."""
+    shown = [(experiment, folder) for experiment, folder in trials if experiment.seed == trials[0][0].seed]
+    record_of_first = read_run(trials[0][1])
+    environment = record_of_first["environment"]
+    ceiling = table["ceiling"]
+    names = [summary["encoding"] for summary in table["encodings"]]
+    experiment = trials[0][0]
+    return {
+        "title": f"{experiment.task}: {', '.join(names)}",
+        "task": {
+            "name": experiment.task,
+            "sentence": task.describe(),
+            "groups": list(task.groups),
+            "ceiling": ceiling,
+            "ceiling_sentence": task.ceiling_sentence() if ceiling else None,
+            "held_out": table["trials"][0]["held_out"],
+        },
+        "summary": table["encodings"],
+        "differences": table["differences"],
+        "trials": [
+            {**row, "curve": _curve(folder)} for row, (_, folder) in zip(table["trials"], trials, strict=True)
+        ],
+        "examples": [_example(task, line, shown) for line in task.sample_inputs()],
+        "what_ran": {
+            "command": " ".join(sys.argv),
+            "date": time.strftime("%Y-%m-%d %H:%M"),
+            "jari": environment["jari"],
+            "torch": environment["torch"],
+            "processor": f"{environment['cpu']}, {environment['capability']}",
+            "threads per trial": environment["threads"],
+            "precision": experiment.precision,
+            "attention kernel": ", ".join(sorted(set(record_of_first.get("kernels", {}).values()))),
+            **{f"model: {key}": value for key, value in experiment.model_options.items() if key != "encoding"},
+            **{f"training: {key}": value for key, value in experiment.training.items()},
+        },
+    }
+
+
+def _curve(folder: Path) -> list[dict[str, Any]]:
+    keys = ("examples", "cpu_seconds", "loss")
+    return [{**{k: row[k] for k in keys}, "exact_match": row.get("exact_match")} for row in read_metrics(folder)]
+
+
+def _example(task: Task, line: str, shown: Sequence[tuple[Experiment, Path]]) -> dict[str, Any]:
+    ids = task.read(line)
+    models = [_model(task, ids, experiment, folder, task.expected(line)) for experiment, folder in shown]
+    return {"input": line, "expected": task.expected(line), "source": task.show_source(ids), "models": models}
+
+
+@torch.no_grad()
+def _model(task: Task, ids: list[int], experiment: Experiment, folder: Path, expected: str | None) -> dict[str, Any]:
+    model: Any = experiment.model_instance(task)
+    path, _ = checkpoint.newest(folder / "checkpoints")
+    assert path is not None, f"{folder} has a result, so it has a checkpoint"
+    checkpoint.load_model(path, model)
+    # In float64, so that what is 0 in theory is not hidden behind rounding.
+    model = model.double().eval()
+    source = task.sources([ids])
+    written = loop.answer(model, task, source).ids[0].tolist()
+    text = task.write(written)
+    # One forward over the whole answer shows what generation saw step by step.
+    said = torch.tensor([[FIRST, *written[:-1]]])
+    target = Tokens(said, Positions.sequence(said.shape[1], frame="target"))
+    with record(model) as tape:
+        model(source, target)
+    query, key = task.show_target(said[0].tolist()), task.show_source(ids)
+    sites = [_site(tape, name, key if name.startswith("encoder") else query, key) for name in tape.sites]
+    return {
+        "encoding": experiment.encoding,
+        "seed": experiment.seed,
+        "answer": text,
+        "correct": None if expected is None else text == expected,
+        "sites": [site for site in sites if not site["name"].endswith(".self")],
+    }
+
+
+def _site(tape: Tape, name: str, query: list[str], key: list[str]) -> dict[str, Any]:
+    weights_HQK = tape.weights(name)[0]
+    trust = tape.trust(name)
+    encoder = name.startswith("encoder")
+    kind = "encoder self-attention" if encoder else "decoder cross-attention"
+    fixed = np.rint(weights_HQK.numpy() * 65535).astype("<u2")
+    return {
+        "name": name,
+        "kind": kind,
+        "query": query,
+        "key": key,
+        "heads": weights_HQK.shape[0],
+        "weights": base64.b64encode(fixed.tobytes()).decode("ascii"),
+        "equal_rows": equal_row_difference(weights_HQK, query) if encoder else None,
+        "trust": {
+            "row_sum_error": trust.row_sum_error,
+            "masked_weight": trust.masked_weight,
+            "rebuild_error": trust.rebuild_error,
+        },
+    }

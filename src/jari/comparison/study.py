@@ -1,0 +1,233 @@
+"""Paired trials: the same model under several encodings and seeds, with equal budgets, and the table of their results."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jari.comparison import report_data
+from jari.comparison.report import render
+from jari.comparison.statistics import mean_interval, paired_difference
+from jari.errors import UserError
+from jari.progress import TrainingProgress
+from jari.tasks.base import Task
+from jari.training import checkpoint
+from jari.training.experiment import Experiment
+from jari.training.precision import Precision
+from jari.training.run import Interrupted, StopSignals, read_experiment, read_metrics, read_run
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of the study."""
+
+    name: str
+    experiment: Experiment
+    folder: Path
+
+
+def jobs_for(trials: int, cores: int) -> int:
+    """How many trials to run at once, one thread each, so that no core is idle in the last round: 3 trials on 2 cores
+    run all at once, 5 in rounds of 3 and 2."""
+    rounds = max(1, trials // cores)
+    return -(-trials // rounds)
+
+
+def run(
+    task: str,
+    out: Path,
+    encodings: Sequence[str],
+    seeds: int,
+    settings: Mapping[str, Any],
+    precision: Precision,
+    jobs: int,
+) -> dict[str, Any]:
+    """Train what is not trained yet, then write table.json and report.html. See `jari.compare`."""
+    if seeds < 1:
+        raise UserError(f"a comparison needs at least one seed, got {seeds}")
+    trials = _trials(task, out, encodings, seeds, settings, precision)
+    instance = trials[0].experiment.task_instance()
+    for experiment in {trial.experiment.encoding: trial.experiment for trial in trials}.values():
+        experiment.model_instance(instance)  # what cannot be built is refused before anything is trained
+    _train_all(trials, jobs)
+    table = tabulate(trials, instance)
+    checkpoint.write_json(out / "table.json", table)
+    payload = report_data.payload(table, [(t.experiment, t.folder) for t in trials], instance)
+    checkpoint.write_text(out / "report.html", render(payload))
+    return table
+
+
+def _trials(
+    task: str, out: Path, encodings: Sequence[str], seeds: int, settings: Mapping[str, Any], precision: Precision
+) -> list[Trial]:
+    trials: list[Trial] = []
+    # Seed by seed, so that a study that is cut off has whole pairs.
+    for seed, encoding in itertools.product(range(1, seeds + 1), encodings):
+        experiment = Experiment.of(task, encoding, settings, seed, precision)
+        name = f"{_as_file_name(experiment.encoding)}-{seed}"
+        trials.append(Trial(name, experiment, out / name))
+    taken = [trial.name for trial in trials]
+    twice = next((name for name in taken if taken.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"the encoding of {twice} is named twice; name each encoding once")
+    return trials
+
+
+def _as_file_name(spec: str) -> str:
+    return "".join(c if c.isalnum() or c in "=.-" else "_" for c in Path(spec).name if c != " ")[:80]
+
+
+def _train_all(trials: Sequence[Trial], jobs: int) -> None:
+    """Run each unfinished trial as `jari train` in a process of its own with one thread: the same command a person
+    would give, so a trial can be repeated alone and gives the same bits."""
+    waiting = [trial for trial in trials if not (trial.folder / "result.json").exists()]
+    running: dict[str, tuple[Trial, subprocess.Popen[bytes]]] = {}
+    failed: dict[str, str] = {}
+    shown: dict[str, int] = {}
+    with TrainingProgress() as progress, StopSignals() as stop:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    trial = waiting.pop(0)
+                    running[trial.name] = (trial, _start(trial))
+                time.sleep(0.5)
+                stop.check()
+                for name, (trial, process) in list(running.items()):
+                    rows = read_metrics(trial.folder) if (trial.folder / "metrics.jsonl").exists() else []
+                    for row in rows[shown.get(name, 0) :]:
+                        progress.update(name, row)
+                    shown[name] = len(rows)
+                    if process.poll() is not None:
+                        del running[name]
+                        if process.returncode:
+                            failed[name] = _last_line(trial.folder.parent / f"{name}.log")
+        except Interrupted:
+            for _, process in running.values():
+                process.send_signal(signal.SIGTERM)
+            for _, process in running.values():
+                process.wait()
+            raise
+    if failed:
+        reasons = "\n  ".join(f"{name}: {reason}" for name, reason in failed.items())
+        raise UserError(f"{len(failed)} of {len(trials)} trials failed; the others are kept:\n  {reasons}")
+
+
+def _start(trial: Trial) -> subprocess.Popen[bytes]:
+    experiment = trial.experiment
+    command = [sys.executable, "-m", "jari", "train", experiment.task, "--out", str(trial.folder), "--threads", "1"]
+    command += ["--seed", str(experiment.seed), "--precision", experiment.precision]
+    for section in ("task", "model", "training"):
+        options = experiment.training if section == "training" else getattr(experiment, f"{section}_options")
+        for name, value in options.items():
+            if value is not None:
+                command += ["--set", f"{section}.{name}={value}"]
+    trial.folder.parent.mkdir(parents=True, exist_ok=True)
+    log = (trial.folder.parent / f"{trial.name}.log").open("wb")
+    with log:
+        # A session of its own: Ctrl-C reaches the trials through us, once.
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")
+    return lines[-1]
+
+
+def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
+    """The table of finished trials. Raises UserError where their budgets are not equal."""
+    rows: list[dict[str, Any]] = []
+    reference = trials[0].experiment
+    for trial in trials:
+        held = read_experiment(read_run(trial.folder), trial.folder / "run.json", trust_code=True)
+        unequal = [d for d in reference.difference(held) if d.partition(":")[0] not in ("model.encoding", "seed")]
+        if unequal:
+            raise UserError(f"{trial.folder} cannot be compared with {trials[0].folder}: " + "; ".join(unequal))
+        result = checkpoint.read_json(trial.folder / "result.json")
+        groups = {group: result[f"exact_match_{group}"] for group in task.groups[1:]}
+        rows.append(
+            {
+                "encoding": held.encoding,
+                "seed": held.seed,
+                "exact_match": result["exact_match"],
+                "best_exact_match": result["best"]["exact_match"],
+                "groups": groups,
+                "held_out": int(result["examples"]),
+                "parameters": result["parameters"],
+                "examples": result["trained_examples"],
+                "steps": result["steps"],
+                "cpu_seconds": result["cpu_seconds"],
+                "seconds_per_step": result["seconds"] / result["steps"],
+                "run": str(trial.folder),
+            }
+        )
+    names = list(dict.fromkeys(row["encoding"] for row in rows))
+    return {
+        "task": reference.task,
+        "describe": task.describe(),
+        "ceiling": task.ceiling(),
+        "trials": rows,
+        "encodings": [_summary(name, [row for row in rows if row["encoding"] == name]) for name in names],
+        "differences": [_difference(a, b, rows) for a, b in itertools.combinations(names, 2)],
+    }
+
+
+def _summary(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    interval = mean_interval([row["exact_match"] for row in rows], rows[0]["held_out"])
+    best = mean_interval([row["best_exact_match"] for row in rows], rows[0]["held_out"])
+
+    def mean(key: str) -> float:
+        return sum(row[key] for row in rows) / len(rows)
+
+    return {
+        "encoding": name,
+        "trials": len(rows),
+        "mean": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "interval": interval.how,
+        "best_mean": best.mean,
+        "groups": {g: sum(row["groups"][g] for row in rows) / len(rows) for g in rows[0]["groups"]},
+        "parameters": rows[0]["parameters"],
+        "seconds_per_step": mean("seconds_per_step"),
+        "cpu_seconds": mean("cpu_seconds"),
+    }
+
+
+def _difference(first: str, second: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    a = [row["exact_match"] for row in rows if row["encoding"] == first]
+    b = [row["exact_match"] for row in rows if row["encoding"] == second]
+    interval = paired_difference(a, b)
+    mean = sum(a) / len(a) - sum(b) / len(b)
+    if interval is None:
+        verdict = "one seed each: these two models differ, which says little about the encodings; not ranked"
+    elif interval.low > 0:
+        verdict = f"{first} is better"
+    elif interval.high < 0:
+        verdict = f"{second} is better"
+    else:
+        verdict = "below the seed noise; not ranked"
+    return {
+        "first": first,
+        "second": second,
+        "difference": mean,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+        "verdict": verdict,
+    }
+
+
+def read_table(folder: Path) -> dict[str, Any]:
+    """table.json of a study."""
+    return json.loads((folder / "table.json").read_text(encoding="utf-8"))

@@ -1,0 +1,24 @@
+"""Every test runs with jari's annotations checked at run time: a wrong shape, dtype or type is an error."""
+
+import sys
+from pathlib import Path
+
+import jaxtyping
+import pytest
+
+assert "jari" not in sys.modules, "jari was imported before its annotations could be checked"
+jaxtyping.install_import_hook("jari", "beartype.beartype")
+
+# Makes `from oracles.formulas import ORACLES` work in every folder of tests, which are no packages.
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch  # noqa: E402 - after the hook
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """The same random numbers whichever tests ran before."""
+    torch.manual_seed(20)
+    return 20

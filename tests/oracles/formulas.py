@@ -1,0 +1,158 @@
+"""The papers' equations, one pair of tokens at a time, in float64. Slow on purpose, and sharing no code with jari: an
+encoding is only asked for its options and its parameters.
+
+`ORACLES[name]` holds, for queries and keys before any rotation and for positions i (query) and j (key):
+
+    score(encoding, q_E, k_E, i, j, head, scale)   the score before softmax
+    value(encoding, v_E, i, j, head)               what one unit of attention weight brings from j to i
+    embed(encoding, position)                      what is added to the input
+"""
+
+import math
+from typing import Any
+
+import numpy
+
+Vector = numpy.ndarray
+
+
+def array(x: Any) -> Vector:
+    """A tensor or an array, in float64."""
+    return numpy.array(x.detach().cpu().double().numpy() if hasattr(x, "detach") else x, dtype=numpy.float64)
+
+
+def score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+    """Vaswani et al. 2017, equation 1: q . k / sqrt(d_k)."""
+    q_E, k_E = array(q_E), array(k_E)
+    return scale * sum(float(q_E[e] * k_E[e]) for e in range(len(q_E)))
+
+
+def value(encoding: Any, v_E: Any, i: float, j: float, head: int) -> Vector:
+    """Vaswani et al. 2017, equation 1: the value itself."""
+    return array(v_E)
+
+
+def embed(encoding: Any, position: float) -> Vector:
+    """Nothing is added to the input."""
+    return numpy.zeros(encoding.site.width)
+
+
+def sinusoidal_embed(encoding: Any, position: float) -> Vector:
+    """Vaswani et al. 2017, section 3.5: PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(p / 10000^(2i/d)).
+
+    `concatenated`: the same numbers, sines first. `tensor2tensor`: get_timing_signal_1d of the authors' code,
+    wavelengths 10000^(i / (d/2 - 1)), sines first, a zero at the end of an odd width.
+    """
+    width, base = encoding.site.width, encoding.base
+    if encoding.layout == "tensor2tensor":
+        pairs = width // 2
+        phases = [position / base ** (i / max(pairs - 1, 1)) for i in range(pairs)]
+        return numpy.array([math.sin(a) for a in phases] + [math.cos(a) for a in phases] + [0.0] * (width % 2))
+    paper = []
+    for dimension in range(width):
+        phase = position / base ** (2 * (dimension // 2) / width)
+        paper.append(math.cos(phase) if dimension % 2 else math.sin(phase))
+    return numpy.array(paper if encoding.layout == "interleaved" else paper[0::2] + paper[1::2])
+
+
+def learned_embed(encoding: Any, position: float) -> Vector:
+    """Gehring et al. 2017, section 3.1: the embedding p_j of absolute position j is added to the token's."""
+    return array(encoding.table)[int(position)]
+
+
+def rotary_turn(encoding: Any, x_E: Any, position: float) -> Vector:
+    """Su et al. 2021, equations 13 and 15: pair i, as a complex number, times exp(1j m theta_i), where
+    theta_i = 10000^(-2(i-1)/d). `rotated` components take part, d being their number; the others stay."""
+    x_E = array(x_E)
+    rotated = round(encoding.fraction * len(x_E))
+    turned = x_E.copy()
+    for i in range(rotated // 2):
+        real, imaginary = (i, i + rotated // 2) if encoding.pairing == "half" else (2 * i, 2 * i + 1)
+        angle = position * encoding.base ** (-2 * i / rotated)
+        z = complex(x_E[real], x_E[imaginary]) * complex(math.cos(angle), math.sin(angle))
+        turned[real], turned[imaginary] = z.real, z.imag
+    return turned
+
+
+def rotary_score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+    """Su et al. 2021, equation 16: (R_m q) . (R_n k)."""
+    return score(encoding, rotary_turn(encoding, q_E, i), rotary_turn(encoding, k_E, j), i, j, head, scale)
+
+
+def shaw_row(encoding: Any, i: float, j: float) -> int:
+    """Shaw et al. 2018, section 3.2: a_ij = w_clip(j - i, k), clip(x, k) = max(-k, min(k, x)); w_-k is row 0."""
+    return int(max(-encoding.clip, min(encoding.clip, j - i))) + encoding.clip
+
+
+def shaw_score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+    """Shaw et al. 2018, equation 4: e_ij = q_i . (k_j + a^K_ij) / sqrt(d_z)."""
+    return shaw_label_score(encoding, q_E, k_E, shaw_row(encoding, i, j), scale)
+
+
+def shaw_value(encoding: Any, v_E: Any, i: float, j: float, head: int) -> Vector:
+    """Shaw et al. 2018, equation 3: z_i = sum_j alpha_ij (v_j + a^V_ij)."""
+    return shaw_label_value(encoding, v_E, shaw_row(encoding, i, j))
+
+
+def shaw_label_score(encoding: Any, q_E: Any, k_E: Any, label: int, scale: float) -> float:
+    """Equation 4, where a_ij belongs to an edge of a graph with this label (section 3.1)."""
+    a_E = 0.0 if encoding.key_table is None else array(encoding.key_table)[label]
+    return score(encoding, q_E, array(k_E) + a_E, 0, 0, 0, scale)
+
+
+def shaw_label_value(encoding: Any, v_E: Any, label: int) -> Vector:
+    """Equation 3, where a_ij belongs to an edge of a graph with this label (section 3.1)."""
+    return array(v_E) + (0.0 if encoding.value_table is None else array(encoding.value_table)[label])
+
+
+def t5_bucket(ahead: int, buckets: int, farthest: int, both_ways: bool) -> int:
+    """Raffel et al. 2020, section 2.1 ("up to an offset of 128 beyond which we assign all to the same embedding"), and
+    `_relative_position_bucket` of their code, where ahead = key - query. In whole numbers: bucket e + b of the
+    logarithmic n is reached when log(away/e) / log(farthest/e) * n >= b, that is away^n e^b >= farthest^b e^n."""
+    first = 0
+    if both_ways:
+        buckets //= 2
+        first = buckets if ahead > 0 else 0
+        away = abs(ahead)
+    else:
+        away = max(-ahead, 0)
+    exact = buckets // 2
+    if away < exact:
+        return first + away
+    far = buckets - exact
+    reached = sum(away**far * exact**b >= farthest**b * exact**far for b in range(1, far))
+    return first + exact + reached
+
+
+def t5_score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+    """Raffel et al. 2020, section 2.1: a learned scalar for the bucket of the offset, added to the logit."""
+    row = t5_bucket(int(j - i), encoding.buckets, encoding.distance, both_ways=not encoding.site.causal)
+    return score(encoding, q_E, k_E, i, j, head, scale) + float(array(encoding.table)[row, head])
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Press et al. 2022, section 3: for n heads a geometric sequence that starts at 2^(-8/n) with that ratio; their
+    code (get_slopes), for n no power of two: those of the power below, then every other one of the power above."""
+    if heads & (heads - 1) == 0:
+        start = 2.0 ** (-8.0 / heads)
+        return [start**power for power in range(1, heads + 1)]
+    below = 1 << (heads.bit_length() - 1)
+    return alibi_slopes(below) + alibi_slopes(2 * below)[0::2][: heads - below]
+
+
+def alibi_score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+    """Press et al. 2022, section 3: q_i . k_j + m (-(i - j)), the bias not scaled; symmetric where j > i."""
+    return score(encoding, q_E, k_E, i, j, head, scale) - alibi_slopes(encoding.site.heads)[head] * abs(i - j)
+
+
+NOTHING = {"score": score, "value": value, "embed": embed}
+
+ORACLES: dict[str, dict[str, Any]] = {
+    "none": NOTHING,
+    "sinusoidal": NOTHING | {"embed": sinusoidal_embed},
+    "learned": NOTHING | {"embed": learned_embed},
+    "rotary": NOTHING | {"score": rotary_score},
+    "shaw": NOTHING | {"score": shaw_score, "value": shaw_value},
+    "t5": NOTHING | {"score": t5_score},
+    "alibi": NOTHING | {"score": alibi_score},
+}
