@@ -23,16 +23,16 @@ demo: setup
 	$(BIN)/jari compare arithmetic --encodings none,sinusoidal,rotary --out runs/demo --set training.examples=600000
 
 test: .venv/developed
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not long"
 
 slow: .venv/developed
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m long
 
 check: .venv/developed
 	$(BIN)/ruff format src tests examples benchmarks
 	$(BIN)/ruff check src tests examples benchmarks
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -m "not slow and not browser" --quiet
+	$(BIN)/python -m pytest -m "not slow and not long and not browser" --quiet
 
 clean:
 	rm -rf .venv runs

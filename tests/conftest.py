@@ -1,6 +1,7 @@
 """Every test runs with jari's annotations checked at run time: a wrong shape, dtype or type is an error."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
@@ -22,3 +23,11 @@ def seed() -> int:
     """The same random numbers whichever tests ran before."""
     torch.manual_seed(20)
     return 20
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """jari as a user's program runs it, without the annotations checked: for errors that would come after the check."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -8,23 +8,35 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jari._version import __version__
+from jari._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from jari.attention.cache import KVCache
-    from jari.attention.call import AttentionCall
-    from jari.attention.geometry import place
-    from jari.attention.module import Attention
-    from jari.conformance import Oracle, laws
-    from jari.encodings.base import Encoding, Site
-    from jari.errors import UserError
-    from jari.init import initialise
-    from jari.inspect.capture import Tape, record
-    from jari.masks import Mask
-    from jari.models.encoder_decoder import Decoder, Encoder, EncoderDecoder
-    from jari.positions import Positions, Tokens
-    from jari.tasks.base import Task
-    from jari.verbs import compare, data, evaluate, load, predict, train, walk
+    from jari.attention.cache import KVCache as KVCache
+    from jari.attention.call import AttentionCall as AttentionCall
+    from jari.attention.geometry import place as place
+    from jari.attention.module import Attention as Attention
+    from jari.conformance import Oracle as Oracle
+    from jari.conformance import laws as laws
+    from jari.encodings.base import Encoding as Encoding
+    from jari.encodings.base import Site as Site
+    from jari.errors import UserError as UserError
+    from jari.init import initialise as initialise
+    from jari.inspect.capture import Tape as Tape
+    from jari.inspect.capture import record as record
+    from jari.masks import Mask as Mask
+    from jari.models.encoder_decoder import Decoder as Decoder
+    from jari.models.encoder_decoder import Encoder as Encoder
+    from jari.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+    from jari.positions import Positions as Positions
+    from jari.positions import Tokens as Tokens
+    from jari.tasks.base import Task as Task
+    from jari.verbs import compare as compare
+    from jari.verbs import data as data
+    from jari.verbs import evaluate as evaluate
+    from jari.verbs import load as load
+    from jari.verbs import predict as predict
+    from jari.verbs import train as train
+    from jari.verbs import walk as walk
 
 _HOME = {
     "KVCache": "jari.attention.cache",
@@ -55,8 +67,6 @@ _HOME = {
     "walk": "jari.verbs",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604 - the names are the table's
-
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
@@ -68,4 +78,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_HOME])

@@ -103,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("walk", help="follow one head of an attention, matrix by matrix")
     _run(command)
     command.add_argument("--input", required=True, help="such as 12+1")
-    command.add_argument("--site", default="encoder.0", help="encoder.0, decoder.1.self, decoder.1.cross, ... (encoder.0)")
+    command.add_argument(
+        "--site", default="encoder.0", help="encoder.0, decoder.1.self, decoder.1.cross, ... (encoder.0)"
+    )
     command.add_argument("--head", type=int, default=0, help="0, 1, ... (0)")
     command.add_argument(
         "--softmax", action="store_true", help="what becomes of the softmax if scores are not divided by sqrt(d_k)"
@@ -239,16 +241,21 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _walk(options: argparse.Namespace) -> int:
     from jari import verbs
-    from jari.inspect import walk
+    from jari.inspect import text
+    from jari.inspect.walk import softmax_lens
 
-    walked = verbs.walk(
+    followed = verbs.walk(
         options.folder, options.input, site=options.site, head=options.head, trust_code=options.trust_code
     )
+    walked = followed.walk
+    record: dict[str, Any] = {"input": followed.input, "answer": followed.answer}
+    headline = f"{followed.input} -> {followed.answer}"
     if options.softmax:
-        lens = [asdict(divisor) for divisor in walk.softmax_lens(walked.recorded, walked.head)]
-        _show(options, {"input": walked.input, "site": walked.site, "head": walked.head, "divisors": lens}, walk.lens_as_text(walked))
+        divisors = [divisor.as_dict() for divisor in softmax_lens(walked.call, walked.head)]
+        record |= {"site": walked.site, "head": walked.head, "divisors": divisors}
+        _show(options, record, text.lens_text(walked, headline))
     else:
-        _show(options, walked.as_dict(), walk.as_text(walked))
+        _show(options, record | walked.as_dict(), text.walk_text(walked, headline))
     return 0
 
 
@@ -256,7 +263,9 @@ def _laws(options: argparse.Namespace) -> int:
     from jari.conformance import laws
 
     outcomes = laws(options.encoding)
-    lines = [f"{outcome.verdict:8} {outcome.law}" + (f": {outcome.detail}" if outcome.detail else "") for outcome in outcomes]
+    lines = [
+        f"{outcome.verdict:8} {outcome.law}" + (f": {outcome.detail}" if outcome.detail else "") for outcome in outcomes
+    ]
     counts = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in ("holds", "broken", "skipped")}
     lines.append(f"{counts['holds']} hold, {counts['broken']} broken, {counts['skipped']} skipped")
     _show(options, {"encoding": options.encoding, **counts, "laws": [asdict(o) for o in outcomes]}, "\n".join(lines))
@@ -336,7 +345,9 @@ def _metrics_text(metrics: dict[str, Any], folder: str) -> str:
     if "best" in metrics and metrics["best"]["step"] != metrics["steps"]:
         lines.append(f"  best on the way  {metrics['best']['exact_match']:8.3%} at step {metrics['best']['step']}")
     if "cpu_seconds" in metrics:
-        lines.append(f"  trained on {metrics['trained_examples']:,} examples in {metrics['cpu_seconds']:.0f} CPU-seconds")
+        lines.append(
+            f"  trained on {metrics['trained_examples']:,} examples in {metrics['cpu_seconds']:.0f} CPU-seconds"
+        )
     return "\n".join(lines)
 
 
@@ -344,7 +355,11 @@ def _table_text(table: dict[str, Any], out: Path) -> str:
     width = max(8, *(len(row["encoding"]) for row in table["encodings"]))
     groups = list(table["encodings"][0]["groups"])
     head = "".join(f"{group:>9}" for group in groups)
-    lines = [table["describe"], "", f"{'encoding':<{width}}  exact match   95 % interval    {head}   parameters  s/step"]
+    lines = [
+        table["describe"],
+        "",
+        f"{'encoding':<{width}}  exact match   95 % interval    {head}   parameters  s/step",
+    ]
     for row in table["encodings"]:
         per_group = "".join(f"{row['groups'][group]:9.2%}" for group in groups)
         lines.append(
@@ -353,7 +368,9 @@ def _table_text(table: dict[str, Any], out: Path) -> str:
         )
     if table["ceiling"]:
         per_group = "".join(f"{table['ceiling'][group]:9.2%}" for group in groups)
-        lines.append(f"{'ceiling':<{width}}     {table['ceiling']['all']:8.3%}   {'':17} {per_group}   of any model without positions")
+        lines.append(
+            f"{'ceiling':<{width}}     {table['ceiling']['all']:8.3%}   {'':17} {per_group}   of any model without positions"
+        )
     lines.append("")
     for row in table["differences"]:
         ends = "" if row["low"] is None else f" ({row['low']:+.2%} to {row['high']:+.2%})"

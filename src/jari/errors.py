@@ -21,4 +21,4 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     known = sorted(choices)
     match = nearest(name, known)
     guess = f" did you mean {match!r}?" if match else ""
-    return UserError(f"unknown {kind} {name!r};{guess} Known: {', '.join(known) or 'none'}")
+    return UserError(f"unknown {kind} {name!r};{guess} Known: {', '.join(known) or 'nothing'}")

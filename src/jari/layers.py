@@ -54,9 +54,7 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor]
-    ) -> Float[Tensor, "B L D"]:
+    def forward(self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B L D"]:
         if self.place == "pre":
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))

@@ -37,7 +37,9 @@ class Mask:
         for name in ("keys", "pairs"):
             rule = getattr(self, name)
             if rule is not None and rule.dtype is not torch.bool:
-                raise UserError(f"mask {name} must be boolean, True = may attend; got {rule.dtype}: convert with .bool()")
+                raise UserError(
+                    f"mask {name} must be boolean, True = may attend; got {rule.dtype}: convert with .bool()"
+                )
 
     @property
     def plain_causal(self) -> bool:

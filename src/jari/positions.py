@@ -108,7 +108,10 @@ class Positions:
             parts = [_no_place(p) for p in (self, later)]
             placeless = torch.cat(_alike(*parts), -1)
         return replace(
-            self, coordinates=torch.cat((first, second), -2), order=torch.cat((self.order, later.order)), placeless=placeless
+            self,
+            coordinates=torch.cat((first, second), -2),
+            order=torch.cat((self.order, later.order)),
+            placeless=placeless,
         )
 
 

@@ -64,7 +64,7 @@ def read_options(owner: str, options: Mapping[str, Option], given: Mapping[str, 
         if name not in options:
             match = nearest(name, options)
             guess = f" did you mean {match!r}?" if match else ""
-            raise UserError(f"{owner} has no option {name!r};{guess} Options: {', '.join(options) or 'none'}")
+            raise UserError(f"{owner} has no option {name!r};{guess} Options: {', '.join(options) or 'nothing'}")
         read[name] = options[name].read(owner, value)
     return read
 
@@ -83,12 +83,19 @@ class Spec:
     def __str__(self) -> str:
         """The canonical text: only what differs from the defaults, in the constructor's order."""
         defaults = options_of(self.target)
-        changed = [f"{n}={_text(self.options[n])}" for n in defaults if self.options.get(n, defaults[n].default) != defaults[n].default]
+        changed = [
+            f"{n}={_text(self.options[n])}"
+            for n in defaults
+            if self.options.get(n, defaults[n].default) != defaults[n].default
+        ]
         return f"{self.name}:{','.join(changed)}" if changed else self.name
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        # The short form only where it is the same number: the text is what a checkpoint is built from.
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def names_a_file(text: str) -> bool:
@@ -158,7 +165,8 @@ def _class_in_file(kind: str, path: Path, class_name: str) -> type:
     module = sys.modules.get(module_name)
     if module is None:
         found = importlib.util.spec_from_file_location(module_name, path)
-        assert found is not None and found.loader is not None
+        assert found is not None
+        assert found.loader is not None
         module = importlib.util.module_from_spec(found)
         sys.modules[module_name] = module
         try:

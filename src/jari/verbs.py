@@ -15,8 +15,10 @@ import torch
 from jari.comparison import study
 from jari.errors import UserError
 from jari.inspect import walk as walking
+from jari.inspect.walk import Walk
+from jari.positions import Positions, Tokens
 from jari.tasks.base import Task
-from jari.tasks.base import registry as tasks
+from jari.text import FIRST
 from jari.training import checkpoint, loop
 from jari.training.experiment import Experiment
 from jari.training.loop import Report
@@ -109,7 +111,7 @@ def evaluate(run: str | Path, *, threads: int | None = None, trust_code: bool = 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one line, or why there is none. tokens: each token written with its probability, the end included."""
+    """The answer to one line, or why there is none. tokens: what was written, the end included, with probabilities."""
 
     line: int
     input: str
@@ -169,17 +171,29 @@ def compare(
     return study.run(task, Path(out), encodings, seeds, dict(settings or {}), precision, jobs)
 
 
-def walk(
-    run: str | Path, line: str, *, site: str = "encoder.0", head: int = 0, trust_code: bool = False
-) -> walking.Walk:
-    """Follow one head of one attention, matrix by matrix, from the embedding to its output."""
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """An input, the run's answer to it, and the walk through one head on the way."""
+
+    input: str
+    answer: str
+    walk: Walk
+
+
+def walk(run: str | Path, line: str, *, site: str = "encoder.0", head: int = 0, trust_code: bool = False) -> Followed:
+    """Follow one head of one attention, matrix by matrix, from the embedding to its output, in float64."""
     loaded = load(run, trust_code=trust_code)
-    return walking.walk(loaded.model, loaded.task, line, site=site, head=head)
-
-
-def task_names() -> list[str]:
-    """The registered tasks."""
-    return tasks.names()
+    model, task = loaded.model.double(), loaded.task
+    source = task.sources([task.read(line)])
+    written = loop.answer(model, task, source).ids[0].tolist()
+    # One forward over the whole answer shows what generation saw step by step.
+    said = torch.tensor([[FIRST, *written[:-1]]])
+    target = Tokens(said, Positions.sequence(said.shape[1], frame="target"))
+    names = {"source": task.show_source(source.ids[0].tolist()), "target": task.show_target(said[0].tolist())}
+    queries = names["source" if site.startswith("encoder") else "target"]
+    keys = names["target" if site.endswith(".self") else "source"]
+    followed = walking.walk(model, (source, target), site=site, head=head, queries=queries, keys=keys)
+    return Followed(line.strip(), task.write(written), followed)
 
 
 def cores() -> int:

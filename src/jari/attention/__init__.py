@@ -1,0 +1,1 @@
+"""Attention: the definition, its kernels, multi-head attention, the cache."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from jari.positions import Positions
 from jari.shapes import Float, Tensor
 
@@ -26,7 +25,8 @@ class LayerCache:
 
     def filled(self) -> tuple[Tensor, Tensor]:
         """All keys and values so far."""
-        assert self._k is not None and self._v is not None, "nothing was appended yet"
+        assert self._k is not None, "nothing was appended yet"
+        assert self._v is not None
         return self._k[:, :, : self.length], self._v[:, :, : self.length]
 
 
@@ -59,5 +59,3 @@ class KVCache:
         """Bytes held by keys and values."""
         tensors = [t for c in (*self.own, *self.source) for t in (c._k, c._v) if t is not None]
         return sum(t.numel() * t.element_size() for t in tensors)
-
-

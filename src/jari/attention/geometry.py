@@ -19,9 +19,9 @@ from jari.shapes import Bool, Float, Tensor
 class Geometry:
     """An encoding applied to the queries' and the keys' positions, and the mask between them.
 
-    allowed: `(B or 1, 1, Q, K)`, True where a query may attend to a key; None where all may. In the row of a query
+    allowed: `(B or 1, 1, Q or 1, K)`, True where a query may attend to a key; None where all may. In the row of a query
         without any key everything is True, so that no kernel divides by zero; `alive` then removes its output.
-    alive: `(B or 1, 1, Q, 1)`, False for queries without any key; None where there is none such.
+    alive: `(B or 1, 1, Q or 1, 1)`, False for queries without any key; None where there is none such.
     causal: the mask is the plain causal one of a sequence with itself, which a kernel may know a shorter way to do.
     q_rotation, k_rotation: what `rotate` takes; the keys' covers the new keys only, cached ones being rotated already.
     bias: `(B or 1, H, Q, K)` float32, or None. relation: what `terms` and `values` take.
@@ -31,14 +31,14 @@ class Geometry:
     encoding: Encoding
     q_pos: Positions
     k_pos: Positions
-    allowed: Bool[Tensor, "#B 1 Q K"] | None = None
-    alive: Bool[Tensor, "#B 1 Q 1"] | None = None
+    allowed: Bool[Tensor, "#B 1 #Q K"] | None = None
+    alive: Bool[Tensor, "#B 1 #Q 1"] | None = None
     causal: bool = False
     q_rotation: Any = None
     k_rotation: Any = None
     bias: Float[Tensor, "#B H Q K"] | None = None
     relation: Any = None
-    additive: Float[Tensor, "#B #H Q K"] | None = None
+    additive: Float[Tensor, "#B #H #Q K"] | None = None
 
 
 def place(

@@ -53,7 +53,7 @@ def check(kernel: str, hooks: frozenset[str]) -> None:
     if kernel == "fused" and "values" in hooks:
         raise UserError(
             "the fused kernel never holds the attention weights, and the encoding's `values` hook needs them; "
-            "use kernel=explicit or auto, or switch the hook off (for shaw: values=false)"
+            "use kernel=explicit or auto, or switch that part of the encoding off"
         )
 
 

@@ -12,7 +12,7 @@ from jari.attention.geometry import Geometry, place
 from jari.attention.kernels import Kernel, attend, check
 from jari.dropout import check_share
 from jari.encodings import compose
-from jari.encodings.base import Site
+from jari.encodings.base import Site, hooks_of, registry
 from jari.errors import UserError
 from jari.masks import Mask
 from jari.positions import Positions
@@ -79,7 +79,7 @@ class Attention(nn.Module):
             if "embed" in self.encoding.hooks:
                 raise UserError(
                     f"{encoding} adds to a model's input, which an attention alone does not have: use jari.Encoder or "
-                    "jari.EncoderDecoder, or an encoding that works inside attention (rotary, shaw, t5, alibi)"
+                    f"jari.EncoderDecoder, or an encoding that works inside attention ({', '.join(_inside())})"
                 )
 
     def forward(
@@ -159,13 +159,18 @@ class Attention(nn.Module):
             )
         q_pos = positions or Positions.sequence(x.shape[1], device=x.device)
         if source is None:
-            k_pos = q_pos
-        else:
-            k_pos = source_positions or Positions.sequence(source.shape[1], device=x.device)
+            return place(self.encoding, q_pos, q_pos, mask)
+        k_pos = source_positions or Positions.sequence(source.shape[1], device=x.device)
         return place(self.encoding, q_pos, k_pos, mask)
 
 
+def _inside() -> list[str]:
+    """The encodings that need no input to add to."""
+    return [name for name in registry.names() if "embed" not in hooks_of(registry.spec(name).target)]
+
+
 def split_heads(x: Float[Tensor, "B L D"], heads: int) -> Float[Tensor, "B H L E"]:
+    """Cut the last axis into heads."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
@@ -185,6 +190,8 @@ def site_of(
         if width % heads:
             below, above = width - width % heads, width + heads - width % heads
             near = f"{below} or {above}" if below else f"{above}"
-            raise UserError(f"the width must be divisible by the heads; got width {width}, {heads} heads; use width {near}")
+            raise UserError(
+                f"the width must be divisible by the heads; got width {width}, {heads} heads; use width {near}"
+            )
         head_width = width // heads
     return Site(width, heads, head_width, value_head_width or head_width, causal, cross)

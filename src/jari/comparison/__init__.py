@@ -1,0 +1,1 @@
+"""Paired trials, statistics, tables and the report."""

@@ -33,7 +33,7 @@ def render(payload: dict[str, Any]) -> str:
 
 def _static(name: str) -> str:
     """Read a file of the page; line ends become LF, as an HTML parser makes them before it checks a hash."""
-    return (files(__package__) / "static" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+    return (files("jari.comparison") / "static" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 def _source_hash(text: str) -> str:

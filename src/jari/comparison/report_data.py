@@ -42,9 +42,7 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
         },
         "summary": table["encodings"],
         "differences": table["differences"],
-        "trials": [
-            {**row, "curve": _curve(folder)} for row, (_, folder) in zip(table["trials"], trials, strict=True)
-        ],
+        "trials": [{**row, "curve": _curve(folder)} for row, (_, folder) in zip(table["trials"], trials, strict=True)],
         "examples": [_example(task, line, shown) for line in task.sample_inputs()],
         "what_ran": {
             "command": " ".join(sys.argv),

@@ -28,7 +28,9 @@ def mean_interval(values: Sequence[float], held_out: int) -> Interval:
     mean = math.fsum(values) / len(values)
     if len(values) > 1:
         half = _half_width(values)
-        return Interval(mean, max(0.0, mean - half), min(1.0, mean + half), f"95 % over {len(values)} seeds (Student's t)")
+        return Interval(
+            mean, max(0.0, mean - half), min(1.0, mean + half), f"95 % over {len(values)} seeds (Student's t)"
+        )
     low, high = wilson(mean, held_out)
     return Interval(mean, low, high, f"95 % for sampling {held_out:,} examples; one seed, so nothing about others")
 

@@ -1,0 +1,1 @@
+"""Every way to encode position, one idea a file."""

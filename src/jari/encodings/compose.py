@@ -13,8 +13,11 @@ from jari.errors import UserError
 from jari.positions import Positions
 from jari.shapes import Float, Tensor
 
+WITHOUT = "none"
+"""The spec of no encoding, which every other is held against."""
+
 # `1e+4` and `sinusoidal+rotary` both hold a plus; a name starts with a letter, a path perhaps with a dot or a slash.
-_PLUS = re.compile(r"\+(?=[A-Za-z_./])")
+_PLUS = re.compile(r"\+(?=\s*[A-Za-z_./])")
 
 
 def parts_of(text: str) -> list[str]:
@@ -55,6 +58,10 @@ class Sum(Encoding):
     def _using(self, hook: str) -> list[Encoding]:
         return [part for part in self._encodings() if hook in part.hooks]
 
+    def _with(self, relation: list[Any] | None) -> list[tuple[Encoding, Any]]:
+        """Each part with its own relation; none of them where nothing uses relations."""
+        return [] if relation is None else list(zip(self._encodings(), relation, strict=True))
+
     def _encodings(self) -> list[Encoding]:
         return cast("list[Encoding]", list(self.parts))
 
@@ -93,10 +100,10 @@ class Sum(Encoding):
     def terms(
         self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: list[Any] | None
     ) -> Float[Tensor, "B H Q K"] | None:
-        return _total([part.terms(q, k, own) for part, own in zip(self._encodings(), relation or [])])
+        return _total([part.terms(q, k, own) for part, own in self._with(relation)])
 
     def values(self, weights: Float[Tensor, "B H Q K"], relation: list[Any] | None) -> Float[Tensor, "B H Q E"] | None:
-        return _total([part.values(weights, own) for part, own in zip(self._encodings(), relation or [])])
+        return _total([part.values(weights, own) for part, own in self._with(relation)])
 
 
 def _total(summands: Sequence[Tensor | None]) -> Tensor | None:

@@ -57,7 +57,9 @@ class Rotary(Encoding):
 
     def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:
         cosine, sine = rotation[0].to(x.dtype), rotation[1].to(x.dtype)
-        turned, rest = (x, None) if self.rotated == x.shape[-1] else x.split((self.rotated, x.shape[-1] - self.rotated), -1)
+        turned, rest = (
+            (x, None) if self.rotated == x.shape[-1] else x.split((self.rotated, x.shape[-1] - self.rotated), -1)
+        )
         if self.pairing == "half":
             partner = turned.roll(self.rotated // 2, -1)
         else:

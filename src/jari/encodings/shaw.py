@@ -70,7 +70,9 @@ class Shaw(Encoding):
         if not torch.compiler.is_compiling() and label.numel():
             lowest, highest = int(label.min()), int(label.max())
             if lowest < 0 or highest >= self.labels:
-                raise UserError(f"shaw:labels={self.labels} knows labels 0 to {self.labels - 1}, got {lowest} to {highest}")
+                raise UserError(
+                    f"shaw:labels={self.labels} knows labels 0 to {self.labels - 1}, got {lowest} to {highest}"
+                )
         return label
 
     def terms(

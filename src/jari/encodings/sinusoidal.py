@@ -35,7 +35,8 @@ class Sinusoidal(Encoding):
         super().__init__(site)
         if site.width < 2:
             raise UserError(f"sinusoidal needs a width of 2 or more (a sine and a cosine), got {site.width}")
-        self.layout, self.base = layout, base
+        self.layout: Layout = layout
+        self.base = base
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         waves = sinusoids(pos.index(), x.shape[-1], self.layout, self.base)

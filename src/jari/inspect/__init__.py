@@ -1,0 +1,1 @@
+"""Looking inside: capture, measures, the walk through one head."""

@@ -72,7 +72,9 @@ class Tape:
             raise unknown("site", site, self.calls)
         calls = self.calls[site]
         if index is None and len(calls) > 1:
-            raise UserError(f"{site} ran {len(calls)} times while recording; pick one with index=0 ... {len(calls) - 1}")
+            raise UserError(
+                f"{site} ran {len(calls)} times while recording; pick one with index=0 ... {len(calls) - 1}"
+            )
         try:
             recorded = calls[index or 0]
         except IndexError:
@@ -98,7 +100,9 @@ class Tape:
         call = recorded.call
         weights_BHQK = definition.weights(call)
         sums = weights_BHQK.sum(-1, keepdim=True)
-        expected = torch.ones_like(sums) if call.geometry.alive is None else call.geometry.alive.expand_as(sums).to(sums)
+        expected = (
+            torch.ones_like(sums) if call.geometry.alive is None else call.geometry.alive.expand_as(sums).to(sums)
+        )
         masked = 0.0
         if call.geometry.allowed is not None:
             masked = _largest(weights_BHQK.masked_fill(call.geometry.allowed, 0.0))
@@ -157,7 +161,9 @@ def _keep(tape: Tape, site: str) -> Any:
 def _still(value: Any) -> Any:
     """The call without its graph. Tensors are shared, not copied: nothing writes into them afterwards, except that a
     growing cache is written beyond the keys that a call saw."""
-    geometry = replace(value.geometry, **{f.name: _detached(getattr(value.geometry, f.name)) for f in fields(value.geometry)})
+    geometry = replace(
+        value.geometry, **{f.name: _detached(getattr(value.geometry, f.name)) for f in fields(value.geometry)}
+    )
     return replace(value, q=value.q.detach(), k=value.k.detach(), v=value.v.detach(), geometry=geometry)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +14,16 @@ def equal_tokens(tokens: Sequence[str]) -> list[tuple[int, int]]:
     return [(i, j) for i in range(len(tokens)) for j in range(i + 1, len(tokens)) if tokens[i] == tokens[j]]
 
 
+def row_difference(matrix: Float[Tensor, "*H R C"], first: Tensor | int, second: Tensor | int) -> Tensor:
+    """Elementwise absolute differences between rows, at the resolution of float32.
+
+    A matrix product leaves the last bit of equal rows different where they fall into different tiles of it. Computed in
+    float64 and compared in float32, rows that are equal in theory are equal exactly. Two hidden scores are equal.
+    """
+    rows = matrix.float()
+    return (rows[..., first, :] - rows[..., second, :]).nan_to_num(0.0).abs()
+
+
 def equal_row_difference(weights: Float[Tensor, "H Q K"], tokens: Sequence[str]) -> list[float] | None:
     """Per head, the largest absolute difference between the attention rows of queries that hold the same token;
     None where no token stands twice. Exactly 0 means that the head cannot tell them apart."""
@@ -22,15 +31,4 @@ def equal_row_difference(weights: Float[Tensor, "H Q K"], tokens: Sequence[str])
     if not pairs:
         return None
     first, second = (torch.tensor(side) for side in zip(*pairs, strict=True))
-    return (weights[:, first] - weights[:, second]).abs().amax((1, 2)).tolist()
-
-
-def normalised_entropy(weights: Float[Tensor, "*B K"], allowed: int) -> Float[Tensor, "*B"]:
-    """Entropy of each row over its largest possible value, log of the number of allowed keys: 1 is uniform."""
-    plogp = torch.where(weights > 0, weights * weights.clamp_min(1e-300).log(), 0.0)
-    return -plogp.sum(-1) / math.log(allowed) if allowed > 1 else torch.zeros(weights.shape[:-1])
-
-
-def jacobian_trace(weights: Float[Tensor, "*B K"]) -> Float[Tensor, "*B"]:
-    """1 - sum of p^2: the trace of the softmax's Jacobian diag(p) - p p^T, 0 where it is saturated."""
-    return 1 - weights.square().sum(-1)
+    return row_difference(weights, first, second).amax((1, 2)).tolist()

@@ -26,7 +26,14 @@ class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each with a residual connection."""
 
     def __init__(
-        self, width: int, heads: int, hidden: int, norm: NormPlace, activation: Activation, dropout: float, kernel: Kernel
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        norm: NormPlace,
+        activation: Activation,
+        dropout: float,
+        kernel: Kernel,
     ):
         super().__init__()
         self.attention = Attention(width, heads, encoding=None, dropout=dropout, kernel=kernel)
@@ -93,7 +100,14 @@ class DecoderLayer(nn.Module):
     """Causal self-attention, attention to the source, then feed-forward."""
 
     def __init__(
-        self, width: int, heads: int, hidden: int, norm: NormPlace, activation: Activation, dropout: float, kernel: Kernel
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        norm: NormPlace,
+        activation: Activation,
+        dropout: float,
+        kernel: Kernel,
     ):
         super().__init__()
         self.self_attention = Attention(width, heads, encoding=None, causal=True, dropout=dropout, kernel=kernel)

@@ -35,8 +35,6 @@ class Arithmetic(Task):
     zeros to the longest answer (`0232`, `-099`). operands: plain, or padded with zeros to the longest.
     """
 
-    groups = ("all",)
-
     def __init__(
         self,
         *,
@@ -57,8 +55,6 @@ class Arithmetic(Task):
         self.minimum, self.maximum, self.operators = minimum, maximum, operators
         self.answers: Answers = answers
         self.operands = operands
-        if len(operators) > 1:
-            self.groups = ("all", *operators)
         self.vocabulary = CharacterVocabulary("0123456789+-")
         self.digits = len(str(maximum))
         self.answer_digits = len(str(2 * maximum)) if "+" in operators else self.digits
@@ -68,7 +64,9 @@ class Arithmetic(Task):
         self._held_out = torch.from_numpy(np.flatnonzero(held_out))
         self._training = torch.from_numpy(np.flatnonzero(~held_out))
         if not len(self._held_out) or not len(self._training):
-            raise UserError(f"arithmetic: {expressions} expressions are too few to hold some out; widen minimum ... maximum")
+            raise UserError(
+                f"arithmetic: {expressions} expressions are too few to hold some out; widen minimum ... maximum"
+            )
         self._source = torch.from_numpy(self._source_tokens(left, right, operator))
         self._target = torch.from_numpy(self._target_tokens(left, right, operator))
         self._operator = torch.from_numpy(operator)
@@ -124,6 +122,10 @@ class Arithmetic(Task):
         return self.vocabulary.number(character)
 
     # What a model and the training loop ask ----------------------------------------------------------------------
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return ("all", *self.operators) if len(self.operators) > 1 else ("all",)
 
     @property
     def model_options(self) -> dict[str, Any]:

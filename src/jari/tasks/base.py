@@ -34,8 +34,10 @@ class Task(ABC):
     model: ClassVar[str] = "encoder_decoder"
     """The kind of model it is for."""
 
-    groups: ClassVar[tuple[str, ...]] = ("all",)
-    """The parts of the data that accuracy is reported for; the first is everything."""
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The parts of the data that accuracy is reported for; the first is everything."""
+        return ("all",)
 
     @property
     @abstractmethod

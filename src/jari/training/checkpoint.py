@@ -68,7 +68,7 @@ def save(
     model: nn.Module,
     optimizers: Mapping[str, torch.optim.Optimizer],
     state: Mapping[str, Any],
-    keep: set[int] | None = None,
+    keep: set[int],
 ) -> Path:
     """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`."""
     tensors = {"random": torch.get_rng_state()}
@@ -103,7 +103,7 @@ def save(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     for old in _folders(folder)[KEPT:]:
-        if _step_of(old) not in (keep or set()):
+        if _step_of(old) not in keep:
             shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -134,7 +134,9 @@ def verify(path: Path) -> None:
     except UserError as error:
         raise DamagedError(f"checkpoint {path} is damaged: {error}") from None
     if not isinstance(manifest, dict) or set(manifest) != set(names):
-        raise DamagedError(f"checkpoint {path} is damaged or not of jari: manifest.json does not list {', '.join(names)}")
+        raise DamagedError(
+            f"checkpoint {path} is damaged or not of jari: manifest.json does not list {', '.join(names)}"
+        )
     for name in names:
         file = path / name
         if file.is_symlink() or not file.is_file():

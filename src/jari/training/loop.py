@@ -31,11 +31,14 @@ Report = Callable[[dict[str, Any]], None]
 CURVE_POINTS = 200
 
 
-def train(experiment: Experiment, out: Path, *, threads: int | None = None, report: Report | None = None) -> dict[str, Any]:
+def train(
+    experiment: Experiment, out: Path, *, threads: int | None = None, report: Report | None = None
+) -> dict[str, Any]:
     """Train as `experiment` says, into the folder `out`, and give the result; go on if it was begun there before.
 
     threads: of torch, 1 to the number of cores; results are bit-identical for the same number only.
-    Raises UserError if `out` holds another run, and `training.run.Interrupted` after a signal, with a checkpoint written.
+    Raises UserError if `out` holds another run, and `training.run.Interrupted` after a signal, when a checkpoint has
+    been written.
     """
     deterministic(threads)
     options = experiment.options
@@ -96,7 +99,8 @@ def train(experiment: Experiment, out: Path, *, threads: int | None = None, repo
             if "gradient_norm" in row:
                 run.log(row)
             if look or stop.signal:
-                checkpoint.save(run.checkpoints, done, model, optimizers, state | {"step": done}, {state["best"]["step"]} if state["best"] else None)
+                kept = set() if state["best"] is None else {state["best"]["step"]}
+                checkpoint.save(run.checkpoints, done, model, optimizers, state | {"step": done}, kept)
             if report is not None:
                 report(row)
             stop.check()

@@ -9,6 +9,8 @@ from jari.encodings.base import Encoding
 from jari.layers import TokenEmbedding
 from jari.training.options import Training
 
+BETAS, EPSILON = (0.9, 0.98), 1e-9  # the paper's, section 5.3
+
 
 def build_optimizers(model: nn.Module, options: Training) -> dict[str, torch.optim.Optimizer]:
     """One optimizer or two, by name.
@@ -22,13 +24,12 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, torch.opt
             full_name = f"{owner_name}.{name}" if owner_name else name
             table = isinstance(owner, TokenEmbedding | Encoding) or owner_name == "generator"
             (matrices if parameter.ndim == 2 and not table else rest).append((full_name, parameter))
-    decay = {"lr": options.learning_rate, "weight_decay": options.weight_decay}
-    plain = {"lr": options.learning_rate, "weight_decay": 0.0, "betas": (0.9, 0.98), "eps": 1e-9}
-    if options.optimizer == "muon":
-        # match_rms_adamw scales the update like AdamW's, so that one learning rate serves both.
-        return {
-            "muon": torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **decay),
-            "adamw": torch.optim.AdamW(rest, fused=True, **plain),
-        }
-    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": rest}]
-    return {"adamw": torch.optim.AdamW(groups, fused=True, **plain)}
+    rate, decay = options.learning_rate, options.weight_decay
+    if options.optimizer == "adamw":
+        groups = [{"params": matrices, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
+        return {"adamw": torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)}
+    # match_rms_adamw scales the update like AdamW's, so that one learning rate serves both.
+    return {
+        "muon": torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
+        "adamw": torch.optim.AdamW(rest, lr=rate, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True),
+    }

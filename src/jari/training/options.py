@@ -23,7 +23,7 @@ class Training:
     examples: Annotated[int, Ge(1)] = 2_000_000
     batch: Annotated[int, Ge(1)] = 512
     optimizer: Literal["muon", "adamw"] = "muon"
-    learning_rate: Annotated[float, Gt(0)] = 0.01
+    learning_rate: Annotated[float, Gt(0)] = 0.015
     warm_up: Annotated[float, Ge(0), Le(1)] = 0.05
     weight_decay: Annotated[float, Ge(0)] = 0.0
     clip: Annotated[float, Gt(0)] = 1.0

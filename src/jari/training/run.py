@@ -23,7 +23,7 @@ from jari.training.experiment import Experiment
 FORMAT = 1
 
 
-class Interrupted(BaseException):  # noqa: N818 - like KeyboardInterrupt, which it stands in for
+class Interrupted(BaseException):
     """A signal came; the checkpoint is written."""
 
     def __init__(self, number: int):

@@ -141,9 +141,11 @@ def make_payload(
                 "encoding": encoding,
                 "trials": seeds,
                 "mean": sum(own) / seeds,
-                "low": min(own) if seeds > 1 else None,
-                "high": max(own) if seeds > 1 else None,
-                "interval": "bootstrap 95 %" if seeds > 1 else None,
+                "low": min(own) if seeds > 1 else goal - 0.0005,
+                "high": max(own) if seeds > 1 else goal + 0.0004,
+                "interval": f"95 % over {seeds} seeds (Student's t)"
+                if seeds > 1
+                else "95 % for sampling 100,000 examples; one seed, so nothing about others",
                 "groups": {
                     "+": min(1, goal * 1.6) if goal < 0.5 else goal,
                     "-": goal * 0.35 if goal < 0.5 else goal - 0.002,
@@ -158,14 +160,16 @@ def make_payload(
             "first": best["encoding"],
             "second": row["encoding"],
             "difference": best["mean"] - row["mean"],
-            "low": best["mean"] - row["mean"] - 0.011,
-            "high": best["mean"] - row["mean"] + 0.009,
-            "verdict": f"{best['encoding']} is better"
+            "low": best["mean"] - row["mean"] - 0.011 if seeds > 1 else None,
+            "high": best["mean"] - row["mean"] + 0.009 if seeds > 1 else None,
+            "verdict": "one seed each: these two models differ, which says little about the encodings; not ranked"
+            if seeds == 1
+            else f"{best['encoding']} is better"
             if best["mean"] - row["mean"] > 0.01
-            else "below the seed noise: not ranked",
+            else "below the seed noise; not ranked",
         }
         for row in summary
-        if row is not best and seeds > 1
+        if row is not best
     ]
     return {
         "title": f"arithmetic: {', '.join(goals)}",
@@ -686,14 +690,45 @@ def test_missing_parts_are_left_out(open_report: Any, payload: Payload) -> None:
     payload["task"] |= {"ceiling": None, "ceiling_sentence": None, "groups": ["all"]}
     payload |= {"examples": [], "differences": []}
     for row in payload["summary"]:
-        row["groups"] = {}
+        row |= {"groups": {}, "low": None, "high": None, "interval": None}
     page = open_report(payload)
     assert not page.locator("#why").is_visible()
     assert not page.locator("#rows").is_visible()
-    assert page.locator(".ceiling").count() == 0
+    assert page.locator(".ceiling, .whisker").count() == 0
+    assert page.locator("#no-interval").is_visible()
     assert page.locator("#no-ranking").is_visible()
     assert not page.locator("#ranking").is_visible()
     assert page.locator("#trial-table tbody tr").count() == 3
+
+
+def test_an_unknown_right_answer_is_not_judged(open_report: Any, payload: Payload) -> None:
+    page = open_report(payload)
+    assert "reads 21+211 and should write 232." in page.locator(".lede").inner_text()
+    assert page.locator("#overview .answer").all_inner_texts() == ["answers 223 ✗ wrong", "answers 232 ✓ right"]
+    for example in payload["examples"]:
+        example["expected"] = None
+        for model in example["models"]:
+            model["correct"] = None
+    page = open_report(payload)
+    assert "reads 21+211 ." not in page.locator(".lede").inner_text()
+    assert "reads 21+211. Its attention" in page.locator(".lede").inner_text()
+    assert page.locator("#overview .answer").all_inner_texts() == ["answers 223", "answers 232"]
+    assert page.locator("#controls option").all_text_contents() == ["21+211", "808-188"]
+
+
+def test_intervals_are_named(open_report: Any, payload: Payload) -> None:
+    page = open_report(payload)
+    assert (
+        "(95 % for sampling 100,000 examples; one seed, so nothing about others)"
+        in page.locator("#interval").inner_text()
+    )
+    assert not page.locator("#no-interval").is_visible()
+    assert page.locator("#bars .whisker").count() == 3
+    assert page.locator("#ranking-table td").all_inner_texts()[:3] == [
+        "+95.79",
+        "–",
+        "one seed each: these two models differ, which says little about the encodings; not ranked",
+    ]
 
 
 def test_large_models_stay_usable(open_report: Any) -> None:
@@ -728,5 +763,7 @@ def test_print_shows_tables_and_hides_controls(open_report: Any, payload: Payloa
     page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("#summary-table").is_visible()
+    page.set_viewport_size({"width": 690, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") == 690, "the tables fit on a sheet of A4"
     assert not page.locator("#controls").is_visible()
     assert read_pixels(page)[2, 2].mean() > 200, "dark ink on white paper"

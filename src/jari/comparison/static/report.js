@@ -110,6 +110,7 @@ function fillHeader() {
   byId('bare-name').append(bare ?? '');
   byId('example').hidden = !examples.length;
   byId('example-input').append(examples[0]?.input ?? '');
+  byId('example-right').hidden = !known(examples[0]?.expected);
   byId('example-answer').append(examples[0]?.expected ?? '');
 }
 
@@ -173,10 +174,10 @@ function drawBars() {
 }
 
 function fillAccuracy() {
-  const interval = summary.find((row) => row.interval)?.interval;
+  const interval = unique(summary.map((row) => row.interval).filter(known)).join('; ');
   byId('task').append(`The ${task.name} task: ${task.sentence}. Scored on ${whole(task.held_out)} held-out problems, `
     + 'which no model saw in training.');
-  byId('interval-kind').append(interval ?? '');
+  byId('interval-kind').append(interval);
   byId('interval').hidden = !interval;
   byId('no-interval').hidden = Boolean(interval);
   byId('ceiling').append(task.ceiling_sentence ?? '');
@@ -310,7 +311,7 @@ function drawControls() {
   const kinds = unique(models.flatMap((model) => model.sites.map((site) => site.kind)));
   const pick = make('select', { change: (event) => { chooseExample(examples[event.target.value]); drawMaps(); } },
     ...examples.map((example, index) => make('option', { value: index, selected: example === state.example },
-      `${shorten(example.input, 60)} → ${shorten(example.expected, 30)}`)));
+      shorten(example.input, 60) + (known(example.expected) ? ` → ${shorten(example.expected, 30)}` : ''))));
   byId('controls').replaceChildren(make('label', {}, make('span', {}, 'Example input → right answer'), pick),
     choices('Models side by side', 'checkbox', models.map((model) => nameOf(model)), (index) => state.shown.has(index), (index, box) => {
       if (box.checked) state.shown.add(index);
@@ -340,8 +341,9 @@ function drawMaps() {
 }
 
 function panelHead(model) {
-  return [make('h4', {}, name(nameOf(model))), make('p', { class: 'answer' }, 'answers ', token(model.answer), ' ',
-    make('span', { class: model.correct ? 'right' : 'wrong' }, model.correct ? '✓ right' : '✗ wrong'))];
+  const judged = make('span', { class: model.correct ? 'right' : 'wrong' }, model.correct ? ' ✓ right' : ' ✗ wrong');
+  return [make('h4', {}, name(nameOf(model))),
+    make('p', { class: 'answer' }, 'answers ', token(model.answer), known(model.correct) ? judged : null)];
 }
 
 /** The grid of all heads of a model: one tab stop, arrow keys move inside. */
@@ -602,7 +604,7 @@ function drawCurves() {
 
 function fillRun() {
   byId('what-ran').append(...Object.entries(payload.what_ran ?? {}).flatMap(([term, value]) => [make('dt', {}, term.replaceAll('_', ' ')),
-    make('dd', {}, make(term === 'command' ? 'code' : 'span', { dir: 'auto' }, String(value)))]));
+    make('dd', {}, make(term === 'command' ? 'code' : 'span', { dir: 'auto' }, typeof value === 'object' ? JSON.stringify(value) : String(value)))]));
   fillTable('trial-table', [['Encoding', 'wrap'], ['Seed'], ['Exact match'], ['Best'], ['CPU seconds'], ['Examples'], ['Run', 'wrap']],
     [trials.map((trial) => make('tr', {}, make('th', { scope: 'row' }, name(trial.encoding)), cell(String(trial.seed)),
       cell(percent(trial.exact_match)), cell(percent(trial.best_exact_match)), cell(whole(trial.cpu_seconds)),

@@ -1,0 +1,198 @@
+"""How fast does jari learn arithmetic, beside torch.nn.Transformer?
+
+    python benchmarks/arithmetic.py             training examples per CPU-second, optimizer step included
+    python benchmarks/arithmetic.py --to-99     CPU-seconds until 99 % of 2,000 held-out expressions are exactly right
+
+All have 2+2 layers, 8 heads, a feed-forward of 4 times the width, norms before the sublayers, no dropout, batches of
+512 and the same padding masks; one thread. jari runs at its defaults (Muon and AdamW, sinusoidal, bfloat16 where the
+machine has it), in float32, and in float32 with AdamW; the peer in float32 with fused AdamW and learned positions.
+
+`--to-99`: jari at its defaults, a budget of 2,000,000 examples. The peer's learning rate is 1e-3 with the same betas
+and clipping as jari's AdamW, a warm-up over 2 % of its cap of CPU-seconds and a linear decay to 0 at the cap, so a
+longer cap is a slower and better schedule. A look every 100 steps, not counted; both write greedily and in float32.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+
+import steps
+import timing
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from jari.attention.cache import KVCache
+from jari.decoding import greedy
+from jari.positions import Positions, Tokens
+from jari.tasks.arithmetic import Arithmetic
+from jari.tasks.base import Batch
+from jari.text import END, FIRST, PADDING
+from jari.training.experiment import Experiment
+from jari.training.loop import deterministic, evaluate
+from jari.training.order import DataOrder
+from jari.training.precision import Precision
+
+LOOK = 100
+GOAL = 0.99
+OURS: dict[str, tuple[Precision, str]] = {
+    "jari": ("auto", "muon"),
+    "jari, float32": ("float32", "muon"),
+    "jari, float32, adamw": ("float32", "adamw"),
+}
+
+
+class Peer(nn.Module):
+    """torch.nn.Transformer with embeddings, learned positions and a generator; `start` and `step` as `greedy` asks."""
+
+    def __init__(self, vocabulary: int, width: int, longest: int):
+        super().__init__()
+        self.source, self.target = nn.Embedding(vocabulary, width), nn.Embedding(vocabulary, width)
+        self.source_places, self.target_places = nn.Embedding(longest, width), nn.Embedding(longest, width)
+        self.transformer = nn.Transformer(width, 8, 2, 2, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.generator = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, source: Tokens, target: Tokens) -> Tensor:
+        return self.step(self.start(source), target.ids, target.positions, None)
+
+    def start(self, source: Tokens) -> tuple[Tensor, Tensor]:
+        assert source.keep is not None
+        hidden = ~source.keep
+        x = self.source(source.ids) + self.source_places.weight[: source.ids.shape[1]]
+        return self.transformer.encoder(x, src_key_padding_mask=hidden), hidden
+
+    def step(self, state: tuple[Tensor, Tensor], ids: Tensor, positions: Positions, cache: KVCache | None) -> Tensor:
+        memory, hidden = state
+        x = self.target(ids) + self.target_places.weight[: ids.shape[1]]
+        later = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+        x = self.transformer.decoder(x, memory, tgt_mask=later, memory_key_padding_mask=hidden, tgt_is_causal=True)
+        return self.generator(x)
+
+    def new_cache(self) -> KVCache:
+        raise NotImplementedError("torch.nn.Transformer has none; write with cached=False")
+
+
+def peer_step(
+    task: Arithmetic, width: int, batches: Iterator[Batch], rates: Iterator[float] | None = None
+) -> tuple[Peer, steps.Step]:
+    torch.manual_seed(1)
+    warnings.filterwarnings("ignore", "enable_nested_tensor is True")
+    model = Peer(len(task.vocabulary), width, max(task.longest.values()))
+
+    def loss() -> Tensor:
+        batch = next(batches)
+        scores = model(*batch.inputs)
+        return functional.cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), ignore_index=PADDING)
+
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
+    )
+    step = steps.training_step(model, loss, [optimizer], 1.0, rates)
+
+    def as_the_peer_is() -> float:
+        # jari trains with deterministic algorithms; the peer need not pay for them.
+        torch.use_deterministic_algorithms(False)
+        try:
+            return step()
+        finally:
+            torch.use_deterministic_algorithms(True)
+
+    return model, as_the_peer_is
+
+
+def rates(task: Arithmetic, widths: list[int], rounds: int, table: timing.Table) -> None:
+    batches = steps.batches_of(task)
+    for width in widths:
+        contenders: dict[str, Callable[[], object]] = {}
+        for name, (precision, optimizer) in OURS.items():
+            settings = {"model.width": width, "training.optimizer": optimizer, "training.learning_rate": 1e-3}
+            experiment = Experiment.of("arithmetic", settings=settings, precision=precision)
+            contenders[name] = steps.arithmetic_step(task, itertools.cycle(batches), experiment)[1]
+        contenders["nn.Transformer"] = peer_step(task, width, itertools.cycle(batches))[1]
+        times = timing.measure(contenders, rounds)
+        for name in contenders:
+            table.add(
+                width=width,
+                contender=name,
+                examples_per_s=round(512 / statistics.median(times[name])),
+                times_as_fast=timing.ratio(times, "nn.Transformer", name),
+            )
+
+
+def to_99(task: Arithmetic, width: int, cap: float, table: timing.Table) -> None:
+    """Train both, a hundred steps of one and a hundred of the other."""
+    spent = {"jari": 0.0, "nn.Transformer": 0.0}
+    experiment = Experiment.of("arithmetic", settings={"model.width": width})
+    options = experiment.options
+
+    def peer_rates() -> Iterator[float]:
+        while True:
+            done = min(1.0, spent["nn.Transformer"] / cap)
+            yield 1e-3 * min(max(done, 1e-3) / 0.02, (1 - done) / 0.98)
+
+    ours = steps.arithmetic_step(task, batches_in_order(task), experiment, map(options.rate, itertools.count()))
+    peers = peer_step(task, width, batches_in_order(task), peer_rates())
+    for name, (model, step) in {"jari": ours, "nn.Transformer": peers}.items():
+        longest = math.inf if name != "jari" else options.steps
+        taken, exact, best, reached = 0, 0.0, 0.0, False
+        while not reached and taken < longest and spent[name] < cap:
+            begin = time.process_time()
+            for _ in range(LOOK):
+                # The peer's learning rate goes by the seconds, so they are counted step by step.
+                step()
+                spent[name] += time.process_time() - begin
+                begin = time.process_time()
+            taken += LOOK
+            exact = exact_match(task, model)
+            best, reached = max(best, exact), exact >= GOAL
+        table.add(
+            width=width,
+            contender=name,
+            result=f"99 % after {spent[name]:.0f} CPU-s" if reached else f"not within {spent[name]:.0f} CPU-s",
+            best=round(best, 4),
+            examples=taken * 512,
+        )
+
+
+def batches_in_order(task: Arithmetic) -> Iterator[Batch]:
+    order = DataOrder(task.training_size, 512, 1)
+    return (task.training_batch(order.at(step)) for step in itertools.count())
+
+
+def exact_match(task: Arithmetic, model: nn.Module) -> float:
+    if not isinstance(model, Peer):
+        return evaluate(model, task, 2000)["exact_match"]
+    model.eval()
+
+    def generate(sources: Tokens) -> Tensor:
+        longest = task.longest["target"]
+        return greedy(model, sources, first=FIRST, end=END, padding=PADDING, longest=longest, cached=False).ids
+
+    found = task.evaluate(generate, 2000)["exact_match"]
+    model.train()
+    return found
+
+
+def main() -> None:
+    parser = timing.arguments(__doc__, rounds=15)
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--to-99", action="store_true", help="train until 99 %% are right, instead of timing steps")
+    parser.add_argument("--cap", type=float, default=600, help="CPU-seconds for each contender (default: %(default)s)")
+    given = parser.parse_args()
+    deterministic(threads=1)
+    task, table = Arithmetic(), timing.Table(given.json)
+    if given.to_99:
+        for width in given.widths:
+            to_99(task, width, given.cap, table)
+    else:
+        rates(task, given.widths, given.rounds, table)
+    table.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What does an encoding cost? A training step (forward, backward, optimizers) with each, over the step with none.
+
+Two shapes: the arithmetic task at its defaults (batch 512, width 64, 8 heads, 2+2 layers, sequences of 5 to 7), and an
+encoder of width 256 with 8 heads and 2 layers on 4 sequences of up to 512, padded, in float32 and bfloat16. One thread.
+`target` is what we hold ourselves to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import steps
+import timing
+import torch
+
+from jari.init import initialise
+from jari.models.encoder_decoder import Encoder
+from jari.tasks.arithmetic import Arithmetic
+from jari.training.experiment import Experiment
+from jari.training.loop import deterministic
+
+TARGETS = {"sinusoidal": 1.02, "learned": 1.05, "rotary": 1.15, "shaw": 1.5, "t5": 1.15, "alibi": 1.10}
+CASES = ("arithmetic", "512, float32", "512, bfloat16")
+LENGTHS = (512, 480, 448, 384)
+
+
+def arithmetic(encodings: list[str]) -> dict[str, Callable[[], object]]:
+    task = Arithmetic()
+    batches = steps.batches_of(task)
+
+    def step(encoding: str) -> steps.Step:
+        settings = {"training.learning_rate": 1e-3}
+        experiment = Experiment.of("arithmetic", encoding, settings)
+        return steps.arithmetic_step(task, itertools.cycle(batches), experiment)[1]
+
+    return {encoding: step(encoding) for encoding in encodings}
+
+
+def encoder(encodings: list[str], precision: str) -> dict[str, Callable[[], object]]:
+    torch.manual_seed(1)
+    x_BLD = torch.randn(len(LENGTHS), max(LENGTHS), 256)
+    keep_BL = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS).unsqueeze(-1)
+
+    def step(encoding: str) -> steps.Step:
+        model = Encoder(256, 8, 2, encoding=encoding)
+        initialise(model, 1)
+        return steps.encoder_step(model, x_BLD, keep_BL, precision)
+
+    return {encoding: step(encoding) for encoding in encodings}
+
+
+def main() -> None:
+    parser = timing.arguments(__doc__, rounds=11)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--encodings", nargs="+", default=list(TARGETS), help="specs, such as rotary:fraction=0.5")
+    given = parser.parse_args()
+    deterministic(threads=1)
+    table, names = timing.Table(given.json), ["none", *given.encodings]
+    for case in given.cases:
+        contenders = arithmetic(names) if case == "arithmetic" else encoder(names, case.removeprefix("512, "))
+        times = timing.measure(contenders, given.rounds)
+        for name in names:
+            table.add(
+                case=case,
+                encoding=name,
+                ms=timing.milliseconds(times, name),
+                over_none=timing.ratio(times, name, "none"),
+                target=TARGETS.get(name, ""),
+            )
+    table.close()
+
+
+if __name__ == "__main__":
+    main()

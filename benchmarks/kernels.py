@@ -1,0 +1,80 @@
+"""Which attention kernel is faster at which shape: explicit products or PyTorch's fused one?
+
+Forward and backward with a padding mask, in one thread; `LONGEST_EXPLICIT` in `jari/attention/kernels.py` should lie
+where the winner changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import timing
+import torch
+
+from jari.attention.call import AttentionCall
+from jari.attention.geometry import place
+from jari.attention.kernels import Kernel, attend, choose
+from jari.encodings import compose
+from jari.encodings.base import Site
+from jari.masks import Mask
+from jari.positions import Positions
+from jari.training.loop import deterministic
+
+SHAPES = (
+    (512, 8, 7, 8),
+    (512, 8, 7, 16),
+    (170, 8, 14, 32),
+    (71, 8, 33, 32),
+    (32, 8, 64, 32),
+    (16, 8, 128, 64),
+    (8, 8, 256, 64),
+    (4, 8, 512, 64),
+    (2, 8, 1024, 64),
+)
+
+
+def call_of(shape: tuple[int, int, int, int], dtype: torch.dtype, encoding: str) -> AttentionCall:
+    """Self-attention over rows that end in up to a quarter of padding."""
+    batch, heads, length, width = shape
+    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
+    lengths_B = length - torch.arange(batch) * (length // 4) // batch
+    positions = Positions.sequence(length)
+    built = compose.build(encoding, Site(heads * width, heads, width, width))
+    with torch.no_grad():
+        geometry = place(built, positions, positions, Mask(keys=torch.arange(length) < lengths_B.unsqueeze(-1)))
+    return AttentionCall(q, k, v, geometry, width**-0.5)
+
+
+def forward_backward(call: AttentionCall, kernel: Kernel) -> Callable[[], object]:
+    # The gradient comes in the order in which the output projection hands it back, the heads side by side.
+    batch, heads, length, width = call.q.shape
+    gradient = torch.randn(batch, length, heads, width, dtype=call.q.dtype).transpose(1, 2)
+    return lambda: torch.autograd.grad(attend(call, kernel), (call.q, call.k, call.v), gradient)
+
+
+def main() -> None:
+    parser = timing.arguments(__doc__, rounds=11)
+    parser.add_argument("--encoding", default="none", help="a spec, such as alibi, whose bias is held constant")
+    given = parser.parse_args()
+    deterministic(threads=1)
+    table = timing.Table(given.json)
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape in SHAPES:
+            call = call_of(shape, dtype, given.encoding)
+            kernels: tuple[Kernel, ...] = ("explicit", "fused")
+            times = timing.measure({k: forward_backward(call, k) for k in kernels}, given.rounds)
+            speed = timing.ratio(times, "fused", "explicit")
+            table.add(
+                dtype=str(dtype).removeprefix("torch."),
+                B_H_L_E=str(shape),
+                explicit_ms=timing.milliseconds(times, "explicit"),
+                fused_ms=timing.milliseconds(times, "fused"),
+                fused_over_explicit=speed,
+                wins="explicit" if speed.median > 1 else "fused",
+                chosen=choose(call),
+            )
+    table.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""From which width on does bfloat16 pay? A whole training step in bfloat16 over the same in float32.
+
+The arithmetic task at its defaults but for the width (batch 512, 8 heads, 2+2 layers), in one thread;
+`NARROWEST_BFLOAT16` in `jari/training/precision.py` should be the first width whose ratio is below 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import get_args
+
+import steps
+import timing
+
+from jari.tasks.arithmetic import Arithmetic
+from jari.training.experiment import Experiment
+from jari.training.loop import deterministic
+from jari.training.precision import Precision, choose_precision
+
+
+def main() -> None:
+    parser = timing.arguments(__doc__, rounds=11)
+    parser.add_argument("--widths", type=int, nargs="+", default=[32, 48, 64, 96, 128, 256])
+    parser.add_argument("--encoding", default="sinusoidal")
+    given = parser.parse_args()
+    deterministic(threads=1)
+    task, table = Arithmetic(), timing.Table(given.json)
+    batches = steps.batches_of(task)
+    for width in given.widths:
+        contenders = {}
+        for precision in set(get_args(Precision)) - {"auto"}:
+            settings = {"model.width": width, "training.learning_rate": 1e-3}
+            experiment = Experiment.of("arithmetic", given.encoding, settings, precision=precision)
+            contenders[precision] = steps.arithmetic_step(task, itertools.cycle(batches), experiment)[1]
+        times = timing.measure(contenders, given.rounds)
+        table.add(
+            width=width,
+            float32_ms=timing.milliseconds(times, "float32"),
+            bfloat16_ms=timing.milliseconds(times, "bfloat16"),
+            bfloat16_over_float32=timing.ratio(times, "bfloat16", "float32"),
+            chosen=choose_precision("cpu", width),
+        )
+    table.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""How long does a person wait for nothing? Wall time of `import jari` and `jari --help`, beside an empty Python.
+
+Each is a process of its own, started in turns. Targets: 0.3 s to import, 0.5 s for the help.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import timing
+
+COMMANDS = {
+    "python -c pass": ([sys.executable, "-c", "pass"], ""),
+    "import jari": ([sys.executable, "-c", "import jari"], 0.3),
+    "jari --help": ([sys.executable, "-m", "jari", "--help"], 0.5),
+    "import torch": ([sys.executable, "-c", "import torch"], ""),
+}
+
+
+def runner(command: list[str]) -> Callable[[], object]:
+    return lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    given = timing.arguments(__doc__, rounds=7).parse_args()
+    table = timing.Table(given.json)
+    contenders = {name: runner(command) for name, (command, _) in COMMANDS.items()}
+    times = timing.measure(contenders, given.rounds, seconds=0.0, clock=time.perf_counter)
+    for name, (_, target) in COMMANDS.items():
+        table.add(
+            command=name,
+            seconds=timing.Spread.of(times[name]),
+            fastest=round(min(times[name]), 3),
+            above_python=round(statistics.median(times[name]) - statistics.median(times["python -c pass"]), 3),
+            target=target,
+        )
+    table.close()
+
+
+if __name__ == "__main__":
+    main()

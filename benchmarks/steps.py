@@ -1,0 +1,82 @@
+"""Whole training steps, as `jari.training.loop` takes them, to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from jari.init import initialise
+from jari.tasks.arithmetic import Arithmetic
+from jari.tasks.base import Batch
+from jari.training.experiment import Experiment
+from jari.training.loop import autocast
+from jari.training.optim import build_optimizers
+from jari.training.options import Training
+from jari.training.order import DataOrder
+
+Step = Callable[[], float]
+"""Takes one step and gives the loss."""
+
+
+def batches_of(task: Arithmetic, count: int = 8, size: int = 512) -> list[Batch]:
+    """The first training batches at seed 1."""
+    order = DataOrder(task.training_size, size, 1)
+    return [task.training_batch(order.at(step)) for step in range(count)]
+
+
+def arithmetic_step(
+    task: Arithmetic, batches: Iterator[Batch], experiment: Experiment, rates: Iterator[float] | None = None
+) -> tuple[nn.Module, Step]:
+    """The model of an experiment, and its step on the next of the batches."""
+    model = experiment.model_instance(task)
+    initialise(model, experiment.seed)
+
+    def loss() -> Tensor:
+        batch = next(batches)
+        with autocast(experiment.precision):
+            scores = model(*batch.inputs)
+        return task.loss(scores, batch)
+
+    optimizers = build_optimizers(model, experiment.options).values()
+    return model, training_step(model, loss, optimizers, experiment.options.clip, rates)
+
+
+def encoder_step(model: nn.Module, x_BLD: Tensor, keep_BL: Tensor, precision: str) -> Step:
+    """A step that makes an encoder's output smaller: a loss that costs nothing."""
+
+    def loss() -> Tensor:
+        with autocast(precision):
+            return model(x_BLD, keep=keep_BL).float().square().mean()
+
+    options = Training(learning_rate=1e-4)
+    return training_step(model, loss, build_optimizers(model, options).values(), options.clip)
+
+
+def training_step(
+    model: nn.Module,
+    loss_of: Callable[[], Tensor],
+    optimizers: Iterable[torch.optim.Optimizer],
+    clip: float,
+    rates: Iterator[float] | None = None,
+) -> Step:
+    """Forward, backward, clipping, optimizers; at the learning rates given, if any."""
+    optimizers = list(optimizers)
+    groups: list[dict[str, Any]] = [group for optimizer in optimizers for group in optimizer.param_groups]
+
+    def step() -> float:
+        if rates is not None:
+            rate = next(rates)
+            for group in groups:
+                group["lr"] = rate
+        loss = loss_of()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.item()
+
+    return step

@@ -1,0 +1,72 @@
+"""One attention for the laws: from heads that are not rotated yet to its output and gradients, by any kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from jari.attention.call import AttentionCall
+from jari.attention.geometry import place
+from jari.attention.kernels import Kernel, attend
+from jari.conformance.subject import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise
+from jari.encodings.base import Encoding
+from jari.masks import Mask
+from jari.positions import Positions
+from jari.shapes import Tensor
+
+ALL = slice(0, LENGTH)
+SCALE = 0.3  # not 1 / sqrt(E), which nobody may count on
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Some of the tokens as queries, and a mask."""
+
+    name: str
+    queries: slice
+    mask: Mask | None
+
+    def q_pos(self, pos: Positions) -> Positions:
+        return pos if self.queries == ALL else pos.slice(self.queries.start, self.queries.stop)
+
+
+def cases() -> list[Case]:
+    """Queries and masks of all kinds."""
+    some, end, dead = slice(2, 5), torch.tensor([[4], [0]]), torch.tensor([[True], [False], [True]])
+    return [
+        Case("without a mask", some, None),
+        Case("causal", some, Mask(causal=True)),
+        Case("causal over all tokens", ALL, Mask(causal=True)),
+        Case("padding, of one row nothing else", some, Mask(keys=torch.arange(LENGTH) < end)),
+        Case("one query without keys", some, Mask(causal=True, pairs=dead.expand(-1, LENGTH))),
+    ]
+
+
+def call_of(
+    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, q_pos: Positions, k_pos: Positions, mask: Mask | None
+) -> AttentionCall:
+    """An attention between heads that are not rotated yet."""
+    geometry = place(encoding, q_pos, k_pos, mask)
+    if "rotate" in encoding.hooks:
+        q, k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
+    return AttentionCall(q, k, v, geometry, SCALE)
+
+
+def differentiate(
+    encoding: Encoding, dtype: torch.dtype, pos: Positions, case: Case, kernel: Kernel
+) -> dict[str, Tensor]:
+    """Output and gradients of an attention by `kernel`, from inputs rounded to `dtype`. The definition is given them in
+    float64 again: it is what the kernels are measured with."""
+    widths = {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH, "direction": VALUE_WIDTH}
+    rounded = (noise(name, BATCH, encoding.site.heads, LENGTH, width).to(dtype) for name, width in widths.items())
+    q, k, v, direction = (t.double() if kernel == "definition" else t for t in rounded)
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
+    call = call_of(encoding, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask)
+    output = attend(call, kernel)
+    loss = (output * direction[:, :, case.queries]).sum()
+    inputs = {"q": q, "k": k, "v": v, **dict(encoding.named_parameters())}
+    gradients = torch.autograd.grad(loss, list(inputs.values()), allow_unused=True, materialize_grads=True)
+    named = {f"gradient of {name}": gradient for name, gradient in zip(inputs, gradients, strict=True)}
+    return {"output": output.detach(), **named}

@@ -1,0 +1,142 @@
+"""Who may import whom, and what may stand nowhere: read from the source, without running it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jari.encodings.base import registry
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "jari"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+BASE = {"errors", "shapes", "_version"}
+MAY_IMPORT = {
+    "_version": set(),
+    "errors": set(),
+    "shapes": set(),
+    "registry": BASE,
+    "dropout": BASE,
+    "progress": BASE,
+    "positions": BASE,
+    "masks": BASE | {"positions"},
+    "encodings": BASE | {"registry", "positions"},
+    "attention": BASE | {"dropout", "encodings", "masks", "positions"},
+    "layers": BASE | {"dropout"},
+    "init": BASE | {"encodings", "layers"},
+    "models": BASE | {"registry", "positions", "masks", "encodings", "attention", "layers"},
+    "decoding": BASE | {"models", "positions"},
+    "text": BASE,
+    "tasks": BASE | {"registry", "positions", "text"},
+    "inspect": BASE | {"positions", "encodings", "attention"},
+    "training": BASE
+    | {"registry", "positions", "text", "encodings", "layers", "init", "models", "tasks", "decoding", "inspect"},
+    "conformance": BASE
+    | {"registry", "positions", "masks", "encodings", "attention", "layers", "init", "models", "decoding"},
+    "comparison": BASE | {"positions", "text", "tasks", "inspect", "training", "progress"},
+    "verbs": BASE | {"positions", "text", "tasks", "inspect", "training", "comparison"},
+    "cli": BASE | {"verbs", "progress", "inspect", "conformance", "training"},
+    "__main__": {"cli"},
+}
+
+
+def room(path: Path) -> str:
+    """`src/jari/encodings/rotary.py` -> `encodings`."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules of jari that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "jari")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "jari":
+            # `from jari.attention import call` imports the module jari.attention.call.
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if _is_module(name) else node.module for name in names)
+
+
+def _is_module(name: str) -> bool:
+    path = SOURCE.joinpath(*name.split(".")[1:])
+    return path.with_suffix(".py").is_file() or path.is_dir()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_down_only(path: Path) -> None:
+    if path == SOURCE / "__init__.py":
+        return  # the front door imports, when asked, from everywhere
+    here = room(path)
+    wrong = {name for name in imports(path) if name != "jari" and name.split(".")[1] not in MAY_IMPORT[here] | {here}}
+    assert not wrong, f"{here} may not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in ("training", "comparison", "verbs.py", "tasks")])
+def test_training_knows_models_by_their_interface_only(path: Path) -> None:
+    assert not {name for name in imports(path) if name.startswith("jari.models.")} - {"jari.models.base"}
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) != "encodings"], ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_encoding_is_named_outside_its_folder(path: Path) -> None:
+    """A name may be the default of a parameter, and nothing else that runs: no branch can depend on it."""
+    tree = ast.parse(path.read_text())
+    allowed = {id(d) for n in ast.walk(tree) if isinstance(n, ast.arguments) for d in (*n.defaults, *n.kw_defaults)}
+    named = [
+        f"line {node.lineno}: {node.value!r}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in registry.names() and id(node) not in allowed
+    ]
+    own = {"jari.encodings.base", "jari.encodings.compose", "jari.encodings"}
+    named += [name for name in imports(path) if name.startswith("jari.encodings") and name not in own]
+    assert not named
+
+
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
+
+
+def violations(tree: ast.AST) -> list[str]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found += [f"line {node.lineno}: imports {n}" for n in names if n.split(".")[0] in FORBIDDEN_MODULES]
+        if isinstance(node, ast.Call):
+            text = ast.unparse(node.func)
+            if text in FORBIDDEN_CALLS or text in ("torch.load", "np.load", "numpy.load", "os.system"):
+                found.append(f"line {node.lineno}: calls {text}")
+            if any(k.arg == "shell" and ast.unparse(k.value) == "True" for k in node.keywords):
+                found.append(f"line {node.lineno}: runs a shell")
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*MODULES, *(ROOT / "benchmarks").glob("*.py"), *(ROOT / "examples").glob("*.py")],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
+    assert not violations(ast.parse(path.read_text()))
+
+
+def test_the_check_for_unpickling_can_fail() -> None:
+    bad = "import pickle\ntorch.load('x')\neval('1')\nsubprocess.run('x', shell=True)"
+    assert len(violations(ast.parse(bad))) == 4
+
+
+def test_pages_never_write_html() -> None:
+    for script in SOURCE.rglob("*.js"):
+        text = script.read_text()
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+            assert word not in text, f"{script.name} uses {word}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_files_are_short_enough_to_hold_in_the_head(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 420
+
+
+def test_every_room_is_in_the_plan() -> None:
+    rooms = {room(path) for path in MODULES} - {"__init__"}
+    assert rooms == set(MAY_IMPORT)

@@ -1,0 +1,91 @@
+"""Run by test_compile.py in a process of its own, as torch.compile cannot see through run-time checks of annotations.
+
+    python compile_probe.py BACKEND MODEL encodings...      prints one JSON object: results by encoding
+    python compile_probe.py BACKEND capture                 ... and what recording a compiled model says
+"""
+
+import json
+import sys
+
+import torch
+from torch import nn
+
+from jari.errors import UserError
+from jari.init import initialise
+from jari.inspect.capture import record
+from jari.masks import Mask
+from jari.models.encoder_decoder import Encoder, EncoderDecoder
+from jari.positions import Positions
+
+
+class Causal(nn.Module):
+    """One layer at far positions, with a mask of two rules: the least that has every kind of argument in it."""
+
+    def __init__(self, spec: str):
+        super().__init__()
+        self.encoder = Encoder(16, heads=2, layers=1, encoding=spec, hidden=8)
+
+    def forward(self, x_BLD: torch.Tensor, keep_BL: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x_BLD, positions=Positions.sequence(5, 300), mask=Mask(causal=True, keys=keep_BL))
+
+
+def differences(model: nn.Module, inputs: tuple[torch.Tensor, ...], backend: str) -> dict[str, float]:
+    """The largest difference that compiling makes to the output and to any gradient."""
+    initialise(model, 0)
+
+    def run(function):
+        model.zero_grad()
+        output = function(*inputs)
+        output.square().sum().backward()
+        return output.detach(), [p.grad.clone() for p in model.parameters()]
+
+    torch.compiler.reset()
+    output, gradients = run(model)
+    compiled_output, compiled_gradients = run(torch.compile(model, fullgraph=True, backend=backend))
+    pairs = zip(gradients, compiled_gradients, strict=True)
+    return {
+        "output": (output - compiled_output).abs().max().item(),
+        "gradient": max((a - b).abs().max().item() for a, b in pairs),
+    }
+
+
+def layer(spec: str, backend: str) -> dict[str, float]:
+    keep = torch.tensor([[True] * 5, [False, True, True, True, True]])
+    return differences(Causal(spec), (torch.randn(2, 5, 16), keep), backend)
+
+
+def encoder_decoder(spec: str, backend: str) -> dict[str, float]:
+    model = EncoderDecoder(9, 9, width=16, heads=2, encoding=spec, hidden=8)
+    return differences(model, (torch.randint(9, (2, 6)), torch.randint(9, (2, 4))), backend)
+
+
+def capture(backend: str) -> dict[str, object]:
+    inputs = (torch.randn(2, 5, 16), torch.ones(2, 5, dtype=torch.bool))
+    found: dict[str, object] = {}
+
+    model = Causal("rotary")
+    with record(model) as tape:
+        torch.compile(model, backend=backend)(*inputs)
+    found["hook set before compiling"] = tape.sites
+
+    torch.compiler.reset()
+    model = Causal("rotary")
+    compiled = torch.compile(model, backend=backend)
+    compiled(*inputs)
+    try:
+        with record(compiled):
+            compiled(*inputs)
+    except UserError as error:
+        found["compiled earlier"] = str(error)
+    with record(compiled) as tape:
+        compiled._orig_mod(*inputs)
+    found["the original of one compiled earlier"] = tape.sites
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    backend, what, *specs = sys.argv[1:]
+    probe = {"layer": layer, "encoder_decoder": encoder_decoder}.get(what)
+    print(json.dumps(capture(backend) if probe is None else {spec: probe(spec, backend) for spec in specs}))

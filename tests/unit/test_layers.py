@@ -1,0 +1,85 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from jari.dropout import Dropout, dropout
+from jari.errors import UserError
+from jari.layers import FeedForward, Residual, TokenEmbedding
+
+WIDTH = 8
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_mean(share):
+    y = dropout(torch.ones(400_000), share)
+    assert (y == 0).double().mean().item() == pytest.approx(round(share * 256) / 256, abs=4e-3)
+    assert y.double().mean().item() == pytest.approx(1.0, abs=2e-2)
+    assert y.unique().numel() == 2
+
+
+def test_dropout_follows_the_global_generator():
+    x = torch.randn(5, 7)
+
+    def dropped(seed):
+        torch.manual_seed(seed)
+        return dropout(x, 0.5)
+
+    assert torch.equal(dropped(1), dropped(1))
+    assert not torch.equal(dropped(1), dropped(2))
+
+
+def test_dropout_passes_gradients_only_through_what_it_kept():
+    x = torch.ones(1000, requires_grad=True)
+    y = dropout(x, 0.25)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+    assert 0 < (x.grad == 0).sum() < 1000
+
+
+def test_dropout_in_evaluation_is_nothing():
+    x = torch.randn(20)
+    assert Dropout(0.5).eval()(x) is x
+    assert dropout(x, 0.0) is x
+    assert (Dropout(0.5).train()(x) == 0).any()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 0.0001, 0.9999])
+def test_a_share_that_bytes_cannot_count_is_refused(share):
+    with pytest.raises(UserError, match=f"dropout expects 0 or a share from 1/256 to 255/256, got {share:g}"):
+        Dropout(share)
+
+
+def test_the_residual_connection_before_and_after_the_norm():
+    x, double = torch.randn(2, 3, WIDTH), lambda y: 2 * y
+    norm = nn.LayerNorm(WIDTH)
+    with torch.no_grad():
+        norm.weight.normal_()
+        norm.bias.normal_()
+    for place, wanted in (("pre", x + 2 * norm(x)), ("post", norm(x + 2 * x))):
+        residual = Residual(WIDTH, place)
+        residual.norm.load_state_dict(norm.state_dict())
+        torch.testing.assert_close(residual(x, double), wanted)
+
+
+def test_dropout_of_the_residual_is_on_the_branch_alone():
+    x = torch.randn(2, 3, WIDTH)
+    change = Residual(WIDTH, "pre", dropout=0.5).train()(x, torch.ones_like) - x
+    assert sorted({round(c, 4) for c in change.flatten().tolist()}) == [0.0, 2.0]
+
+
+def test_token_embeddings_are_scaled_by_the_root_of_the_width():
+    embedding = TokenEmbedding(10, 16)
+    ids = torch.tensor([[3, 9]])
+    torch.testing.assert_close(embedding(ids)[0], 4.0 * embedding.weight[[3, 9]])
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [("relu", lambda x: max(x, 0.0)), ("gelu", lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2)],
+)
+def test_feed_forward_is_two_maps_with_the_nonlinearity_between(activation, function):
+    layer, x = FeedForward(WIDTH, 12, activation), torch.randn(1, 2, WIDTH)
+    between = layer.up(x).detach().apply_(function)
+    torch.testing.assert_close(layer(x), layer.down(between))

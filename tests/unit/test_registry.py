@@ -1,0 +1,143 @@
+from typing import Annotated, Literal
+
+import pytest
+from annotated_types import Ge
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jari.attention.module import Attention
+from jari.encodings.base import registry as encodings
+from jari.encodings.compose import build, canonical, parts_of
+from jari.errors import UserError
+from jari.registry import Registry, names_a_file, options_of
+
+FILE = '''
+class Mine:
+    """One option."""
+
+    def __init__(self, place, *, k: int = 3):
+        self.place, self.k = place, k
+
+
+class Other:
+    pass
+'''
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def a_float(lowest, highest):
+    return st.floats(lowest, highest, exclude_min=True, allow_nan=False)
+
+
+@given(base=a_float(1, 1e9), fraction=a_float(0, 1), pairing=st.sampled_from(["half", "interleaved"]))
+def test_the_spec_of_rotary_goes_round(base, fraction, pairing):
+    text = f"rotary:base={base!r},fraction={fraction!r},pairing={pairing}"
+    spec = encodings.spec(text)
+    assert spec.options == {"base": base, "fraction": fraction, "pairing": pairing}
+    again = encodings.spec(str(spec))
+    assert {**defaults("rotary"), **again.options} == spec.options
+    assert str(again) == str(spec)
+
+
+@given(clip=st.integers(0, 10**6), keys=st.booleans(), values=st.booleans())
+def test_the_spec_of_shaw_goes_round(clip, keys, values):
+    spec = encodings.spec(f"shaw:values={values},clip={clip},keys={keys}")
+    again = encodings.spec(str(spec))
+    assert {**defaults("shaw"), **again.options} == {**defaults("shaw"), "clip": clip, "keys": keys, "values": values}
+    assert str(again) == str(spec)
+
+
+def defaults(name):
+    return {option.name: option.default for option in options_of(encodings.spec(name).target).values()}
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("rotary:base=10000", "rotary"),
+        (" rotary: base = 1e+4 ", "rotary"),
+        ("sinusoidal + alibi", "sinusoidal+alibi"),
+        ("rotary:pairing=interleaved,base=500", "rotary:base=500,pairing=interleaved"),
+        ("shaw:values=False", "shaw:values=false"),
+        ("sinusoidal+rotary:base=5e+5+alibi", "sinusoidal+rotary:base=500000+alibi"),
+    ],
+)
+def test_the_canonical_text_leaves_defaults_out(typed, text):
+    assert canonical(typed) == text
+
+
+def test_a_plus_splits_specs_but_no_number():
+    assert parts_of("rotary:base=1e+4 + t5+./mine.py:Mine:k=2") == ["rotary:base=1e+4", "t5", "./mine.py:Mine:k=2"]
+
+
+def test_all_encodings_of_the_package_are_found():
+    assert {"none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi"} <= set(encodings.names())
+
+
+def test_options_are_the_keyword_only_parameters():
+    class Thing:
+        def __init__(self, place, *, size: Annotated[int, Ge(1)] = 2, kind: Literal["a", "b"] = "a"):
+            pass
+
+    assert {name: option.default for name, option in options_of(Thing).items()} == {"size": 2, "kind": "a"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("rotery", r"^unknown encoding 'rotery'; did you mean 'rotary'\? Known: alibi, "),
+        ("rotary:bse=3", r"^rotary has no option 'bse'; did you mean 'base'\? Options: base, fraction, pairing$"),
+        ("none:zzz=3", r"^none has no option 'zzz'; Options: none$"),
+        ("rotary:base=fast", r"^rotary: base: .*valid number.*; got 'fast' \(default 10000.0\)$"),
+        ("rotary:fraction=1.5", r"^rotary: fraction: .*less than or equal to 1; got '1.5' \(default 1.0\)$"),
+        ("rotary:pairing=whole", r"^rotary: pairing: .*'half' or 'interleaved'; got 'whole' \(default 'half'\)$"),
+        ("rotary:base", r"^rotary: expected key=value, got 'base'; write rotary:key=value,key=value$"),
+        ("rotary:base=2,base=3", r"^rotary: option 'base' is given twice; give it once$"),
+        ("nowhere.py:Mine", r"^no file nowhere.py to take the encoding from; write the path as seen from /"),
+    ],
+)
+def test_a_mistake_in_a_spec_is_told(typed, told):
+    with pytest.raises(UserError, match=told):
+        encodings.spec(typed)
+
+
+def test_a_class_in_a_file_of_the_users(mine):
+    spec = encodings.spec(f"{mine}:Mine:k=5")
+    assert (spec.build("here").place, spec.build("here").k) == ("here", 5)
+    assert str(spec) == f"{mine}:Mine:k=5"
+    assert encodings.spec(f"{mine}:Mine").target is spec.target, "the file is run once"
+    assert names_a_file(str(spec))
+    assert not names_a_file("rotary:base=2")
+
+
+def test_a_class_that_the_file_has_not(mine):
+    with pytest.raises(UserError, match=r"unknown class in .*mine.py 'Mein'; did you mean 'Mine'\? Known: Mine, Other"):
+        encodings.spec(f"{mine}:Mein")
+
+
+def test_a_class_that_is_no_encoding_is_refused(mine):
+    with pytest.raises(UserError, match=r"mine.py:Mine is no encoding: write a subclass of jari.Encoding"):
+        build(f"{mine}:Mine", Attention(8, 2).site)
+
+
+def test_a_file_that_fails_is_not_remembered_as_loaded(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("raise OSError('no luck')")
+    with pytest.raises(OSError, match="no luck"):
+        encodings.spec(f"{path}:Mine")
+    path.write_text(FILE)
+    assert encodings.spec(f"{path}:Mine").name == f"{path}:Mine"
+
+
+def test_a_name_belongs_to_one_class():
+    registry = Registry("colour", "jari.encodings")
+    first = registry.register("red")(type("Red", (), {}))
+    assert registry.register("red")(first) is first
+    with pytest.raises(ValueError, match=r"colour 'red' is .*Red already"):
+        registry.register("red")(type("Crimson", (), {}))

@@ -1,0 +1,474 @@
+"""The faults that positional encodings have had elsewhere, one test each, far from position 0, where most of them look
+right. The numbers are those of the list the project was designed against; where a fault has a well-known wrong variant
+the test shows that it would have caught it.
+
+Numbers without a test here, and why:
+
+18  the shift of Transformer-XL needs Transformer-XL
+24  dynamic NTK needs a base that changes with the length; ours never does
+25  the temperature of YaRN needs YaRN
+30  resizing a table of patches, 31 DETR's learned rows: both need tables over pictures
+32  xPos on encoders needs xPos; `causal_only` is what would refuse it (test_attention.py)
+"""
+
+import math
+
+import pytest
+import torch
+from oracles.formulas import alibi_slopes, t5_bucket
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from jari.attention import call as definition
+from jari.attention.call import AttentionCall
+from jari.attention.geometry import place, place_layers
+from jari.attention.kernels import attend
+from jari.attention.module import Attention, site_of
+from jari.decoding import greedy
+from jari.encodings import compose
+from jari.encodings.alibi import slopes
+from jari.errors import UserError
+from jari.init import initialise
+from jari.inspect.capture import record
+from jari.masks import Mask
+from jari.models.encoder_decoder import EncoderDecoder
+from jari.positions import Positions, Tokens
+
+WIDTH, HEADS, HEAD_WIDTH = 16, 2, 8
+FAR = 300
+EVERY = ["none", "sinusoidal", "learned", "rotary", "rotary:pairing=interleaved,fraction=0.5", "shaw:clip=2", "t5", "alibi"]
+INSIDE = [spec for spec in EVERY if spec not in ("sinusoidal", "learned")]
+every_encoding = pytest.mark.parametrize("spec", EVERY)
+
+
+def encoding_of(spec, *, width=WIDTH, heads=HEADS, **where):
+    return compose.build(spec, site_of(width, heads, **where))
+
+
+def model_of(spec, **options):
+    model = EncoderDecoder(12, 12, width=WIDTH, heads=HEADS, encoding=spec, **options)
+    initialise(model, seed=3)
+    return model.eval()
+
+
+def ids(batch, length):
+    return torch.randint(3, 12, (batch, length))
+
+
+def far(length, start=FAR):
+    return Positions.sequence(length, start)
+
+
+@torch.no_grad()
+def permute_rows(attention, order):
+    """Reorder the rows of the query and key projections within each head."""
+    for projection in (attention.query, attention.key):
+        for parameter in (projection.weight, projection.bias):
+            parameter.copy_(parameter.unflatten(0, (HEADS, HEAD_WIDTH))[:, order].flatten(0, 1))
+
+
+FROM_HALF_TO_INTERLEAVED = torch.arange(HEAD_WIDTH).view(2, -1).t().flatten()  # 0 4 1 5 2 6 3 7
+
+
+def test_trap_01_pairings_agree_once_the_rows_are_permuted():
+    half, interleaved = (Attention(WIDTH, HEADS, encoding=f"rotary:pairing={p}") for p in ("half", "interleaved"))
+    interleaved.load_state_dict(half.state_dict())
+    x_BLD = torch.randn(2, 6, WIDTH)
+    wanted = half(x_BLD, positions=far(6))
+    assert not torch.allclose(interleaved(x_BLD, positions=far(6)), wanted, atol=1e-4), "the layouts are not told apart"
+    permute_rows(interleaved, FROM_HALF_TO_INTERLEAVED)
+    torch.testing.assert_close(interleaved(x_BLD, positions=far(6)), wanted)
+
+
+def test_trap_02_only_a_rotated_layer_shows_a_wrong_permutation_of_rows():
+    x_BLD = torch.randn(2, 6, WIDTH)
+    change = {}
+    for spec in ("none", "rotary"):
+        attention = Attention(WIDTH, HEADS, encoding=spec)
+        before = attention(x_BLD, positions=far(6))
+        permute_rows(attention, FROM_HALF_TO_INTERLEAVED)
+        change[spec] = (attention(x_BLD, positions=far(6)) - before).abs().max().item()
+    assert change["none"] < 1e-6
+    assert change["rotary"] > 1e-3
+
+
+def test_trap_03_angles_do_not_follow_the_dtype_of_the_model():
+    encoding, wave = encoding_of("rotary", width=128), encoding_of("sinusoidal")
+    precise, precise_wave = encoding.rotation(far(2, 4096)), wave.embed(torch.zeros(1, 2, WIDTH), far(2, 4096))
+    for dtype in (torch.bfloat16, torch.float16):
+        torch.testing.assert_close(encoding.to(dtype).rotation(far(2, 4096)), precise, rtol=0, atol=0)
+        rounded = wave.to(dtype).embed(torch.zeros(1, 2, WIDTH, dtype=dtype), far(2, 4096))
+        assert torch.equal(rounded, precise_wave.to(dtype))
+
+    exact = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
+    assert (4096 * (exact.to(torch.bfloat16).double() - exact)).abs().max() > 1.5, "radians a cast table would be off by"
+
+
+def test_trap_04_positions_in_half_precision_are_refused():
+    assert torch.arange(2048, dtype=torch.bfloat16).unique().numel() < 1000
+    with pytest.raises(UserError, match="positions must be int64, float32 or float64, got torch.bfloat16; half precision"):
+        Positions(torch.arange(300, dtype=torch.bfloat16).unsqueeze(-1), torch.arange(300))
+    assert Positions.sequence(3).coordinates.dtype == torch.int64
+    assert Positions.from_mask(torch.ones(2, 3, dtype=torch.bool)).coordinates.dtype == torch.int64
+
+
+@every_encoding
+def test_trap_05_a_model_built_on_the_meta_device_has_nothing_but_parameters_to_load(spec):
+    model = model_of(spec)
+    with torch.device("meta"):
+        empty = EncoderDecoder(12, 12, width=WIDTH, heads=HEADS, encoding=spec)
+    loaded = empty.to_empty(device="cpu")
+    loaded.load_state_dict(model.state_dict())
+    assert not list(loaded.buffers())
+    source, target = ids(2, 7), ids(2, 5)
+    assert torch.equal(loaded.eval()(source, target), model(source, target))
+
+
+def test_trap_05_the_first_frequency_is_1():
+    cosine, _ = encoding_of("rotary").rotation(far(1))
+    assert cosine[0, 0, 0, 0].item() == pytest.approx(math.cos(FAR), abs=1e-6)
+
+
+@every_encoding
+def test_trap_06_left_padding_changes_no_real_token(spec):
+    model, real = model_of(spec), ids(1, 6)
+    alone = model.start(Tokens.of(real, "source")).x
+    keep = torch.tensor([[False] * 4 + [True] * 6])
+    padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), real), 1)
+    in_batch = model.start(Tokens(padded, Positions.from_mask(keep, frame="source"), keep)).x[:, 4:]
+    torch.testing.assert_close(in_batch, alone)
+
+    counted_from_the_padding = model.start(Tokens(padded, Positions.sequence(10, frame="source"), keep)).x[:, 4:]
+    absolute = spec in ("sinusoidal", "learned")
+    assert torch.allclose(counted_from_the_padding, alone, atol=1e-4) is not absolute
+
+
+@pytest.mark.parametrize("spec", ["sinusoidal", "learned", "rotary"])
+def test_trap_07_the_same_length_at_two_offsets_is_not_the_same(spec):
+    encoding = encoding_of(spec)
+
+    def applied(start):
+        x = torch.ones(1, HEADS, 5, HEAD_WIDTH)
+        if spec == "rotary":
+            return encoding.rotate(x, encoding.rotation(far(5, start)))
+        return encoding.embed(torch.ones(1, 5, WIDTH), far(5, start))
+
+    first = applied(FAR)
+    assert not torch.allclose(applied(FAR + 50), first, atol=1e-2)
+    assert torch.equal(applied(FAR), first)
+
+
+@every_encoding
+def test_trap_08_stepwise_decoding_with_a_cache_equals_the_full_forward(spec):
+    model, source, target = model_of(spec), ids(2, 7), ids(2, 9)
+    state = model.start(Tokens.of(source, "source"))
+    wanted = model.step(state, target, Positions.sequence(9, FAR, frame="target"), None)
+    cache = model.new_cache()
+    steps = [model.step(state, target[:, i : i + 1], Positions.sequence(1, FAR + i, frame="target"), cache) for i in range(9)]
+    torch.testing.assert_close(torch.cat(steps, 1), wanted)
+
+
+@pytest.mark.parametrize("spec", ["alibi", "t5"])
+def test_trap_09_a_shorter_step_after_a_longer_call_takes_its_own_row(spec):
+    encoding = encoding_of(spec, causal=True)
+    whole_HQK = encoding.bias(far(9), far(9))
+    last_HQK = encoding.bias(far(1, FAR + 6), far(7))
+    assert torch.equal(last_HQK, whole_HQK[:, 6:7, :7])
+    assert not torch.equal(last_HQK, whole_HQK[:, :1, :7]), "the first row would have done"
+
+
+@pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
+@pytest.mark.parametrize("spec", ["alibi", "t5"])
+def test_trap_10_the_bias_is_there_in_evaluation_as_in_training(spec, kernel):
+    attention = Attention(WIDTH, HEADS, encoding=spec, kernel=kernel)
+    without = Attention(WIDTH, HEADS, encoding="none", kernel=kernel)
+    without.load_state_dict(attention.state_dict(), strict=False)
+    x_BLD = torch.randn(2, 6, WIDTH)
+    training = attention.train()(x_BLD)
+    with torch.no_grad():
+        torch.testing.assert_close(attention.eval()(x_BLD), training)
+        assert not torch.allclose(attention(x_BLD), without.eval()(x_BLD), atol=1e-3)
+
+
+def test_trap_11_alibi_without_a_causal_mask_is_symmetric():
+    bias_HQK = encoding_of("alibi").bias(far(6), far(6))
+    assert torch.equal(bias_HQK, bias_HQK.mT)
+    assert not bias_HQK.diagonal(dim1=-2, dim2=-1).any()
+    assert (bias_HQK[:, 0, 1:] < bias_HQK[:, 0, :-1]).all()
+    causal_shortcut = bias_HQK[:, -1:].expand_as(bias_HQK)  # one row of slope * key index for all queries
+    assert not torch.equal(causal_shortcut, causal_shortcut.mT)
+
+
+@pytest.mark.parametrize("heads", [6, 12, 40])
+def test_trap_12_slopes_of_head_counts_that_are_no_power_of_two(heads):
+    got = slopes(heads)
+    assert got == pytest.approx(alibi_slopes(heads))
+    assert got != sorted(got, reverse=True), "the authors' code is not monotone"
+    papers_formula = [2 ** (-8 * (h + 1) / heads) for h in range(heads)]
+    assert max(abs(a - b) for a, b in zip(got, papers_formula, strict=True)) > 0.05
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["both ways", "back only"])
+def test_trap_13_t5_buckets_of_every_distance(causal):
+    encoding = encoding_of("t5", causal=causal)
+    ahead = torch.arange(-256, 257)
+    wanted = torch.tensor([[t5_bucket(d, 32, 128, both_ways=not causal) for d in ahead.tolist()]])
+    assert torch.equal(encoding.bucket(ahead[None]), wanted)
+    assert not torch.equal(encoding.bucket(-ahead[None]), wanted), "the sign does not matter"
+    assert wanted.max() == 31
+
+
+@pytest.mark.parametrize(("buckets", "farthest", "causal"), [(32, 128, False), (64, 128, True), (128, 512, True)])
+def test_trap_14_the_logarithm_of_t5_is_not_taken_in_the_models_precision(buckets, farthest, causal):
+    away = torch.arange(1, 2 * farthest)
+    exact = torch.tensor([t5_bucket(-d, buckets, farthest, both_ways=not causal) for d in away.tolist()])
+    encoding = encoding_of(f"t5:buckets={buckets},distance={farthest}", causal=causal).to(torch.bfloat16)
+    assert torch.equal(encoding.bucket(-away[None])[0], exact)
+
+    one_way = buckets if causal else buckets // 2
+    half = one_way // 2
+    ratio = (away.to(torch.bfloat16) / half).log() / math.log(farthest / half)
+    in_bfloat16 = torch.where(away < half, away, (half + (ratio * half).long()).clamp_max(one_way - 1))
+    assert (in_bfloat16 != exact).sum() >= 2, "distances that bfloat16 puts into the wrong bucket"
+
+
+def test_trap_15_t5_is_not_in_cross_attention_unless_asked_for():
+    def biases(**options):
+        with record(model := model_of("t5", **options)) as tape:
+            model(ids(1, 5), ids(1, 4))
+        return {site: tape.recorded(site).call.geometry.bias is not None for site in tape.sites}
+
+    assert biases()["decoder.0.self"]
+    assert not biases()["decoder.0.cross"]
+    assert biases(cross_encoding="t5")["decoder.0.cross"]
+
+
+def test_trap_15_t5_refuses_more_buckets_than_distances():
+    with pytest.raises(UserError, match="expected at least 2 buckets each way and a distance above that, got buckets=64, "):
+        encoding_of("t5:buckets=64,distance=16")
+
+
+@pytest.mark.parametrize("spec", ["t5", "alibi"])
+def test_trap_15_the_bias_is_added_after_scaling(spec):
+    encoding = encoding_of(spec)
+    geometry = place(encoding, far(5), far(5))
+    q, k, v = torch.randn(3, 1, HEADS, 5, HEAD_WIDTH)
+    content = AttentionCall(q, k, v, place(encoding_of("none"), far(5), far(5)), scale=0.25)
+    added = definition.scores(AttentionCall(q, k, v, geometry, scale=0.25)) - definition.scores(content)
+    torch.testing.assert_close(added, geometry.bias, rtol=0, atol=1e-6)
+
+
+def test_trap_16_shaw_clips_and_never_runs_out_of_its_table():
+    encoding = encoding_of("shaw:clip=3")
+    assert encoding.key_table.shape == (7, HEAD_WIDTH)
+    row_QK = encoding.relation(far(20), far(20))
+    assert row_QK.min() == 0
+    assert row_QK.max() == 6
+    assert row_QK[0, 3] == row_QK[0, 4] != row_QK[0, 2], "distances k and k + 1 are one"
+    assert row_QK[9, 6] == row_QK[9, 5] != row_QK[9, 7]
+
+
+@torch.no_grad()
+def test_trap_17_a_key_ahead_is_not_a_key_behind():
+    """Each encoding is told to like the next token best; with the sign turned the previous one would win."""
+    shaw, t5 = encoding_of("shaw:clip=2,values=false"), encoding_of("t5")
+    shaw.key_table.zero_()[2 + 1] = 1.0
+    t5.table.zero_()[t5_bucket(1, 32, 128, both_ways=True)] = 8.0
+    q = torch.ones(1, HEADS, 6, HEAD_WIDTH)
+    for encoding in (shaw, t5):
+        weights = definition.weights(AttentionCall(q, torch.zeros_like(q), q, place(encoding, far(6), far(6)), scale=1.0))
+        assert weights[0, 0, :5].argmax(-1).tolist() == [1, 2, 3, 4, 5]
+
+
+def test_trap_19_the_learned_table_ends_with_an_error_that_names_the_position():
+    encoding, x = encoding_of("learned:positions=310"), torch.zeros(1, 10, WIDTH)
+    assert torch.equal(encoding.embed(x, far(10))[0], encoding.table[300:310])
+    with pytest.raises(UserError, match="learned knows the positions 0 to 309, got 310; use learned:positions=311"):
+        encoding.embed(x, far(10, 301))
+    with pytest.raises(UserError, match="learned knows the positions 0 to 309, got -1"):
+        encoding.embed(x, far(10, -1))
+
+
+def test_trap_19_the_first_position_is_row_0():
+    encoding = encoding_of("learned")
+    keep = torch.tensor([[False, False, True, True]])
+    rows = encoding.embed(torch.zeros(1, 4, WIDTH), Positions.from_mask(keep))
+    assert torch.equal(rows[0, 2:], encoding.table[:2])
+
+
+@pytest.mark.parametrize(
+    ("layout", "width", "wanted"),
+    [
+        # sines and cosines of 100 * 10000^(-2i/4) = 100 and 1, and of 100 * 10000^(-i/1) = 100 and 0.01
+        ("interleaved", 4, [math.sin(100), math.cos(100), math.sin(1), math.cos(1)]),
+        ("concatenated", 4, [math.sin(100), math.sin(1), math.cos(100), math.cos(1)]),
+        ("tensor2tensor", 4, [math.sin(100), math.sin(0.01), math.cos(100), math.cos(0.01)]),
+        ("interleaved", 3, [math.sin(100), math.cos(100), math.sin(100 / 10000 ** (2 / 3))]),
+        ("concatenated", 3, [math.sin(100), math.sin(100 / 10000 ** (2 / 3)), math.cos(100)]),
+        ("tensor2tensor", 5, [math.sin(100), math.sin(0.01), math.cos(100), math.cos(0.01), 0.0]),
+    ],
+)
+def test_trap_20_the_three_layouts_of_sinusoids(layout, width, wanted):
+    encoding = encoding_of(f"sinusoidal:layout={layout}", width=width, heads=1)
+    assert encoding.embed(torch.zeros(1, 1, width), far(1, 100)).flatten().tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+@every_encoding
+def test_trap_21_a_sample_does_not_depend_on_its_place_in_the_batch(spec):
+    model, source, target = model_of(spec), ids(3, 7), ids(3, 5)
+    torch.testing.assert_close(model(source.flip(0), target.flip(0)), model(source, target).flip(0))
+
+
+@pytest.mark.parametrize("spec", ["sinusoidal", "learned"])
+def test_trap_21_positions_lie_along_the_length(spec):
+    added = encoding_of(spec).embed(torch.zeros(3, 5, WIDTH), far(5))
+    assert torch.equal(added[0], added[2])
+    assert not torch.allclose(added[:, 0], added[:, 4])
+
+
+@every_encoding
+def test_trap_22_token_embeddings_are_scaled_to_1_whatever_the_encoding(spec):
+    seen = ids(20, 50)
+    tokens = model_of(spec).source_embedding(seen)
+    assert tokens.square().mean().sqrt().item() == pytest.approx(1.0, rel=0.1)
+    assert torch.equal(tokens, model_of("none").source_embedding(seen))
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_trap_23_partial_rotary_leaves_the_rest_and_counts_only_what_it_turns(pairing):
+    partial = encoding_of(f"rotary:fraction=0.5,pairing={pairing}", width=32)
+    whole = encoding_of(f"rotary:pairing={pairing}", width=16)  # a head as wide as the part that turns
+    x = torch.randn(1, HEADS, 4, 16)
+    turned = partial.rotate(x, partial.rotation(far(4)))
+    assert torch.equal(turned[..., 8:], x[..., 8:])
+    torch.testing.assert_close(turned[..., :8], whole.rotate(x[..., :8], whole.rotation(far(4))))
+
+
+def test_trap_26_every_layer_is_rotated_and_the_model_says_so():
+    model = model_of("rotary", encoder_layers=3)
+    assert "base=10000.0, fraction=1.0, pairing=half" in repr(model.encoder)
+    geometries = place_layers(model.encoder.encoding, far(4), far(4))
+    assert [g.q_rotation is not None for g in geometries] == [True] * 3
+
+
+def test_trap_27_rotary_in_cross_attention_turns_queries_and_keys():
+    assert not model_of("rotary").decoder.cross_encoding.of_layer[0].hooks, "none unless asked for"
+    attention = Attention(WIDTH, HEADS, encoding="rotary", cross=True)
+    x, source = torch.randn(2, 4, WIDTH), torch.randn(2, 6, WIDTH)
+
+    def at(q_start, k_start):
+        return attention(x, source, positions=far(4, q_start), source_positions=far(6, k_start))
+
+    torch.testing.assert_close(at(FAR + 9, FAR + 9), at(FAR, FAR), rtol=0, atol=1e-5)
+    assert not torch.allclose(at(FAR + 9, FAR), at(FAR, FAR), atol=1e-3), "the queries' positions do nothing"
+    assert not torch.allclose(at(FAR, FAR + 9), at(FAR, FAR), atol=1e-3), "the keys' positions do nothing"
+
+
+def test_trap_28_rotation_goes_along_the_length_not_the_heads():
+    encoding = encoding_of("rotary", width=24, heads=3)
+    turned = encoding.rotate(torch.ones(2, 3, 5, 8), encoding.rotation(far(5)))
+    assert torch.equal(turned[:, 0], turned[:, 2])
+    assert not torch.allclose(turned[:, :, 0], turned[:, :, 4])
+
+
+def placeless_first(length):
+    """A class token without a place before tokens at far positions."""
+    none = torch.tensor([True] + [False] * (length - 1))
+    return Positions(far(length).coordinates, torch.arange(length), placeless=none)
+
+
+def test_trap_29_a_token_without_a_place_is_neither_moved_nor_turned():
+    pos, zeros, ones = placeless_first(5), torch.zeros(1, 5, WIDTH), torch.ones(1, HEADS, 5, HEAD_WIDTH)
+    for spec in ("sinusoidal", "learned"):
+        added = encoding_of(spec).embed(zeros, pos)[0]
+        assert not added[0].any()
+        assert added[1:].any(-1).all()
+    for pairing in ("half", "interleaved"):
+        rotary = encoding_of(f"rotary:pairing={pairing}")
+        turned = rotary.rotate(ones, rotary.rotation(pos))
+        assert torch.equal(turned[:, :, 0], ones[:, :, 0])
+        assert not torch.allclose(turned[:, :, 1], ones[:, :, 1])
+
+
+def test_trap_29_a_token_without_a_place_is_at_no_distance():
+    pos = placeless_first(5)
+    bias_HQK = encoding_of("alibi").bias(pos, pos)
+    assert not bias_HQK[:, 0].any()
+    assert not bias_HQK[:, :, 0].any()
+    assert bias_HQK[:, 1, 3].all()
+    row_QK = encoding_of("shaw:clip=2").relation(pos, pos)
+    assert row_QK[0].tolist() == [2] * 5
+    assert row_QK[1].tolist() == [2, 2, 3, 4, 4]
+
+
+@pytest.mark.parametrize("spec", [spec for spec in EVERY if spec != "none"])
+def test_trap_29_a_grid_is_refused_by_an_encoding_of_one_coordinate(spec):
+    grid, encoding = Positions.grid(2, 3), encoding_of(spec)
+    refused = pytest.raises(UserError, match=r"one coordinate expected, got \('row', 'column'\); choose an encoding for 2 axes")
+    with refused:
+        encoding.embed(torch.zeros(1, 6, WIDTH), grid) if "embed" in encoding.hooks else place(encoding, grid, grid)
+
+
+@pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
+def test_trap_33_one_query_at_the_end_sees_every_key(kernel):
+    q, k = torch.randn(1, HEADS, 1, HEAD_WIDTH), torch.randn(1, HEADS, 6, HEAD_WIDTH)
+    geometry = place(encoding_of("none"), far(1, FAR + 5), far(6), Mask(causal=True))
+    got = attend(AttentionCall(q, k, k, geometry, scale=0.3), kernel)
+    torch.testing.assert_close(got, functional.scaled_dot_product_attention(q, k, k, scale=0.3))
+    aligned_top_left = functional.scaled_dot_product_attention(q, k, k, is_causal=True, scale=0.3)
+    assert torch.equal(aligned_top_left, k[:, :, :1]), "torch's own flag lets it see the first key alone"
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], ids=["math", "flash"])
+def test_trap_34_a_mask_beside_the_causal_rule_reaches_the_fused_kernel(backend):
+    q = torch.randn(2, HEADS, 5, HEAD_WIDTH)
+    keys = torch.tensor([[True] * 5, [True, False, True, True, True]])
+
+    def call(**rules):
+        return AttentionCall(q, q, q, place(encoding_of("none"), far(5), far(5), Mask(keys=keys, **rules)), scale=0.3)
+
+    with sdpa_kernel(backend):
+        torch.testing.assert_close(attend(call(causal=True), "fused"), definition.output(call(causal=True)))
+        assert not torch.allclose(attend(call(), "fused"), definition.output(call(causal=True)), atol=1e-3)
+    with sdpa_kernel(SDPBackend.MATH), pytest.raises(RuntimeError, match="is_causal"):
+        functional.scaled_dot_product_attention(q, q, q, keys[:, None, None], is_causal=True)
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
+def test_trap_35_every_generated_token_gets_the_next_position(cached):
+    model, seen = model_of("rotary"), []
+    step = model.step
+
+    def spy(state, ids, positions, cache):
+        seen.append((positions.frame, positions.index().tolist(), positions.order.tolist()))
+        return step(state, ids, positions, cache)
+
+    model.step = spy
+    greedy(model, Tokens.of(ids(2, 7), "source"), first=1, end=-1, padding=0, longest=4, cached=cached)
+    rows = [[i] if cached else list(range(i + 1)) for i in range(4)]
+    assert seen == [("target", row, row) for row in rows]
+
+
+def test_trap_36_values_are_not_rotated():
+    """Rotated values make the output depend on where the sequence starts."""
+    attention, x = Attention(WIDTH, HEADS, encoding="rotary"), torch.randn(2, 6, WIDTH)
+
+    def at(start, values_too):
+        with record(attention) as tape:
+            output = attention(x, positions=far(6, start))
+        call = tape.recorded("attention").call
+        if not values_too:
+            return output
+        encoding = call.geometry.encoding
+        return definition.weights(call) @ encoding.rotate(call.v, call.geometry.q_rotation)
+
+    torch.testing.assert_close(at(FAR + 7, False), at(FAR, False), rtol=0, atol=1e-5)
+    assert not torch.allclose(at(FAR + 7, True), at(FAR, True), atol=1e-3)
+
+
+@every_encoding
+def test_trap_37_every_parameter_gets_a_gradient(spec):
+    model = model_of(spec)
+    model(ids(2, 7), ids(2, 5)).square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    assert any("encoding" in name for name, _ in model.named_parameters()) == (spec.split(":")[0] in ("learned", "shaw", "t5"))
