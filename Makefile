@@ -20,7 +20,7 @@ setup: .venv/installed
 	@touch $@
 
 demo: setup
-	$(BIN)/jari compare arithmetic --encodings none,sinusoidal,rotary --out runs/demo --set training.examples=600000
+	$(BIN)/jari compare arithmetic --encodings none,sinusoidal,rotary --out runs/demo --set training.examples=500000
 
 test: .venv/developed
 	$(BIN)/python -m pytest -m "not long"

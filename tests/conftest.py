@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import jaxtyping
 import pytest
 
@@ -16,6 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch  # noqa: E402 - after the hook
 
 torch.set_num_threads(1)
+
+# The same examples in every run, and no time limit that a busy machine could break.
+hypothesis.settings.register_profile("jari", derandomize=True, deadline=None, database=None, max_examples=50)
+hypothesis.settings.load_profile("jari")
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,9 @@ def test_training_knows_models_by_their_interface_only(path: Path) -> None:
     assert not {name for name in imports(path) if name.startswith("jari.models.")} - {"jari.models.base"}
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if room(p) != "encodings"], ids=lambda p: str(p.relative_to(SOURCE)))
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if room(p) != "encodings"], ids=lambda p: str(p.relative_to(SOURCE))
+)
 def test_no_encoding_is_named_outside_its_folder(path: Path) -> None:
     """A name may be the default of a parameter, and nothing else that runs: no branch can depend on it."""
     tree = ast.parse(path.read_text())

@@ -26,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code."""
     try:
         options = _parser().parse_args(arguments)
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()  # here, where a reader that has gone away is no fault
+        return code
     except UserError as error:
         print(f"jari: {error}", file=sys.stderr)
         return 2
@@ -66,13 +68,13 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("data", help="write a task's examples to a file")
     _task(command)
-    command.add_argument("--out", required=True, help="the file to write")
+    command.add_argument("--out", metavar="FILE", help="the file to write")
     command.set_defaults(run=_data)
 
     command = commands.add_parser("train", help="train a model into a folder, or go on with it")
     _task(command)
     command.add_argument("--encoding", metavar="SPEC", help="how the model knows order, such as rotary:base=500")
-    command.add_argument("--out", required=True, metavar="RUN", help="the folder of the run")
+    command.add_argument("--out", metavar="RUN", help="the folder of the run")
     command.add_argument("--seed", type=int, default=1, help="decides initial values, data order and dropout (1)")
     _precision(command)
     _threads(command)
@@ -92,9 +94,9 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("compare", help="train the same model under several encodings, and compare")
     _task(command)
-    command.add_argument("--encodings", required=True, metavar="SPEC,SPEC,...", help="such as none,sinusoidal,rotary")
+    command.add_argument("--encodings", metavar="SPEC,SPEC,...", help="such as none,sinusoidal,rotary")
     command.add_argument("--seeds", type=int, default=1, help="how many seeds for each, paired (1)")
-    command.add_argument("--out", required=True, metavar="FOLDER", help="where runs, table.json and report.html go")
+    command.add_argument("--out", metavar="FOLDER", help="where runs, table.json and report.html go")
     command.add_argument("--jobs", type=int, help="trials at once, one thread each (as many as keep all cores busy)")
     _precision(command)
     _json(command)
@@ -157,7 +159,7 @@ def _json(command: argparse.ArgumentParser, what: str = "one JSON object on stan
     command.add_argument("--json", action="store_true", help=what)
 
 
-# The commands ----------------------------------------------------------------------------------------------------------
+# The commands --------------------------------------------------------------------------------------------------------
 
 
 def _data(options: argparse.Namespace) -> int:
@@ -165,6 +167,7 @@ def _data(options: argparse.Namespace) -> int:
 
     if _listed(options):
         return 0
+    _needed(options, "out")
     count = verbs.data(options.task, options.out, _settings(options.settings))
     print(f"{count:,} lines in {options.out}")
     return 0
@@ -176,6 +179,7 @@ def _train(options: argparse.Namespace) -> int:
 
     if _listed(options):
         return 0
+    _needed(options, "out")
     name = Path(options.out).name
     with TrainingProgress() as progress:
         result = verbs.train(
@@ -226,6 +230,7 @@ def _compare(options: argparse.Namespace) -> int:
 
     if _listed(options):
         return 0
+    _needed(options, "encodings", "out")
     table = verbs.compare(
         options.task,
         options.out,
@@ -272,7 +277,7 @@ def _laws(options: argparse.Namespace) -> int:
     return 2 if counts["broken"] else 0
 
 
-# Reading and showing ---------------------------------------------------------------------------------------------------
+# Reading and showing -------------------------------------------------------------------------------------------------
 
 
 def _settings(pairs: Iterable[str]) -> dict[str, str]:
@@ -296,6 +301,13 @@ def _listed(options: argparse.Namespace) -> bool:
     return True
 
 
+def _needed(options: argparse.Namespace, *names: str) -> None:
+    """Refuse a command without these: argparse cannot, as `--set help` does without them."""
+    missing = [f"--{name}" for name in names if getattr(options, name) is None]
+    if missing:
+        raise UserError(f"{' and '.join(missing)} missing; `jari {options.command} --help` shows what there is")
+
+
 def _specs(text: str) -> list[str]:
     """`none,rotary:base=500,fraction=0.5` names two encodings: a piece `key=value` belongs to the one before it."""
     specs: list[str] = []
@@ -317,6 +329,7 @@ def _at_least_one(name: str, number: int | None) -> int | None:
 
 def _lines(stream: IO[bytes]) -> Iterator[str | UserError]:
     """The lines of a stream, each at most LONGEST_LINE bytes of UTF-8; for any other a UserError in its place."""
+    encoding = "utf-8-sig"  # a byte order mark may stand before the first line
     while line := stream.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             length = len(line)
@@ -325,9 +338,10 @@ def _lines(stream: IO[bytes]) -> Iterator[str | UserError]:
             yield UserError(f"{length:,} bytes are too many for a line; at most {LONGEST_LINE:,}")
             continue
         try:
-            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            yield line.decode(encoding).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             yield UserError(f"byte {error.start + 1} is no UTF-8; save the file as UTF-8")
+        encoding = "utf-8"
 
 
 def _show(options: argparse.Namespace, value: Any, text: str) -> None:
@@ -368,9 +382,8 @@ def _table_text(table: dict[str, Any], out: Path) -> str:
         )
     if table["ceiling"]:
         per_group = "".join(f"{table['ceiling'][group]:9.2%}" for group in groups)
-        lines.append(
-            f"{'ceiling':<{width}}     {table['ceiling']['all']:8.3%}   {'':17} {per_group}   of any model without positions"
-        )
+        ceiling = f"{table['ceiling']['all']:8.3%}"
+        lines.append(f"{'ceiling':<{width}}     {ceiling}   {'':17} {per_group}   of any model without positions")
     lines.append("")
     for row in table["differences"]:
         ends = "" if row["low"] is None else f" ({row['low']:+.2%} to {row['high']:+.2%})"

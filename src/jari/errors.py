@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A mistake that the person at the keyboard can mend. The command line prints it without a traceback and exits 2."""
+    """A mistake that the person at the keyboard can mend. The command line prints it alone and exits 2."""
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

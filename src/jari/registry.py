@@ -35,9 +35,10 @@ class Option:
 
     def read(self, owner: str, value: Any) -> Any:
         """`value`, which may be the text of a command line, as the annotation wants it. Raises UserError."""
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-        adapter = TypeAdapter(self.annotation)
+        # JSON, in which a run is kept, has no word for infinity.
+        adapter = TypeAdapter(self.annotation, config=ConfigDict(allow_inf_nan=False))
         try:
             return adapter.validate_strings(value) if isinstance(value, str) else adapter.validate_python(value)
         except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,7 +78,8 @@ def data(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) 
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error}") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
     return count
 
 

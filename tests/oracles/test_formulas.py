@@ -5,7 +5,6 @@ import math
 import numpy
 import pytest
 import torch
-from oracles.formulas import ORACLES, alibi_slopes, array, rotary_turn, shaw_label_score, shaw_label_value, t5_bucket
 
 from jari.attention.geometry import place
 from jari.attention.module import Attention
@@ -14,6 +13,7 @@ from jari.encodings.alibi import slopes
 from jari.encodings.sinusoidal import sinusoids
 from jari.masks import Mask
 from jari.positions import Positions
+from oracles.formulas import ORACLES, alibi_slopes, array, rotary_turn, shaw_label_score, shaw_label_value, t5_bucket
 
 WIDTH, HEADS = 12, 3
 FAR = 900
@@ -37,7 +37,12 @@ PAIR_SPECS = [
     "t5:buckets=8,distance=10",
     "alibi",
 ]
-SUMS = ["sinusoidal+rotary+alibi", "learned:positions=1000+shaw:clip=2", "t5:buckets=8,distance=10+alibi", "rotary+shaw:clip=2"]
+SUMS = [
+    "sinusoidal+rotary+alibi",
+    "learned:positions=1000+shaw:clip=2",
+    "t5:buckets=8,distance=10+alibi",
+    "rotary+shaw:clip=2",
+]
 
 
 def loops(attention, encoding, names, x_BQD, y_BKD, q_pos, k_pos, allowed_QK):
@@ -126,7 +131,10 @@ def test_shaw_takes_the_labels_of_a_graph():
     labels = torch.tensor([[0, 1, 2, 3, 1], [3, 0, 1, 2, 2], [2, 2, 0, 1, 3], [1, 3, 3, 0, 2], [0, 2, 1, 3, 0]])
     x_1LD = torch.randn(1, 3, WIDTH, dtype=torch.float64)
     got = attention(x_1LD, positions=Positions.graph(labels).slice(2, 5))
-    encoding, (q, k, v) = attention.encoding, (array(p(x_1LD))[0] for p in (attention.query, attention.key, attention.value))
+    encoding, (q, k, v) = (
+        attention.encoding,
+        (array(p(x_1LD))[0] for p in (attention.query, attention.key, attention.value)),
+    )
     rows = []
     for i in range(3):
         heads = []

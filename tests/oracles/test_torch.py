@@ -18,7 +18,10 @@ PADDED = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]], dtype=torch.bool)  # t
 @torch.no_grad()
 def copy_attention(ours: Attention, theirs: nn.MultiheadAttention) -> None:
     for weight, bias, own in zip(
-        theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.normal_().chunk(3), (ours.query, ours.key, ours.value), strict=True
+        theirs.in_proj_weight.chunk(3),
+        theirs.in_proj_bias.normal_().chunk(3),
+        (ours.query, ours.key, ours.value),
+        strict=True,
     ):
         own.weight.copy_(weight)
         own.bias.copy_(bias)
@@ -94,7 +97,8 @@ def test_decoder_layer(norm):
     copy_attention(ours.cross_attention, theirs.multihead_attn)
     copy_feed_forward(ours, theirs)
     copy_norms(
-        (ours.self_residual, ours.cross_residual, ours.feed_forward_residual), (theirs.norm1, theirs.norm2, theirs.norm3)
+        (ours.self_residual, ours.cross_residual, ours.feed_forward_residual),
+        (theirs.norm1, theirs.norm2, theirs.norm3),
     )
 
     x_BQD, memory_BKD = torch.randn(2, 4, WIDTH), torch.randn(2, 5, WIDTH)

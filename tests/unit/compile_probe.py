@@ -1,7 +1,8 @@
-"""Run by test_compile.py in a process of its own, as torch.compile cannot see through run-time checks of annotations.
+"""Run by test_compile.py in a process of its own: torch.compile cannot see through run-time checks of annotations.
 
-    python compile_probe.py BACKEND MODEL encodings...      prints one JSON object: results by encoding
-    python compile_probe.py BACKEND capture                 ... and what recording a compiled model says
+    python compile_probe.py BACKEND {layer,encoder_decoder} encodings...
+
+Prints one JSON object: by encoding, what compiling changes; under "capture", what recording a compiled model gives.
 """
 
 import json
@@ -18,8 +19,8 @@ from jari.models.encoder_decoder import Encoder, EncoderDecoder
 from jari.positions import Positions
 
 
-class Causal(nn.Module):
-    """One layer at far positions, with a mask of two rules: the least that has every kind of argument in it."""
+class Layer(nn.Module):
+    """One layer at far positions with a mask of two rules, under which one query has no key at all."""
 
     def __init__(self, spec: str):
         super().__init__()
@@ -51,11 +52,11 @@ def differences(model: nn.Module, inputs: tuple[torch.Tensor, ...], backend: str
 
 def layer(spec: str, backend: str) -> dict[str, float]:
     keep = torch.tensor([[True] * 5, [False, True, True, True, True]])
-    return differences(Causal(spec), (torch.randn(2, 5, 16), keep), backend)
+    return differences(Layer(spec), (torch.randn(2, 5, 16), keep), backend)
 
 
 def encoder_decoder(spec: str, backend: str) -> dict[str, float]:
-    model = EncoderDecoder(9, 9, width=16, heads=2, encoding=spec, hidden=8)
+    model = EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=1, encoding=spec, hidden=8)
     return differences(model, (torch.randint(9, (2, 6)), torch.randint(9, (2, 4))), backend)
 
 
@@ -63,13 +64,13 @@ def capture(backend: str) -> dict[str, object]:
     inputs = (torch.randn(2, 5, 16), torch.ones(2, 5, dtype=torch.bool))
     found: dict[str, object] = {}
 
-    model = Causal("rotary")
+    model = Layer("rotary")
     with record(model) as tape:
         torch.compile(model, backend=backend)(*inputs)
     found["hook set before compiling"] = tape.sites
 
     torch.compiler.reset()
-    model = Causal("rotary")
+    model = Layer("rotary")
     compiled = torch.compile(model, backend=backend)
     compiled(*inputs)
     try:
@@ -87,5 +88,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
     backend, what, *specs = sys.argv[1:]
-    probe = {"layer": layer, "encoder_decoder": encoder_decoder}.get(what)
-    print(json.dumps(capture(backend) if probe is None else {spec: probe(spec, backend) for spec in specs}))
+    probe = {"layer": layer, "encoder_decoder": encoder_decoder}[what]
+    print(json.dumps({spec: probe(spec, backend) for spec in specs} | {"capture": capture(backend)}))

@@ -16,4 +16,4 @@ def test_an_unknown_name_is_told_with_the_nearest_and_all_known():
 
 def test_nothing_is_suggested_where_nothing_comes_near():
     assert str(unknown("encoding", "zzz", ["rotary"])) == "unknown encoding 'zzz'; Known: rotary"
-    assert str(unknown("site", "encoder.0", [])) == "unknown site 'encoder.0'; Known: none"
+    assert str(unknown("site", "encoder.0", [])) == "unknown site 'encoder.0'; Known: nothing"

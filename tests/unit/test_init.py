@@ -58,6 +58,8 @@ def test_scales():
 
 
 def test_a_generator_depends_on_seed_and_name():
-    drawn = [torch.rand((), generator=generator_for(seed, name)).item() for seed, name in ((0, "a"), (1, "a"), (0, "b"))]
+    drawn = [
+        torch.rand((), generator=generator_for(seed, name)).item() for seed, name in ((0, "a"), (1, "a"), (0, "b"))
+    ]
     assert len(set(drawn)) == 3
     assert torch.rand((), generator=generator_for(0, "a")).item() == drawn[0]

@@ -73,7 +73,9 @@ def test_an_empty_window_is_refused():
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_mask_that_is_not_boolean_is_refused():
-    with pytest.raises(UserError, match=r"mask keys must be boolean, True = may attend; got torch.int64: convert with .bool()"):
+    with pytest.raises(
+        UserError, match=r"mask keys must be boolean, True = may attend; got torch.int64: convert with .bool()"
+    ):
         Mask(keys=torch.ones(1, 4, dtype=torch.long))
 
 

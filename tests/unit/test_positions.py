@@ -48,7 +48,9 @@ def test_joining_shared_positions_to_those_of_a_batch_gives_each_row_its_own():
 
 
 def test_joining_other_frames_is_refused():
-    with pytest.raises(UserError, match=r"cannot join positions of frame 'source' \('index',\) with 'target' \('index',\)"):
+    with pytest.raises(
+        UserError, match=r"cannot join positions of frame 'source' \('index',\) with 'target' \('index',\)"
+    ):
         Positions.sequence(2, frame="source").concat(Positions.sequence(2, 2, frame="target"))
 
 
@@ -59,7 +61,9 @@ def test_joining_other_relations_is_refused():
 
 
 def test_a_missing_axis_is_refused_with_the_way_to_add_it():
-    with pytest.raises(UserError, match=r"A = 1 for the axes \('index',\), got \(4,\); add the last axis with unsqueeze"):
+    with pytest.raises(
+        UserError, match=r"A = 1 for the axes \('index',\), got \(4,\); add the last axis with unsqueeze"
+    ):
         Positions(torch.arange(4), torch.arange(4))
 
 

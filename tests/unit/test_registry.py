@@ -93,7 +93,7 @@ def test_options_are_the_keyword_only_parameters():
     [
         ("rotery", r"^unknown encoding 'rotery'; did you mean 'rotary'\? Known: alibi, "),
         ("rotary:bse=3", r"^rotary has no option 'bse'; did you mean 'base'\? Options: base, fraction, pairing$"),
-        ("none:zzz=3", r"^none has no option 'zzz'; Options: none$"),
+        ("none:zzz=3", r"^none has no option 'zzz'; Options: nothing$"),
         ("rotary:base=fast", r"^rotary: base: .*valid number.*; got 'fast' \(default 10000.0\)$"),
         ("rotary:fraction=1.5", r"^rotary: fraction: .*less than or equal to 1; got '1.5' \(default 1.0\)$"),
         ("rotary:pairing=whole", r"^rotary: pairing: .*'half' or 'interleaved'; got 'whole' \(default 'half'\)$"),

@@ -15,7 +15,6 @@ import math
 
 import pytest
 import torch
-from oracles.formulas import alibi_slopes, t5_bucket
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -33,10 +32,20 @@ from jari.inspect.capture import record
 from jari.masks import Mask
 from jari.models.encoder_decoder import EncoderDecoder
 from jari.positions import Positions, Tokens
+from oracles.formulas import alibi_slopes, t5_bucket
 
 WIDTH, HEADS, HEAD_WIDTH = 16, 2, 8
 FAR = 300
-EVERY = ["none", "sinusoidal", "learned", "rotary", "rotary:pairing=interleaved,fraction=0.5", "shaw:clip=2", "t5", "alibi"]
+EVERY = [
+    "none",
+    "sinusoidal",
+    "learned",
+    "rotary",
+    "rotary:pairing=interleaved,fraction=0.5",
+    "shaw:clip=2",
+    "t5",
+    "alibi",
+]
 INSIDE = [spec for spec in EVERY if spec not in ("sinusoidal", "learned")]
 every_encoding = pytest.mark.parametrize("spec", EVERY)
 
@@ -101,12 +110,16 @@ def test_trap_03_angles_do_not_follow_the_dtype_of_the_model():
         assert torch.equal(rounded, precise_wave.to(dtype))
 
     exact = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
-    assert (4096 * (exact.to(torch.bfloat16).double() - exact)).abs().max() > 1.5, "radians a cast table would be off by"
+    assert (4096 * (exact.to(torch.bfloat16).double() - exact)).abs().max() > 1.5, (
+        "radians a cast table would be off by"
+    )
 
 
 def test_trap_04_positions_in_half_precision_are_refused():
     assert torch.arange(2048, dtype=torch.bfloat16).unique().numel() < 1000
-    with pytest.raises(UserError, match="positions must be int64, float32 or float64, got torch.bfloat16; half precision"):
+    with pytest.raises(
+        UserError, match=r"positions must be int64, float32 or float64, got torch.bfloat16; half precision"
+    ):
         Positions(torch.arange(300, dtype=torch.bfloat16).unsqueeze(-1), torch.arange(300))
     assert Positions.sequence(3).coordinates.dtype == torch.int64
     assert Positions.from_mask(torch.ones(2, 3, dtype=torch.bool)).coordinates.dtype == torch.int64
@@ -164,7 +177,9 @@ def test_trap_08_stepwise_decoding_with_a_cache_equals_the_full_forward(spec):
     state = model.start(Tokens.of(source, "source"))
     wanted = model.step(state, target, Positions.sequence(9, FAR, frame="target"), None)
     cache = model.new_cache()
-    steps = [model.step(state, target[:, i : i + 1], Positions.sequence(1, FAR + i, frame="target"), cache) for i in range(9)]
+    steps = [
+        model.step(state, target[:, i : i + 1], Positions.sequence(1, FAR + i, frame="target"), cache) for i in range(9)
+    ]
     torch.testing.assert_close(torch.cat(steps, 1), wanted)
 
 
@@ -244,7 +259,9 @@ def test_trap_15_t5_is_not_in_cross_attention_unless_asked_for():
 
 
 def test_trap_15_t5_refuses_more_buckets_than_distances():
-    with pytest.raises(UserError, match="expected at least 2 buckets each way and a distance above that, got buckets=64, "):
+    with pytest.raises(
+        UserError, match="expected at least 2 buckets each way and a distance above that, got buckets=64, "
+    ):
         encoding_of("t5:buckets=64,distance=16")
 
 
@@ -276,7 +293,9 @@ def test_trap_17_a_key_ahead_is_not_a_key_behind():
     t5.table.zero_()[t5_bucket(1, 32, 128, both_ways=True)] = 8.0
     q = torch.ones(1, HEADS, 6, HEAD_WIDTH)
     for encoding in (shaw, t5):
-        weights = definition.weights(AttentionCall(q, torch.zeros_like(q), q, place(encoding, far(6), far(6)), scale=1.0))
+        weights = definition.weights(
+            AttentionCall(q, torch.zeros_like(q), q, place(encoding, far(6), far(6)), scale=1.0)
+        )
         assert weights[0, 0, :5].argmax(-1).tolist() == [1, 2, 3, 4, 5]
 
 
@@ -404,7 +423,9 @@ def test_trap_29_a_token_without_a_place_is_at_no_distance():
 @pytest.mark.parametrize("spec", [spec for spec in EVERY if spec != "none"])
 def test_trap_29_a_grid_is_refused_by_an_encoding_of_one_coordinate(spec):
     grid, encoding = Positions.grid(2, 3), encoding_of(spec)
-    refused = pytest.raises(UserError, match=r"one coordinate expected, got \('row', 'column'\); choose an encoding for 2 axes")
+    refused = pytest.raises(
+        UserError, match=r"one coordinate expected, got \('row', 'column'\); choose an encoding for 2 axes"
+    )
     with refused:
         encoding.embed(torch.zeros(1, 6, WIDTH), grid) if "embed" in encoding.hooks else place(encoding, grid, grid)
 
@@ -471,4 +492,6 @@ def test_trap_37_every_parameter_gets_a_gradient(spec):
     model = model_of(spec)
     model(ids(2, 7), ids(2, 5)).square().sum().backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
-    assert any("encoding" in name for name, _ in model.named_parameters()) == (spec.split(":")[0] in ("learned", "shaw", "t5"))
+    assert any("encoding" in name for name, _ in model.named_parameters()) == (
+        spec.split(":")[0] in ("learned", "shaw", "t5")
+    )

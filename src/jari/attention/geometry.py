@@ -54,9 +54,7 @@ def place(
     new_k_pos: the keys that are not in the cache yet; by default all of them.
     Raises UserError for distances between frames that no one asked for.
     """
-    hooks = encoding.hooks
-    new_k_pos = k_pos if new_k_pos is None else new_k_pos
-    if hooks - {"embed", "inject"} and q_pos.frame != k_pos.frame and not encoding.site.cross:
+    if encoding.hooks - {"embed", "inject"} and q_pos.frame != k_pos.frame and not encoding.site.cross:
         raise UserError(
             f"positions in the frame {q_pos.frame!r} cannot be compared with those in {k_pos.frame!r}: "
             "build the attention with cross=True if distances between them mean something"
@@ -70,29 +68,8 @@ def place(
             alive = None
         else:
             allowed = allowed | ~alive
-    q_rotation = k_rotation = relation = bias = None
-    if "rotate" in hooks:
-        q_rotation = encoding.rotation(q_pos)
-        k_rotation = q_rotation if new_k_pos is q_pos else encoding.rotation(new_k_pos)
-    if "terms" in hooks or "values" in hooks:
-        relation = encoding.relation(q_pos, k_pos)
-    if "bias" in hooks:
-        bias = encoding.bias(q_pos, k_pos)
-        assert bias is not None
-        bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
-    return Geometry(
-        encoding,
-        q_pos,
-        k_pos,
-        allowed,
-        alive,
-        causal=mask is not None and mask.plain_causal and q_pos is k_pos,
-        q_rotation=q_rotation,
-        k_rotation=k_rotation,
-        bias=bias,
-        relation=relation,
-        additive=_additive(bias, allowed),
-    )
+    causal = mask is not None and mask.plain_causal and q_pos is k_pos
+    return _encoded(Geometry(encoding, q_pos, k_pos, allowed, alive, causal), k_pos if new_k_pos is None else new_k_pos)
 
 
 def place_layers(
@@ -105,19 +82,31 @@ def place_layers(
 ) -> list[Geometry]:
     """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
     first = place(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos)
-    geometries = [first]
-    for encoding in encodings.of_layer[1:]:
-        geometry = first
-        if encoding is not first.encoding:
-            # Rotations and relations follow from the options, which the layers have in common; a bias has parameters.
-            geometry = replace(first, encoding=encoding)
-            if first.bias is not None:
-                bias = encoding.bias(q_pos, k_pos)
-                assert bias is not None
-                bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
-                geometry = replace(geometry, bias=bias, additive=_additive(bias, first.allowed))
-        geometries.append(geometry)
-    return geometries
+    new_k_pos = k_pos if new_k_pos is None else new_k_pos
+    return [
+        first if encoding is first.encoding else _encoded(replace(first, encoding=encoding), new_k_pos)
+        for encoding in encodings.of_layer
+    ]
+
+
+def _encoded(place: Geometry, new_k_pos: Positions) -> Geometry:
+    """Fill in what the encoding makes of the positions."""
+    encoding, q_pos, k_pos = place.encoding, place.q_pos, place.k_pos
+    hooks = encoding.hooks
+    q_rotation = k_rotation = relation = bias = None
+    if "rotate" in hooks:
+        q_rotation = encoding.rotation(q_pos)
+        k_rotation = q_rotation if new_k_pos is q_pos else encoding.rotation(new_k_pos)
+    if "terms" in hooks or "values" in hooks:
+        relation = encoding.relation(q_pos, k_pos)
+    if "bias" in hooks:
+        bias = encoding.bias(q_pos, k_pos)
+        assert bias is not None
+        bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
+    additive = _additive(bias, place.allowed)
+    return replace(
+        place, q_rotation=q_rotation, k_rotation=k_rotation, bias=bias, relation=relation, additive=additive
+    )
 
 
 def _additive(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:

@@ -135,7 +135,11 @@ class Attention(nn.Module):
         q = encoding.rotate(q, geometry.q_rotation)
         if cache is not None and cache.length:
             return q, *cache.filled()
-        assert source is not None, "cross-attention needs a source until its cache is filled"
+        if source is None:
+            raise UserError(
+                "cross-attention reads its keys from a source; pass it as the second argument, "
+                "or a cache that holds them"
+            )
         k = split_heads(self.key(encoding.inject(source, geometry.k_pos)), self.site.heads)
         k = encoding.rotate(k, geometry.k_rotation)
         v = split_heads(self.value(source), self.site.heads)

@@ -1,4 +1,4 @@
-"""What the report shows, as plain data: results, curves, and maps of a few examples with the figures that prove them."""
+"""What the report shows, as plain data: results, curves, and maps of a few examples with what proves them."""
 
 from __future__ import annotations
 

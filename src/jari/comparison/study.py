@@ -1,4 +1,4 @@
-"""Paired trials: the same model under several encodings and seeds, with equal budgets, and the table of their results."""
+"""Paired trials: the same model under several encodings and seeds, with equal budgets, and their table."""
 
 from __future__ import annotations
 
@@ -151,9 +151,13 @@ def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
     reference = trials[0].experiment
     for trial in trials:
         held = read_experiment(read_run(trial.folder), trial.folder / "run.json", trust_code=True)
-        unequal = [d for d in reference.difference(held) if d.partition(":")[0] not in ("model.encoding", "seed")]
+        unequal = trial.experiment.difference(held)
         if unequal:
-            raise UserError(f"{trial.folder} cannot be compared with {trials[0].folder}: " + "; ".join(unequal))
+            lines = "\n  ".join(unequal)
+            raise UserError(
+                f"{trial.folder} cannot be compared: it holds another run than this comparison asks for; choose "
+                f"another --out, or give its settings:\n  {lines}"
+            )
         result = checkpoint.read_json(trial.folder / "result.json")
         groups = {group: result[f"exact_match_{group}"] for group in task.groups[1:]}
         rows.append(

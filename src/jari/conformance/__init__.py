@@ -10,6 +10,8 @@ standard normal. They are in `rules.py`, one function each; `oracle.py` tries an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +21,7 @@ from jari.conformance.oracle import Oracle
 from jari.conformance.rules import LAWS, Law
 from jari.conformance.subject import BrokenError, SkippedError, Subject
 
-__all__ = ["LAWS", "Oracle", "Outcome", "judge", "laws"]
+__all__ = ["LAWS", "Oracle", "Outcome", "contained", "judge", "laws"]
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,27 @@ def laws(spec: str, oracle: Oracle | None = None, *, heads: int = 6) -> list[Out
 
     spec: options and sums too. oracle: its formula, by default the class attribute `oracle`. heads: H of all sites.
     """
-    with torch.random.fork_rng(devices=[]):
+    with contained():
         subject = Subject.of(spec, oracle, heads)
-        return [judge(name, law, subject) for name, law in LAWS.items()]
+    return [judge(name, law, subject) for name, law in LAWS.items()]
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Whatever is done to torch's random numbers and default dtype is undone."""
+    default = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default)
 
 
 def judge(name: str, law: Law, subject: Subject) -> Outcome:
     """Try one law. An exception that no law raises on purpose is the encoding's fault, and counts as broken."""
     try:
-        return Outcome(name, "holds", law(subject))
+        with contained():
+            return Outcome(name, "holds", law(subject))
     except BrokenError as broken:
         return Outcome(name, "broken", str(broken))
     except SkippedError as skipped:

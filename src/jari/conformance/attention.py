@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -58,15 +59,37 @@ def differentiate(
 ) -> dict[str, Tensor]:
     """Output and gradients of an attention by `kernel`, from inputs rounded to `dtype`. The definition is given them in
     float64 again: it is what the kernels are measured with."""
-    widths = {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH, "direction": VALUE_WIDTH}
-    rounded = (noise(name, BATCH, encoding.site.heads, LENGTH, width).to(dtype) for name, width in widths.items())
-    q, k, v, direction = (t.double() if kernel == "definition" else t for t in rounded)
-    for tensor in (q, k, v):
-        tensor.requires_grad_()
-    call = call_of(encoding, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask)
-    output = attend(call, kernel)
-    loss = (output * direction[:, :, case.queries]).sum()
+    precise = torch.float64 if kernel == "definition" else dtype
+    q, k, v = (x.to(dtype).to(precise).requires_grad_() for x in _qkv(encoding))
+    output = attend(call_of(encoding, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask), kernel)
     inputs = {"q": q, "k": k, "v": v, **dict(encoding.named_parameters())}
+    loss = (output * _direction(output).to(dtype).to(precise)).sum()
     gradients = torch.autograd.grad(loss, list(inputs.values()), allow_unused=True, materialize_grads=True)
     named = {f"gradient of {name}": gradient for name, gradient in zip(inputs, gradients, strict=True)}
     return {"output": output.detach(), **named}
+
+
+@torch.no_grad()
+def slope(encoding: Encoding, pos: Positions, case: Case, name: str) -> Tensor:
+    """How fast the definition's output, in `_direction`, changes when one input is moved: what its gradient should say.
+
+    name: `q`, `k`, `v` or a parameter. The input is moved as `noise(name)` says, a little there and a little back.
+    """
+    step, heights = 1e-3, []
+    for moved in (step, -step):
+        there = copy.deepcopy(encoding)
+        inputs = dict(zip("qkv", _qkv(encoding), strict=True)) | dict(there.named_parameters())
+        inputs[name] += moved * noise(f"towards {name}", *inputs[name].shape)
+        q, k, v = (inputs[letter] for letter in "qkv")
+        output = attend(call_of(there, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask), "definition")
+        heights.append((output * _direction(output)).sum())
+    return (heights[0] - heights[1]) / (2 * step)
+
+
+def _qkv(encoding: Encoding) -> list[Tensor]:
+    widths = {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH}
+    return [noise(name, BATCH, encoding.site.heads, LENGTH, width) for name, width in widths.items()]
+
+
+def _direction(output: Tensor) -> Tensor:
+    return noise("direction", *output.shape)

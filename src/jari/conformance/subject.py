@@ -59,8 +59,7 @@ class Subject:
         if oracle is None and len(classes) == 1:
             oracle = getattr(classes[0], "oracle", None)
         subject = Subject(canonical(spec), oracle, heads, 0, None)
-        for causal in {subject.causal_only, True}:
-            encoding = build(spec, subject.site(causal))
+        encoding, _ = build(spec, subject.site()), build(spec, subject.site(causal=True))
         if any(1 not in target.axes for target in classes):
             raise UserError(f"the laws look at sequences, and {spec} does not take positions with one axis")
         if encoding.longest is not None and encoding.longest < 2 * LENGTH:

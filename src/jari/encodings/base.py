@@ -5,7 +5,7 @@
 | `embed(x, pos)` | once, at the model's input | sinusoids and learned tables (Vaswani et al. 2017) |
 | `inject(x, pos)` | in each layer, into queries and keys only | DETR (Carion et al. 2020) |
 | `rotate(x, rotation)` | after the heads are split, each side by its own positions | rotary (Su et al. 2021) |
-| `bias(q_pos, k_pos)` | added to the scores, whatever the content | T5 (Raffel et al. 2020), ALiBi (Press et al. 2022) |
+| `bias(q_pos, k_pos)` | added to the scores, by place alone | T5 (Raffel et al. 2020), ALiBi (Press et al. 2022) |
 | `terms(q, k, relation)` | added to q.k before scaling, depends on the content | Shaw et al. 2018, keys |
 | `values(weights, relation)` | added to the output | Shaw et al. 2018, values |
 
@@ -17,7 +17,6 @@ A class is abstract or final: to change an encoding, write another or add them w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -51,20 +50,22 @@ class Site:
 
 
 class Encoding(nn.Module):
-    """A way to tell attention where tokens are. Subclasses take `site` and keyword-only options, which are their spec."""
+    """A way to tell attention where tokens are. Subclasses take `site` and keyword-only options: their spec."""
 
-    axes: ClassVar[tuple[int, ...]] = (1,)
+    axes: tuple[int, ...] = (1,)
     """How many axes a position may have."""
-    shift_invariant: ClassVar[bool] = True
+    shift_invariant: bool = True
     """Moving all positions by the same amount changes nothing."""
-    causal_only: ClassVar[bool] = False
+    causal_only: bool = False
     """Makes sense only where queries never see later keys."""
-    cross: ClassVar[bool] = True
+    cross: bool = True
     """May be asked for in cross-attention."""
     shared: ClassVar[bool] = True
     """One instance serves all layers; otherwise each layer has its own."""
-    oracle: ClassVar[Callable[..., Any] | None] = None
-    """An independent formula for the laws, see `jari.laws`; optional."""
+    keeps_norms: bool = True
+    """`rotate` changes no vector's length."""
+    oracle: ClassVar[Any] = None
+    """A `jari.Oracle`, its formula once more for the laws to compare with; optional."""
 
     def __init__(self, site: Site):
         super().__init__()
@@ -111,7 +112,7 @@ class Encoding(nn.Module):
         return None
 
     def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
-        """Fill one of its own parameters in place; `generator` is keyed by the parameter's name. Small normal values."""
+        """Fill one of its own parameters in place; `generator` is keyed by the parameter's name."""
         nn.init.normal_(parameter, std=0.02, generator=generator)
 
     @final

@@ -54,6 +54,12 @@ class Sum(Encoding):
     def __init__(self, parts: Sequence[Encoding]):
         super().__init__(parts[0].site)
         self.parts = nn.ModuleList(parts)
+        # A sum claims what all of its parts do.
+        self.axes = tuple(sorted(set[int].intersection(*(set(part.axes) for part in parts))))
+        self.shift_invariant = all(part.shift_invariant for part in parts)
+        self.causal_only = any(part.causal_only for part in parts)
+        self.cross = all(part.cross for part in parts)
+        self.keeps_norms = all(part.keeps_norms for part in parts)
 
     def _using(self, hook: str) -> list[Encoding]:
         return [part for part in self._encodings() if hook in part.hooks]

@@ -51,7 +51,7 @@ class Rotary(Encoding):
         else:
             cosine = cosine.repeat_interleave(2, -1)
             sine = torch.stack((-sine, sine), -1).flatten(-2)
-        if index.ndim == 1:
+        if angle_LF.ndim == 2:
             return cosine[None, None], sine[None, None]
         return cosine[:, None], sine[:, None]
 
@@ -72,13 +72,14 @@ def _uneven(site: Site, fraction: float, rotated: int) -> str:
     """Expected, got, and the nearest thing that works."""
     width, heads = site.width, site.heads
     better = 2 * heads * max(1, round(site.head_width / 2 + 0.25))
-    if fraction < 1:
+    if fraction < 1 and site.head_width > 1:
         works = max(2, 2 * round(site.head_width * fraction / 2))
         return (
             f"rotary rotates pairs, so an even number of components: fraction={fraction:g} of the head width "
             f"{site.head_width} is {rotated}; use fraction={works / site.head_width:g}"
         )
+    other = f", or fraction={(site.head_width - 1) / site.head_width:g}" if site.head_width > 1 else ""
     return (
         f"rotary needs an even head width; got {site.head_width} (width {width}, {heads} heads); "
-        f"use width {better}, or fraction={(site.head_width - 1) / site.head_width:g}"
+        f"use width {better}{other}"
     )

@@ -66,7 +66,12 @@ class Shaw(Encoding):
             return whole_numbers("shaw", distance(q_pos, k_pos)).clamp(-self.clip, self.clip) + self.clip
         if k_pos.relations is None or q_pos.relations is not k_pos.relations:
             raise UserError("shaw:labels needs positions with relations; make them with Positions.graph(labels)")
-        label = k_pos.relations[..., q_pos.index().unsqueeze(-1), k_pos.index().unsqueeze(-2)]
+        q, k = q_pos.index().unsqueeze(-1), k_pos.index().unsqueeze(-2)
+        if k_pos.relations.ndim == 3 and q.ndim == 3:
+            rows = torch.arange(len(q), device=q.device).view(-1, 1, 1)
+            label = k_pos.relations[rows, q, k]
+        else:
+            label = k_pos.relations[..., q, k]
         if not torch.compiler.is_compiling() and label.numel():
             lowest, highest = int(label.min()), int(label.max())
             if lowest < 0 or highest >= self.labels:

@@ -86,14 +86,17 @@ class Tape:
             )
         return recorded
 
+    @torch.no_grad()
     def weights(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """The attention weights, by the definition, before dropout."""
         return definition.weights(self.recorded(site, index).call)
 
+    @torch.no_grad()
     def scores(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """Scaled scores with all that the encoding adds, before mask and softmax."""
         return definition.scores(self.recorded(site, index).call)
 
+    @torch.no_grad()
     def trust(self, site: str, index: int | None = None) -> Trust:
         """Compare the map with what was recorded."""
         recorded = self.recorded(site, index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jari.attention.cache import KVCache
 from jari.positions import Positions, Tokens
@@ -12,6 +12,7 @@ from jari.shapes import Float, Int, Tensor
 registry = Registry("model", "jari.models")
 
 
+@runtime_checkable
 class Generates(Protocol):
     """A model that can write an answer token by token."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,6 +24,7 @@ from jari.text import END, FIRST, PADDING, CharacterVocabulary
 Answers = Literal["plain", "reversed", "padded"]
 
 LARGEST_DATA = 20_000_000
+LARGEST_NUMBER = 10**15 - 1  # a sum of two is far from the end of 64 bits, a digit stands at most 30 times in a line
 HELD_OUT = 50  # one expression in fifty
 
 
@@ -32,17 +33,21 @@ class Arithmetic(Task):
     """All expressions i + j and i - j with minimum <= i, j <= maximum; one in fifty is held out, by a hash of it.
 
     operators: `+`, `-` or `+-`. answers: plain (`232`), reversed (`232` written from the ones up), or padded with
-    zeros to the longest answer (`0232`, `-099`). operands: plain, or padded with zeros to the longest.
+    zeros to the longest answer (`0232`, `-0099`). operands: plain, or padded with zeros to the longest.
+    balanced: of all expressions, 81 in 100 have two operands of three digits and 1 in 10,000 has two of one, so a model
+    that answers 99 % of them may still not know 5+5. Balanced training (after Lee et al. 2023) repeats expressions of
+    rarer lengths, so that each length's share goes with the square root of its number. Held-out data stay as they are.
     """
 
     def __init__(
         self,
         *,
         minimum: Annotated[int, Ge(0)] = 0,
-        maximum: Annotated[int, Ge(0)] = 999,
+        maximum: Annotated[int, Ge(0), Le(LARGEST_NUMBER)] = 999,
         operators: Literal["+-", "+", "-"] = "+-",
         answers: Answers = "plain",
         operands: Literal["plain", "padded"] = "plain",
+        balanced: bool = True,
     ):
         if maximum < minimum:
             raise UserError(f"arithmetic: expected minimum <= maximum, got minimum={minimum}, maximum={maximum}")
@@ -54,7 +59,7 @@ class Arithmetic(Task):
             )
         self.minimum, self.maximum, self.operators = minimum, maximum, operators
         self.answers: Answers = answers
-        self.operands = operands
+        self.operands, self.balanced = operands, balanced
         self.vocabulary = CharacterVocabulary("0123456789+-")
         self.digits = len(str(maximum))
         self.answer_digits = len(str(2 * maximum)) if "+" in operators else self.digits
@@ -67,6 +72,9 @@ class Arithmetic(Task):
             raise UserError(
                 f"arithmetic: {expressions} expressions are too few to hold some out; widen minimum ... maximum"
             )
+        if balanced:
+            shapes = _digits(left) * 64 + _digits(right)
+            self._training = self._training.repeat_interleave(_repeats(shapes[~held_out]))
         self._source = torch.from_numpy(self._source_tokens(left, right, operator))
         self._target = torch.from_numpy(self._target_tokens(left, right, operator))
         self._operator = torch.from_numpy(operator)
@@ -125,7 +133,11 @@ class Arithmetic(Task):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        return ("all", *self.operators) if len(self.operators) > 1 else ("all",)
+        if len(self.operators) == 1:
+            return ("all",)
+        # Of a very small task the hash may hold out no expression with one of the operators.
+        held_out = self._operator[self._held_out]
+        return ("all", *(operator for operator in self.operators if bool((held_out == ord(operator)).any())))
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -169,9 +181,10 @@ class Arithmetic(Task):
             right.append((written == target).all(1))
         exact = torch.cat(right).double()
         metrics = {"exact_match": float(exact.mean()), "examples": float(len(numbers))}
-        if len(self.operators) > 1:
-            for operator in self.operators:
-                metrics[f"exact_match_{operator}"] = float(exact[self._operator[numbers] == ord(operator)].mean())
+        for operator in self.groups[1:]:
+            of_operator = exact[self._operator[numbers] == ord(operator)]
+            if len(of_operator):  # a few examples may hold none
+                metrics[f"exact_match_{operator}"] = float(of_operator.mean())
         return metrics
 
     # What a person sees ------------------------------------------------------------------------------------------
@@ -281,12 +294,24 @@ class Arithmetic(Task):
         return shares
 
     def _bags(self) -> np.ndarray:
-        """A number for the bag of characters of every expression: the counts of the tokens, four bits each."""
+        """A number for the bag of characters of every expression: the counts of the tokens, five bits each."""
         bag = np.zeros(len(self._source), dtype=np.int64)
         for column in self._source.numpy().T:
             shown = column != PADDING
-            bag[shown] += np.int64(1) << (4 * (column[shown].astype(np.int64) - 3))
+            bag[shown] += np.int64(1) << (5 * (column[shown].astype(np.int64) - 3))
         return bag
+
+
+def _digits(number: np.ndarray) -> np.ndarray:
+    """How many digits each number has."""
+    powers = 10 ** np.arange(1, 19)
+    return 1 + np.searchsorted(powers, number, side="right")
+
+
+def _repeats(shapes: np.ndarray) -> Tensor:
+    """How often to repeat each example, so that a shape's share goes with the square root of its number."""
+    _, shape, counts = np.unique(shapes, return_inverse=True, return_counts=True)
+    return torch.from_numpy(np.rint(np.sqrt(counts.max() / counts)).astype(np.int64)[shape])
 
 
 def _mix(left: np.ndarray, right: np.ndarray, operator: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the rest of the package asks of a task, and the registry of tasks. Tasks know positions and text, never models."""
+"""What the package asks of a task, and the registry of tasks. Tasks know positions and text, never models."""
 
 from __future__ import annotations
 

@@ -44,13 +44,12 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by this JSON, in one step. NaN and infinity are refused."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_text(path, text)
+    """Replace a file by this JSON, in one step. NaN and infinity are refused. Raises UserError on a full disk."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text, in one step: readers see the old or the new one."""
+    """Replace a file by this text, in one step: readers see the old or the new one. Raises UserError on a full disk."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
@@ -58,8 +57,11 @@ def write_text(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def save(
@@ -71,6 +73,12 @@ def save(
     keep: set[int],
 ) -> Path:
     """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`."""
+    broken = [name for name, tensor in model.state_dict().items() if not bool(tensor.isfinite().all())]
+    if broken:
+        raise UserError(
+            f"step {step}: {broken[0]} holds values that are no finite numbers, so no checkpoint of it was written; "
+            "earlier ones are untouched. A lower training.learning_rate may help"
+        )
     tensors = {"random": torch.get_rng_state()}
     groups: dict[str, Any] = {}
     for name, optimizer in optimizers.items():
@@ -95,24 +103,23 @@ def save(
             shutil.rmtree(target)
         partial.rename(target)
         _synchronise(folder)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, UserError) as error:
         raise UserError(
             f"the checkpoint of step {step} could not be written to {folder}: {error}; earlier checkpoints are "
             "untouched. Make room and give the same command again to go on from the last one"
         ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    for old in _folders(folder)[KEPT:]:
+    # What is newer than this step was damaged and passed over: it must not push out what is whole.
+    for old in [path for path in _folders(folder) if _step_of(path) <= step][KEPT:]:
         if _step_of(old) not in keep:
             shutil.rmtree(old, ignore_errors=True)
     return target
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is whole, and a line about each newer one that is not. Removes leftovers of a write
-    that was cut off. Raises UserError if there are checkpoints and none is whole."""
-    for leftover in folder.glob(".step-*.partial"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    """The newest checkpoint that is whole, and a line about each newer one that is not. Raises UserError if there are
+    checkpoints and none is whole."""
     problems: list[str] = []
     for path in _folders(folder):
         try:
@@ -122,8 +129,16 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
         else:
             return path, problems
     if problems:
-        raise UserError("no whole checkpoint is left: " + "; ".join(problems))
+        raise UserError(
+            f"no whole checkpoint is left: {'; '.join(problems)}; put back a copy, or remove {folder} to begin again"
+        )
     return None, []
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writes that were cut off left behind. Only for whoever trains here: another may be writing now."""
+    for leftover in folder.glob(".step-*.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def verify(path: Path) -> None:

@@ -48,6 +48,8 @@ class Experiment:
         task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.width": 128, ...}`, with the
         sections task, model and training. encoding: the same as the setting `model.encoding`.
         """
+        if not 0 <= seed < 2**63:
+            raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
         task_spec = tasks.spec(task)
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         for key, value in (settings or {}).items():
@@ -75,7 +77,10 @@ class Experiment:
         unless `trust_code` is given. Raises UserError for a record that is not one of ours."""
         try:
             experiment = Experiment(**{name: record[name] for name in Experiment.__dataclass_fields__})
-            named = [experiment.task, *(str(v) for n, v in experiment.model_options.items() if n.endswith("encoding"))]
+            if not all(isinstance(getattr(experiment, f"{section}_options"), dict) for section in ("task", "model")):
+                raise TypeError
+            named = [experiment.task, experiment.model]
+            named += (str(v) for n, v in experiment.model_options.items() if n.endswith("encoding"))
             files = [part for text in named for part in compose.parts_of(text) if names_a_file(part)]
         except (KeyError, TypeError, AttributeError):
             raise UserError(f"{where} does not describe a run of jari: its experiment is incomplete") from None

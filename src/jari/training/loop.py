@@ -52,7 +52,9 @@ def train(
     with Run.open(out, experiment, task.fingerprint()) as run, StopSignals() as stop:
         if run.result is not None:
             return run.result
-        state = {"step": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best": None}
+        # losses: since the last row of the curve.
+        state: dict[str, Any] = {"step": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best": None, "losses": []}
+        checkpoint.remove_leftovers(run.checkpoints)
         begun, problems = checkpoint.newest(run.checkpoints)
         for problem in problems:
             run.notice(problem)
@@ -63,7 +65,7 @@ def train(
 
         looks = {round(options.steps * k / options.evaluations) for k in range(1, options.evaluations + 1)}
         every = max(1, options.steps // CURVE_POINTS)
-        losses: list[float] = []
+        losses: list[float] = state["losses"]
         model.train()
         for step in range(state["step"], options.steps):
             wall, cpu = time.perf_counter(), time.process_time()
@@ -116,8 +118,14 @@ def _final(experiment: Experiment, task: Task, model: nn.Module, run: Run, state
     last = evaluate(model, task)
     best = {"step": options.steps, **last}
     if state["best"]["step"] != options.steps:
-        checkpoint.load_model(run.checkpoints / f"step-{state['best']['step']:09d}", model)
-        best = {"step": state["best"]["step"], **evaluate(model, task)}
+        path = run.checkpoints / f"step-{state['best']['step']:09d}"
+        try:
+            checkpoint.verify(path)
+            checkpoint.load_model(path, model)
+            best = {"step": state["best"]["step"], **evaluate(model, task)}
+        except UserError as error:
+            run.notice(f"{error}; the best on the way is given as it was measured then, on fewer examples")
+            best = state["best"]
     return {
         "hash": experiment.hash,
         "encoding": experiment.encoding,

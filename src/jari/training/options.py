@@ -16,11 +16,10 @@ class Training:
     learning_rate: its highest value. warm_up: the share of steps in which it rises linearly from 0; afterwards it
     falls linearly to 0. weight_decay: of matrices. clip: the largest norm of the gradient.
     evaluations: how often to look at held-out data on the way, evenly spread; evaluation_examples: at how much of it.
-    The last evaluation is always on all of it.
-    checkpoints: how many to write on the way, evenly spread.
+    The last evaluation is always on all of it. A checkpoint is written at each.
     """
 
-    examples: Annotated[int, Ge(1)] = 2_000_000
+    examples: Annotated[int, Ge(1)] = 1_000_000
     batch: Annotated[int, Ge(1)] = 512
     optimizer: Literal["muon", "adamw"] = "muon"
     learning_rate: Annotated[float, Gt(0)] = 0.015
@@ -29,7 +28,6 @@ class Training:
     clip: Annotated[float, Gt(0)] = 1.0
     evaluations: Annotated[int, Ge(1)] = 20
     evaluation_examples: Annotated[int, Ge(1)] = 2000
-    checkpoints: Annotated[int, Ge(1)] = 10
 
     @property
     def steps(self) -> int:

@@ -67,12 +67,16 @@ class Run:
             "environment": environment,
         }
         run = cls(folder, record, lock)
-        if path.exists():
-            run._compare(checkpoint.read_json(path), experiment, fingerprint)
-        else:
-            checkpoint.write_json(path, record)
-        if (folder / "result.json").exists():
-            run.result = checkpoint.read_json(folder / "result.json")
+        try:
+            if path.exists():
+                run._compare(checkpoint.read_json(path), experiment, fingerprint)
+            else:
+                checkpoint.write_json(path, record)
+            if (folder / "result.json").exists():
+                run.result = checkpoint.read_json(folder / "result.json")
+        except BaseException:
+            lock.close()
+            raise
         return run
 
     def _compare(self, held: Any, experiment: Experiment, fingerprint: str) -> None:
@@ -143,7 +147,7 @@ def read_experiment(record: Any, where: Path, *, trust_code: bool = False) -> Ex
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The curve; a last line that was cut off is left out."""
     rows = []
-    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").split("\n"):
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             rows.append(json.loads(line))
         except ValueError:
@@ -199,4 +203,5 @@ class StopSignals:
 
 
 def _foreign(folder: Path) -> bool:
-    return any(path.name != ".lock" for path in folder.iterdir())
+    # A start that was cut off leaves the lock and a half-written run.json.
+    return any(path.name != ".lock" and not path.match(".run.json.*.partial") for path in folder.iterdir())

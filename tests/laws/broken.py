@@ -1,0 +1,500 @@
+"""Encodings broken on purpose, each in one way that somebody might well break theirs. The laws have to see it.
+
+They are named as a user names their own: `broken.py:CountsQueries`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import nn
+
+from jari.conformance import Oracle
+from jari.encodings.base import Encoding, Site
+from jari.errors import UserError
+from jari.positions import Positions, distance
+from jari.shapes import Tensor
+
+
+def waves(index: Tensor, width: int, base: float = 100.0) -> Tensor:
+    """Something to add to an input: it tells positions apart, also far from 0."""
+    frequency = base ** -(torch.arange(width, dtype=torch.float64) / width)
+    return (index.double().unsqueeze(-1) * frequency).sin()
+
+
+def placed(x: Tensor, added: Tensor, pos: Positions) -> Tensor:
+    if pos.placeless is not None:
+        added = added.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+    return x + added.to(x.dtype)
+
+
+def turn(x: Tensor, angle: Tensor) -> Tensor:
+    """Rotate the first half of `x` against the second, all pairs by the same angle `(L,)` or `(B, L)`."""
+    angle = angle[None, None, :, None] if angle.ndim == 1 else angle[:, None, :, None]
+    first, second = x.chunk(2, -1)
+    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
+
+
+class Absolute(Encoding):
+    """A sound encoding, and its formula: what the broken ones below mean to be. The laws hold."""
+
+    shift_invariant = False
+    cross = False
+    oracle: ClassVar[Any] = Oracle(
+        embed=lambda encoding, position: np.sin(
+            position * 100.0 ** -(np.arange(encoding.site.width) / encoding.site.width)
+        )
+    )
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.index(), x.shape[-1]), pos)
+
+
+class OffByOne(Encoding):
+    shift_invariant = False
+    cross = False
+    oracle: ClassVar[Any] = Absolute.oracle
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.index() + 1, x.shape[-1]), pos)
+
+
+class CountsInBfloat16(Encoding):
+    """Right up to position 256."""
+
+    shift_invariant = False
+    cross = False
+    oracle: ClassVar[Any] = Absolute.oracle
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.index().bfloat16(), x.shape[-1]), pos)
+
+
+class WrongHead(Encoding):
+    """The slopes of the heads are in the wrong order."""
+
+    oracle: ClassVar[Any] = Oracle(
+        score=lambda encoding, q_E, k_E, i, j, head, scale: scale * float(q_E @ k_E) - abs(i - j) / (head + 1)
+    )
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        slope = 1 / torch.arange(self.site.heads, 0, -1)
+        return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
+
+
+class WrongValues(Encoding):
+    """Means to add to each value its distance, and adds twice that."""
+
+    oracle: ClassVar[Any] = Oracle(value=lambda encoding, v_E, i, j, head: v_E + np.tanh(j - i))
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return distance(q_pos, k_pos)
+
+    def values(self, weights: Tensor, relation: Tensor) -> Tensor:
+        relation = relation if relation.ndim == 3 else relation[None]
+        total = (weights * 2 * relation.tanh()[:, None].to(weights.dtype)).sum(-1, keepdim=True)
+        return total.expand(-1, -1, -1, self.site.value_head_width)
+
+
+class HidesValues(Encoding):
+    """Does not say that it needs the weights, so the fused kernel is not refused."""
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        return super().hooks - {"values"} | {"terms"}
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return distance(q_pos, k_pos)
+
+    def values(self, weights: Tensor, relation: Tensor) -> Tensor:
+        relation = relation if relation.ndim == 3 else relation[None]
+        total = (weights * relation.tanh()[:, None].to(weights.dtype)).sum(-1, keepdim=True)
+        return total.expand(-1, -1, -1, self.site.value_head_width)
+
+
+class Coarse(Encoding):
+    """Works in half precision whatever the model is in: some 40 times less than float32 deserves."""
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return distance(q_pos, k_pos)
+
+    def terms(self, q: Tensor, k: Tensor, relation: Tensor) -> Tensor:
+        relation = relation if relation.ndim == 3 else relation[None]
+        half = torch.float64 if q.dtype is torch.float64 else torch.float16
+        return (q.to(half).sum(-1, keepdim=True) * relation.tanh()[:, None].to(half)).to(q.dtype)
+
+
+class CutsGradients(Encoding):
+    """Has a faster way for float32, in which it forgets the queries' gradient."""
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return distance(q_pos, k_pos)
+
+    def terms(self, q: Tensor, k: Tensor, relation: Tensor) -> Tensor:
+        relation = relation if relation.ndim == 3 else relation[None]
+        q = q.detach() if q.dtype is torch.float32 else q
+        return q.sum(-1, keepdim=True) * relation.tanh()[:, None].to(q.dtype)
+
+
+class ForgetsGradients(Encoding):
+    """Forgets it always: the definition, which asks the same encoding, is then no better."""
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return distance(q_pos, k_pos)
+
+    def terms(self, q: Tensor, k: Tensor, relation: Tensor) -> Tensor:
+        relation = relation if relation.ndim == 3 else relation[None]
+        return q.detach().sum(-1, keepdim=True) * relation.tanh()[:, None].to(q.dtype)
+
+
+class DoubleOnly(Encoding):
+    """Refuses what most models are in."""
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return distance(q_pos, k_pos)
+
+    def terms(self, q: Tensor, k: Tensor, relation: Tensor) -> Tensor:
+        if q.dtype is not torch.float64:
+            raise UserError(f"expected float64, got {q.dtype}; use .double()")
+        relation = relation if relation.ndim == 3 else relation[None]
+        return q.sum(-1, keepdim=True) * relation.tanh()[:, None]
+
+
+class WakesTheDead(Encoding):
+    """Adds something even for a query that no key has any weight for."""
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return distance(q_pos, k_pos)
+
+    def values(self, weights: Tensor, relation: Tensor) -> Tensor:
+        return torch.ones(*weights.shape[:3], self.site.value_head_width, dtype=weights.dtype)
+
+
+class CountsQueries(Encoding):
+    """Looks at how many tokens there are and not at where they are."""
+
+    shift_invariant = False
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(torch.arange(x.shape[1]), x.shape[-1]), pos)
+
+
+class Centred(Encoding):
+    """Counts from the middle of what it sees: right for whole sequences."""
+
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        index = pos.index().double()
+        return placed(x, waves(index - index.mean(-1, keepdim=True), x.shape[-1]), pos)
+
+
+class ByOrder(Encoding):
+    """Takes the order of the tokens for their places, which start anew in each document."""
+
+    shift_invariant = False
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.order, x.shape[-1]), pos)
+
+
+class ClaimsTooMuch(Encoding):
+    """Knows places, and says that moving them changes nothing."""
+
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.index(), x.shape[-1]), pos)
+
+
+class ClaimsTooLittle(Encoding):
+    """Knows distances, and says that moving the places changes something."""
+
+    shift_invariant = False
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        slope = 1 / torch.arange(1.0, self.site.heads + 1)
+        return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
+
+
+class Swells(Encoding):
+    """Rotates, and lengthens what is far away a little."""
+
+    shift_invariant = False
+
+    def rotation(self, pos: Positions) -> Tensor:
+        return pos.index().double()
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        size = (1 + rotation / 1e6).to(x.dtype)
+        return turn(x, rotation) * (size[None, None, :, None] if size.ndim == 1 else size[:, None, :, None])
+
+
+class WiredToNothing(Encoding):
+    """Works out the waves and forgets to add them."""
+
+    shift_invariant = False
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        waves(pos.index(), x.shape[-1])
+        return x
+
+
+class Smuggler(Encoding):
+    """Says that it uses no hook, and adds to the input."""
+
+    cross = False
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        return frozenset()
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.index(), x.shape[-1]), pos)
+
+
+class Table(Encoding):
+    """Has 64 rows, and lets each subclass deal with the 65th in its way. Sound for a table that says so."""
+
+    shift_invariant = False
+    cross = False
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.table = nn.Parameter(torch.empty(64, site.width))
+        self.reset()
+
+    @property
+    def longest(self) -> int | None:
+        return 64
+
+    def row(self, index: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, self.table[self.row(pos.index())], pos)
+
+
+class ForgetsTheEnd(Table):
+    def row(self, index: Tensor) -> Tensor:
+        return index.clamp(max=63)
+
+
+class MumblesTheEnd(Table):
+    def row(self, index: Tensor) -> Tensor:
+        if int(index.max()) > 63:
+            raise UserError("too far")
+        return index
+
+
+class OverstatesTheEnd(Table):
+    """Refuses its last position too."""
+
+    def row(self, index: Tensor) -> Tensor:
+        if int(index.max()) > 62:
+            raise UserError(f"table knows 0 to 62, got {int(index.max())}")
+        return index
+
+
+class DeniesTheEnd(Table):
+    @property
+    def longest(self) -> int | None:
+        return None
+
+    def row(self, index: Tensor) -> Tensor:
+        return index
+
+
+class SharedCache(Encoding):
+    """Keeps its waves for next time, by their number, where all instances find them."""
+
+    shift_invariant = False
+    cross = False
+    kept: ClassVar[dict[int, Tensor]] = {}
+
+    def __init__(self, site: Site, *, base: float = 100.0):
+        super().__init__(site)
+        self.base = base
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        if x.shape[1] not in self.kept or self.kept[x.shape[1]].shape[-1] != x.shape[-1]:
+            self.kept[x.shape[1]] = waves(torch.arange(x.shape[1]), x.shape[-1], self.base)
+        return placed(x, self.kept[x.shape[1]], pos)
+
+
+class LastBuiltWins(Encoding):
+    """Keeps its option in the class."""
+
+    shift_invariant = False
+    cross = False
+    base: ClassVar[float] = 100.0
+
+    def __init__(self, site: Site, *, base: float = 100.0):
+        super().__init__(site)
+        type(self).base = base
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.index(), x.shape[-1], self.base), pos)
+
+
+class CastsWithTheModel(Encoding):
+    """Holds its frequencies in a buffer: bfloat16 spoils them, the meta device loses them."""
+
+    def __init__(self, site: Site, *, persistent: bool = True):
+        super().__init__(site)
+        self.persistent = persistent
+        self.register_buffer("frequency", torch.tensor([0.1234567]), persistent=persistent)
+
+    def rotation(self, pos: Positions) -> Tensor:
+        return pos.index() * self.frequency
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        return turn(x, rotation)
+
+
+class RollsDice(Encoding):
+    """Its random numbers are in no state dict."""
+
+    shift_invariant = False
+    cross = False
+
+    def __init__(self, site: Site, *, clip: Annotated[int, Ge(1)] = 8):
+        super().__init__(site)
+        self.clip = clip
+        self.table = torch.randn(clip, site.width)
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, self.table[pos.index() % self.clip], pos)
+
+
+class LosesOptions(Encoding):
+    """Counts on `deepcopy` calling the constructor."""
+
+    shift_invariant = False
+    cross = False
+
+    def __init__(self, site: Site, *, base: float = 100.0):
+        super().__init__(site)
+        self.base = base
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LosesOptions:
+        return LosesOptions(self.site, base=10 * self.base)
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.index(), x.shape[-1], self.base), pos)
+
+
+class Idle(Encoding):
+    """One of its two parameters does nothing."""
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.slope, self.idle = nn.Parameter(torch.empty(site.heads)), nn.Parameter(torch.empty(3))
+        self.reset()
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return self.slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
+
+
+class OnePerLayer(Encoding):
+    """Has a frequency of its own in each layer, but rotations are worked out once for all of them."""
+
+    shared = False
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.frequency = nn.Parameter(torch.empty(1))
+        self.reset()
+
+    def rotation(self, pos: Positions) -> Tensor:
+        return pos.index() * self.frequency
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        return turn(x, rotation)
+
+
+class PlacesEverybody(Encoding):
+    """Does not look whether a token has a place: in the input, ..."""
+
+    shift_invariant = False
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return x + waves(pos.index(), x.shape[-1]).to(x.dtype)
+
+
+class TurnsEverybody(Encoding):
+    """... in rotations, ..."""
+
+    def rotation(self, pos: Positions) -> Tensor:
+        return pos.index().double()
+
+    def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
+        return turn(x, rotation)
+
+
+class MeasuresEverybody(Encoding):
+    """... and in distances."""
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        away = (k_pos.index().unsqueeze(-2) - q_pos.index().unsqueeze(-1)).abs().unsqueeze(-3)
+        return -away / torch.arange(1.0, self.site.heads + 1).view(-1, 1, 1)
+
+
+class NumbersSamples(Encoding):
+    """Counts along the first axis that it finds as well, which is the batch."""
+
+    shift_invariant = False
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        samples = waves(torch.arange(x.shape[0]), x.shape[-1]).unsqueeze(1)
+        return placed(x + samples.to(x.dtype), waves(pos.index(), x.shape[-1]), pos)
+
+
+class FirstRowForAll(Encoding):
+    """Takes the first row's positions for everybody's."""
+
+    shift_invariant = False
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        index = pos.index()
+        return placed(x, waves(index if index.ndim == 1 else index[0], x.shape[-1]), pos)
+
+
+class SetsTheDefaultDtype(Encoding):
+    """Wants precise waves, and changes how everything built later is drawn."""
+
+    shift_invariant = False
+    cross = False
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        torch.set_default_dtype(torch.float64)
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.index(), x.shape[-1]), pos)
+
+
+class Crashes(Encoding):
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        raise ZeroDivisionError("by the length of nothing")
+
+
+class LooksBackOnly(Encoding):
+    """A sound encoding for causal decoders alone."""
+
+    causal_only = True
+    cross = False
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        slope = 1 / torch.arange(1.0, self.site.heads + 1)
+        return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)

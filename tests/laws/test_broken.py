@@ -1,0 +1,122 @@
+"""Each law is seen red on an encoding that breaks it, for the reason it is there for."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from jari.conformance import LAWS, Outcome, contained, judge, laws
+from jari.conformance.subject import Subject
+
+HERE = Path(__file__).parent
+
+# law: the encodings that break it, with words from what the law says of each.
+RED = {
+    "agrees with its formula": {
+        "OffByOne": "what is added to the input at positions",
+        "CountsInBfloat16": "what is added to the input at positions [7, 8, 9, 12, 16, 47, 307]",
+        "WrongHead": "output at positions",
+        "WrongValues": "output at positions",
+    },
+    "every kernel equals the definition": {
+        "HidesValues": "output of fused",
+        "Coarse": "output of explicit, torch.float32",
+        "CutsGradients": "gradient of q of explicit, torch.float32",
+        "ForgetsGradients": "gradient of q of the definition",
+        "DoubleOnly": "no kernel can compute it: the explicit one is refused",
+        "WakesTheDead": "of explicit, torch.float64, padding",
+    },
+    "cached decoding equals the full forward": {
+        "CountsQueries": "scores of 1, 2, 1 and 3 tokens at a time, from position 0 on",
+        "Centred": "scores of 1, 2, 1 and 3 tokens at a time, from position 0 on",
+    },
+    "padding changes no real token": {
+        "CountsQueries": "a row with padding on the left, from position 0 on",
+        "Centred": "a row with padding on the",
+    },
+    "packed documents equal separate ones": {"ByOrder": "the second of two packed documents, from position 0 on"},
+    "shift invariance is as claimed": {
+        "ClaimsTooMuch": "output with all positions moved by 1: off by",
+        "ClaimsTooLittle": "moved positions change nothing",
+    },
+    "rotation keeps norms": {"Swells": "norms from position"},
+    "order is heard": {
+        "WiredToNothing": "it overrides embed, but the outputs follow a permutation",
+        "Smuggler": "it says that it uses no hook, but a permutation changes outputs",
+    },
+    "the end is announced": {
+        "ForgetsTheEnd": "its longest is 64, so the last position is 63, but 64 passes without a word",
+        "MumblesTheEnd": "position 64 is refused without being named: 'too far'",
+        "OverstatesTheEnd": "raised UserError: table knows 0 to 62, got 63",
+        "DeniesTheEnd": "raised IndexError",
+    },
+    "instances share nothing": {
+        "SharedCache": "embed after 2 instances with other options were used",
+        "LastBuiltWins": "embed after 2 instances with other options were used",
+    },
+    "round trips change nothing": {
+        "CastsWithTheModel": "rotate after a detour through bfloat16",
+        "CastsWithTheModel:persistent=false": "rotate when built on the meta device and loaded",
+        "RollsDice": "embed when built from its canonical spec",
+        "LosesOptions": "embed when copied deeply",
+    },
+    "every parameter learns": {
+        "Idle": "idle gets no gradient",
+        "OnePerLayer": "encoder.encoding.parts.0.1.frequency gets no gradient",
+    },
+    "tokens without a place have none": {
+        "PlacesEverybody": "embed at a token without a place, from position",
+        "TurnsEverybody": "rotate at a token without a place, from position",
+        "MeasuresEverybody": "bias at a token without a place, from position 0 on, as query",
+    },
+    "samples do not mix": {
+        "NumbersSamples": "a reversed batch of 2, from position 0 on",
+        "FirstRowForAll": "a reversed batch of 2 whose rows have positions of their own",
+    },
+    "the rest starts out the same": {"SetsTheDefaultDtype": "starts with other values than without the encoding"},
+}
+
+
+def outcomes(name: str) -> dict[str, Outcome]:
+    return {outcome.law: outcome for outcome in laws(f"{HERE / 'broken.py'}:{name}")}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_every_law_is_broken_by_something(law: str) -> None:
+    assert RED.get(law), f"write an encoding that breaks the law {law!r} into broken.py"
+
+
+@pytest.mark.parametrize(("law", "name"), [(law, name) for law, names in RED.items() for name in names])
+def test_a_law_notices(law: str, name: str) -> None:
+    with contained():
+        subject = Subject.of(f"{HERE / 'broken.py'}:{name}", None, 6)
+    outcome = judge(law, LAWS[law], subject)
+    assert outcome.verdict == "broken", outcome
+    assert re.search(re.escape(RED[law][name]), outcome.detail), outcome.detail
+
+
+def test_sound_encodings_of_a_user_keep_all_laws() -> None:
+    verdicts = {law: outcome.verdict for law, outcome in outcomes("Absolute").items()}
+    assert verdicts == dict.fromkeys(LAWS, "holds") | {
+        "rotation keeps norms": "skipped",
+        "every parameter learns": "skipped",
+    }
+
+
+def test_an_encoding_for_causal_decoders_is_tried_there() -> None:
+    verdicts = outcomes("LooksBackOnly")
+    assert not [outcome for outcome in verdicts.values() if outcome.verdict == "broken"]
+    assert verdicts["cached decoding equals the full forward"].verdict == "holds"
+    assert verdicts["order is heard"].detail.startswith("it works only where queries never see later keys")
+
+
+def test_what_an_encoding_does_to_torch_ends_with_its_laws() -> None:
+    outcomes("SetsTheDefaultDtype")
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_crash_is_the_encodings_fault_and_is_named() -> None:
+    assert outcomes("Crashes")["order is heard"] == Outcome(
+        "order is heard", "broken", "raised ZeroDivisionError: by the length of nothing"
+    )

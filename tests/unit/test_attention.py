@@ -1,0 +1,332 @@
+"""The attention module: widths, hooks, frames, kernels, refusals."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from jari.attention.cache import KVCache, LayerCache
+from jari.attention.call import weights
+from jari.attention.geometry import place
+from jari.attention.module import Attention
+from jari.encodings import compose
+from jari.errors import UserError
+from jari.init import initialise
+from jari.inspect.capture import record
+from jari.masks import Mask
+from jari.models.encoder_decoder import Decoder, Encoder
+from jari.positions import Positions
+
+WIDTH, HEADS = 16, 2
+INSIDE = ["none", "rotary", "shaw:clip=2", "t5", "alibi"]
+TOYS = Path(__file__).with_name("toy_encodings.py")
+WAVE, STEPS = f"{TOYS}:Wave", f"{TOYS}:Steps"
+KERNELS = ["explicit", "fused", "definition"]
+
+
+def randn(batch, length):
+    return torch.randn(batch, length, WIDTH)
+
+
+def started(module):
+    initialise(module, 5)
+    return module
+
+
+# ------------------------------------------------------------------------------------------------ widths
+
+
+@pytest.mark.parametrize("spec", ["none", "rotary", "shaw", "shaw:values=false", "t5", "alibi"])
+def test_values_may_be_wider_than_keys(spec):
+    attention = Attention(WIDTH, HEADS, encoding=spec, head_width=6, value_head_width=10)
+    x = randn(3, 5)
+    with record(attention) as tape:
+        y = attention(x)
+    call = tape.recorded("attention").call
+    assert (call.q.shape, call.k.shape, call.v.shape) == ((3, 2, 5, 6), (3, 2, 5, 6), (3, 2, 5, 10))
+    assert attention.scale == 6**-0.5
+    assert y.shape == x.shape
+    assert tape.trust("attention").rebuild_error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "told"),
+    [
+        (10, 4, "the width must be divisible by the heads; got width 10, 4 heads; use width 8 or 12"),
+        (3, 4, "the width must be divisible by the heads; got width 3, 4 heads; use width 4"),
+        (0, 4, "width and heads must be 1 or more, got width 0 and 4 heads"),
+    ],
+)
+def test_a_width_that_the_heads_do_not_divide(width, heads, told):
+    with pytest.raises(UserError, match=f"^{told}$"):
+        Attention(width, heads)
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "spec", "told"),
+    [
+        (
+            60,
+            4,
+            "rotary",
+            "rotary needs an even head width; got 15 (width 60, 4 heads); use width 64, or fraction=0.933333",
+        ),
+        (
+            24,
+            4,
+            "rotary:fraction=0.5",
+            "rotary rotates pairs, so an even number of components: fraction=0.5 of the head width 6 is 3; "
+            "use fraction=0.666667",
+        ),
+        (2, 2, "rotary", "rotary needs an even head width; got 1 (width 2, 2 heads); use width 4"),
+        (2, 2, "rotary:fraction=0.9", "rotary needs an even head width; got 1 (width 2, 2 heads); use width 4"),
+    ],
+)
+def test_rotary_needs_pairs(width, heads, spec, told):
+    with pytest.raises(UserError, match=f"^{re.escape(told)}$"):
+        Attention(width, heads, encoding=spec)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("head_width", range(1, 20))
+@pytest.mark.parametrize("fraction", [1, 0.9, 0.5, 0.25, 0.01])
+def test_what_rotary_suggests_works(head_width, heads, fraction):
+    try:
+        Attention(head_width * heads, heads, encoding=f"rotary:fraction={fraction}")
+    except UserError as error:
+        if width := re.search(r"use width (\d+)", str(error)):
+            Attention(int(width[1]), heads, encoding="rotary")
+        if better := re.search(r"fraction=([\d.]+)$", str(error)):
+            Attention(head_width * heads, heads, encoding=f"rotary:fraction={better[1]}")
+        assert width or better
+
+
+# ------------------------------------------------------------------------------------------------ what goes in
+
+
+@pytest.mark.parametrize("spec", INSIDE)
+def test_positions_are_0_1_2_unless_told(spec):
+    attention, x, source = Attention(WIDTH, HEADS, encoding=spec, cross=True), randn(2, 4), randn(2, 6)
+    explicit = attention(x, source, positions=Positions.sequence(4), source_positions=Positions.sequence(6))
+    assert torch.equal(attention(x, source), explicit)
+
+
+@pytest.mark.parametrize("spec", INSIDE)
+def test_each_row_of_a_batch_may_have_positions_of_its_own(spec):
+    attention, x = Attention(WIDTH, HEADS, encoding=spec), randn(2, 4)
+    index = torch.tensor([[900, 903, 901, 950], [40, 41, 42, 43]])
+    together = attention(x, positions=Positions(index.unsqueeze(-1), torch.arange(4)))
+    alone = [attention(x[i : i + 1], positions=Positions(index[i].unsqueeze(-1), torch.arange(4))) for i in range(2)]
+    torch.testing.assert_close(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("spec", INSIDE)
+def test_attending_to_oneself_as_a_source_is_self_attention(spec):
+    attention, x = Attention(WIDTH, HEADS, encoding=spec), randn(2, 4)
+    torch.testing.assert_close(attention(x, x), attention(x))
+
+
+def test_distances_between_frames_are_refused_unless_cross_was_asked_for():
+    places = {
+        "positions": Positions.sequence(2, frame="target"),
+        "source_positions": Positions.sequence(3, frame="source"),
+    }
+    x, source = randn(1, 2), randn(1, 3)
+    with pytest.raises(
+        UserError,
+        match="positions in the frame 'target' cannot be compared with those in 'source': "
+        "build the attention with cross=True if distances between them mean something",
+    ):
+        Attention(WIDTH, HEADS, encoding="alibi")(x, source, **places)
+    Attention(WIDTH, HEADS, encoding="alibi", cross=True)(x, source, **places)
+    Attention(WIDTH, HEADS, encoding="none")(x, source, **places)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("spec", ["none", "t5", "rotary"])
+def test_a_query_without_any_key_gets_nothing_and_spoils_no_gradient(spec, kernel):
+    attention, x = Attention(WIDTH, HEADS, encoding=spec, kernel=kernel), randn(2, 3).requires_grad_()
+    keep = torch.tensor([[True, True, True], [False, True, True]])
+    y = attention(x, mask=Mask(causal=True, keys=keep))
+    torch.testing.assert_close(y[1, 0], attention.out.bias)
+    assert not torch.allclose(y[0, 0], attention.out.bias)
+    y.square().sum().backward()
+    assert x.grad.isfinite().all()
+    assert not x.grad[1, 0].any()
+
+
+def test_dropout_of_the_weights_is_for_training_alone():
+    attention, x = Attention(WIDTH, HEADS, dropout=0.5), randn(2, 6)
+    assert not torch.allclose(attention(x), attention(x))
+    attention.eval()
+    assert torch.equal(attention(x), attention(x))
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("spec", ["sinusoidal", "learned", "sinusoidal+rotary"])
+def test_an_encoding_of_the_input_is_refused_by_a_lone_attention(spec):
+    with pytest.raises(
+        UserError, match=re.escape(f"{spec} adds to a model's input, which an attention alone does not have: ")
+    ):
+        Attention(WIDTH, HEADS, encoding=spec)
+
+
+@pytest.mark.parametrize("spec", ["sinusoidal", "learned"])
+def test_an_encoding_of_the_input_is_refused_in_cross_attention(spec):
+    told = f"^{spec} cannot be the encoding of cross-attention; use it in the encoder and the decoder$"
+    with pytest.raises(UserError, match=told):
+        Decoder(WIDTH, HEADS, cross_encoding=spec)
+
+
+def test_an_encoding_for_causal_attention_is_refused_elsewhere(tmp_path):
+    path = tmp_path / "past.py"
+    path.write_text("from jari import Encoding\n\n\nclass Past(Encoding):\n    causal_only = True\n")
+    with pytest.raises(UserError, match=r"works only where queries never see later keys; use it in a causal decoder"):
+        Attention(WIDTH, HEADS, encoding=f"{path}:Past")
+    Attention(WIDTH, HEADS, encoding=f"{path}:Past", causal=True)
+
+
+def test_the_fused_kernel_is_refused_where_the_weights_are_needed():
+    with pytest.raises(
+        UserError,
+        match=r"the fused kernel never holds the attention weights, .*; use kernel=explicit or auto, or switch",
+    ):
+        Attention(WIDTH, HEADS, encoding="shaw", kernel="fused")
+    Attention(WIDTH, HEADS, encoding="shaw:values=false", kernel="fused")
+
+
+def test_a_cache_without_geometry_is_refused():
+    told = r"needs to be told where its queries and keys are; pass geometry=jari.place\(encoding, q_pos, k_pos, mask\)"
+    with pytest.raises(UserError, match=told):
+        Attention(WIDTH, HEADS)(randn(1, 2), cache=LayerCache())
+    with pytest.raises(UserError, match=told):
+        Attention(WIDTH, HEADS, encoding=None)(randn(1, 2))
+
+
+def test_cross_attention_without_a_source_is_refused():
+    told = "^cross-attention reads its keys from a source; pass it as the second argument, or a cache that holds them$"
+    with pytest.raises(UserError, match=told):
+        Attention(WIDTH, HEADS, cross=True)(randn(1, 2))
+
+
+# ------------------------------------------------------------------------------------------------ hooks of one's own
+
+
+def test_inject_reaches_queries_and_keys_but_not_values():
+    attention, x, positions = Attention(WIDTH, HEADS, encoding=WAVE), randn(2, 5), Positions.sequence(5, 300)
+    with record(attention) as tape:
+        attention(x, positions=positions)
+    call, placed = tape.recorded("attention").call, attention.encoding.inject(x, positions)
+
+    def heads_of(y):
+        return y.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+    torch.testing.assert_close(call.q, heads_of(attention.query(placed)))
+    torch.testing.assert_close(call.k, heads_of(attention.key(placed)))
+    torch.testing.assert_close(call.v, heads_of(attention.value(x)))
+    assert not torch.allclose(placed, x)
+
+
+def test_inject_in_cross_attention_places_each_side_by_its_own_positions():
+    attention, x, source = Attention(WIDTH, HEADS, encoding=WAVE, cross=True), randn(1, 3), randn(1, 5)
+
+    def at(q_start, k_start):
+        with record(attention) as tape:
+            attention(
+                x, source, positions=Positions.sequence(3, q_start), source_positions=Positions.sequence(5, k_start)
+            )
+        return tape.recorded("attention").call
+
+    here = at(300, 700)
+    assert torch.equal(at(301, 700).k, here.k)
+    assert torch.equal(at(300, 701).q, here.q)
+    assert not torch.allclose(at(301, 700).q, here.q)
+    assert not torch.allclose(at(300, 701).k, here.k)
+    assert torch.equal(at(300, 701).v, here.v)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    "spec", [WAVE, STEPS, f"rotary+{STEPS}+shaw:clip=2"], ids=["Wave", "Steps", "rotary+Steps+shaw"]
+)
+def test_hooks_of_ones_own_carry_a_decoder_with_cross_attention_and_cache(spec, norm):
+    decoder = started(Decoder(WIDTH, HEADS, encoding=spec, cross_encoding=spec, norm=norm))
+    x, memory = randn(2, 6), randn(2, 4)
+    whole = decoder(x, memory, positions=Positions.sequence(6, 300, frame="target"))
+    cache, steps = KVCache(2), []
+    for start, stop in ((0, 1), (1, 2), (2, 5), (5, 6)):
+        places = Positions.sequence(stop - start, 300 + start, frame="target")
+        steps.append(decoder(x[:, start:stop], memory, positions=places, cache=cache))
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
+
+
+@pytest.mark.parametrize("spec", [WAVE, STEPS], ids=["Wave", "Steps"])
+def test_hooks_of_ones_own_carry_a_grid(spec):
+    """A picture and its transpose give the same only where rows and columns cost the same, which here they do not."""
+    encoder, x = started(Encoder(WIDTH, HEADS, layers=1, encoding=spec)), randn(1, 6)
+    grid = Positions.grid(2, 3)
+    turned = Positions(grid.coordinates.flip(-1), grid.order, grid.axes, grid.frame)
+    assert not torch.allclose(encoder(x, positions=grid), encoder(x, positions=turned), atol=1e-3)
+
+    order = torch.tensor([4, 0, 5, 2, 1, 3])
+    shuffled = Positions(grid.coordinates[order], grid.order, grid.axes, grid.frame)
+    torch.testing.assert_close(encoder(x[:, order], positions=shuffled), encoder(x, positions=grid)[:, order])
+
+
+def test_a_bias_on_a_grid_is_that_of_each_pair_of_cells():
+    encoding, grid = compose.build(STEPS, Attention(WIDTH, HEADS).site), Positions.grid(2, 3)
+    assert place(encoding, grid, grid).bias[0, 1, 0].tolist() == [0, -10, -20, -1, -11, -21]
+
+
+# ------------------------------------------------------------------------------------------------ sums and stacks
+
+
+def test_a_sum_adds_what_its_parts_add():
+    site, pos = Attention(WIDTH, HEADS).site, Positions.sequence(4, 300)
+    both, t5, alibi = (compose.build(text, site) for text in ("t5+alibi", "t5", "alibi"))
+    with torch.no_grad():
+        t5.table.copy_(both.parts[0].table)
+    torch.testing.assert_close(both.bias(pos, pos), t5.bias(pos, pos) + alibi.bias(pos, pos))
+    assert both.hooks == {"bias"}
+
+
+def test_the_longest_of_a_sum_is_that_of_its_shortest_part():
+    assert Encoder(WIDTH, HEADS, encoding="learned:positions=9+rotary+learned:positions=7").encoding.longest == 7
+    assert Encoder(WIDTH, HEADS, encoding="rotary+t5").encoding.longest is None
+
+
+def test_layers_share_what_is_shared_and_own_the_rest():
+    encodings = Encoder(WIDTH, HEADS, layers=3, encoding="t5+shaw").encoding
+    assert [len(parts) for parts in encodings.parts] == [1, 3]
+    first, second, _ = encodings.of_layer
+    assert first.parts[0] is second.parts[0]
+    assert first.parts[1] is not second.parts[1]
+    assert not encodings.shared
+    assert Encoder(WIDTH, HEADS, layers=3, encoding="t5+rotary").encoding.shared
+
+
+def test_every_layer_uses_the_tables_it_owns():
+    encoder = started(Encoder(WIDTH, HEADS, layers=2, encoding="shaw:clip=1,values=false"))
+    with record(encoder) as tape:
+        encoder(randn(1, 4))
+    for site in tape.sites:
+        call = tape.recorded(site).call
+        own = encoder.encoding.parts[0][int(site[-1])]
+        assert call.geometry.encoding is own
+    first, second = (tape.recorded(site).call for site in tape.sites)
+    assert not torch.allclose(
+        first.geometry.encoding.terms(first.q, first.k, first.geometry.relation),
+        second.geometry.encoding.terms(first.q, first.k, first.geometry.relation),
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_attention_gives_back_weights_times_values(kernel):
+    attention, x = Attention(WIDTH, HEADS, encoding="alibi", kernel=kernel), randn(2, 5)
+    with record(attention) as tape:
+        y = attention(x)
+    call = tape.recorded("attention").call
+    torch.testing.assert_close(y, attention.out((weights(call) @ call.v).transpose(1, 2).flatten(-2)))

@@ -1,0 +1,66 @@
+"""torch.compile(fullgraph=True) takes the dataclass arguments and the hooks of every encoding, forward and backward."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SPECS = [
+    "none",
+    "sinusoidal",
+    "learned",
+    "rotary:pairing=interleaved,fraction=0.5",
+    "shaw",
+    "shaw:values=false",
+    "t5",
+    "alibi",
+    "sinusoidal+rotary+alibi",
+]
+PROBE = Path(__file__).with_name("compile_probe.py")
+
+
+def probe(backend, model):
+    command = [sys.executable, str(PROBE), backend, model, *SPECS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def traced():
+    """Traced whole, differentiated, and run by PyTorch's own kernels: needs no compiler."""
+    return probe("aot_eager", "layer")
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("NOT TESTED: torch.compile needs a C++ compiler, and there is none here; install g++")
+    return probe("inductor", "encoder_decoder")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_layer_is_one_graph_forward_and_backward(traced, spec):
+    assert traced[spec]["output"] < 1e-6
+    assert traced[spec]["gradient"] < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_whole_model_compiles_forward_and_backward(compiled, spec):
+    assert compiled[spec]["output"] < 1e-5
+    assert compiled[spec]["gradient"] < 1e-3
+
+
+@pytest.mark.parametrize("backend", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_recording_a_compiled_model(backend, request):
+    capture = request.getfixturevalue(backend)["capture"]
+    assert capture["hook set before compiling"] == ["encoder.0"]
+    assert capture["compiled earlier"] == (
+        "nothing was recorded: no attention of this model ran inside the block. A compiled model runs past the hooks; "
+        "call its original (compiled._orig_mod), which shares its parameters, while recording"
+    )
+    assert capture["the original of one compiled earlier"] == ["encoder.0"]
