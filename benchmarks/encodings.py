@@ -3,6 +3,10 @@
 Two shapes: the arithmetic task at its defaults (batch 512, width 64, 8 heads, 2+2 layers, sequences of 5 to 7), and an
 encoder of width 256 with 8 heads and 2 layers on 4 sequences of up to 512, padded, in float32 and bfloat16. One thread.
 `target` is what we hold ourselves to.
+
+Measured 2026-11-20, PyTorch 2.13, one core of an AMD EPYC with AVX-512 BF16 that others used too, two runs, on
+arithmetic (the second run alone: the first was too noisy); 512 in float32; 512 in bfloat16: rotary 1.15; 0.98 to 1.07;
+1.03 to 1.09. alibi 0.99; 1.08 to 1.13; 1.06 to 1.15. t5 1.00; 1.6 to 1.7; 1.43 to 1.48. shaw 1.13; 2.2; 1.8.
 """
 
 from __future__ import annotations

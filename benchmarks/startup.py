@@ -1,6 +1,9 @@
 """How long does a person wait for nothing? Wall time of `import jari` and `jari --help`, beside an empty Python.
 
 Each is a process of its own, started in turns. Targets: 0.3 s to import, 0.5 s for the help.
+
+Measured 2026-11-20 on a busy machine: an empty Python 0.02 s, import jari 0.05, jari --help 0.07 to 0.13, and
+import torch, which most commands need, 1.4 to 3.8.
 """
 
 from __future__ import annotations

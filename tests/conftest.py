@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import hypothesis
 import jaxtyping
@@ -11,8 +10,6 @@ import pytest
 assert "jari" not in sys.modules, "jari was imported before its annotations could be checked"
 jaxtyping.install_import_hook("jari", "beartype.beartype")
 
-# Makes `from oracles.formulas import ORACLES` work in every folder of tests, which are no packages.
-sys.path.insert(0, str(Path(__file__).parent))
 
 import torch  # noqa: E402 - after the hook
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from jari.attention.call import AttentionCall as AttentionCall
     from jari.attention.geometry import place as place
     from jari.attention.module import Attention as Attention
-    from jari.conformance import Oracle as Oracle
     from jari.conformance import laws as laws
     from jari.encodings.base import Encoding as Encoding
     from jari.encodings.base import Site as Site
+    from jari.encodings.oracle import Oracle as Oracle
     from jari.errors import UserError as UserError
     from jari.init import initialise as initialise
     from jari.inspect.capture import Tape as Tape
@@ -43,7 +43,7 @@ _HOME = {
     "AttentionCall": "jari.attention.call",
     "place": "jari.attention.geometry",
     "Attention": "jari.attention.module",
-    "Oracle": "jari.conformance",
+    "Oracle": "jari.encodings.oracle",
     "laws": "jari.conformance",
     "Encoding": "jari.encodings.base",
     "Site": "jari.encodings.base",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -32,7 +32,7 @@ class TrainingProgress:
         self._said: dict[str, float] = {}
         self._exact: dict[str, float] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> TrainingProgress:
         if self._console.is_terminal:
             self._bars.start()
         return self

@@ -353,7 +353,7 @@ class CastsWithTheModel(Encoding):
         self.register_buffer("frequency", torch.tensor([0.1234567]), persistent=persistent)
 
     def rotation(self, pos: Positions) -> Tensor:
-        return pos.index() * self.frequency
+        return pos.index() * self.frequency.detach()
 
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         return turn(x, rotation)
@@ -403,8 +403,8 @@ class Idle(Encoding):
         return self.slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
 
 
-class OnePerLayer(Encoding):
-    """Has a frequency of its own in each layer, but rotations are worked out once for all of them."""
+class FrozenFrequency(Encoding):
+    """Has a frequency in each layer, and cuts it off from its gradient."""
 
     shared = False
 
@@ -414,7 +414,7 @@ class OnePerLayer(Encoding):
         self.reset()
 
     def rotation(self, pos: Positions) -> Tensor:
-        return pos.index() * self.frequency
+        return pos.index() * self.frequency.detach()
 
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
         return turn(x, rotation)

@@ -63,7 +63,7 @@ RED = {
     },
     "every parameter learns": {
         "Idle": "idle gets no gradient",
-        "OnePerLayer": "encoder.encoding.parts.0.1.frequency gets no gradient",
+        "FrozenFrequency": "encoder.encoding.parts.0.0.frequency gets no gradient",
     },
     "tokens without a place have none": {
         "PlacesEverybody": "embed at a token without a place, from position",

@@ -10,10 +10,18 @@ from jari.attention.geometry import place
 from jari.attention.module import Attention
 from jari.encodings import compose
 from jari.encodings.alibi import slopes
+from jari.encodings.formulas import (
+    ORACLES,
+    alibi_slopes,
+    array,
+    rotary_turn,
+    shaw_label_score,
+    shaw_label_value,
+    t5_bucket,
+)
 from jari.encodings.sinusoidal import sinusoids
 from jari.masks import Mask
 from jari.positions import Positions
-from oracles.formulas import ORACLES, alibi_slopes, array, rotary_turn, shaw_label_score, shaw_label_value, t5_bucket
 
 WIDTH, HEADS = 12, 3
 FAR = 900
@@ -37,6 +45,7 @@ PAIR_SPECS = [
     "t5:buckets=8,distance=10",
     "alibi",
 ]
+VALUE_SPECS = ["shaw:clip=2", "shaw:clip=40", "shaw:clip=2,keys=false"]
 SUMS = [
     "sinusoidal+rotary+alibi",
     "learned:positions=1000+shaw:clip=2",
@@ -54,7 +63,7 @@ def loops(attention, encoding, names, x_BQD, y_BKD, q_pos, k_pos, allowed_QK):
         return array(layer.weight) @ x_D + array(layer.bias)
 
     def placed(x_BLD, positions):
-        return [[x_D + sum(ORACLES[n]["embed"](e, p) for n, e in parts) for x_D, p in zip(x_LD, positions, strict=True)]
+        return [[x_D + sum(ORACLES[n].embed(e, p) for n, e in parts) for x_D, p in zip(x_LD, positions, strict=True)]
                 for x_LD in array(x_BLD)]  # fmt: skip
 
     def turned(x_E, position):
@@ -80,11 +89,11 @@ def loops(attention, encoding, names, x_BQD, y_BKD, q_pos, k_pos, allowed_QK):
                     k_E = turned(head_of(linear(attention.key, y_D), head), k_pos[j])
                     v_E = head_of(linear(attention.value, y_D), head)
                     pair = (q_pos[i], k_pos[j], head)
-                    content = ORACLES["none"]["score"](None, q_E, k_E, *pair, attention.scale)
-                    added = [ORACLES[n]["score"](e, q_E, k_E, *pair, attention.scale) - content
+                    content = ORACLES["none"].score(None, q_E, k_E, *pair, attention.scale)
+                    added = [ORACLES[n].score(e, q_E, k_E, *pair, attention.scale) - content
                              for n, e in parts if n != "rotary"]  # fmt: skip
                     weights.append(math.exp(content + sum(added)))
-                    values.append(v_E + sum(ORACLES[n]["value"](e, v_E, *pair) - v_E for n, e in parts))
+                    values.append(v_E + sum(ORACLES[n].value(e, v_E, *pair) - v_E for n, e in parts))
                 total = sum(weights)
                 heads.append(sum(w / total * v for w, v in zip(weights, values, strict=True)))
             rows.append(linear(attention.out, numpy.concatenate(heads)))
@@ -120,9 +129,13 @@ def test_cross_attention_measures_from_the_queries_own_positions(spec):
     compare(spec, cross=True)
 
 
-@pytest.mark.parametrize("spec", PAIR_SPECS)
-def test_the_definition_is_the_papers(spec):
-    compare(spec, kernel="definition")
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(
+    ("spec", "kernel"),
+    [(s, "definition") for s in PAIR_SPECS] + [(s, "fused") for s in PAIR_SPECS if s not in VALUE_SPECS],
+)
+def test_every_kernel_is_the_papers(spec, kernel, causal):
+    compare(spec, kernel=kernel, causal=causal)
 
 
 def test_shaw_takes_the_labels_of_a_graph():
@@ -153,7 +166,7 @@ def test_sinusoids_of_even_and_odd_widths(layout, width):
     encoding = compose.build(f"sinusoidal:layout={layout}", Attention(width, 1).site)
     index = [0, 1, 100, 4096, 2.5]
     got = sinusoids(torch.tensor(index, dtype=torch.float64), width, layout, 10000.0)
-    numpy.testing.assert_allclose(array(got), [ORACLES["sinusoidal"]["embed"](encoding, p) for p in index], atol=1e-11)
+    numpy.testing.assert_allclose(array(got), [ORACLES["sinusoidal"].embed(encoding, p) for p in index], atol=1e-11)
 
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 10), (10, 33), (64, 1000)])

@@ -210,7 +210,7 @@ def test_an_expression_is_held_out_whatever_the_options_are():
         for held_out, numbers in ((True, task._held_out), (False, task._training)):
             for expression in expressions(task, numbers):
                 assert split.setdefault(expression, held_out) == held_out, (expression, options)
-    assert 60**2 * 2 < len(split)
+    assert len(split) > 60**2 * 2
 
 
 def test_held_out_and_training_are_all_and_share_nothing():
@@ -238,19 +238,19 @@ def test_held_out_expressions_are_not_the_small_or_the_large_ones():
 # The ceiling ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("span", [{"maximum": 21}, {"minimum": 3, "maximum": 24}, {"minimum": 95, "maximum": 112}], ids=str)
+@pytest.mark.parametrize(
+    "span", [{"maximum": 21}, {"minimum": 3, "maximum": 24}, {"minimum": 95, "maximum": 112}], ids=str
+)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_ceiling_is_what_counting_gives(span, options):
     task = Arithmetic(**span, **options)
     assert task.ceiling() == brute_force_ceiling(task)
 
 
-def test_the_ceiling_counts_sixteen_equal_digits():
-    # With four bits a digit, sixteen ones would be one two.
+def test_the_ceiling_of_long_numbers():
+    # Sixteen equal digits in a line, which four bits could not count.
     task = Arithmetic(minimum=11_111_109, maximum=11_111_123)
     assert task.ceiling() == brute_force_ceiling(task)
-    bags = {"".join(sorted(line.partition("=")[0])) for line in task.lines()}
-    assert len(set(task._bags().tolist())) == len(bags)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,6 @@ def test_the_ceiling_counts_sixteen_equal_digits():
     ],
     ids=["default", "padded operands", "two digits"],
 )
-@pytest.mark.slow
 def test_the_published_ceilings(options, published):
     ceiling = Arithmetic(**options).ceiling()
     for group, percent in published.items():
@@ -427,14 +426,16 @@ TWO_DIGITS = Arithmetic(maximum=99)
 
 
 def test_too_many_expressions_are_refused():
-    message = "arithmetic: 200,000,000 expressions do not fit into memory; at most 20,000,000 do: lower maximum or use one"
+    message = (
+        "arithmetic: 200,000,000 expressions do not fit into memory; at most 20,000,000 do: lower maximum or use one"
+    )
     with pytest.raises(UserError, match=message):
         Arithmetic(maximum=9999)
 
 
 @pytest.mark.parametrize("maximum", [0, 1, 3])
 def test_too_few_expressions_are_refused(maximum):
-    with pytest.raises(UserError, match="expressions are too few to hold some out; widen minimum ... maximum"):
+    with pytest.raises(UserError, match=r"expressions are too few to hold some out; widen minimum \.\.\. maximum"):
         Arithmetic(maximum=maximum)
 
 
@@ -456,7 +457,10 @@ def test_an_empty_span_is_refused():
     ("spec", "message"),
     [
         ("arithmetic:minimum=-1", "arithmetic: minimum: input should be greater than or equal to 0; got '-1'"),
-        ("arithmetic:maximum=1000000000000000", "arithmetic: maximum: input should be less than or equal to 999999999999999"),
+        (
+            "arithmetic:maximum=1000000000000000",
+            "arithmetic: maximum: input should be less than or equal to 999999999999999",
+        ),
         ("arithmetic:operators=*", "arithmetic: operators: input should be '+-', '+' or '-'; got '*' (default '+-')"),
         ("arithmetic:answer=padded", "arithmetic has no option 'answer'; did you mean 'answers'?"),
         ("arithmetik", "unknown task 'arithmetik'; did you mean 'arithmetic'?"),

@@ -26,13 +26,13 @@ from jari.attention.module import Attention, site_of
 from jari.decoding import greedy
 from jari.encodings import compose
 from jari.encodings.alibi import slopes
+from jari.encodings.formulas import alibi_slopes, t5_bucket
 from jari.errors import UserError
 from jari.init import initialise
 from jari.inspect.capture import record
 from jari.masks import Mask
 from jari.models.encoder_decoder import EncoderDecoder
 from jari.positions import Positions, Tokens
-from oracles.formulas import alibi_slopes, t5_bucket
 
 WIDTH, HEADS, HEAD_WIDTH = 16, 2, 8
 FAR = 300

@@ -17,9 +17,9 @@ from typing import Literal
 
 import torch
 
-from jari.conformance.oracle import Oracle
 from jari.conformance.rules import LAWS, Law
 from jari.conformance.subject import BrokenError, SkippedError, Subject
+from jari.encodings.oracle import Oracle
 
 __all__ = ["LAWS", "Oracle", "Outcome", "contained", "judge", "laws"]
 
@@ -36,7 +36,8 @@ class Outcome:
 def laws(spec: str, oracle: Oracle | None = None, *, heads: int = 6) -> list[Outcome]:
     """Try all laws on an encoding, about a second on one core. Raises UserError for a spec that cannot be built.
 
-    spec: options and sums too. oracle: its formula, by default the class attribute `oracle`. heads: H of all sites.
+    spec: options and sums too. oracle: its formula; by default the class attribute `oracle`, or the paper's for an
+    encoding of the package. heads: H of all sites.
     """
     with contained():
         subject = Subject.of(spec, oracle, heads)

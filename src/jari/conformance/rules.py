@@ -70,10 +70,10 @@ def formula(subject: Subject) -> str:
     """What it adds to the input, and the output with all that it adds, are those of a float64 double loop."""
     if subject.oracle is None:
         raise SkippedError(
-            "no formula was given; write jari.conformance.Oracle(score=..., value=..., embed=...) and pass it as "
+            "no formula was given; write jari.Oracle(score=..., value=..., embed=...) and pass it as "
             "laws(spec, oracle) or make it the class attribute `oracle`"
         )
-    worst, add = 0.0, subject.oracle.embed or (lambda encoding, position: np.zeros(encoding.site.width))
+    worst, add = 0.0, subject.oracle.embed
     for start, causal in itertools.product(subject.starts(), {subject.causal_only, True}):
         k_at = [(start + further) % (subject.longest or NO_END) for further in (0, 1, 2, 5, 9, 40, 300)]
         q_at = [k_at[5], k_at[1], k_at[3]]

@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from jari.attention.kernels import Kernel
-from jari.conformance.oracle import Oracle
-from jari.encodings.base import Encoding, Site, registry
+from jari.encodings.base import Encoding, Site, hooks_of, registry
 from jari.encodings.compose import WITHOUT, build, canonical, parts_of
+from jari.encodings.formulas import ORACLES
+from jari.encodings.oracle import Oracle, sum_of
 from jari.errors import UserError
 from jari.init import generator_for, initialise
 from jari.models.encoder_decoder import Encoder, EncoderDecoder
@@ -56,8 +57,7 @@ class Subject:
     @staticmethod
     def of(spec: str, oracle: Oracle | None, heads: int) -> Subject:
         classes = [registry.spec(part).target for part in parts_of(spec)]
-        if oracle is None and len(classes) == 1:
-            oracle = getattr(classes[0], "oracle", None)
+        oracle = oracle or _formula_of(spec)
         subject = Subject(canonical(spec), oracle, heads, 0, None)
         encoding, _ = build(spec, subject.site()), build(spec, subject.site(causal=True))
         if any(1 not in target.axes for target in classes):
@@ -241,3 +241,14 @@ def answers(encoding: Encoding, pos: Positions) -> dict[str, Tensor]:
             alone = [encoding.values(w.expand(BATCH, site.heads, -1, -1), relation) for w in weights]
             answers["values"] = torch.stack([a for a in alone if a is not None], 3)
     return {hook: answer[:, :, :LENGTH].detach() for hook, answer in answers.items() if answer is not None}
+
+
+def _formula_of(spec: str) -> Oracle | None:
+    """The encoding's own oracle, or the paper's formula for one of the package; None where a part has neither, or
+    where two parts rotate."""
+    specs = [registry.spec(part) for part in parts_of(spec)]
+    oracles = [part.target.oracle or ORACLES.get(part.name) for part in specs]
+    known = [oracle for oracle in oracles if oracle is not None]
+    if len(known) < len(oracles) or sum("rotate" in hooks_of(part.target) for part in specs) > 1:
+        return None
+    return known[0] if len(known) == 1 else sum_of(known)

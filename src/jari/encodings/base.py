@@ -23,6 +23,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import nn
 
+from jari.encodings.oracle import Oracle
 from jari.errors import UserError
 from jari.positions import Positions
 from jari.registry import Registry, options_of
@@ -64,8 +65,8 @@ class Encoding(nn.Module):
     """One instance serves all layers; otherwise each layer has its own."""
     keeps_norms: bool = True
     """`rotate` changes no vector's length."""
-    oracle: ClassVar[Any] = None
-    """A `jari.Oracle`, its formula once more for the laws to compare with; optional."""
+    oracle: ClassVar[Oracle | None] = None
+    """Its formula once more for the laws to compare with; optional."""
 
     def __init__(self, site: Site):
         super().__init__()

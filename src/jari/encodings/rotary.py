@@ -57,6 +57,7 @@ class Rotary(Encoding):
 
     def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:
         cosine, sine = rotation[0].to(x.dtype), rotation[1].to(x.dtype)
+        x = x.contiguous()  # heads before positions, so that the broadcast runs over whole rows
         turned, rest = (
             (x, None) if self.rotated == x.shape[-1] else x.split((self.rotated, x.shape[-1] - self.rotated), -1)
         )

@@ -46,10 +46,15 @@ class T5(Encoding):
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         ahead = whole_numbers("t5", distance(q_pos, k_pos))
-        rows = nn.functional.embedding(self.bucket(ahead), self.table)
-        return rows.movedim(-1, -3)
+        # Beyond `distance` all share a bucket: look up those up to there, 2 distance + 1 rows, and pick from them. The
+        # gradient of picking whole columns is cheap, that of a lookup for every pair is not.
+        near = torch.arange(-self.distance, self.distance + 1, device=ahead.device)
+        row_HR = nn.functional.embedding(self.bucket(near), self.table).t().contiguous()
+        picked = (ahead.clamp(-self.distance, self.distance) + self.distance).flatten()
+        bias_HQK = row_HR.index_select(1, picked).view(-1, *ahead.shape)
+        return bias_HQK.movedim(0, -3)
 
-    def bucket(self, ahead: Int[Tensor, "*B Q K"]) -> Int[Tensor, "*B Q K"]:
+    def bucket(self, ahead: Int[Tensor, "*P"]) -> Int[Tensor, "*P"]:
         """The bucket of each distance key - query. The logarithm is taken in float64, whatever the model's precision:
         bfloat16 puts up to 17 distances into the wrong bucket."""
         if self.site.causal:

@@ -193,8 +193,9 @@ class Divisor:
 
     entropy: over its largest value, log of the number of keys. largest: the largest weight. trace: 1 - sum p^2.
     jacobian: root mean square over queries of the Frobenius norm of d weights / d scores, what is left of a gradient
-    on its way through the softmax. gradient: the same of d weights / d q, which is the Jacobian times K / divisor: a
-    smaller divisor lets less through the softmax and makes more of what gets through.
+    on its way through the softmax. gradient: the same of d weights / d q, which is the Jacobian times K / divisor (K
+    with what an encoding's terms add to it): a smaller divisor lets less through the softmax and makes more of what
+    gets through.
     """
 
     name: str
@@ -208,6 +209,7 @@ class Divisor:
     as_dict = asdict
 
 
+@torch.no_grad()
 def softmax_lens(call: AttentionCall, head: int) -> list[Divisor]:
     """The same q.k of one head divided by 1, sqrt(d_k) and d_k. What the encoding adds by place stays as it is.
 
@@ -215,9 +217,13 @@ def softmax_lens(call: AttentionCall, head: int) -> list[Divisor]:
     """
     width = call.q.shape[-1]
     place = call.geometry
-    products = torch.einsum("bhqe,bhke->bhqk", call.q, call.k)
-    terms = place.encoding.terms(call.q, call.k, place.relation)
-    products = (products if terms is None else products + terms)[0, head]
+
+    def fit(q_BHQE: Tensor) -> Tensor:
+        products = torch.einsum("bhqe,bhke->bhqk", q_BHQE, call.k)
+        terms = place.encoding.terms(q_BHQE, call.k, place.relation)
+        return (products if terms is None else products + terms)[0, head]
+
+    products = fit(call.q)
     allowed = torch.ones_like(products, dtype=torch.bool)
     if place.allowed is not None:
         allowed = place.allowed[0, 0].expand_as(allowed)
@@ -225,7 +231,8 @@ def softmax_lens(call: AttentionCall, head: int) -> list[Divisor]:
     rows = [i for i in range(len(allowed)) if int(allowed[i].sum()) > 1]
     if not rows:
         raise UserError("every query at this site may look at one key only, so there is nothing to divide")
-    keys = call.k[0, head]
+    by_query = torch.autograd.functional.jacobian(fit, call.q)
+    keys = torch.stack([by_query[i, :, 0, head, i] for i in rows])
     lens = []
     for name, divisor in (("1", 1.0), (f"sqrt({width})", width**0.5), (str(width), float(width))):
         scores = products / divisor

@@ -192,7 +192,7 @@ def load_training(path: Path, optimizers: Mapping[str, torch.optim.Optimizer]) -
                 values.setdefault(int(number), {})[what] = tensor
         optimizer.load_state_dict({"state": values, "param_groups": state["groups"][name]})
     torch.set_rng_state(tensors["random"])
-    return state
+    return {name: value for name, value in state.items() if name not in ("format", "groups")}
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

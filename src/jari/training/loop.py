@@ -23,7 +23,7 @@ from jari.training import checkpoint
 from jari.training.experiment import Experiment
 from jari.training.optim import build_optimizers
 from jari.training.order import DataOrder
-from jari.training.run import Run, StopSignals
+from jari.training.run import Interrupted, Run, StopSignals
 
 Report = Callable[[dict[str, Any]], None]
 """Told after every step how far training is: step, steps, examples, loss, and exact_match where it was measured."""
@@ -95,17 +95,20 @@ def train(
                 row |= {"gradient_norm": norm.item()} | {key: state[key] for key in ("seconds", "cpu_seconds")}
                 losses.clear()
             if look:
-                row |= evaluate(model, task, options.evaluation_examples)
+                measured = evaluate(model, task, options.evaluation_examples)
+                row |= measured | {"examples": row["examples"], "held_out": measured["examples"]}
                 if state["best"] is None or row["exact_match"] >= state["best"]["exact_match"]:
                     state["best"] = {"step": done, "exact_match": row["exact_match"]}
             if "gradient_norm" in row:
                 run.log(row)
-            if look or stop.signal:
+            stopping = stop.signal  # asked once: a signal from here on is for the next step, which will be saved too
+            if look or stopping:
                 kept = set() if state["best"] is None else {state["best"]["step"]}
                 checkpoint.save(run.checkpoints, done, model, optimizers, state | {"step": done}, kept)
             if report is not None:
                 report(row)
-            stop.check()
+            if stopping:
+                raise Interrupted(stopping)
 
         result = _final(experiment, task, model, run, state)
         run.finish(result)

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import torch
 
@@ -93,7 +93,7 @@ class Run:
                 self.notice(f"not bit-exact from here on: {key} was {before.get(key)}, is {now[key]}")
         self.record = {**held, "environment": now}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,7 +179,7 @@ class StopSignals:
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> StopSignals:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)

@@ -1,19 +1,18 @@
-"""The papers' equations, one pair of tokens at a time, in float64. Slow on purpose, and sharing no code with jari: an
-encoding is only asked for its options and its parameters.
+"""The papers' equations, one pair of tokens at a time, in float64. Slow on purpose, and sharing no code with the
+encodings, which are only asked for their options and parameters: the laws and the tests hold one against the other.
 
-`ORACLES[name]` holds, for queries and keys before any rotation and for positions i (query) and j (key):
-
-    score(encoding, q_E, k_E, i, j, head, scale)   the score before softmax
-    value(encoding, v_E, i, j, head)               what one unit of attention weight brings from j to i
-    embed(encoding, position)                      what is added to the input
+`ORACLES[name]` is the formula of the encoding registered under that name.
 """
+
+from __future__ import annotations
 
 import math
 from typing import Any
 
 import numpy
 
-Vector = numpy.ndarray
+from jari.encodings.oracle import Oracle, Vector
+from jari.encodings.oracle import plain_score as score
 
 
 def array(x: Any) -> Vector:
@@ -21,23 +20,7 @@ def array(x: Any) -> Vector:
     return numpy.array(x.detach().cpu().double().numpy() if hasattr(x, "detach") else x, dtype=numpy.float64)
 
 
-def score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
-    """Vaswani et al. 2017, equation 1: q . k / sqrt(d_k)."""
-    q_E, k_E = array(q_E), array(k_E)
-    return scale * sum(float(q_E[e] * k_E[e]) for e in range(len(q_E)))
-
-
-def value(encoding: Any, v_E: Any, i: float, j: float, head: int) -> Vector:
-    """Vaswani et al. 2017, equation 1: the value itself."""
-    return array(v_E)
-
-
-def embed(encoding: Any, position: float) -> Vector:
-    """Nothing is added to the input."""
-    return numpy.zeros(encoding.site.width)
-
-
-def sinusoidal_embed(encoding: Any, position: float) -> Vector:
+def sinusoidal_embed(encoding: Any, position: int | float) -> Vector:
     """Vaswani et al. 2017, section 3.5: PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(p / 10000^(2i/d)).
 
     `concatenated`: the same numbers, sines first. `tensor2tensor`: get_timing_signal_1d of the authors' code,
@@ -55,12 +38,12 @@ def sinusoidal_embed(encoding: Any, position: float) -> Vector:
     return numpy.array(paper if encoding.layout == "interleaved" else paper[0::2] + paper[1::2])
 
 
-def learned_embed(encoding: Any, position: float) -> Vector:
+def learned_embed(encoding: Any, position: int | float) -> Vector:
     """Gehring et al. 2017, section 3.1: the embedding p_j of absolute position j is added to the token's."""
     return array(encoding.table)[int(position)]
 
 
-def rotary_turn(encoding: Any, x_E: Any, position: float) -> Vector:
+def rotary_turn(encoding: Any, x_E: Any, position: int | float) -> Vector:
     """Su et al. 2021, equations 13 and 15: pair i, as a complex number, times exp(1j m theta_i), where
     theta_i = 10000^(-2(i-1)/d). `rotated` components take part, d being their number; the others stay."""
     x_E = array(x_E)
@@ -74,22 +57,22 @@ def rotary_turn(encoding: Any, x_E: Any, position: float) -> Vector:
     return turned
 
 
-def rotary_score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+def rotary_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
     """Su et al. 2021, equation 16: (R_m q) . (R_n k)."""
     return score(encoding, rotary_turn(encoding, q_E, i), rotary_turn(encoding, k_E, j), i, j, head, scale)
 
 
-def shaw_row(encoding: Any, i: float, j: float) -> int:
+def shaw_row(encoding: Any, i: int | float, j: int | float) -> int:
     """Shaw et al. 2018, section 3.2: a_ij = w_clip(j - i, k), clip(x, k) = max(-k, min(k, x)); w_-k is row 0."""
     return int(max(-encoding.clip, min(encoding.clip, j - i))) + encoding.clip
 
 
-def shaw_score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+def shaw_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
     """Shaw et al. 2018, equation 4: e_ij = q_i . (k_j + a^K_ij) / sqrt(d_z)."""
     return shaw_label_score(encoding, q_E, k_E, shaw_row(encoding, i, j), scale)
 
 
-def shaw_value(encoding: Any, v_E: Any, i: float, j: float, head: int) -> Vector:
+def shaw_value(encoding: Any, v_E: Any, i: int | float, j: int | float, head: int) -> Vector:
     """Shaw et al. 2018, equation 3: z_i = sum_j alpha_ij (v_j + a^V_ij)."""
     return shaw_label_value(encoding, v_E, shaw_row(encoding, i, j))
 
@@ -97,7 +80,7 @@ def shaw_value(encoding: Any, v_E: Any, i: float, j: float, head: int) -> Vector
 def shaw_label_score(encoding: Any, q_E: Any, k_E: Any, label: int, scale: float) -> float:
     """Equation 4, where a_ij belongs to an edge of a graph with this label (section 3.1)."""
     a_E = 0.0 if encoding.key_table is None else array(encoding.key_table)[label]
-    return score(encoding, q_E, array(k_E) + a_E, 0, 0, 0, scale)
+    return score(encoding, array(q_E), array(k_E) + a_E, 0, 0, 0, scale)
 
 
 def shaw_label_value(encoding: Any, v_E: Any, label: int) -> Vector:
@@ -124,10 +107,10 @@ def t5_bucket(ahead: int, buckets: int, farthest: int, both_ways: bool) -> int:
     return first + exact + reached
 
 
-def t5_score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+def t5_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
     """Raffel et al. 2020, section 2.1: a learned scalar for the bucket of the offset, added to the logit."""
     row = t5_bucket(int(j - i), encoding.buckets, encoding.distance, both_ways=not encoding.site.causal)
-    return score(encoding, q_E, k_E, i, j, head, scale) + float(array(encoding.table)[row, head])
+    return score(encoding, array(q_E), array(k_E), i, j, head, scale) + float(array(encoding.table)[row, head])
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -140,19 +123,18 @@ def alibi_slopes(heads: int) -> list[float]:
     return alibi_slopes(below) + alibi_slopes(2 * below)[0::2][: heads - below]
 
 
-def alibi_score(encoding: Any, q_E: Any, k_E: Any, i: float, j: float, head: int, scale: float) -> float:
+def alibi_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
     """Press et al. 2022, section 3: q_i . k_j + m (-(i - j)), the bias not scaled; symmetric where j > i."""
-    return score(encoding, q_E, k_E, i, j, head, scale) - alibi_slopes(encoding.site.heads)[head] * abs(i - j)
+    slope = alibi_slopes(encoding.site.heads)[head]
+    return score(encoding, array(q_E), array(k_E), i, j, head, scale) - slope * abs(i - j)
 
 
-NOTHING = {"score": score, "value": value, "embed": embed}
-
-ORACLES: dict[str, dict[str, Any]] = {
-    "none": NOTHING,
-    "sinusoidal": NOTHING | {"embed": sinusoidal_embed},
-    "learned": NOTHING | {"embed": learned_embed},
-    "rotary": NOTHING | {"score": rotary_score},
-    "shaw": NOTHING | {"score": shaw_score, "value": shaw_value},
-    "t5": NOTHING | {"score": t5_score},
-    "alibi": NOTHING | {"score": alibi_score},
+ORACLES = {
+    "none": Oracle(),
+    "sinusoidal": Oracle(embed=sinusoidal_embed),
+    "learned": Oracle(embed=learned_embed),
+    "rotary": Oracle(score=rotary_score),
+    "shaw": Oracle(score=shaw_score, value=shaw_value),
+    "t5": Oracle(score=t5_score),
+    "alibi": Oracle(score=alibi_score),
 }

@@ -1,0 +1,67 @@
+"""What an encoding does, once more as its paper's formula, for the laws to compare with: in numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Vector = np.ndarray
+
+
+def plain_score(
+    encoding: Any, q_E: Vector, k_E: Vector, i: int | float, j: int | float, head: int, scale: float
+) -> float:
+    """Vaswani et al. 2017, equation 1: q . k / sqrt(d_k)."""
+    return scale * sum(float(q_E[e] * k_E[e]) for e in range(len(q_E)))
+
+
+def plain_value(encoding: Any, v_E: Vector, i: int | float, j: int | float, head: int) -> Vector:
+    """Vaswani et al. 2017, equation 1: the value itself."""
+    return v_E
+
+
+def plain_embed(encoding: Any, position: int | float) -> Vector:
+    """Nothing is added to the input."""
+    return np.zeros(encoding.site.width)
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The formula of an encoding, for one query and one key, in float64 numpy.
+
+    score(encoding, q_E, k_E, i, j, head, scale): the scaled score of the query at position i with the key at j, from
+        the vectors as they are before any rotation; `scale * q_E @ k_E` by default.
+    value(encoding, v_E, i, j, head): what the query at i takes from the key at j, before the weight; v_E by default.
+    embed(encoding, position): what is added to the input, of width D; nothing by default.
+
+    Parameters are read from the encoding: `encoding.table.detach().numpy()`. It is in float64.
+    """
+
+    score: Callable[[Any, Vector, Vector, int | float, int | float, int, float], float] = plain_score
+    value: Callable[[Any, Vector, int | float, int | float, int], Vector] = plain_value
+    embed: Callable[[Any, int | float], Vector] = plain_embed
+
+
+def sum_of(oracles: Sequence[Oracle]) -> Oracle:
+    """The formula of a sum of encodings, given its parts': what each adds is added. At most one of them may rotate,
+    since two rotations are no sum."""
+
+    def score(
+        encoding: Any, q_E: Vector, k_E: Vector, i: int | float, j: int | float, head: int, scale: float
+    ) -> float:
+        plain = plain_score(encoding, q_E, k_E, i, j, head, scale)
+        parts = zip(oracles, encoding.parts, strict=True)
+        return plain + sum(oracle.score(part, q_E, k_E, i, j, head, scale) - plain for oracle, part in parts)
+
+    def value(encoding: Any, v_E: Vector, i: int | float, j: int | float, head: int) -> Vector:
+        parts = zip(oracles, encoding.parts, strict=True)
+        return v_E + sum(oracle.value(part, v_E, i, j, head) - v_E for oracle, part in parts)
+
+    def embed(encoding: Any, position: int | float) -> Vector:
+        parts = zip(oracles, encoding.parts, strict=True)
+        return sum((oracle.embed(part, position) for oracle, part in parts), plain_embed(encoding, position))
+
+    return Oracle(score, value, embed)

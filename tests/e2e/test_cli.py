@@ -1,0 +1,561 @@
+"""The command line as a person meets it: every command a process of its own, what it prints, and how it ends."""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+TASK = "arithmetic:maximum=30"
+OPTIONS = {
+    "model.width": 16,
+    "model.heads": 2,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "training.batch": 32,
+    "training.examples": 640,
+    "training.evaluations": 2,
+    "training.evaluation_examples": 20,
+}
+
+
+def settings(**others):
+    named = {**OPTIONS, **{key.replace("__", "."): value for key, value in others.items()}}
+    return [word for key, value in named.items() for word in ("--set", f"{key}={value}")]
+
+
+def jari(*arguments, text=b""):
+    """Run a command: its exit code and its two streams."""
+    command = [sys.executable, "-m", "jari", *map(str, arguments)]
+    done = subprocess.run(command, input=text, capture_output=True, env=ENVIRONMENT, timeout=300, check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A tiny finished run, and what training it printed."""
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    ending = jari("train", TASK, "--encoding", "rotary", "--out", folder, "--threads", 1, "--json", *settings())
+    return folder, ending
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[0]
+
+
+# Every command -------------------------------------------------------------------------------------------------------
+
+
+def test_train_prints_one_json_object_and_all_else_elsewhere(trained):
+    folder, (code, out, err) = trained
+    assert code == 0, err
+    result = json.loads(out)
+    assert out.count("\n") == 1
+    assert result == json.loads((folder / "result.json").read_text())
+    assert (result["encoding"], result["seed"], result["steps"]) == ("rotary", 1, 20)
+    assert {"exact_match", "exact_match_+", "exact_match_-", "best", "ceiling", "hash", "parameters"} <= result.keys()
+    # No terminal: plain lines, with step and loss.
+    lines = err.splitlines()
+    assert all(re.match(r"run: step \d+/20  loss \d+\.\d+", line) for line in lines)
+    assert any(line.startswith("run: step 20/20") for line in lines)
+    assert {path.name for path in folder.iterdir()} == {
+        ".lock", "run.json", "metrics.jsonl", "result.json", "checkpoints",
+    }  # fmt: skip
+
+
+def test_a_finished_run_trained_again_says_the_same(trained):
+    folder, (_, before, _) = trained
+    code, out, _ = jari("train", TASK, "--encoding", "rotary", "--out", folder, "--json", *settings())
+    assert (code, json.loads(out)) == (0, json.loads(before))
+
+
+def test_data_writes_the_file(tmp_path):
+    code, out, err = jari("data", "arithmetic:maximum=12", "--out", tmp_path / "data.txt", "--set", "task.operators=-")
+    assert (code, out, err) == (0, f"169 lines in {tmp_path / 'data.txt'}\n", "")
+    lines = (tmp_path / "data.txt").read_text().splitlines()
+    assert len(lines) == 169
+    assert lines[:3] == ["0-0=0", "0-1=-1", "0-2=-2"]
+    assert all(eval(line.replace("=", "==")) for line in lines)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
+def test_evaluate_measures_and_shows_the_ceiling(run):
+    code, out, err = jari("evaluate", run, "--json", "--threads", 1)
+    assert (code, err) == (0, "")
+    metrics, result = json.loads(out), json.loads((run / "result.json").read_text())
+    assert out.count("\n") == 1
+    assert metrics["exact_match"] == result["exact_match"]
+    assert (metrics["step"], metrics["examples"], metrics["encoding"]) == (20, 43, "rotary")
+    assert metrics["ceiling"] == result["ceiling"]
+    code, out, err = jari("evaluate", run)
+    assert (code, err) == (0, "")
+    assert f"{run}: rotary, 43 held-out examples" in out
+    assert f"(without positions at most {metrics['ceiling']['all']:.2%})" in out
+    assert re.search(r"exact match    \+  +\d+\.\d+%", out)
+
+
+HARD_LINES = [
+    (b"12+3\n", None),
+    (b"12+x\n", "no token for 'x'; the model knows the characters 0123456789+-"),
+    (b"\n", "the line is empty; write an expression such as 21+211"),
+    (b"1" * 10_000 + b"\n", "10,000 characters are too many; expressions of this run have at most 5"),
+    (b"1+\xff2\n", "byte 3 is no UTF-8; save the file as UTF-8"),
+    (b"7" * 3_000_000 + b"\n", "3,000,001 bytes are too many for a line; at most 1,048,576"),
+    (b"30-4\r\n", None),
+    ("１+２\n".encode(), "no token for '１', '２'; the model knows the characters 0123456789+-"),
+    (b"\0\n", "no token for '\\x00'; the model knows the characters 0123456789+-"),
+    (b" 12 + 3 =\n", None),
+    ("<\u2028b>\n".encode(), "no token for '<', '>', 'b', '\\u2028'; the model knows the characters 0123456789+-"),
+    (b"30-4", None),
+]
+
+
+def test_predict_answers_every_line_that_can_be_read(run):
+    code, out, err = jari("predict", run, text=b"".join(line for line, _ in HARD_LINES))
+    assert code == 2
+    messages = [f"jari: line {n}: {message}" for n, (_, message) in enumerate(HARD_LINES, 1) if message]
+    assert err.split("\n") == [*messages, ""]
+    answers = out.removesuffix("\n").split("\n")
+    assert len(answers) == len(HARD_LINES), "an answer stands beside its question"
+    assert [not answer for answer in answers] == [message is not None for _, message in HARD_LINES]
+    assert answers[0] == answers[9]
+    assert answers[6] == answers[11]
+
+
+def test_predict_prints_one_json_object_a_line(run):
+    code, out, err = jari("predict", run, "--json", text=b"\xef\xbb\xbf12+3\nx\n30-4\n")
+    assert code == 2
+    assert err.splitlines() == ["jari: line 2: no token for 'x'; the model knows the characters 0123456789+-"]
+    first, second, third = (json.loads(line) for line in out.splitlines())
+    assert (first["line"], first["input"], first["error"]) == (1, "12+3", None), "a byte order mark is no character"
+    assert (second["line"], second["input"], second["answer"], second["tokens"]) == (2, "x", None, [])
+    assert second["error"] == "no token for 'x'; the model knows the characters 0123456789+-"
+    assert third["line"] == 3
+    for one in (first, third):
+        written = [token["token"] for token in one["tokens"]]
+        assert "".join(written).removesuffix("<eos>") == one["answer"]
+        product = 1.0
+        for token in one["tokens"]:
+            product *= token["probability"]
+        assert product == pytest.approx(2.718281828459045 ** one["log_probability"])
+
+
+def test_predict_with_nothing_to_answer(run):
+    assert jari("predict", run) == (0, "", "")
+
+
+def test_a_reader_that_goes_away_is_no_fault(run):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jari", "predict", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=ENVIRONMENT,
+    )  # fmt: skip
+    process.stdout.close()
+    process.stdin.write(b"1+1\n" * 10)
+    process.stdin.close()
+    err = process.stderr.read().decode()
+    process.stderr.close()
+    assert (process.wait(), err) == (0, "")
+
+
+def test_walk_follows_a_head(run):
+    code, out, err = jari("walk", run, "--input", "12+1", "--site", "decoder.0.cross", "--head", 1)
+    assert (code, err) == (0, "")
+    assert re.match(r"12\+1 -> .*    encoding none, decoder\.0\.cross, head 1\n", out)
+    assert re.search(r"weights: softmax of each row    \(\d x 4\)", out)
+    assert "away from what the model itself computed." in out
+    code, out, err = jari("walk", run, "--input", "12+1", "--json")
+    assert (code, err) == (0, "")
+    walked = json.loads(out)
+    assert out.count("\n") == 1
+    assert (walked["input"], walked["site"], walked["head"], walked["encoding"]) == ("12+1", "encoder.0", 0, "rotary")
+    assert walked["error"] < 1e-10
+    assert [step["shape"] for step in walked["steps"] if step["name"] == "weights"] == [[4, 4]]
+
+
+def test_walk_shows_what_the_divisor_does(run):
+    code, out, err = jari("walk", run, "--input", "12+1", "--softmax", "--json")
+    assert (code, err) == (0, "")
+    assert [divisor["name"] for divisor in json.loads(out)["divisors"]] == ["1", "sqrt(8)", "8"]
+
+
+@pytest.mark.slow
+def test_laws_of_an_encoding():
+    code, out, err = jari("laws", "none", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["encoding"] == "none"
+    assert found["broken"] == 0
+    assert found["holds"] == sum(law["verdict"] == "holds" for law in found["laws"]) > 5
+
+
+# Mistakes ------------------------------------------------------------------------------------------------------------
+
+# Many commands in one process, to import torch once; `main` is all that `python -m jari` runs.
+MANY = """
+import contextlib, io, json, sys
+from jari.cli import main
+for arguments in json.loads(sys.stdin.read()):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(arguments)
+        except BaseException as error:
+            code = repr(error)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+TRAIN = ["train", TASK, "--out", "{new}"]
+MISTAKES = {
+    "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: compare, data,"),
+    "no command": ([], "the following arguments are required: COMMAND; `jari --help` shows what there is"),
+    "task": (["train", "arithmetik", "--out", "{new}"], "unknown task 'arithmetik'; did you mean 'arithmetic'? Known:"),
+    "encoding": ([*TRAIN, "--encoding", "rotery"], "unknown encoding 'rotery'; did you mean 'rotary'? Known: alibi,"),
+    "part of a sum": ([*TRAIN, "--encoding", "none+lerned"], "unknown encoding 'lerned'; did you mean 'learned'?"),
+    "encoding option": (
+        [*TRAIN, "--encoding", "rotary:bse=500"],
+        "rotary has no option 'bse'; did you mean 'base'? Options: base, fraction, pairing",
+    ),
+    "encoding value": (
+        [*TRAIN, "--encoding", "rotary:base=many"],
+        "rotary: base: input should be a valid number, unable to parse string as a number; got 'many' (default",
+    ),
+    "encoding pair": (
+        [*TRAIN, "--encoding", "rotary:base"],
+        "rotary: expected key=value, got 'base'; write rotary:key=value,key=value",
+    ),
+    "task option": (
+        ["data", "arithmetic:maxmum=9", "--out", "{new}"],
+        "arithmetic has no option 'maxmum'; did you mean 'maximum'?",
+    ),
+    "key": ([*TRAIN, "--set", "model.widht=16"], "has no option 'widht'; did you mean 'width'?"),
+    "section": ([*TRAIN, "--set", "modle.width=16"], "unknown setting 'modle.width'; did you mean 'model.width'?"),
+    "value": ([*TRAIN, "--set", "model.width=wide"], "width: input should be a valid integer"),
+    "pair": ([*TRAIN, "--set", "model.width"], "--set expects KEY=VALUE, got 'model.width'; write --set model"),
+    "infinite": ([*TRAIN, "--set", "training.clip=inf"], "training: clip: input should be a finite number; got 'inf'"),
+    "flag": ([*TRAIN, "--sed", "3"], "unrecognized arguments: --sed 3; `jari --help` shows what there is"),
+    "seed": ([*TRAIN, "--seed", "one"], "argument --seed: invalid int value: 'one'; `jari train --help` shows"),
+    "long seed": ([*TRAIN, "--seed", "9" * 30], "seed must be from 0 to 2^63 - 1, got 999"),
+    "threads": ([*TRAIN, "--threads", "0"], "--threads must be 1 or more, got 0"),
+    "no out": (["train", TASK], "--out missing; `jari train --help` shows what there is"),
+    "no encodings": (["compare", TASK], "--encodings and --out missing; `jari compare --help` shows what there is"),
+    "odd head width": (
+        [*TRAIN, "--encoding", "rotary", "--set", "model.width=60", "--set", "model.heads=4"],
+        "rotary needs an even head width; got 15 (width 60, 4 heads); use width 64, or fraction=0.933333",
+    ),
+    "width": (
+        [*TRAIN, "--set", "model.width=18", "--set", "model.heads=4"],
+        "the width must be divisible by the heads; got width 18, 4 heads; use width 16 or 20",
+    ),
+    "short table": (
+        [*TRAIN, "--encoding", "learned:positions=2"],
+        "learned:positions=2 knows 2 positions, but the source side of arithmetic has 5; use positions=5",
+    ),
+    "cross": (
+        [*TRAIN, "--set", "model.cross_encoding=sinusoidal"],
+        "sinusoidal cannot be the encoding of cross-attention; use it in the encoder and the decoder",
+    ),
+    "large": (["data", "arithmetic:maximum=9999", "--out", "{new}"], "200,000,000 expressions do not fit into memory"),
+    "small": (["data", "arithmetic:maximum=1", "--out", "{new}"], "8 expressions are too few to hold some out"),
+    "file": (["data", TASK, "--out", "{file}/x"], "{file}/x cannot be written: [Errno 20] Not a directory"),
+    "no encoding": (["compare", TASK, "--out", "{new}", "--encodings", ","], "--encodings names none; write"),
+    "no seeds": (
+        ["compare", TASK, "--out", "{new}", "--encodings", "none", "--seeds", "0"],
+        "a comparison needs at least one seed, got 0",
+    ),
+    "twice": (
+        ["compare", TASK, "--out", "{new}", "--encodings", "none,none"],
+        "the encoding of none-1 is named twice; name each encoding once",
+    ),
+    "jobs": (["compare", TASK, "--out", "{new}", "--encodings", "none", "--jobs", "0"], "--jobs must be 1 or more"),
+    "no run": (["evaluate", "{folder}"], "{folder} is no run of jari: it has no run.json"),
+    "no folder": (["predict", "{new}"], "{new} is no run of jari: it has no run.json"),
+    "file as run": (["walk", "{file}", "--input", "1+1"], "{file} is no run of jari: it has no run.json"),
+    "foreign folder": (["train", TASK, "--out", "{folder}"], "{folder} exists and is no run of jari; choose another"),
+    "other run": (
+        ["train", TASK, "--out", "{run}", "--encoding", "none", *settings()],
+        "{run} holds another run; choose another --out, or give its settings:\n  model.encoding: none here, rotary",
+    ),
+    "site": (["walk", "{run}", "--input", "1+1", "--site", "encdr.0"], "unknown site 'encdr.0'; did you mean 'enco"),
+    "head": (["walk", "{run}", "--input", "1+1", "--head", "2"], "encoder.0 has the heads 0 to 1, got 2"),
+    "input": (["walk", "{run}", "--input", "1*1"], "no token for '*'; the model knows the characters 0123456789+-"),
+    "laws": (["laws", "rotery"], "unknown encoding 'rotery'; did you mean 'rotary'?"),
+    "no python file": ([*TRAIN, "--encoding", "mine.py:Mine"], "no file mine.py to take the encoding from; write"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mistakes(run, tmp_path_factory):
+    """What became of all MISTAKES, and the folder they were made in."""
+    base = tmp_path_factory.mktemp("mistakes")
+    places = {"new": base / "new", "file": base / "file", "folder": base / "folder", "run": run}
+    places["file"].write_text("mine")
+    places["folder"].mkdir()
+    (places["folder"] / "thesis.tex").write_text("mine")
+
+    def filled(text):
+        for name, path in places.items():
+            text = text.replace(f"{{{name}}}", str(path))
+        return text
+
+    commands = [[filled(word) for word in command] for command, _ in MISTAKES.values()]
+    done = subprocess.run(
+        [sys.executable, "-c", MANY],
+        input=json.dumps(commands).encode(),
+        capture_output=True,
+        env=ENVIRONMENT,
+        check=True,
+    )
+    endings = [json.loads(line) for line in done.stdout.splitlines()]
+    return dict(zip(MISTAKES, endings, strict=True)), filled, base
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_a_line_and_exits_2(mistakes, name):
+    endings, filled, _ = mistakes
+    code, out, err = endings[name]
+    assert (code, out) == (2, "")
+    assert filled(MISTAKES[name][1]) in err
+    assert err.startswith("jari: ")
+    assert "Traceback" not in err
+    if name != "other run":
+        assert err.count("\n") == 1
+
+
+def test_mistakes_leave_nothing_behind(mistakes):
+    _, _, base = mistakes
+    assert sorted(str(path.relative_to(base)) for path in base.rglob("*")) == ["file", "folder", "folder/thesis.tex"]
+    assert (base / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["command", "key"])
+def test_a_mistake_in_a_process_of_its_own(tmp_path, name):
+    command, message = MISTAKES[name]
+    code, out, err = jari(*(word.replace("{new}", str(tmp_path / "new")) for word in command))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_the_settings_of_a_task_are_listed():
+    code, out, err = jari("train", "arithmetic", "--set", "help")
+    assert (code, err) == (0, "")
+    listed = dict(line.split("=", 1) for line in out.splitlines())
+    assert listed["task.maximum"] == "999"
+    assert listed["model.width"] == "64"
+    assert listed["training.optimizer"] == "muon"
+
+
+# Files of others -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_names_a_python_file_is_not_executed(run, tmp_path):
+    theirs = shutil.copytree(run, tmp_path / "theirs")
+    trace = tmp_path / "executed"
+    (tmp_path / "evil.py").write_text(f"open({str(trace)!r}, 'w')\nclass Evil: pass\n")
+    record = json.loads((theirs / "run.json").read_text())
+    record["experiment"]["model_options"]["encoding"] = f"{tmp_path / 'evil.py'}:Evil"
+    (theirs / "run.json").write_text(json.dumps(record))
+    code, out, err = jari("evaluate", theirs)
+    assert (code, out) == (2, "")
+    assert f"names the Python file {tmp_path / 'evil.py'}, and to use the run is to execute that file" in err
+    assert "say so with --trust-code" in err
+    assert not trace.exists()
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(run, tmp_path):
+    theirs = shutil.copytree(run, tmp_path / "theirs")
+    newest = sorted((theirs / "checkpoints").iterdir())[-1]
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (newest / "model.safetensors").write_bytes(content)
+    code, out, err = jari("predict", theirs, text=b"1+1\n")
+    assert (code, out) == (2, "")
+    assert f"jari: checkpoint {newest} is damaged: model.safetensors is not what it was when it was written" in err
+    assert "Traceback" not in err
+
+
+# Signals -------------------------------------------------------------------------------------------------------------
+
+
+def started(folder, command, until, text):
+    """A command that has come so far that the file `until` of its folder holds `text`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jari", *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    end = time.monotonic() + 120
+    while not any(text in path.read_text() for path in folder.glob(until)):
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, number, code):
+    folder = tmp_path / "run"
+    command = ["train", TASK, "--out", folder, "--threads", 1, *settings(training__examples=32 * 10_000)]
+    process = started(tmp_path, command, "run/metrics.jsonl", '"step": 50,')
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, b"")
+    assert err.decode().endswith("jari: stopped; the checkpoint is written, and the same command goes on from it\n")
+    (kept,) = (folder / "checkpoints").iterdir()
+    step = int(kept.name.removeprefix("step-"))
+    assert step >= 50
+    process = started(tmp_path, command, "run/metrics.jsonl", f'"step": {step - step % 50 + 50},')
+    process.send_signal(number)
+    assert process.wait(60) == code
+    process.communicate()
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(50, steps[-1] + 1, 50)), "gone on from there, not begun again"
+
+
+# What is imported ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import jari",
+        "import jari; jari.__version__; dir(jari)",
+        "import sys; from jari.cli import main; main(['--help'])",
+    ],
+)
+def test_nothing_heavy_is_imported_for_a_word_of_help(code):
+    script = f"import sys\ntry:\n    exec({code!r})\nexcept SystemExit as end:\n    assert not end.code\n"
+    script += "print(sorted({'torch', 'numpy', 'pydantic', 'rich'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=ENVIRONMENT)
+    assert done.stdout.decode().splitlines()[-1] == "[]"
+
+
+def test_help_and_version():
+    code, out, err = jari("--help")
+    assert (code, err) == (0, "")
+    assert {"data", "train", "evaluate", "predict", "compare", "walk", "laws"} <= set(out.split())
+    code, out, err = jari("--version")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"jari \d+\.\d+\.\d+\S*\n", out)
+
+
+# Comparing -----------------------------------------------------------------------------------------------------------
+
+COMPARE = ["compare", TASK, "--encodings", "none,rotary:base=500", "--jobs", "2", *settings(training__examples=64)]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A comparison in whose folder one trial first held another run, and what the two attempts printed."""
+    folder = tmp_path_factory.mktemp("compare") / "why"
+    other = folder / "none-1"
+    other.mkdir(parents=True)
+    (other / "notes.txt").write_text("mine")
+    failed = jari(*COMPARE, "--out", folder, "--json")
+    kept = {path: path.stat().st_mtime_ns for path in (folder / "rotary_base=500-1").rglob("*") if path.is_file()}
+    shutil.rmtree(other)
+    return folder, failed, kept, jari(*COMPARE, "--out", folder, "--json")
+
+
+@pytest.mark.slow
+def test_a_trial_that_fails_leaves_the_others(compared):
+    folder, (code, out, err), kept, _ = compared
+    assert (code, out) == (2, "")
+    assert "jari: 1 of 2 trials failed; the others are kept:\n  none-1: " in err
+    assert f"{folder / 'none-1'} exists and is no run of jari; choose another --out" in err
+    assert "Traceback" not in err
+    assert folder / "rotary_base=500-1" / "result.json" in kept
+
+
+@pytest.mark.slow
+def test_compare_writes_the_table_and_the_report(compared):
+    folder, _, kept, (code, out, err) = compared
+    assert code == 0, err
+    table = json.loads(out)
+    assert out.count("\n") == 1
+    assert table == json.loads((folder / "table.json").read_text())
+    assert [row["encoding"] for row in table["encodings"]] == ["none", "rotary:base=500"]
+    for row in table["encodings"]:
+        assert {
+            "mean",
+            "low",
+            "high",
+            "interval",
+            "best_mean",
+            "groups",
+            "parameters",
+            "seconds_per_step",
+        } <= row.keys()
+        assert row["low"] <= row["mean"] <= row["high"]
+        assert set(row["groups"]) == {"+", "-"}
+    for row in table["trials"]:
+        assert (row["seed"], row["examples"], row["held_out"], row["steps"]) == (1, 64, 43, 2)
+        assert json.loads((Path(row["run"]) / "result.json").read_text())["exact_match"] == row["exact_match"]
+    (difference,) = table["differences"]
+    assert (difference["first"], difference["second"]) == ("none", "rotary:base=500")
+    assert difference["verdict"].endswith("not ranked")
+    assert 0 < table["ceiling"]["-"] < table["ceiling"]["all"] < table["ceiling"]["+"] < 1
+    # The trial that was finished was not trained again.
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+@pytest.mark.slow
+def test_the_report_holds_what_it_shows(compared):
+    folder = compared[0]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    (payload,) = re.findall(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    payload = json.loads(payload)
+    assert {"title", "task", "summary", "differences", "trials", "examples", "what_ran"} <= payload.keys()
+    table = json.loads((folder / "table.json").read_text())
+    assert payload["summary"] == table["encodings"]
+    assert payload["task"]["ceiling"] == table["ceiling"]
+    for trial in payload["trials"]:
+        assert [row["examples"] for row in trial["curve"]] == [32, 64]
+        assert trial["curve"][-1]["exact_match"] == trial["exact_match"]
+    for example in payload["examples"]:
+        assert [model["encoding"] for model in example["models"]] == ["none", "rotary:base=500"]
+        bag, _ = example["models"]
+        for site in bag["sites"]:
+            assert site["trust"]["masked_weight"] == 0
+            assert site["trust"]["rebuild_error"] < 1e-6
+            assert site["equal_rows"] in (None, [0.0, 0.0]), "without positions equal tokens have equal rows"
+    assert payload["what_ran"]["threads per trial"] == 1
+
+
+@pytest.mark.slow
+def test_a_trial_is_the_run_that_its_command_would_give(compared, tmp_path):
+    folder = compared[0]
+    again = tmp_path / "again"
+    options = ["--encoding", "rotary:base=500", "--threads", 1, *settings(training__examples=64)]
+    code, _, err = jari("train", TASK, "--out", again, *options)
+    assert code == 0, err
+    for path in (again / "checkpoints").rglob("model.safetensors"):
+        assert path.read_bytes() == (folder / "rotary_base=500-1" / path.relative_to(again)).read_bytes()
+
+
+@pytest.mark.slow
+def test_compare_stopped_by_a_signal_stops_its_trials_and_goes_on(tmp_path):
+    folder = tmp_path / "why"
+    command = ["compare", TASK, "--encodings", "none,rotary", "--jobs", "2", "--out", folder]
+    command += settings(training__examples=32 * 10_000)
+    process = started(tmp_path, command, "why/rotary-1/metrics.jsonl", '"step": 50,')
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, b"")
+    assert b"stopped; the checkpoint is written" in err
+    assert list((folder / "rotary-1" / "checkpoints").iterdir()), "the trial wrote its checkpoint"
+    # The lock is free, so nothing trains there any more.
+    for trial in folder.glob("*-1"):
+        with (trial / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

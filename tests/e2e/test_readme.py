@@ -1,0 +1,81 @@
+"""What the README shows works, and both READMEs show the same."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
+SMALL = {"model.width": "16", "model.heads": "2", "task.maximum": "220", "training.examples": "600"}
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.M | re.S)
+    return [text for name, text in fences if name == language]
+
+
+def commands(path: Path) -> list[str]:
+    """The indented command lines."""
+    return [line.strip() for line in path.read_text().split("\n") if re.match(r"    (jari|echo|make) ", line)]
+
+
+def run(command: list[str], folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, input=stdin, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", blocks(ENGLISH, "python"), ids=lambda code: code.split("\n")[2])
+def test_python_in_the_readme_runs(code: str, tmp_path: Path) -> None:
+    done = run([sys.executable, "-W", "error", "-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_commands_in_the_readme_run_one_after_another(tmp_path: Path) -> None:
+    """As they stand there, but for a smaller task and model, so that they take seconds."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    ran = set()
+    for line in commands(ENGLISH):
+        piped, _, line = line.rpartition(" | ")
+        words = shlex.split(line)
+        if words[0] != "jari":
+            continue
+        if words[1] in ("data", "train", "compare"):
+            words += [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+        if words[1] == "compare":
+            words[words.index("3")] = "2"
+        stdin = piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""
+        done = run([sys.executable, "-m", *words], tmp_path, stdin)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        ran.add(words[1])
+    assert ran == {"data", "train", "evaluate", "predict", "compare", "walk", "laws"}
+
+
+def test_make_targets_in_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"make ([a-z]+)", ENGLISH.read_text() + KOREAN.read_text()))
+    assert named
+    assert named <= targets
+
+
+def test_links_in_the_readmes_lead_somewhere() -> None:
+    for page in (ENGLISH, KOREAN):
+        links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
+        assert links
+        missing = [link for link in links if not (ROOT / link.partition("#")[0]).exists()]
+        assert not missing, f"{page.name}: {missing}"
+
+
+def test_both_readmes_show_the_same() -> None:
+    """Commands, code and outputs are equal; only the prose is translated."""
+    assert commands(ENGLISH) == commands(KOREAN)
+    for language in ("", "python"):
+        assert blocks(ENGLISH, language) == blocks(KOREAN, language)
+    headings = [re.findall(r"^(#+) ", page.read_text(), re.M) for page in (ENGLISH, KOREAN)]
+    assert headings[0] == headings[1]

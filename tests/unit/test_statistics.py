@@ -1,0 +1,244 @@
+"""Intervals against published tables, and what a comparison says of them."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jari.comparison import study
+from jari.comparison.statistics import mean_interval, paired_difference, student_quantile, wilson
+from jari.comparison.study import Trial, jobs_for, tabulate
+from jari.errors import UserError
+from jari.training.experiment import Experiment
+
+# Student (1908), as every table has it: two-sided 95 % and 99 %.
+PUBLISHED = {1: (12.706, 63.657), 2: (4.303, 9.925), 4: (2.776, 4.604), 9: (2.262, 3.250), 29: (2.045, 2.756)}
+
+
+@pytest.mark.parametrize("freedom", PUBLISHED)
+def test_student_quantiles_are_those_of_the_tables(freedom):
+    half, ninety_nine = PUBLISHED[freedom]
+    assert student_quantile(freedom) == pytest.approx(half, abs=5e-4)
+    assert student_quantile(freedom, 0.99) == pytest.approx(ninety_nine, abs=5e-4)
+
+
+def test_student_quantiles_in_closed_form():
+    assert student_quantile(1) == pytest.approx(math.tan(0.475 * math.pi), rel=1e-9)
+    assert student_quantile(2) == pytest.approx(0.95 * math.sqrt(2 / (1 - 0.95**2)), rel=1e-9)
+
+
+def test_many_degrees_of_freedom_come_near_the_normal_distribution():
+    assert student_quantile(10_000) == pytest.approx(1.960, abs=5e-4)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 5, 8, 17, 60, 400])
+def test_student_quantiles_are_those_of_scipy(freedom):
+    stats = pytest.importorskip("scipy.stats")
+    for level in (0.5, 0.9, 0.95, 0.99):
+        assert student_quantile(freedom, level) == pytest.approx(stats.t.ppf((1 + level) / 2, freedom), rel=1e-8)
+
+
+# Wilson (1927); the examples of Newcombe (1998), table I, method 3.
+@pytest.mark.parametrize(
+    ("hits", "count", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_is_what_newcombe_printed(hits, count, low, high):
+    assert wilson(hits / count, count) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(count=st.integers(1, 10**7), share=st.floats(0, 1))
+def test_wilson_holds_the_share_and_stays_within_0_and_1(count, share):
+    low, high = wilson(share, count)
+    assert 0 <= low <= share + 1e-12
+    assert share - 1e-12 <= high <= 1
+
+
+@given(count=st.integers(1, 10**5), hits=st.integers(0, 10**5))
+def test_wilson_is_where_the_score_test_turns(count, hits):
+    # The ends solve |p - share| = z sqrt(p (1 - p) / n), which is how the interval is defined.
+    share = min(hits, count) / count
+    for end in wilson(share, count):
+        if 0 < end < 1:
+            assert abs(end - share) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / count), rel=1e-5, abs=1e-7)
+
+
+def test_the_interval_of_three_seeds_by_hand():
+    interval = mean_interval([0.50, 0.54, 0.58], held_out=1000)
+    half = 4.302653 * 0.04 / math.sqrt(3)
+    assert (interval.mean, interval.low, interval.high) == pytest.approx((0.54, 0.54 - half, 0.54 + half), rel=1e-6)
+    assert interval.how == "95 % over 3 seeds (Student's t)"
+
+
+def test_an_interval_of_shares_ends_at_0_and_1():
+    assert mean_interval([0.9, 1.0], 10).high == 1.0
+    assert mean_interval([0.0, 0.1], 10).low == 0.0
+
+
+def test_the_interval_of_one_seed_is_that_of_its_examples():
+    interval = mean_interval([0.25], held_out=40_000)
+    assert (interval.low, interval.high) == wilson(0.25, 40_000)
+    assert interval.how == "95 % for sampling 40,000 examples; one seed, so nothing about others"
+
+
+def test_equal_seeds_have_an_interval_of_no_width():
+    interval = mean_interval([0.7, 0.7, 0.7], 10)
+    assert (interval.low, interval.high) == pytest.approx((0.7, 0.7))
+
+
+def test_a_difference_is_paired():
+    # The seeds differ by far more than the encodings: unpaired, nothing could be said.
+    interval = paired_difference([0.2, 0.5, 0.8], [0.1, 0.41, 0.69])
+    half = 4.302653 * 0.01 / math.sqrt(3)
+    assert (interval.mean, interval.low, interval.high) == pytest.approx((0.1, 0.1 - half, 0.1 + half), rel=1e-6)
+    assert interval.how == "95 %, paired over 3 seeds (Student's t)"
+    assert paired_difference([0.2], [0.1]) is None
+    with pytest.raises(ValueError, match="shorter"):
+        paired_difference([0.2, 0.3], [0.1])
+
+
+def rows(**exact):
+    return [
+        {"encoding": name, "seed": seed, "exact_match": value}
+        for name, values in exact.items()
+        for seed, value in enumerate(values, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        ([0.9, 0.92, 0.91], [0.1, 0.12, 0.1], "a is better"),
+        ([0.1, 0.12, 0.1], [0.9, 0.92, 0.91], "b is better"),
+        ([0.5, 0.9, 0.1], [0.4, 0.2, 0.8], "below the seed noise; not ranked"),
+        ([0.5, 0.5], [0.5, 0.5], "below the seed noise; not ranked"),
+        ([0.99], [0.01], "one seed each: these two models differ, which says little about the encodings; not ranked"),
+    ],
+)
+def test_verdicts(a, b, verdict):
+    found = study._difference("a", "b", rows(a=a, b=b))
+    assert found["verdict"] == verdict
+    assert (found["first"], found["second"]) == ("a", "b")
+    assert found["difference"] == pytest.approx(sum(a) / len(a) - sum(b) / len(b))
+    if len(a) == 1:
+        assert (found["low"], found["high"]) == (None, None)
+    else:
+        assert found["low"] <= found["difference"] <= found["high"]
+
+
+@given(trials=st.integers(1, 200), cores=st.integers(1, 128))
+def test_jobs_leave_no_core_idle_and_none_crowded(trials, cores):
+    jobs = jobs_for(trials, cores)
+    assert 1 <= jobs <= trials
+    assert jobs >= min(trials, cores)
+    assert jobs < 2 * cores
+    rounds = -(-trials // jobs)
+    last = trials - (rounds - 1) * jobs
+    assert jobs - last < rounds, "no round could be smaller by more than one"
+
+
+BY_HAND = [(1, 2, 1), (2, 2, 2), (3, 2, 3), (4, 2, 2), (5, 2, 3), (9, 4, 5)]
+
+
+@pytest.mark.parametrize(("trials", "cores", "jobs"), BY_HAND)
+def test_jobs_by_hand(trials, cores, jobs):
+    assert jobs_for(trials, cores) == jobs
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trials(tmp_path):
+    """Two encodings and two seeds, finished: results written here."""
+    made = []
+    for seed, encoding in ((1, "none"), (1, "rotary"), (2, "none"), (2, "rotary")):
+        experiment = Experiment.of("arithmetic:maximum=30", encoding, {"training.examples": 100}, seed, "float32")
+        made.append(written(Trial(f"{encoding}-{seed}", experiment, tmp_path / f"{encoding}-{seed}")))
+    return made
+
+
+def written(trial):
+    """The trial, with run.json and result.json as training leaves them."""
+    exact = {"none": 0.1, "rotary": 0.8}[trial.experiment.encoding] + 0.02 * trial.experiment.seed
+    result = {
+        "exact_match": exact,
+        "exact_match_+": exact + 0.1,
+        "exact_match_-": exact - 0.1,
+        "examples": 43.0,
+        "best": {"step": 1, "exact_match": exact + 0.01},
+        "parameters": 1000,
+        "trained_examples": 512,
+        "steps": 4,
+        "seconds": 8.0,
+        "cpu_seconds": 6.0,
+    }
+    trial.folder.mkdir(exist_ok=True)
+    record = {"format": 1, "experiment": trial.experiment.as_dict(), "environment": {}}
+    (trial.folder / "run.json").write_text(json.dumps(record))
+    (trial.folder / "result.json").write_text(json.dumps(result))
+    return trial
+
+
+def test_the_table_has_the_means_of_the_seeds(trials):
+    task = trials[0].experiment.task_instance()
+    table = tabulate(trials, task)
+    assert [(row["encoding"], row["seed"]) for row in table["trials"]] == [
+        ("none", 1), ("rotary", 1), ("none", 2), ("rotary", 2),
+    ]  # fmt: skip
+    assert [row["encoding"] for row in table["encodings"]] == ["none", "rotary"]
+    rotary = table["encodings"][1]
+    assert (rotary["mean"], rotary["best_mean"], rotary["trials"]) == pytest.approx((0.83, 0.84, 2))
+    assert rotary["groups"] == pytest.approx({"+": 0.93, "-": 0.73})
+    assert (rotary["seconds_per_step"], rotary["cpu_seconds"], rotary["parameters"]) == (2.0, 6.0, 1000)
+    assert rotary["interval"] == "95 % over 2 seeds (Student's t)"
+    (difference,) = table["differences"]
+    assert difference["difference"] == pytest.approx(-0.7)
+    assert difference["verdict"] == "rotary is better"
+    assert table["ceiling"] == task.ceiling()
+    assert table["task"] == "arithmetic"
+    assert table["describe"] == task.describe()
+
+
+def test_unequal_budgets_are_refused(trials):
+    more = {**trials[2].experiment.training, "examples": 200}
+    written(replace(trials[2], experiment=replace(trials[2].experiment, training=more)))
+    with pytest.raises(UserError) as error:
+        tabulate(trials, trials[0].experiment.task_instance())
+    assert str(error.value) == (
+        f"{trials[2].folder} cannot be compared: it holds another run than this comparison asks for; choose another "
+        "--out, or give its settings:\n  training.examples: 100 here, 200 there"
+    )
+
+
+@pytest.mark.parametrize("other", [0, 3])
+def test_a_trial_of_another_encoding_or_seed_is_refused(trials, other):
+    written(replace(trials[2], experiment=trials[other].experiment))
+    with pytest.raises(UserError, match=r"none-2 cannot be compared.*\n  (seed: 2 here, 1|model.encoding: none here)"):
+        tabulate(trials, trials[0].experiment.task_instance())
+
+
+@pytest.mark.parametrize("seeds", [0, -1])
+def test_a_comparison_without_seeds_is_refused(tmp_path, seeds):
+    with pytest.raises(UserError, match=f"a comparison needs at least one seed, got {seeds}"):
+        study.run("arithmetic", tmp_path, ["none"], seeds, {}, "float32", 1)
+
+
+def test_an_encoding_named_twice_is_refused(tmp_path):
+    with pytest.raises(UserError, match="the encoding of rotary-1 is named twice; name each encoding once"):
+        study.run("arithmetic", tmp_path / "out", ["rotary", "rotary:base=10000"], 1, {}, "float32", 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_built_is_refused_before_anything_is_trained(tmp_path):
+    with pytest.raises(UserError, match="learned:positions=2 knows 2 positions"):
+        study.run("arithmetic:maximum=30", tmp_path / "out", ["none", "learned:positions=2"], 1, {}, "float32", 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_trials_go_seed_by_seed(tmp_path):
+    names = [t.name for t in study._trials("arithmetic", tmp_path, ["none", "rotary:base=500"], 2, {}, "float32")]
+    assert names == ["none-1", "rotary_base=500-1", "none-2", "rotary_base=500-2"]

@@ -1,0 +1,484 @@
+"""Rates, order, optimizers, the record of an experiment, and the promise that a seed decides every bit."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jari.encodings.base import Encoding
+from jari.errors import UserError
+from jari.init import initialise
+from jari.layers import TokenEmbedding
+from jari.models.encoder_decoder import EncoderDecoder
+from jari.training import loop
+from jari.training.experiment import Experiment, settings_of
+from jari.training.optim import build_optimizers
+from jari.training.options import Training
+from jari.training.order import DataOrder
+from jari.training.precision import choose_precision
+from jari.training.run import read_experiment, read_metrics, read_run
+
+TIMES = ("seconds", "cpu_seconds")
+TINY = {
+    "model.width": 16,
+    "model.heads": 2,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "training.batch": 32,
+    "training.examples": 32 * 8,
+    "training.evaluations": 2,
+    "training.evaluation_examples": 20,
+}
+
+
+def tiny(encoding="rotary", seed=1, task="arithmetic:maximum=30", **settings):
+    """An experiment of 8 steps. settings: `training__batch=8`."""
+    named = {key.replace("__", "."): value for key, value in settings.items()}
+    return Experiment.of(task, encoding, {**TINY, **named}, seed)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def without_times(record):
+    return {key: value for key, value in record.items() if key not in TIMES}
+
+
+# The learning rate ---------------------------------------------------------------------------------------------------
+
+TRAININGS = st.builds(
+    Training,
+    examples=st.integers(1, 3000),
+    batch=st.integers(1, 100),
+    warm_up=st.floats(0, 1),
+    learning_rate=st.floats(1e-6, 10),
+)
+
+
+@given(TRAININGS)
+def test_the_rate_rises_then_falls_and_is_never_negative(options):
+    rates = [options.rate(step) for step in range(options.steps)]
+    peak = rates.index(max(rates))
+    assert all(0 < rate <= options.learning_rate * (1 + 1e-9) for rate in rates)
+    assert all(a < b for a, b in itertools.pairwise(rates[: peak + 1]))
+    assert all(a > b for a, b in itertools.pairwise(rates[peak:]))
+    assert peak <= options.warm_up * options.steps
+
+
+@given(TRAININGS)
+def test_the_rate_ends_a_step_before_zero(options):
+    falling = sum((step + 1) / options.steps >= options.warm_up for step in range(options.steps))
+    assert options.rate(options.steps - 1) * falling <= options.learning_rate * (1 + 1e-9)
+    if options.warm_up < 1:
+        assert options.rate(options.steps) == 0
+
+
+def test_the_rate_by_hand():
+    options = Training(examples=100, batch=10, warm_up=0.2, learning_rate=0.9)
+    by_hand = [0.45, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    assert [options.rate(step) for step in range(10)] == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(("examples", "batch", "steps"), [(1, 512, 1), (512, 512, 1), (513, 512, 2), (100, 10, 10)])
+def test_the_number_of_steps(examples, batch, steps):
+    assert Training(examples=examples, batch=batch).steps == steps
+
+
+# The order of the data -----------------------------------------------------------------------------------------------
+
+SIZES = {"size": st.integers(1, 40), "batch": st.integers(1, 90), "seed": st.integers(0, 2**63 - 1)}
+
+
+@given(**SIZES, steps=st.integers(1, 12))
+def test_each_pass_has_every_example_once(size, batch, seed, steps):
+    order = DataOrder(size, batch, seed)
+    batches = [order.at(step) for step in range(steps)]
+    assert {len(b) for b in batches} == {batch}
+    seen = torch.cat(batches).tolist()
+    passes = [seen[start : start + size] for start in range(0, len(seen), size)]
+    assert all(sorted(one) == list(range(size)) for one in passes if len(one) == size)
+    assert len(set(passes[-1])) == len(passes[-1])
+
+
+@given(**SIZES, steps=st.permutations(range(7)))
+def test_a_step_computed_alone_is_the_one_in_sequence(size, batch, seed, steps):
+    order = DataOrder(size, batch, seed)
+    sequence = [order.at(step) for step in range(7)]
+    jumping = DataOrder(size, batch, seed)
+    for step in steps:
+        assert torch.equal(jumping.at(step), sequence[step])
+        assert torch.equal(DataOrder(size, batch, seed).at(step), sequence[step])
+
+
+def test_passes_and_seeds_differ():
+    order = DataOrder(100, 100, 1)
+    assert not torch.equal(order.at(0), order.at(1))
+    assert not torch.equal(order.at(0), DataOrder(100, 100, 2).at(0))
+
+
+def test_the_order_does_not_touch_the_global_generator():
+    before = torch.get_rng_state()
+    DataOrder(100, 30, 1).at(5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Optimizers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("encoding", ["none", "learned", "shaw", "t5", "learned+shaw+t5"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_parameter_is_in_one_group(encoding, optimizer, tied):
+    model = EncoderDecoder(15, 15, width=16, heads=2, encoding=encoding, tied=tied)
+    optimizers = build_optimizers(model, Training(optimizer=optimizer, weight_decay=0.1))
+    held = [id(p) for o in optimizers.values() for group in o.param_groups for p in group["params"]]
+    assert sorted(held) == sorted(id(p) for p in model.parameters())
+
+
+@pytest.mark.parametrize("encoding", ["none", "learned+shaw+t5"])
+def test_muon_has_the_matrices_and_no_table(encoding):
+    model = EncoderDecoder(15, 15, width=16, heads=2, encoding=encoding)
+    optimizers = build_optimizers(model, Training())
+    muon = {id(p) for group in optimizers["muon"].param_groups for p in group["params"]}
+    names = {name for name, p in model.named_parameters() if id(p) in muon}
+    tables = {f"{n}.{p}" for n, m in model.named_modules() if isinstance(m, TokenEmbedding | Encoding)
+              for p, _ in m.named_parameters(recurse=False)} | {"generator.weight"}  # fmt: skip
+    assert len(tables) > 2 * ("+" in encoding) + 2
+    assert not names & tables
+    assert names == {n for n, p in model.named_parameters() if p.ndim == 2} - tables
+    assert {"encoder.layers.0.attention.query.weight", "decoder.layers.1.feed_forward.down.weight"} <= names
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_only_matrices_decay(optimizer):
+    model = EncoderDecoder(15, 15, width=16, heads=2, encoding="learned")
+    optimizers = build_optimizers(model, Training(optimizer=optimizer, weight_decay=0.1))
+    decay = {id(p): g["weight_decay"] for o in optimizers.values() for g in o.param_groups for p in g["params"]}
+    for name, parameter in model.named_parameters():
+        table = any(part in name for part in ("embedding", "encoding", "generator"))
+        assert decay[id(parameter)] == (0.1 if parameter.ndim == 2 and not table else 0.0), name
+
+
+# Precision -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "width", "precision"),
+    [
+        ({"avx512_bf16": True}, 64, "bfloat16"),
+        ({"amx_bf16": True}, 512, "bfloat16"),
+        ({"avx512_bf16": True}, 63, "float32"),
+        ({"avx512_bf16": False, "avx2": True}, 512, "float32"),
+        ({}, 512, "float32"),
+    ],
+)
+def test_precision_on_a_cpu(monkeypatch, capabilities, width, precision):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert choose_precision("cpu", width) == precision
+    experiment = Experiment.of("arithmetic", settings={"model.width": width - width % 8, "model.heads": 8})
+    assert experiment.precision == precision
+
+
+@pytest.mark.parametrize("has", [False, True])
+def test_precision_on_a_gpu(monkeypatch, has):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: has)
+    assert choose_precision("cuda", 16) == ("bfloat16" if has else "float32")
+    assert choose_precision("mps", 512) == "float32"
+
+
+# The experiment ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model.widht": 16}, "has no option 'widht'; did you mean 'width'? Options: width, heads"),
+        ({"modle.width": 16}, "unknown setting 'modle.width'; did you mean 'model.width'? Settings: task.minimum"),
+        ({"width": 16}, "unknown setting 'width'; did you mean 'model.width'?"),
+        ({"training.bach": 1}, "training has no option 'bach'; did you mean 'batch'?"),
+        ({"task.maximun": 9}, "arithmetic has no option 'maximun'; did you mean 'maximum'?"),
+        ({"xyzzy": 9}, "unknown setting 'xyzzy'; Settings: "),
+        ({"model.width": "wide"}, "width: input should be a valid integer, unable to parse string as an integer; "
+         "got 'wide' (default 64)"),
+        ({"model.width": 0}, "width: input should be greater than or equal to 1; got 0 (default 64)"),
+        ({"training.optimizer": "adam"}, "training: optimizer: input should be 'muon' or 'adamw'; got 'adam'"),
+        ({"training.learning_rate": "inf"}, "learning_rate: input should be a finite number; got 'inf'"),
+        ({"training.learning_rate": "nan"}, "learning_rate: input should be a finite number; got 'nan'"),
+        ({"training.checkpoints": 3}, "training has no option 'checkpoints'"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(UserError) as error:
+        Experiment.of("arithmetic", settings=settings)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_beyond_64_bits_is_refused(seed):
+    with pytest.raises(UserError, match=rf"seed must be from 0 to 2\^63 - 1, got {seed}"):
+        tiny(seed=seed)
+
+
+def test_texts_become_what_the_options_are():
+    texts = {"model.width": "128", "model.tied": "true", "training.learning_rate": "1e-3", "task.operators": "-"}
+    experiment = Experiment.of("arithmetic:maximum=99", "rotary", texts, precision="float32")
+    assert experiment.model_options["width"] == 128
+    assert experiment.model_options["tied"] is True
+    assert experiment.training["learning_rate"] == 0.001
+    assert experiment.task_options["maximum"] == 99
+    values = {"model.width": 128, "model.tied": True, "training.learning_rate": 0.001, "task.operators": "-"}
+    assert Experiment.of("arithmetic:maximum=99", "rotary", values, precision="float32") == experiment
+
+
+def test_defaults_are_written_out():
+    experiment = Experiment.of("arithmetic")
+    flat = {f"training.{name}": value for name, value in experiment.training.items()}
+    flat |= {f"model.{name}": value for name, value in experiment.model_options.items()}
+    flat |= {f"task.{name}": value for name, value in experiment.task_options.items()}
+    assert flat == settings_of("arithmetic")
+
+
+def test_equal_experiments_have_equal_hashes():
+    plain = tiny("rotary")
+    assert plain.hash == tiny("rotary:base=10000").hash == tiny(" rotary:base=1e4,fraction=1.0 ").hash
+    assert plain.hash == tiny("rotary", training__optimizer="muon", task__minimum="0").hash
+    assert plain.hash == Experiment.read(json.loads(json.dumps(plain.as_dict())), "run.json").hash
+    assert len(plain.hash) == 12
+
+
+def test_different_experiments_have_different_hashes():
+    others = [
+        tiny("none"),
+        tiny("rotary:base=500"),
+        tiny("rotary+alibi"),
+        tiny(seed=2),
+        tiny(model__width=32),
+        tiny(training__batch=33),
+        tiny(training__learning_rate=0.01),
+        tiny(task__operators="+"),
+        tiny(task="arithmetic:maximum=31"),
+        Experiment.of("arithmetic:maximum=30", "rotary", TINY, precision="bfloat16"),
+    ]
+    assert len({experiment.hash for experiment in [tiny(), *others]}) == len(others) + 1
+
+
+def test_encodings_are_kept_in_their_shortest_form():
+    experiment = tiny("rotary:fraction=0.5,base=10000 + alibi", model__cross_encoding="none")
+    assert experiment.encoding == "rotary:fraction=0.5+alibi"
+    assert experiment.model_options["encoder_encoding"] is None
+    assert tiny(model__encoder_encoding="learned:positions=512").model_options["encoder_encoding"] == "learned"
+
+
+def test_the_difference_of_two_experiments():
+    mine, other = tiny("rotary"), tiny("none", seed=3, model__width=32, training__batch=8)
+    assert mine.difference(other) == [
+        "model.encoding: rotary here, none there",
+        "model.width: 16 here, 32 there",
+        "seed: 1 here, 3 there",
+        "training.batch: 32 here, 8 there",
+    ]
+    assert mine.difference(tiny("rotary")) == []
+
+
+def test_a_table_that_is_too_short_is_refused_when_the_model_is_built():
+    experiment = tiny("learned:positions=3")
+    message = (
+        "learned:positions=3 knows 3 positions, but the source side of arithmetic has 5; "
+        "use positions=5 or an encoding without an end"
+    )
+    with pytest.raises(UserError, match=f"^{message}$"):
+        experiment.model_instance(experiment.task_instance())
+    longer = tiny("learned:positions=5")
+    longer.model_instance(longer.task_instance())
+
+
+# Records of others ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def canary(tmp_path):
+    """A Python file that leaves a trace when it is executed."""
+    trace = tmp_path / "executed"
+    file = tmp_path / "evil.py"
+    file.write_text(f"open({str(trace)!r}, 'w').close()\nclass Evil:\n    pass\n")
+    return file, trace
+
+
+@pytest.mark.parametrize(
+    ("where", "spec"),
+    [
+        ("encoding", "{file}:Evil"),
+        ("encoding", "none + {file}:Evil:k=1"),
+        ("encoder_encoding", " {file} "),
+        ("cross_encoding", "{file}:Evil\n"),
+        ("task", "{file}:Evil"),
+        ("task", "{file}\n"),
+        ("model", "{file}:Evil"),
+    ],
+)
+def test_a_record_that_names_a_file_executes_nothing(canary, where, spec):
+    file, trace = canary
+    record = tiny().as_dict()
+    owner = record if where in ("task", "model") else record["model_options"]
+    owner[where] = spec.format(file=file)
+    with pytest.raises(UserError) as error:
+        read_experiment({"experiment": record}, file.parent / "run.json")
+    assert str(error.value) == (
+        f"{file.parent / 'run.json'} names the Python file {file}, and to use the run is to execute that file; "
+        "if it is yours, say so with --trust-code"
+    )
+    trusted = read_experiment({"experiment": record}, file.parent / "run.json", trust_code=True)
+    assert not trace.exists(), "reading executes nothing, trusted or not"
+    with pytest.raises((UserError, AttributeError, TypeError)):
+        trusted.model_instance(trusted.task_instance())
+    assert trace.exists(), "the canary sings, so its silence above means something"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda record: record.pop("seed"),
+        lambda record: record.update(model_options=[]),
+        lambda record: record.update(model_options=None),
+        lambda record: record.update(task_options=None),
+        lambda record: record.update(task=None),
+    ],
+)
+def test_a_record_that_is_incomplete_is_refused(spoil):
+    record = tiny().as_dict()
+    spoil(record)
+    with pytest.raises(UserError, match=r"run\.json does not describe a run of jari: its experiment is incomplete"):
+        Experiment.read(record, "run.json")
+
+
+# What a seed decides -------------------------------------------------------------------------------------------------
+
+
+def trained(folder, experiment):
+    result = loop.train(experiment, folder, threads=1)
+    rows = [without_times(row) for row in read_metrics(folder)]
+    (newest, *_) = sorted((folder / "checkpoints").glob("step-*"), reverse=True)
+    return without_times(result), rows, (newest / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("options", [{}, {"model__dropout": 0.2}, {"training__optimizer": "adamw"}], ids=str)
+def test_the_same_seed_gives_the_same_bits(tmp_path, options):
+    first = trained(tmp_path / "first", tiny("shaw", **options))
+    torch.rand(7)  # what happened before must not matter
+    assert trained(tmp_path / "second", tiny("shaw", **options)) == first
+
+
+def test_another_seed_gives_other_values(tmp_path):
+    (_, rows, weights), (_, others, other_weights) = (
+        trained(tmp_path / str(seed), tiny(seed=seed, training__examples=64)) for seed in (1, 2)
+    )
+    assert rows[0]["loss"] != others[0]["loss"]
+    assert weights != other_weights
+
+
+def test_dropout_draws_differ_by_seed_alone(tmp_path):
+    rows = [
+        trained(tmp_path / str(share), tiny(model__dropout=share, training__examples=32))[1] for share in (0.0, 0.2)
+    ]
+    assert rows[0][0]["loss"] != rows[1][0]["loss"]
+
+
+def test_encodings_without_parameters_start_from_the_same_bits(tmp_path):
+    names = ("none", "sinusoidal", "rotary", "alibi", "rotary+alibi")
+    models, losses = {}, {}
+    for name in names:
+        experiment = tiny(name, training__examples=32)
+        model = experiment.model_instance(experiment.task_instance())
+        initialise(model, experiment.seed)
+        models[name] = model.state_dict()
+        losses[name] = trained(tmp_path / name, experiment)[1][0]["loss"]
+    for name in names:
+        assert models[name].keys() == models["none"].keys()
+        assert all(torch.equal(models[name][key], value) for key, value in models["none"].items())
+    assert len(set(losses.values())) == len(names), "each encoding is wired to something"
+
+
+def test_the_first_loss_is_that_of_the_initial_values_on_the_first_batch(tmp_path):
+    experiment = tiny(training__examples=32)
+    task = experiment.task_instance()
+    model = experiment.model_instance(task)
+    initialise(model, experiment.seed)
+    batch = task.training_batch(DataOrder(task.training_size, 32, experiment.seed).at(0))
+    first = trained(tmp_path / "run", experiment)[1][0]
+    assert first["loss"] == pytest.approx(task.loss(model(*batch.inputs), batch).item(), rel=1e-6)
+    assert first["loss"] == pytest.approx(math.log(15), rel=0.5)
+
+
+# The run -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_what_it_was(tmp_path):
+    experiment = tiny()
+    result = loop.train(experiment, tmp_path / "run", threads=1)
+    record = read_run(tmp_path / "run")
+    assert record["hash"] == result["hash"] == experiment.hash
+    assert record["experiment"] == experiment.as_dict()
+    assert record["environment"]["threads"] == 1
+    assert record["environment"]["torch"] == torch.__version__
+    assert set(record["kernels"]) == {"encoder.0", "decoder.0.self", "decoder.0.cross"}
+    task = experiment.task_instance()
+    assert result["ceiling"] == task.ceiling()
+    assert (result["steps"], result["trained_examples"]) == (8, 256)
+    assert result["examples"] == len(task._held_out), "the last evaluation is on all held-out data"
+    assert result["parameters"] == sum(p.numel() for p in experiment.model_instance(task).parameters())
+    rows = read_metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert [row["step"] for row in rows if "exact_match" in row] == [4, 8]
+    assert [row["learning_rate"] for row in rows] == [experiment.options.rate(step) for step in range(8)]
+    assert [row["examples"] for row in rows] == [32 * step for step in range(1, 9)], "trained on, not looked at"
+    assert [row["held_out"] for row in rows if "exact_match" in row] == [20, 20]
+    assert all(row["gradient_norm"] > 0 for row in rows)
+
+
+def test_the_curve_has_the_mean_loss_since_the_row_before(tmp_path, monkeypatch):
+    every = [row["loss"] for row in trained(tmp_path / "every", tiny())[1]]
+    monkeypatch.setattr(loop, "CURVE_POINTS", 2)
+    rows = trained(tmp_path / "some", tiny(training__evaluations=1))[1]
+    assert [row["step"] for row in rows] == [4, 8]
+    assert [row["loss"] for row in rows] == pytest.approx([sum(every[:4]) / 4, sum(every[4:]) / 4])
+
+
+def test_the_report_hears_of_every_step(tmp_path):
+    rows = []
+    loop.train(tiny(), tmp_path / "run", threads=1, report=rows.append)
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert all({"steps", "examples", "loss"} <= row.keys() for row in rows)
+
+
+def test_evaluation_leaves_the_model_in_training(tmp_path):
+    experiment = tiny(model__dropout=0.5)
+    task = experiment.task_instance()
+    model = experiment.model_instance(task)
+    model.train()
+    state = torch.get_rng_state()
+    assert loop.evaluate(model, task, 5)["examples"] == 5
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state), "looking draws nothing"
+
+
+@pytest.mark.slow
+def test_a_small_task_is_learnt_by_heart(tmp_path):
+    experiment = tiny(
+        "sinusoidal",
+        task="arithmetic:maximum=9,operators=-",
+        model__width=32,
+        training__batch=99,
+        training__examples=99 * 200,
+        training__evaluations=1,
+    )
+    loop.train(experiment, tmp_path / "run", threads=1)
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
+    assert losses[0] > 2
+    assert losses[-1] < 0.05

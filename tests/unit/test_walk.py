@@ -1,0 +1,302 @@
+"""A walk arrives at the model's own output, tells equal tokens apart or not, and its derivatives are right."""
+
+import math
+
+import pytest
+import torch
+
+from jari.attention import call as definition
+from jari.errors import UserError
+from jari.init import initialise
+from jari.inspect.capture import record
+from jari.inspect.measures import equal_row_difference, equal_tokens
+from jari.inspect.text import lens_text, walk_text
+from jari.inspect.walk import softmax_jacobian, softmax_lens, walk
+from jari.models.encoder_decoder import EncoderDecoder
+from jari.positions import Positions, Tokens
+
+ENCODINGS = [
+    "none",
+    "sinusoidal",
+    "learned",
+    "rotary",
+    "rotary:fraction=0.5,pairing=interleaved",
+    "alibi",
+    "shaw",
+    "t5",
+    "sinusoidal+rotary",
+    "learned+shaw+t5",
+    "rotary+alibi",
+]
+SITES = ["encoder.0", "encoder.1", "decoder.0.self", "decoder.0.cross", "decoder.1.self", "decoder.1.cross"]
+QUERIES, KEYS = list("<12"), list("21+211")
+
+
+def model_of(encoding, dtype=torch.float64, **options):
+    model = EncoderDecoder(15, 15, width=16, heads=2, encoding=encoding, **options)
+    initialise(model, 1)
+    # What an encoding learns starts near 0; here it shall be heard, and biases with it.
+    for name, parameter in model.named_parameters():
+        if "encoding" in name or "bias" in name:
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(len(name)))
+    return model.to(dtype).eval()
+
+
+def inputs(keep=None):
+    source = Tokens(torch.tensor([[5, 4, 13, 5, 4, 4]]), Positions.sequence(6, frame="source"), keep)
+    return source, Tokens(torch.tensor([[1, 4, 5]]), Positions.sequence(3, frame="target"))
+
+
+def followed(encoding="rotary", site="encoder.0", head=0, keep=None, dtype=torch.float64, **options):
+    queries = KEYS if site.startswith("encoder") else QUERIES
+    keys = QUERIES if site.endswith("self") else KEYS
+    model = model_of(encoding, dtype, **options)
+    return walk(model, inputs(keep), site=site, head=head, queries=queries, keys=keys)
+
+
+def step(walked, name):
+    (found,) = [s for s in walked.steps if s.name == name]
+    return found
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_walk_arrives(encoding, site):
+    for head in (0, 1):
+        walked = followed(encoding, site, head)
+        assert walked.error < 1e-12
+        assert (walked.site, walked.head) == (site, head)
+        assert walked.encoding == ("none" if site.endswith("cross") else encoding)
+
+
+@pytest.mark.parametrize("options", [{"norm": "post"}, {"cross_encoding": "rotary"}, {"kernel": "definition"}], ids=str)
+def test_other_models_are_walked_as_well(options):
+    for site in SITES:
+        assert followed(site=site, **options).error < 1e-12
+
+
+def test_a_walk_in_float32_arrives_less_exactly():
+    assert 0 < followed(dtype=torch.float32).error < 1e-5
+
+
+def test_a_walk_that_does_not_arrive_is_an_error(monkeypatch):
+    right = definition.output
+    monkeypatch.setattr(definition, "output", lambda call: right(call) + 1e-3)
+    with pytest.raises(RuntimeError, match=r"the walk through encoder\.0 ends .* away from the model's own output"):
+        followed()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_steps_are_what_the_model_computed(encoding):
+    model = model_of(encoding)
+    walked = walk(model, inputs(), site="encoder.0", head=1, queries=KEYS, keys=KEYS)
+    with record(model) as tape:
+        model(*inputs())
+    call = tape.recorded("encoder.0").call
+    torch.testing.assert_close(step(walked, "weights").matrix, definition.weights(call)[0, 1])
+    rotated = " rotated" if "rotary" in encoding else ""
+    torch.testing.assert_close(step(walked, f"Q{rotated}").matrix, call.q[0, 1])
+    torch.testing.assert_close(step(walked, f"K{rotated}").matrix, call.k[0, 1])
+    torch.testing.assert_close(step(walked, "V").matrix, call.v[0, 1])
+    scores = [s for s in walked.steps if s.name in ("scores", "+ bias")][-1]
+    torch.testing.assert_close(scores.matrix, definition.scores(call)[0, 1])
+    names = [s.name for s in walked.steps]
+    assert ("embedding + position" in names) == ("sinusoidal" in encoding or "learned" in encoding)
+    assert ("+ terms" in names) == ("shaw" in encoding)
+    assert ("+ bias" in names) == ("t5" in encoding or "alibi" in encoding)
+    assert names[-3:] == ["weights", "weights V", "output"]
+
+
+def test_the_embedding_is_what_goes_into_the_stack():
+    walked = followed("sinusoidal")
+    model = model_of("sinusoidal")
+    torch.testing.assert_close(step(walked, "embedding").matrix, model.source_embedding(inputs()[0].ids)[0])
+    normed = model.encoder.layers[0].attention_residual.norm(step(walked, "embedding + position").matrix)
+    torch.testing.assert_close(step(walked, "input").matrix, normed)
+
+
+@pytest.mark.parametrize("site", ["encoder.0", "encoder.1"])
+def test_without_positions_equal_tokens_are_equal_in_every_step(site):
+    for head in (0, 1):
+        for one in followed("none", site, head).steps:
+            assert len(one.equal) == len(equal_tokens(one.rows)) == 4
+            assert set(one.equal.values()) == {0.0}, one.name
+
+
+@pytest.mark.parametrize(
+    ("encoding", "first"),
+    [
+        ("sinusoidal", "embedding + position"),
+        ("learned", "embedding + position"),
+        ("rotary", "Q rotated"),
+        ("alibi", "+ bias"),
+        ("t5", "+ bias"),
+        ("shaw", "+ terms"),
+    ],
+)
+def test_an_encoding_tells_equal_tokens_apart_from_its_step_on(encoding, first):
+    steps = followed(encoding).steps
+    names = [s.name for s in steps]
+    apart = [s.name for s in steps if max(s.equal.values()) > 1e-6]
+    assert apart[0] == first
+    later = {"weights", "weights V", "output"}
+    assert later <= set(apart)
+    assert all(set(s.equal.values()) == {0.0} for s in steps[: names.index(first)])
+
+
+def test_cross_attention_shows_both_sides():
+    walked = followed(site="decoder.0.cross")
+    assert (step(walked, "Q").rows, step(walked, "K").rows) == (QUERIES, KEYS)
+    assert step(walked, "source").matrix.shape == (6, 16)
+    assert step(walked, "scores").matrix.shape == (3, 6)
+    assert step(walked, "K").formula == "source W_K + b_K"
+
+
+def test_hidden_keys_are_minus_infinity_and_travel_as_null():
+    keep = torch.tensor([[True] * 5 + [False]])
+    walked = followed(keep=keep)
+    assert (step(walked, "masked").matrix[:, 5] == -math.inf).all()
+    assert (step(walked, "weights").matrix[:, 5] == 0).all()
+    record_of = walked.as_dict()
+    (masked,) = [s for s in record_of["steps"] if s["name"] == "masked"]
+    assert [row[5] for row in masked["matrix"]] == [None] * 6
+    assert "-inf" in walk_text(walked, "head")
+    causal = step(followed(site="decoder.0.self"), "masked").matrix
+    assert torch.equal(causal == -math.inf, torch.ones(3, 3).triu(1).bool())
+
+
+def test_an_unknown_site_or_head_is_named():
+    with pytest.raises(UserError, match=r"unknown site 'encodr\.0'; did you mean 'encoder\.0'\? Known: decoder"):
+        followed(site="encodr.0")
+    for head in (2, -1):
+        with pytest.raises(UserError, match=f"encoder.0 has the heads 0 to 1, got {head}"):
+            followed(head=head)
+
+
+def test_the_model_is_left_as_it_was():
+    model = model_of("rotary")
+    walk(model, inputs(), site="decoder.0.self", head=0, queries=QUERIES, keys=QUERIES)
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+# Measures ------------------------------------------------------------------------------------------------------------
+
+
+def test_equal_tokens_are_all_pairs():
+    assert equal_tokens("abab") == [(0, 2), (1, 3)]
+    assert equal_tokens("aaa") == [(0, 1), (0, 2), (1, 2)]
+    assert equal_row_difference(torch.rand(2, 3, 3), list("abc")) is None
+
+
+def test_the_row_difference_is_per_head():
+    weights = torch.tensor([[[0.1, 0.9], [0.1, 0.9]], [[0.2, 0.8], [0.5, 0.5]]])
+    assert equal_row_difference(weights, ["a", "a"]) == pytest.approx([0.0, 0.3])
+
+
+# The softmax ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+def test_the_jacobian_of_the_softmax_is_that_of_autograd(scale):
+    scores = scale * torch.randn(7, dtype=torch.float64)
+    by_autograd = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
+    by_formula = softmax_jacobian(scores.softmax(-1))
+    torch.testing.assert_close(by_formula, by_autograd)
+    assert by_formula.trace().item() == pytest.approx(1 - scores.softmax(-1).square().sum().item())
+
+
+@pytest.mark.parametrize("encoding", ["none", "rotary", "alibi", "shaw"])
+@pytest.mark.parametrize("site", ["encoder.0", "decoder.0.self"])
+def test_the_lens_is_what_the_divisor_does(encoding, site):
+    """Each query by itself, its derivatives by autograd, through what the encoding adds as well."""
+    model = model_of(encoding).requires_grad_(False)
+    names = KEYS if site == "encoder.0" else QUERIES
+    walked = walk(model, inputs(), site=site, head=1, queries=names, keys=names)
+    call, place, width = walked.call, walked.call.geometry, 8
+    bias = torch.zeros(1, 2, 1, 1) if place.bias is None else place.bias
+    bias = bias.expand(1, 2, call.q.shape[2], call.k.shape[2])[0, 1]
+
+    def scores_of(q, row, divisor):
+        """The scores of one query that is `q`, whatever the encoding makes of it."""
+        queries = torch.cat((call.q[:, :, :row], q.expand(1, 2, 1, width), call.q[:, :, row + 1 :]), 2)
+        terms = place.encoding.terms(queries, call.k, place.relation)
+        return (call.k[0, 1] @ q + (0 if terms is None else terms[0, 1, row])) / divisor + bias[row]
+
+    for lens, divisor in zip(softmax_lens(call, 1), (1.0, math.sqrt(width), float(width)), strict=True):
+        assert lens.divisor == divisor
+        figures = []
+        for row in range(len(walked.steps[0].rows)):
+            seen = row + 1 if site.endswith("self") else 6
+            if seen == 1:
+                continue
+
+            def weights(q, row=row, divisor=divisor, seen=seen):
+                return scores_of(q, row, divisor)[:seen].softmax(-1)
+
+            q = call.q[0, 1, row]
+            p, scores = weights(q), scores_of(q, row, divisor)[:seen]
+            by_scores = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
+            by_query = torch.autograd.functional.jacobian(weights, q)
+            entropy = -(p * p.log()).sum() / math.log(seen)
+            trace = 1 - p.square().sum()
+            figures.append([entropy, p.max(), trace, by_scores.square().sum(), by_query.square().sum()])
+        entropy, largest, trace, scores, query = torch.tensor(figures).mean(0).tolist()
+        assert lens.entropy == pytest.approx(entropy)
+        assert lens.largest == pytest.approx(largest)
+        assert lens.trace == pytest.approx(trace)
+        assert lens.jacobian == pytest.approx(math.sqrt(scores))
+        assert lens.gradient == pytest.approx(math.sqrt(query))
+
+
+def test_a_larger_divisor_makes_the_weights_more_even():
+    entropies = [lens.entropy for lens in softmax_lens(followed().call, 0)]
+    assert entropies == sorted(entropies)
+    assert entropies[-1] <= 1
+
+
+def test_there_is_no_lens_where_there_is_one_key():
+    keep = torch.tensor([[True] + [False] * 5])
+    with pytest.raises(UserError, match="every query at this site may look at one key only, so there is nothing to"):
+        softmax_lens(followed(keep=keep).call, 0)
+
+
+# The text ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_text_has_every_step_with_its_shape(encoding):
+    walked = followed(encoding)
+    text = walk_text(walked, "21+211 -> 232")
+    assert text.startswith(f"21+211 -> 232    encoding {encoding}, encoder.0, head 0\n")
+    for one in walked.steps:
+        rows, columns = one.matrix.shape
+        assert f"{one.name}: {one.formula}    ({rows} x {columns})" in text
+    assert "(6 x 16)" in text
+    assert "(6 x 8)" in text
+    assert "(6 x 6)" in text
+    assert "away from what the model itself computed." in text
+
+
+def test_the_text_says_where_equal_tokens_part():
+    assert "Equal tokens first differ in: Q rotated." in walk_text(followed("rotary"), "")
+    same = walk_text(followed("none"), "")
+    assert "Equal tokens have the same row in every matrix" in same
+    assert "'2' at 0 and at 3: the same row" in same
+    assert "differ in" not in same
+
+
+def test_the_numbers_in_the_text_are_those_of_the_matrix():
+    walked = followed("none")
+    lines = walk_text(walked, "").split("\n")
+    start = lines.index("weights: softmax of each row    (6 x 6)")
+    assert lines[start + 1].split() == KEYS
+    for token, row, line in zip(KEYS, step(walked, "weights").matrix.tolist(), lines[start + 2 :], strict=False):
+        assert line.split() == [token, *(f"{value:.4f}" for value in row)]
+    assert "... 8 more" in lines[lines.index(next(line for line in lines if line.startswith("input:"))) + 2]
+
+
+def test_the_lens_text_marks_the_models_own_divisor():
+    text = lens_text(followed(), "21+211 -> 232")
+    (own,) = [line for line in text.split("\n") if "<- the model's own" in line]
+    assert own.split()[0] == "sqrt(8)"
+    assert "The derivative at the query '1' (place 5); rows p_i, columns s_j:" in text
