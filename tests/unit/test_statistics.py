@@ -115,7 +115,7 @@ def rows(**exact):
         ([0.1, 0.12, 0.1], [0.9, 0.92, 0.91], "b is better"),
         ([0.5, 0.9, 0.1], [0.4, 0.2, 0.8], "below the seed noise; not ranked"),
         ([0.5, 0.5], [0.5, 0.5], "below the seed noise; not ranked"),
-        ([0.99], [0.01], "one seed each: these two models differ, which says little about the encodings; not ranked"),
+        ([0.99], [0.01], "one seed each, so not ranked: --seeds 3 would tell chance from encoding"),
     ],
 )
 def test_verdicts(a, b, verdict):

@@ -53,10 +53,17 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
             "threads per trial": environment["threads"],
             "precision": experiment.precision,
             "attention kernel": ", ".join(sorted(set(record_of_first.get("kernels", {}).values()))),
-            **{f"model: {key}": value for key, value in experiment.model_options.items() if key != "encoding"},
-            **{f"training: {key}": value for key, value in experiment.training.items()},
+            **_options("model", experiment.model_options),
+            **_options("task", experiment.task_options),
+            **_options("training", experiment.training),
         },
     }
+
+
+def _options(section: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What was chosen, for people; the encodings stand in the title."""
+    chosen = {name: value for name, value in options.items() if value is not None and name != "encoding"}
+    return {f"{section}: {name.replace('_', ' ')}": value for name, value in chosen.items()}
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:

@@ -215,7 +215,7 @@ def _difference(first: str, second: str, rows: Sequence[Mapping[str, Any]]) -> d
     interval = paired_difference(a, b)
     mean = sum(a) / len(a) - sum(b) / len(b)
     if interval is None:
-        verdict = "one seed each: these two models differ, which says little about the encodings; not ranked"
+        verdict = "one seed each, so not ranked: --seeds 3 would tell chance from encoding"
     elif interval.low > 0:
         verdict = f"{first} is better"
     elif interval.high < 0:

@@ -162,7 +162,7 @@ def make_payload(
             "difference": best["mean"] - row["mean"],
             "low": best["mean"] - row["mean"] - 0.011 if seeds > 1 else None,
             "high": best["mean"] - row["mean"] + 0.009 if seeds > 1 else None,
-            "verdict": "one seed each: these two models differ, which says little about the encodings; not ranked"
+            "verdict": "one seed each, so not ranked: --seeds 3 would tell chance from encoding"
             if seeds == 1
             else f"{best['encoding']} is better"
             if best["mean"] - row["mean"] > 0.01
@@ -727,7 +727,7 @@ def test_intervals_are_named(open_report: Any, payload: Payload) -> None:
     assert page.locator("#ranking-table td").all_inner_texts()[:3] == [
         "+95.79",
         "–",
-        "one seed each: these two models differ, which says little about the encodings; not ranked",
+        "one seed each, so not ranked: --seeds 3 would tell chance from encoding",
     ]
 
 
