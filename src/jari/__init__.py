@@ -71,8 +71,7 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'jari' has no attribute {name!r}")
-    module, _, attribute = _HOME[name].partition(":")
-    value = getattr(importlib.import_module(module), attribute or name)
+    value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

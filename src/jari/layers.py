@@ -9,10 +9,12 @@ from torch import nn
 from torch.nn import functional
 
 from jari.dropout import Dropout
+from jari.errors import unknown
 from jari.shapes import Float, Int, Tensor
 
 NormPlace = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]
+ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
 
 
 class TokenEmbedding(nn.Module):
@@ -34,7 +36,9 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(width, hidden)
         self.down = nn.Linear(hidden, width)
-        self.activation = {"relu": functional.relu, "gelu": functional.gelu}[activation]
+        if activation not in ACTIVATIONS:
+            raise unknown("activation", activation, ACTIVATIONS)
+        self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
@@ -50,6 +54,8 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, place: NormPlace, dropout: float = 0.0):
         super().__init__()
+        if place not in ("pre", "post"):
+            raise unknown("place of the norm", place, ("pre", "post"))
         self.place = place
         self.norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)

@@ -172,9 +172,9 @@ def _class_in_file(kind: str, path: Path, class_name: str) -> type:
         sys.modules[module_name] = module
         try:
             found.loader.exec_module(module)
-        except BaseException:
+        except (Exception, SystemExit) as error:
             del sys.modules[module_name]
-            raise
+            raise UserError(f"{path} cannot be used: running it raised {type(error).__name__}: {error}") from error
     classes = [n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name]
     if class_name not in classes:
         raise unknown(f"class in {path}", class_name, classes)

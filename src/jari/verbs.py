@@ -57,7 +57,7 @@ def load(run: str | Path, *, trust_code: bool = False) -> Loaded:
         raise UserError("; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that")
     task = experiment.task_instance()
     model = experiment.model_instance(task)
-    checkpoint.load_model(path, model)
+    checkpoint.load_model(path, model, experiment.hash)
     return Loaded(folder, record, experiment, task, model.eval(), int(path.name.removeprefix("step-")))
 
 

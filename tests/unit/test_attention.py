@@ -330,3 +330,29 @@ def test_attention_gives_back_weights_times_values(kernel):
         y = attention(x)
     call = tape.recorded("attention").call
     torch.testing.assert_close(y, attention.out((weights(call) @ call.v).transpose(1, 2).flatten(-2)))
+
+
+@pytest.mark.parametrize("encoding", ["none", "rotary", "t5", "alibi", "shaw:clip=2"])
+@pytest.mark.parametrize("shape", [(0, 5, 16), (3, 0, 16)])
+def test_nothing_in_gives_nothing_out(encoding, shape):
+    encoder = Encoder(16, heads=2, layers=1, encoding=encoding)
+    assert encoder(torch.zeros(shape)).shape == shape
+
+
+@pytest.mark.parametrize("length", [1, 7])
+def test_each_token_needs_its_position(length):
+    encoder = Encoder(16, heads=2, layers=1, encoding="rotary")
+    expected = f"expected positions for 2 rows of 10 tokens, got 2 of {length}"
+    with pytest.raises(UserError, match=expected):
+        encoder(torch.zeros(2, 10, 16), positions=Positions.sequence(length))
+
+
+def test_a_stack_refuses_what_it_cannot_be():
+    with pytest.raises(UserError, match="an encoder has 1 layer or more, got 0"):
+        Encoder(16, heads=2, layers=0)
+
+
+def test_a_plain_tensor_is_no_mask(unchecked):
+    attention = Attention(16, heads=2)
+    with pytest.raises(UserError, match=r"wrap a boolean tensor, True = may attend: jari.Mask\(pairs=...\)"):
+        attention(torch.zeros(1, 3, 16), mask=torch.ones(3, 3, dtype=torch.bool))

@@ -680,3 +680,30 @@ def test_a_run_without_a_checkpoint_cannot_be_used(tmp_path):
         train(tmp_path / "run", report=at(1, cut))
     with pytest.raises(UserError, match="has no checkpoint yet; train it first"):
         verbs.load(tmp_path / "run")
+
+
+def test_a_checkpoint_of_another_run_is_named(finished, tmp_path):
+    train(tmp_path / "other", tiny("none"))
+    shutil.rmtree(finished / "checkpoints")
+    shutil.copytree(tmp_path / "other" / "checkpoints", finished / "checkpoints")
+    expected = f"was written by the run {tiny('none').hash}, not by {tiny().hash}"
+    with pytest.raises(UserError, match=expected):
+        verbs.load(finished)
+    (finished / "result.json").unlink()
+    with pytest.raises(UserError, match=expected):
+        train(finished)
+
+
+@pytest.mark.parametrize("line", ["5", "[]", "null", "{}", '{"step": "x"}', "[" * 100_000, "garbage"])
+def test_a_curve_that_is_none_is_cut(whole, unfinished, line):
+    (unfinished / "metrics.jsonl").write_text(line + "\n")
+    train(unfinished)
+    assert outcome(unfinished)[2] == outcome(whole)[2]
+
+
+@pytest.mark.parametrize("text", ["5", "[]", "null", "{}", "garbage"])
+def test_a_result_that_is_none_is_named_and_kept(finished, text):
+    (finished / "result.json").write_text(text)
+    with pytest.raises(UserError, match=r"result\.json"):
+        train(finished)
+    assert (finished / "result.json").read_text() == text

@@ -129,7 +129,7 @@ def test_a_class_that_is_no_encoding_is_refused(mine):
 def test_a_file_that_fails_is_not_remembered_as_loaded(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("raise OSError('no luck')")
-    with pytest.raises(OSError, match="no luck"):
+    with pytest.raises(UserError, match=r"broken.py cannot be used: running it raised OSError: no luck"):
         encodings.spec(f"{path}:Mine")
     path.write_text(FILE)
     assert encodings.spec(f"{path}:Mine").name == f"{path}:Mine"

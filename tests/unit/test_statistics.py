@@ -165,6 +165,7 @@ def written(trial):
     """The trial, with run.json and result.json as training leaves them."""
     exact = {"none": 0.1, "rotary": 0.8}[trial.experiment.encoding] + 0.02 * trial.experiment.seed
     result = {
+        "hash": trial.experiment.hash,
         "exact_match": exact,
         "exact_match_+": exact + 0.1,
         "exact_match_-": exact - 0.1,

@@ -58,20 +58,20 @@ def _explicit(call: AttentionCall) -> Tensor:
     keys = call.k.shape[2]
     q = call.q.reshape(batch * heads, queries, width)
     k = call.k.reshape(batch * heads, keys, width)
-    v = call.v.reshape(batch * heads, keys, -1)
+    v = call.v.reshape(batch * heads, keys, call.v.shape[3])
     terms = place.encoding.terms(call.q, call.k, place.relation)
     if terms is None:
         # The scale goes to the queries, the smallest of the tensors at hand.
         scores = torch.bmm(q * call.scale, k.transpose(1, 2))
     else:
-        terms = terms.reshape(-1, queries, keys)
+        terms = terms.reshape(batch * heads, queries, keys)
         scores = torch.baddbmm(terms, q, k.transpose(1, 2), beta=call.scale, alpha=call.scale)
     scores = scores.view(batch, heads, queries, keys)
     if place.additive is not None:
         # Not in place: writing into a view costs autograd a copy of the whole.
         scores = scores + place.additive.to(scores.dtype)
     weights = dropout(_softmax(scores), call.dropout)
-    output = torch.bmm(weights.view(-1, queries, keys), v).view(batch, heads, queries, -1)
+    output = torch.bmm(weights.view(batch * heads, queries, keys), v).view(batch, heads, queries, v.shape[2])
     added = place.encoding.values(weights, place.relation)
     if added is not None:
         output = output + added
@@ -82,7 +82,7 @@ def _softmax(scores: Tensor) -> Tensor:
     """Softmax over the last axis. PyTorch's is not vectorised on a CPU where that is shorter than a vector of 64 bytes;
     along the first axis it always is, four times as fast, the two transpositions included."""
     keys = scores.shape[-1]
-    if scores.device.type != "cpu" or keys * scores.element_size() >= 64:
+    if scores.device.type != "cpu" or not scores.numel() or keys * scores.element_size() >= 64:
         return scores.softmax(-1)
     return scores.reshape(-1, keys).t().contiguous().softmax(0).t().contiguous().view(scores.shape)
 

@@ -99,6 +99,8 @@ class Attention(nn.Module):
         and mask, worked out by the stack; it must be given together with a cache. cache: keys and values read before;
         for cross-attention, a filled one takes the place of `source`.
         """
+        if mask is not None and not isinstance(mask, Mask):
+            raise UserError("mask must be a jari.Mask; wrap a boolean tensor, True = may attend: jari.Mask(pairs=...)")
         if geometry is None:
             geometry = self._geometry(x, source, positions, source_positions, mask, cache)
         if geometry.encoding.site.cross or source is not None:
@@ -162,10 +164,23 @@ class Attention(nn.Module):
                 "keys are; pass geometry=jari.place(encoding, q_pos, k_pos, mask)"
             )
         q_pos = positions or Positions.sequence(x.shape[1], device=x.device)
+        check_positions(q_pos, x)
         if source is None:
             return place(self.encoding, q_pos, q_pos, mask)
         k_pos = source_positions or Positions.sequence(source.shape[1], device=x.device)
+        check_positions(k_pos, source)
         return place(self.encoding, q_pos, k_pos, mask)
+
+
+def check_positions(positions: Positions, x: Float[Tensor, "B L D"]) -> None:
+    """Raises UserError where there is not one position for each token."""
+    batch, length = x.shape[:2]
+    rows = len(positions.coordinates) if positions.coordinates.ndim == 3 else batch
+    if positions.length != length or rows not in (1, batch):
+        raise UserError(
+            f"each token needs its position: expected positions for {batch} rows of {length} tokens, "
+            f"got {rows} of {positions.length}"
+        )
 
 
 def _inside() -> list[str]:

@@ -82,7 +82,7 @@ def _model(task: Task, ids: list[int], experiment: Experiment, folder: Path, exp
     model: Any = experiment.model_instance(task)
     path, _ = checkpoint.newest(folder / "checkpoints")
     assert path is not None, f"{folder} has a result, so it has a checkpoint"
-    checkpoint.load_model(path, model)
+    checkpoint.load_model(path, model, experiment.hash)
     # In float64, so that what is 0 in theory is not hidden behind rounding.
     model = model.double().eval()
     source = task.sources([ids])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from jari.tasks.base import Task
 from jari.training import checkpoint
 from jari.training.experiment import Experiment
 from jari.training.precision import Precision
-from jari.training.run import Interrupted, StopSignals, read_experiment, read_metrics, read_run
+from jari.training.run import Interrupted, StopSignals, read_experiment, read_metrics, read_result, read_run
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,10 @@ def run(
     instance = trials[0].experiment.task_instance()
     for experiment in {trial.experiment.encoding: trial.experiment for trial in trials}.values():
         experiment.model_instance(instance)  # what cannot be built is refused before anything is trained
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be a folder for the study: {error}") from None
     _train_all(trials, jobs)
     table = tabulate(trials, instance)
     checkpoint.write_json(out / "table.json", table)
@@ -130,7 +133,6 @@ def _start(trial: Trial) -> subprocess.Popen[bytes]:
         for name, value in options.items():
             if value is not None:
                 command += ["--set", f"{section}.{name}={value}"]
-    trial.folder.parent.mkdir(parents=True, exist_ok=True)
     log = (trial.folder.parent / f"{trial.name}.log").open("wb")
     with log:
         # A session of its own: Ctrl-C reaches the trials through us, once.
@@ -158,7 +160,7 @@ def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
                 f"{trial.folder} cannot be compared: it holds another run than this comparison asks for; choose "
                 f"another --out, or give its settings:\n  {lines}"
             )
-        result = checkpoint.read_json(trial.folder / "result.json")
+        result = read_result(trial.folder, trial.experiment.hash)
         groups = {group: result[f"exact_match_{group}"] for group in task.groups[1:]}
         rows.append(
             {
@@ -230,8 +232,3 @@ def _difference(first: str, second: str, rows: Sequence[Mapping[str, Any]]) -> d
         "high": None if interval is None else interval.high,
         "verdict": verdict,
     }
-
-
-def read_table(folder: Path) -> dict[str, Any]:
-    """table.json of a study."""
-    return json.loads((folder / "table.json").read_text(encoding="utf-8"))

@@ -247,7 +247,7 @@ def _formula_of(spec: str) -> Oracle | None:
     """The encoding's own oracle, or the paper's formula for one of the package; None where a part has neither, or
     where two parts rotate."""
     specs = [registry.spec(part) for part in parts_of(spec)]
-    oracles = [part.target.oracle or ORACLES.get(part.name) for part in specs]
+    oracles = [getattr(part.target, "oracle", None) or ORACLES.get(part.name) for part in specs]
     known = [oracle for oracle in oracles if oracle is not None]
     if len(known) < len(oracles) or sum("rotate" in hooks_of(part.target) for part in specs) > 1:
         return None

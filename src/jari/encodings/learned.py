@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, final
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import nn
 
 from jari.encodings.base import Encoding, Site, registry, whole_numbers
@@ -25,7 +25,7 @@ class Learned(Encoding):
     shift_invariant = False
     cross = False
 
-    def __init__(self, site: Site, *, positions: Annotated[int, Ge(1)] = 512):
+    def __init__(self, site: Site, *, positions: Annotated[int, Ge(1), Le(2**24)] = 512):
         super().__init__(site)
         self.positions = positions
         self.table = nn.Parameter(torch.empty(positions, site.width))
@@ -47,6 +47,10 @@ class Learned(Encoding):
             lowest, highest = int(index.min()), int(index.max())
             if lowest < 0 or highest >= self.positions:
                 wrong = lowest if lowest < 0 else highest
+                if wrong < 0:
+                    raise UserError(
+                        f"learned knows the positions 0 to {self.positions - 1}, got {wrong}; shift them to start at 0"
+                    )
                 raise UserError(
                     f"learned knows the positions 0 to {self.positions - 1}, got {wrong}; "
                     f"use learned:positions={highest + 1} or an encoding without an end"

@@ -86,12 +86,12 @@ class Shaw(Encoding):
         """q_i . a^K_ij: equation 4 without its scale, which the call applies to the sum. None without key vectors."""
         if self.key_table is None:
             return None
-        batch, heads, queries, _ = q.shape
+        batch, heads, queries, width = q.shape
         if self._few_pairs(relation):
             # One product per query with the vectors of its own keys: (Q, B H, E) x (Q, E, K).
             key_QKE = nn.functional.embedding(relation, self.key_table).to(q.dtype)
-            product = torch.bmm(q.permute(2, 0, 1, 3).reshape(queries, batch * heads, -1), key_QKE.transpose(1, 2))
-            return product.view(queries, batch, heads, -1).permute(1, 2, 0, 3)
+            product = torch.bmm(q.permute(2, 0, 1, 3).reshape(queries, batch * heads, width), key_QKE.transpose(1, 2))
+            return product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
         # One product with each of the table's vectors, then pick: no tensor of Q x K vectors.
         each_BHQR = q @ self.key_table.to(q.dtype).t()
         index = relation if relation.ndim == 3 else relation.unsqueeze(0)
@@ -107,7 +107,7 @@ class Shaw(Encoding):
         if self._few_pairs(relation):
             value_QKE = nn.functional.embedding(relation, self.value_table).to(weights.dtype)
             product = torch.bmm(weights.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys), value_QKE)
-            return product.view(queries, batch, heads, -1).permute(1, 2, 0, 3)
+            return product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
         # The weight each relation gets in all, then one product with the table.
         index = relation if relation.ndim == 3 else relation.unsqueeze(0)
         share_BHQR = weights.new_zeros(batch, heads, queries, self.relations)

@@ -51,7 +51,7 @@ class T5(Encoding):
         near = torch.arange(-self.distance, self.distance + 1, device=ahead.device)
         row_HR = nn.functional.embedding(self.bucket(near), self.table).t().contiguous()
         picked = (ahead.clamp(-self.distance, self.distance) + self.distance).flatten()
-        bias_HQK = row_HR.index_select(1, picked).view(-1, *ahead.shape)
+        bias_HQK = row_HR.index_select(1, picked).view(self.site.heads, *ahead.shape)
         return bias_HQK.movedim(0, -3)
 
     def bucket(self, ahead: Int[Tensor, "*P"]) -> Int[Tensor, "*P"]:

@@ -232,6 +232,7 @@ def softmax_lens(call: AttentionCall, head: int) -> list[Divisor]:
     if not rows:
         raise UserError("every query at this site may look at one key only, so there is nothing to divide")
     by_query = torch.autograd.functional.jacobian(fit, call.q)
+    assert isinstance(by_query, Tensor)
     keys = torch.stack([by_query[i, :, 0, head, i] for i in rows])
     lens = []
     for name, divisor in (("1", 1.0), (f"sqrt({width})", width**0.5), (str(width), float(width))):

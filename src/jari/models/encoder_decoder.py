@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 from torch import nn
 from torch.nn import functional
 
 from jari.attention.cache import KVCache, LayerCache
 from jari.attention.geometry import Geometry, place_layers
 from jari.attention.kernels import Kernel, check
-from jari.attention.module import Attention, site_of
+from jari.attention.module import Attention, check_positions, site_of
 from jari.encodings.compose import LayerEncodings
 from jari.errors import UserError
 from jari.layers import Activation, FeedForward, NormPlace, Residual, TokenEmbedding
@@ -70,10 +70,14 @@ class Encoder(nn.Module):
         kernel: Kernel = "auto",
     ):
         super().__init__()
+        if layers < 1:
+            raise UserError(f"an encoder has 1 layer or more, got {layers}")
+        hidden = 4 * width if hidden is None else hidden
         self.encoding = LayerEncodings(encoding, site_of(width, heads), layers)
         check(kernel, self.encoding.of_layer[0].hooks)
         self.layers = nn.ModuleList(
-            EncoderLayer(width, heads, hidden or 4 * width, norm, activation, dropout, kernel) for _ in range(layers)
+            EncoderLayer(width, heads, 4 * width if hidden is None else hidden, norm, activation, dropout, kernel)
+            for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
 
@@ -90,6 +94,7 @@ class Encoder(nn.Module):
             raise UserError("give either keep or mask; Mask(keys=keep, ...) holds both")
         mask = mask if keep is None else Mask(keys=keep)
         positions = positions or Positions.sequence(x.shape[1], device=x.device)
+        check_positions(positions, x)
         x = self.encoding.embed(x, positions)
         for layer, geometry in zip(self.layers, place_layers(self.encoding, positions, positions, mask), strict=True):
             x = layer(x, geometry)
@@ -149,12 +154,16 @@ class Decoder(nn.Module):
         kernel: Kernel = "auto",
     ):
         super().__init__()
+        if layers < 1:
+            raise UserError(f"a decoder has 1 layer or more, got {layers}")
+        hidden = 4 * width if hidden is None else hidden
         self.encoding = LayerEncodings(encoding, site_of(width, heads, causal=True), layers)
         self.cross_encoding = LayerEncodings(cross_encoding, site_of(width, heads, cross=True), layers)
         for encodings in (self.encoding, self.cross_encoding):
             check(kernel, encodings.of_layer[0].hooks)
         self.layers = nn.ModuleList(
-            DecoderLayer(width, heads, hidden or 4 * width, norm, activation, dropout, kernel) for _ in range(layers)
+            DecoderLayer(width, heads, 4 * width if hidden is None else hidden, norm, activation, dropout, kernel)
+            for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
 
@@ -174,6 +183,8 @@ class Decoder(nn.Module):
             raise UserError("with a cache the decoder must be told where the new tokens are; pass positions=")
         positions = positions or Positions.sequence(x.shape[1], frame="target", device=x.device)
         memory_positions = memory_positions or Positions.sequence(memory.shape[1], frame="source", device=x.device)
+        check_positions(positions, x)
+        check_positions(memory_positions, memory)
         k_pos = positions if cache is None else cache.extend(positions)
         memory_mask = None if memory_keep is None else Mask(keys=memory_keep)
         own = place_layers(self.encoding, positions, k_pos, Mask(causal=True), new_k_pos=positions)
@@ -210,11 +221,11 @@ class EncoderDecoder(nn.Module):
         source_vocabulary: int,
         target_vocabulary: int,
         *,
-        width: Annotated[int, Ge(1)] = 64,
-        heads: Annotated[int, Ge(1)] = 8,
-        encoder_layers: Annotated[int, Ge(1)] = 2,
-        decoder_layers: Annotated[int, Ge(1)] = 2,
-        hidden: Annotated[int, Ge(1)] | None = None,
+        width: Annotated[int, Ge(1), Le(65536)] = 64,
+        heads: Annotated[int, Ge(1), Le(1024)] = 8,
+        encoder_layers: Annotated[int, Ge(1), Le(1000)] = 2,
+        decoder_layers: Annotated[int, Ge(1), Le(1000)] = 2,
+        hidden: Annotated[int, Ge(1), Le(262144)] | None = None,
         encoding: str = "sinusoidal",
         encoder_encoding: str | None = None,
         decoder_encoding: str | None = None,

@@ -34,6 +34,8 @@ class DamagedError(UserError):
 def read_json(path: Path) -> Any:
     """The JSON in a file of ours. Raises UserError that names the file."""
     try:
+        if not path.is_file():
+            raise UserError(f"{path} is missing or no plain file")
         if path.stat().st_size > LARGEST_JSON:
             raise UserError(f"{path} is larger than {LARGEST_JSON >> 20} MB, which no file of jari is")
         return json.loads(path.read_text(encoding="utf-8"))
@@ -160,8 +162,13 @@ def verify(path: Path) -> None:
             raise DamagedError(f"checkpoint {path} is damaged: {name} is not what it was when it was written")
 
 
-def load_model(path: Path, model: nn.Module) -> None:
-    """Fill the model from a verified checkpoint. Raises UserError naming the first tensor that does not fit."""
+def load_model(path: Path, model: nn.Module, run: str) -> None:
+    """Fill the model from a verified checkpoint of the run with this hash. Raises UserError for another run's, and
+    naming the first tensor that does not fit."""
+    state = read_json(path / "state.json")
+    owner = state.get("run") if isinstance(state, dict) else None
+    if owner != run:
+        raise UserError(f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; put it back")
     tensors = _tensors(path / "model.safetensors")
     own = model.state_dict()
     for name in sorted(own.keys() | tensors.keys()):

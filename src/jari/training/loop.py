@@ -59,7 +59,7 @@ def train(
         for problem in problems:
             run.notice(problem)
         if begun is not None:
-            checkpoint.load_model(begun, model)
+            checkpoint.load_model(begun, model, experiment.hash)
             state = checkpoint.load_training(begun, optimizers)
         run.cut_metrics(state["step"])
 
@@ -104,7 +104,8 @@ def train(
             stopping = stop.signal  # asked once: a signal from here on is for the next step, which will be saved too
             if look or stopping:
                 kept = set() if state["best"] is None else {state["best"]["step"]}
-                checkpoint.save(run.checkpoints, done, model, optimizers, state | {"step": done}, kept)
+                record_of_step = state | {"step": done, "run": experiment.hash}
+                checkpoint.save(run.checkpoints, done, model, optimizers, record_of_step, kept)
             if report is not None:
                 report(row)
             if stopping:
@@ -124,7 +125,7 @@ def _final(experiment: Experiment, task: Task, model: nn.Module, run: Run, state
         path = run.checkpoints / f"step-{state['best']['step']:09d}"
         try:
             checkpoint.verify(path)
-            checkpoint.load_model(path, model)
+            checkpoint.load_model(path, model, experiment.hash)
             best = {"step": state["best"]["step"], **evaluate(model, task)}
         except UserError as error:
             run.notice(f"{error}; the best on the way is given as it was measured then, on fewer examples")

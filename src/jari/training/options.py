@@ -20,7 +20,7 @@ class Training:
     """
 
     examples: Annotated[int, Ge(1)] = 1_000_000
-    batch: Annotated[int, Ge(1)] = 512
+    batch: Annotated[int, Ge(1), Le(1_000_000)] = 512
     optimizer: Literal["muon", "adamw"] = "muon"
     learning_rate: Annotated[float, Gt(0)] = 0.015
     warm_up: Annotated[float, Ge(0), Le(1)] = 0.05

@@ -73,7 +73,7 @@ class Run:
             else:
                 checkpoint.write_json(path, record)
             if (folder / "result.json").exists():
-                run.result = checkpoint.read_json(folder / "result.json")
+                run.result = read_result(folder, experiment.hash)
         except BaseException:
             lock.close()
             raise
@@ -145,14 +145,30 @@ def read_experiment(record: Any, where: Path, *, trust_code: bool = False) -> Ex
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The curve; a last line that was cut off is left out."""
-    rows = []
-    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").split("\n"):
+    """The curve, up to the first line that is none of ours, such as a last one that was cut off."""
+    rows: list[dict[str, Any]] = []
+    try:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise UserError(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from None
+    for line in lines:
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            break
+        rows.append(row)
     return rows
+
+
+def read_result(folder: Path, run: str) -> dict[str, Any]:
+    """result.json of the run with this hash. Raises UserError if it is anything else."""
+    path = folder / "result.json"
+    result = checkpoint.read_json(path)
+    if not isinstance(result, dict) or result.get("hash") != run or not isinstance(result.get("exact_match"), float):
+        raise UserError(f"{path} is not the result of the run {run}; remove it, and the same command measures again")
+    return result
 
 
 def environment_record() -> dict[str, Any]:
