@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it
 TASK = "arithmetic:maximum=30"
 OPTIONS = {
     "model.width": 16,

@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+import jari.inspect.text
+import jari.inspect.walk
 from jari.attention import call as definition
 from jari.errors import UserError
 from jari.init import initialise
@@ -189,8 +191,9 @@ def test_equal_tokens_are_all_pairs():
 
 
 def test_the_row_difference_is_per_head():
-    weights = torch.tensor([[[0.1, 0.9], [0.1, 0.9]], [[0.2, 0.8], [0.5, 0.5]]])
-    assert equal_row_difference(weights, ["a", "a"]) == pytest.approx([0.0, 0.3])
+    same, other = [[0.1, 0.6, 0.3]] * 3, [[0.2, 0.7, 0.1], [0.4, 0.4, 0.2], [0.2, 0.6, 0.2]]
+    assert equal_row_difference(torch.tensor([same, other]), list("aaa")) == pytest.approx([0.0, 0.3])
+    assert equal_row_difference(torch.tensor([same, other]), list("aba")) == pytest.approx([0.0, 0.1])
 
 
 # The softmax ---------------------------------------------------------------------------------------------------------
@@ -248,6 +251,15 @@ def test_the_lens_is_what_the_divisor_does(encoding, site):
         assert lens.gradient == pytest.approx(math.sqrt(query))
 
 
+def test_the_lens_needs_no_gradients(monkeypatch):
+    walked, seen = followed("shaw"), []
+    jacobian = jari.inspect.walk.softmax_jacobian
+    monkeypatch.setattr(jari.inspect.walk, "softmax_jacobian", lambda p: seen.append(p) or jacobian(p))
+    softmax_lens(walked.call, 0)
+    assert len(seen) == 18
+    assert not any(p.requires_grad for p in seen)
+
+
 def test_a_larger_divisor_makes_the_weights_more_even():
     entropies = [lens.entropy for lens in softmax_lens(followed().call, 0)]
     assert entropies == sorted(entropies)
@@ -285,14 +297,15 @@ def test_the_text_says_where_equal_tokens_part():
     assert "differ in" not in same
 
 
-def test_the_numbers_in_the_text_are_those_of_the_matrix():
+def test_the_numbers_in_the_text_are_those_of_the_matrix(monkeypatch):
+    monkeypatch.setattr(jari.inspect.text, "SHOWN_COMPONENTS", 4)  # of vectors; maps over keys are shown whole
     walked = followed("none")
     lines = walk_text(walked, "").split("\n")
     start = lines.index("weights: softmax of each row    (6 x 6)")
     assert lines[start + 1].split() == KEYS
     for token, row, line in zip(KEYS, step(walked, "weights").matrix.tolist(), lines[start + 2 :], strict=False):
         assert line.split() == [token, *(f"{value:.4f}" for value in row)]
-    assert "... 8 more" in lines[lines.index(next(line for line in lines if line.startswith("input:"))) + 2]
+    assert "... 12 more" in lines[lines.index(next(line for line in lines if line.startswith("input:"))) + 2]
 
 
 def test_the_lens_text_marks_the_models_own_divisor():
