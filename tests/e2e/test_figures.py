@@ -1,0 +1,19 @@
+"""The figures that the README promises, by training for minutes: `make slow`."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+import jari
+
+
+@pytest.mark.long
+def test_positions_decide_whether_a_transformer_adds(tmp_path: Path) -> None:
+    settings = {"training.examples": 450_000}
+    table = jari.compare("arithmetic", tmp_path / "why", encodings=["none", "rotary"], settings=settings)
+    none, rotary = table["trials"]
+    ceiling, count = table["ceiling"]["all"], none["held_out"]
+    assert rotary["exact_match"] >= 0.99
+    assert none["exact_match"] <= ceiling + 4 * math.sqrt(ceiling * (1 - ceiling) / count)
+    assert none["exact_match"] > 0.01, "it should at least learn what a bag of characters tells"
