@@ -3,6 +3,7 @@ import torch
 
 from jari.attention.cache import KVCache, LayerCache
 from jari.decoding import greedy
+from jari.errors import UserError
 from jari.init import initialise
 from jari.models.encoder_decoder import EncoderDecoder
 from jari.positions import Positions, Tokens
@@ -120,3 +121,12 @@ def test_a_cache_keeps_the_positions_of_its_keys():
     assert cache.memory() == 0
     cache.own[0].append(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2, 4))
     assert cache.memory() == 2 * 2 * 4 * 4
+
+
+def test_a_cache_is_for_one_source():
+    model = EncoderDecoder(9, 9, width=16, heads=2, encoding="rotary").eval()
+    first, second = (model.start(source_of(torch.randint(3, 9, (2, 4)))) for _ in range(2))
+    cache, ids = model.new_cache(), torch.full((2, 1), FIRST)
+    model.step(first, ids, Positions.sequence(1, frame="target"), cache)
+    with pytest.raises(UserError, match="this cache holds the keys of another source; make a new one"):
+        model.step(second, ids, Positions.sequence(1, 1, frame="target"), cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jari.errors import UserError
 from jari.positions import Positions
 from jari.shapes import Float, Tensor
 
@@ -47,8 +48,15 @@ class KVCache:
 
     def __init__(self, layers: int):
         self.positions: Positions | None = None
+        self._memory: Tensor | None = None
         self.own = [LayerCache() for _ in range(layers)]
         self.source = [LayerCache() for _ in range(layers)]
+
+    def belong_to(self, memory: Tensor) -> None:
+        """Note which source it is for. Raises UserError for another: the keys it holds would be those of the first."""
+        if self._memory is not None and self._memory is not memory:
+            raise UserError("this cache holds the keys of another source; make a new one for each source")
+        self._memory = memory
 
     def extend(self, new: Positions) -> Positions:
         """Note the positions of the tokens about to be read, and give those of all keys."""

@@ -185,6 +185,8 @@ class Decoder(nn.Module):
         memory_positions = memory_positions or Positions.sequence(memory.shape[1], frame="source", device=x.device)
         check_positions(positions, x)
         check_positions(memory_positions, memory)
+        if cache is not None:
+            cache.belong_to(memory)
         k_pos = positions if cache is None else cache.extend(positions)
         memory_mask = None if memory_keep is None else Mask(keys=memory_keep)
         own = place_layers(self.encoding, positions, k_pos, Mask(causal=True), new_k_pos=positions)
