@@ -76,8 +76,7 @@ class Encoder(nn.Module):
         self.encoding = LayerEncodings(encoding, site_of(width, heads), layers)
         check(kernel, self.encoding.of_layer[0].hooks)
         self.layers = nn.ModuleList(
-            EncoderLayer(width, heads, 4 * width if hidden is None else hidden, norm, activation, dropout, kernel)
-            for _ in range(layers)
+            EncoderLayer(width, heads, hidden, norm, activation, dropout, kernel) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
 
@@ -162,8 +161,7 @@ class Decoder(nn.Module):
         for encodings in (self.encoding, self.cross_encoding):
             check(kernel, encodings.of_layer[0].hooks)
         self.layers = nn.ModuleList(
-            DecoderLayer(width, heads, 4 * width if hidden is None else hidden, norm, activation, dropout, kernel)
-            for _ in range(layers)
+            DecoderLayer(width, heads, hidden, norm, activation, dropout, kernel) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
 
