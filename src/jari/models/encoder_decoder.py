@@ -41,8 +41,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(width, hidden, activation, dropout)
         self.feed_forward_residual = Residual(width, norm, dropout)
 
-    def forward(self, x: Float[Tensor, "B L D"], geometry: Geometry) -> Float[Tensor, "B L D"]:
-        x = self.attention_residual(x, lambda x: self.attention(x, geometry=geometry))
+    def forward(
+        self, x: Float[Tensor, "B L D"], geometry: Geometry, cache: LayerCache | None = None
+    ) -> Float[Tensor, "B L D"]:
+        x = self.attention_residual(x, lambda x: self.attention(x, geometry=geometry, cache=cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
