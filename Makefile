@@ -29,8 +29,8 @@ slow: .venv/developed
 	$(BIN)/python -m pytest -m long
 
 check: .venv/developed
-	$(BIN)/ruff format src tests examples benchmarks
-	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format src tests examples benchmarks experiments
+	$(BIN)/ruff check src tests examples benchmarks experiments
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -m "not slow and not long and not browser" --quiet
 

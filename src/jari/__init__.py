@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from jari.attention.geometry import place as place
     from jari.attention.module import Attention as Attention
     from jari.conformance import laws as laws
+    from jari.decoding import Hypothesis as Hypothesis
+    from jari.decoding import beam as beam
+    from jari.decoding import greedy as greedy
+    from jari.decoding import sample as sample
     from jari.encodings.base import Encoding as Encoding
     from jari.encodings.base import Site as Site
     from jari.encodings.oracle import Oracle as Oracle
@@ -24,15 +28,19 @@ if TYPE_CHECKING:
     from jari.inspect.capture import Tape as Tape
     from jari.inspect.capture import record as record
     from jari.masks import Mask as Mask
+    from jari.models.decoder import LanguageModel as LanguageModel
     from jari.models.encoder_decoder import Decoder as Decoder
     from jari.models.encoder_decoder import Encoder as Encoder
     from jari.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+    from jari.models.recurrent import Recurrent as Recurrent
     from jari.positions import Positions as Positions
     from jari.positions import Tokens as Tokens
     from jari.tasks.base import Task as Task
+    from jari.training.answering import Decoding as Decoding
     from jari.verbs import compare as compare
     from jari.verbs import data as data
     from jari.verbs import evaluate as evaluate
+    from jari.verbs import generate as generate
     from jari.verbs import load as load
     from jari.verbs import predict as predict
     from jari.verbs import train as train
@@ -58,6 +66,14 @@ _HOME = {
     "Positions": "jari.positions",
     "Tokens": "jari.positions",
     "Task": "jari.tasks.base",
+    "Hypothesis": "jari.decoding",
+    "Decoding": "jari.training.answering",
+    "generate": "jari.verbs",
+    "sample": "jari.decoding",
+    "greedy": "jari.decoding",
+    "beam": "jari.decoding",
+    "Recurrent": "jari.models.recurrent",
+    "LanguageModel": "jari.models.decoder",
     "compare": "jari.verbs",
     "data": "jari.verbs",
     "evaluate": "jari.verbs",

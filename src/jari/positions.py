@@ -147,11 +147,14 @@ class Tokens:
     """Token numbers with their places: what a model of text reads.
 
     ids: `(B, L)`; keep: `(B, L)`, False on padding, or None where there is none.
+    documents: `(B, L)`, the number of the document each token is of, so that documents packed into one row do not see
+        each other, or None where each row is a single one. Positions should restart with each document.
     """
 
     ids: Int[Tensor, "B L"]
     positions: Positions
     keep: Bool[Tensor, "B L"] | None = None
+    documents: Int[Tensor, "B L"] | None = None
 
     @staticmethod
     def of(ids: Int[Tensor, "B L"] | Tokens, frame: str = "sequence") -> Tokens:

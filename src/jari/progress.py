@@ -30,7 +30,7 @@ class TrainingProgress:
         self._tasks: dict[str, Any] = {}
         self._began: dict[str, tuple[float, float]] = {}
         self._said: dict[str, float] = {}
-        self._exact: dict[str, float] = {}
+        self._measured: dict[str, str] = {}
 
     def __enter__(self) -> TrainingProgress:
         if self._console.is_terminal:
@@ -46,15 +46,16 @@ class TrainingProgress:
         now = time.monotonic()
         first_time, first_examples = self._began.setdefault(name, (now, row["examples"]))
         rate = (row["examples"] - first_examples) / (now - first_time) if now > first_time else 0.0
-        if "exact_match" in row:
-            self._exact[name] = row["exact_match"]
-        exact = f"exact {self._exact[name]:7.2%}" if name in self._exact else ""
-        note = f"step {row['step']}/{row['steps']}  loss {row['loss']:.4f}  {exact}  {rate:,.0f} examples/s"
+        if "measured" in row:
+            self._measured[name] = row["measured"]
+        parts = [f"step {row['step']}/{row['steps']}", f"loss {row['loss']:.4f}", self._measured.get(name, "")]
+        parts.append(f"{rate:,.0f} examples/s" if rate else "")
+        note = "  ".join(part for part in parts if part)
         if self._console.is_terminal:
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=row["steps"], note=note)
             self._bars.update(self._tasks[name], completed=row["step"], note=note)
-        elif "exact_match" in row or now - self._said.get(name, first_time) >= PLAIN_EVERY:
+        elif "measured" in row or now - self._said.get(name, first_time) >= PLAIN_EVERY:
             self._said[name] = now
             left = (row["steps"] - row["step"]) * (row["examples"] / row["step"]) / rate if rate else float("nan")
             remaining = f"  {left:,.0f} s left" if rate else ""

@@ -14,10 +14,12 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
 import pkgutil
+import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,18 +29,36 @@ from jari.errors import UserError, nearest, unknown
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword of a constructor: its name, the annotation that values are checked against, and its default."""
+    """One keyword of a constructor: its name, the annotation that values are checked against, its default, and what
+    the docstring says of it."""
 
     name: str
     annotation: Any
     default: Any
+    meaning: str = ""
+
+    @property
+    def several(self) -> bool:
+        """Whether it is a list of values."""
+        return typing.get_origin(self.annotation) in (tuple, list)
 
     def read(self, owner: str, value: Any) -> Any:
-        """`value`, which may be the text of a command line, as the annotation wants it. Raises UserError."""
+        """`value`, which may be the text of a command line, as the annotation wants it; `null` is None there.
+
+        Raises UserError.
+        """
         from pydantic import ConfigDict, TypeAdapter, ValidationError
 
         # JSON, in which a run is kept, has no word for infinity.
         adapter = TypeAdapter(self.annotation, config=ConfigDict(allow_inf_nan=False))
+        if self.several and isinstance(value, str):
+            # A list on a command line is JSON, or one value as it is.
+            try:
+                value = json.loads(value) if value.startswith("[") else [value]
+            except ValueError as error:
+                raise UserError(f"{owner}: {self.name}: expected a JSON list, got {value!r}: {error}") from None
+        if value == "null" and _may_be_none(self.annotation):
+            return None
         try:
             return adapter.validate_strings(value) if isinstance(value, str) else adapter.validate_python(value)
         except ValidationError as error:
@@ -47,15 +67,35 @@ class Option:
             raise UserError(f"{owner}: {self.name}: {problem}; got {value!r} (default {self.default!r})") from None
 
 
+def _may_be_none(annotation: Any) -> bool:
+    return type(None) in typing.get_args(annotation)
+
+
 def options_of(target: Callable[..., Any]) -> dict[str, Option]:
     """The options of a class or function: its keyword-only parameters."""
     function = target.__init__ if inspect.isclass(target) else target
     hints = typing.get_type_hints(function, include_extras=True)
+    meanings = _meanings(_doc(target), list(hints))
     return {
-        name: Option(name, hints.get(name, Any), parameter.default)
+        name: Option(name, hints.get(name, Any), parameter.default, meanings.get(name, ""))
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+
+
+def _doc(target: Callable[..., Any]) -> str:
+    """The docstring that speaks of the options: that of the class whose constructor has them."""
+    owners = [c for c in inspect.getmro(target) if "__init__" in vars(c)] if inspect.isclass(target) else [target]
+    return owners[0].__doc__ or ""
+
+
+def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
+    """What a docstring says of each name: the sentences behind `name: `, up to the next name or paragraph."""
+    meanings: dict[str, str] = {}
+    for paragraph in inspect.cleandoc(doc).split("\n\n"):
+        found = re.split(rf"(?:^|(?<=\s))({'|'.join(map(re.escape, names))}): ", " ".join(paragraph.split()))
+        meanings |= {name: text.strip().removesuffix(".") for name, text in zip(found[1::2], found[2::2], strict=True)}
+    return meanings
 
 
 def read_options(owner: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:

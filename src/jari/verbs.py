@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +13,18 @@ from typing import Any
 import torch
 
 from jari.comparison import study
+from jari.decoding import Hypothesis, sample
 from jari.errors import UserError
 from jari.inspect import walk as walking
 from jari.inspect.walk import Walk
-from jari.positions import Positions, Tokens
 from jari.tasks.base import Task
-from jari.text import FIRST
-from jari.training import checkpoint, loop
+from jari.text import END
+from jari.training import answering, checkpoint, loop
+from jari.training.answering import GREEDY, Decoding, answered
 from jari.training.experiment import Experiment
 from jari.training.loop import Report
 from jari.training.precision import Precision
-from jari.training.run import read_experiment, read_run
+from jari.training.run import check_kept, read_experiment, read_run
 
 AT_ONCE = 256
 
@@ -33,8 +33,6 @@ AT_ONCE = 256
 class Loaded:
     """A trained run: its experiment, task, and model in evaluation mode, in float32."""
 
-    folder: Path
-    record: dict[str, Any]
     experiment: Experiment
     task: Task
     model: torch.nn.Module
@@ -55,10 +53,11 @@ def load(run: str | Path, *, trust_code: bool = False) -> Loaded:
         raise UserError(f"{folder} has no checkpoint yet; train it first, with the command in its run.json")
     if problems:
         raise UserError("; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that")
-    task = experiment.task_instance()
+    check_kept(record, folder)
+    task = experiment.task_instance(folder)
     model = experiment.model_instance(task)
     checkpoint.load_model(path, model, experiment.hash)
-    return Loaded(folder, record, experiment, task, model.eval(), int(path.name.removeprefix("step-")))
+    return Loaded(experiment, task, model.eval(), int(path.name.removeprefix("step-")))
 
 
 def data(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) -> int:
@@ -88,6 +87,7 @@ def train(
     out: str | Path,
     *,
     encoding: str | None = None,
+    model: str | None = None,
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
@@ -96,44 +96,71 @@ def train(
 ) -> dict[str, Any]:
     """Train a model of `task` into the folder `out`, going on where it was left off; gives the final metrics.
 
-    settings: `{"model.width": 128, "training.examples": 400000, ...}`. threads: all cores by default.
+    model: its kind, such as `recurrent`; the task's usual one by default. threads: all cores by default.
+    settings: `{"model.width": 128, "training.examples": 400000, ...}`.
     """
-    experiment = Experiment.of(task, encoding, settings, seed, precision)
+    experiment = Experiment.of(task, encoding, settings, seed, precision, model)
     return loop.train(experiment, Path(out), threads=threads or cores(), report=report)
 
 
-def evaluate(run: str | Path, *, threads: int | None = None, trust_code: bool = False) -> dict[str, Any]:
-    """The metrics of a run's newest checkpoint on all held-out data, by free generation, with the ceiling."""
-    loop.deterministic(threads or cores())
+def evaluate(
+    run: str | Path,
+    *,
+    data: Sequence[str] = (),
+    decoding: Decoding = GREEDY,
+    threads: int | None = None,
+    trust_code: bool = False,
+) -> dict[str, Any]:
+    """The metrics of a run's newest checkpoint on all held-out data, by free generation, with the ceiling.
+
+    data: files to measure on instead of the task's own held-out data. decoding: how answers are written.
+    """
+    use_threads(threads)
     loaded = load(run, trust_code=trust_code)
-    metrics = loop.evaluate(loaded.model, loaded.task)
+    if data:
+        loaded.task.hold_out(data)
+    metrics = answering.evaluate(loaded.model, loaded.task, decoding=decoding)
     who = {"run": str(run), "encoding": loaded.experiment.encoding, "seed": loaded.experiment.seed, "step": loaded.step}
-    return {**who, **metrics, "ceiling": loaded.task.ceiling()}
+    return {**who, "metric": loaded.task.metric.name, **metrics, "ceiling": loaded.task.ceiling()}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one line, or why there is none. tokens: what was written, the end included, with probabilities."""
+    """An answer to one line, or why there is none.
+
+    rank: 1 for the best of the answers to this line. tokens: what was written, the end included, with probabilities.
+    score: log_probability over the length to the power of the length penalty.
+    """
 
     line: int
     input: str
     answer: str | None = None
+    rank: int = 1
     log_probability: float | None = None
+    score: float | None = None
     tokens: tuple[tuple[str, float], ...] = ()
     error: str | None = None
 
 
 def predict(
-    run: str | Path | Loaded, lines: Iterable[str | UserError], *, at_once: int = AT_ONCE, trust_code: bool = False
+    run: str | Path | Loaded,
+    lines: Iterable[str | UserError],
+    *,
+    decoding: Decoding = GREEDY,
+    at_once: int = AT_ONCE,
+    trust_code: bool = False,
 ) -> Iterator[Answer]:
-    """An Answer for each line, in order; a line that cannot be read gets its error and stops nothing.
+    """`decoding.best` Answers for each line, in order; a line that cannot be read gets its error and stops nothing.
 
     at_once: how many lines to answer together. A UserError among the lines is one that could not even be decoded.
+    Raises UserError for a language model, which has no answers: see `generate`.
     """
     loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
+    if loaded.task.continues:
+        raise UserError("a language model goes on with a text instead of answering lines; give it one with --prompt")
     for chunk in chunks(enumerate(lines, 1), at_once):
         readable: list[tuple[int, str, list[int]]] = []
-        answers: dict[int, Answer] = {}
+        found: dict[int, list[Answer]] = {}
         for number, line in chunk:
             try:
                 if isinstance(line, UserError):
@@ -141,17 +168,93 @@ def predict(
                 readable.append((number, line, loaded.task.read(line)))
             except UserError as error:
                 shown = "" if isinstance(line, UserError) else line[:80]
-                answers[number] = Answer(number, shown, error=str(error))
-        if readable:
-            written = loop.answer(loaded.model, loaded.task, loaded.task.sources([ids for _, _, ids in readable]))
-            for (number, line, _), ids, logs in zip(
-                readable, written.ids.tolist(), written.log_probabilities.tolist(), strict=True
-            ):
-                names = loaded.task.show_target(ids)
-                kept = [(n, math.exp(p)) for n, p, i in zip(names, logs, ids, strict=True) if i != 0]
-                answers[number] = Answer(number, line.strip(), loaded.task.write(ids), math.fsum(logs), tuple(kept))
+                found[number] = [Answer(number, shown, error=str(error))]
+        # Lines of like length together: none waits for a much longer one, and little is padded.
+        readable.sort(key=lambda item: len(item[2]))
+        for some in chunks(readable, max(1, AT_ONCE // decoding.beam)):
+            written = answering.answers(
+                loaded.model, loaded.task, loaded.task.sources([ids for _, _, ids in some]), decoding
+            )
+            for (number, line, ids), hypotheses in zip(some, written, strict=True):
+                found[number] = [
+                    _answer(loaded, number, line, ids, rank, hypothesis)
+                    for rank, hypothesis in enumerate(hypotheses, 1)
+                ]
         for number, _ in chunk:
-            yield answers[number]
+            yield from found[number]
+
+
+def _answer(loaded: Loaded, number: int, line: str, source: list[int], rank: int, hypothesis: Hypothesis) -> Answer:
+    task, ids = loaded.task, hypothesis.ids.tolist()
+    text = task.write(ids)
+    if task.copies(ids):
+        text = task.write_copying(ids, line, answering.looked_at(loaded.model, task, source, ids))
+    probabilities = hypothesis.log_probabilities.exp().tolist()
+    tokens = tuple(zip(task.show_target(ids), probabilities, strict=True))
+    return Answer(number, line.strip(), text, rank, hypothesis.total, hypothesis.score, tokens)
+
+
+def generate(
+    run: str | Path | Loaded,
+    prompt: str = "",
+    *,
+    tokens: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: Sequence[str] = (),
+    seed: int = 1,
+    trust_code: bool = False,
+) -> Iterator[str]:
+    """What a language model writes after `prompt`, piece by piece as it is drawn.
+
+    tokens: at most so many. stop: texts before which it ends. The other options are those of `jari.sample`.
+    Raises UserError for a run that is no language model.
+    """
+    loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
+    task = loaded.task
+    if not task.continues:
+        raise UserError("only a language model goes on with a text; give lines to answer on standard input instead")
+    if "" in stop:
+        raise UserError("a text to stop at has one character or more, got an empty one; leave it out")
+    model: Any = loaded.model
+    drawn = sample(
+        model,
+        task.sources([task.read(prompt)]).ids,
+        end=END,
+        longest=tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        context=task.longest["target"],
+    )
+    return _pieces(task, (int(token.ids[0]) for token in drawn), stop)
+
+
+def _pieces(task: Task, numbers: Iterable[int], stop: Sequence[str]) -> Iterator[str]:
+    """Text as soon as it is certain: whole characters only, and nothing that may be the beginning of a stop."""
+    written: list[int] = []
+    given = 0
+    waiting = max((len(text) for text in stop), default=1) - 1
+    text = ""
+    for number in numbers:
+        written.append(number)
+        text = task.write(written)
+        found = min((at for at in (text.find(s, max(0, given - waiting)) for s in stop) if at >= 0), default=None)
+        if found is not None:
+            yield text[given:found]
+            return
+        # A character cut off inside its bytes shows as U+FFFD until the rest is there.
+        certain = max(given, len(text.rstrip("\ufffd")) - waiting)
+        if certain > given:
+            yield text[given:certain]
+            given = certain
+    yield text[given:]
 
 
 def compare(
@@ -160,6 +263,7 @@ def compare(
     *,
     encodings: Sequence[str],
     seeds: int = 1,
+    model: str | None = None,
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
     jobs: int | None = None,
@@ -170,7 +274,7 @@ def compare(
     cut off goes on with the trials that are not finished.
     """
     jobs = jobs or study.jobs_for(len(encodings) * seeds, cores())
-    return study.run(task, Path(out), encodings, seeds, dict(settings or {}), precision, jobs)
+    return study.run(task, Path(out), encodings, seeds, dict(settings or {}), precision, model, jobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,16 +290,16 @@ def walk(run: str | Path, line: str, *, site: str = "encoder.0", head: int = 0, 
     """Follow one head of one attention, matrix by matrix, from the embedding to its output, in float64."""
     loaded = load(run, trust_code=trust_code)
     model, task = loaded.model.double(), loaded.task
-    source = task.sources([task.read(line)])
-    written = loop.answer(model, task, source).ids[0].tolist()
-    # One forward over the whole answer shows what generation saw step by step.
-    said = torch.tensor([[FIRST, *written[:-1]]])
-    target = Tokens(said, Positions.sequence(said.shape[1], frame="target"))
-    names = {"source": task.show_source(source.ids[0].tolist()), "target": task.show_target(said[0].tolist())}
-    queries = names["source" if site.startswith("encoder") else "target"]
-    keys = names["target" if site.endswith(".self") else "source"]
-    followed = walking.walk(model, (source, target), site=site, head=head, queries=queries, keys=keys)
-    return Followed(line.strip(), task.write(written), followed)
+    said = answered(model, task, task.read(line))
+    queries = said.source if site.startswith("encoder") else said.target
+    keys = said.target if site.endswith(".self") else said.source
+    followed = walking.walk(model, said.inputs, site=site, head=head, queries=queries, keys=keys)
+    return Followed(line.strip(), task.write(said.written), followed)
+
+
+def use_threads(threads: int | None) -> None:
+    """Compute with so many threads, all cores by default, and so that results depend on nothing else."""
+    loop.deterministic(threads or cores())
 
 
 def cores() -> int:

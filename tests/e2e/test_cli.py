@@ -101,7 +101,7 @@ def test_evaluate_measures_and_shows_the_ceiling(run):
     assert (code, err) == (0, "")
     assert f"{run}: rotary, 43 held-out examples" in out
     assert f"(without positions at most {metrics['ceiling']['all']:.2%})" in out
-    assert re.search(r"exact match    \+  +\d+\.\d+%", out)
+    assert re.search(r"exact match \+ +\d+\.\d+%", out)
 
 
 HARD_LINES = [
@@ -242,12 +242,18 @@ MISTAKES = {
     "value": ([*TRAIN, "--set", "model.width=wide"], "width: input should be a valid integer"),
     "pair": ([*TRAIN, "--set", "model.width"], "--set expects KEY=VALUE, got 'model.width'; write --set model"),
     "infinite": ([*TRAIN, "--set", "training.clip=inf"], "training: clip: input should be a finite number; got 'inf'"),
-    "flag": ([*TRAIN, "--sed", "3"], "unrecognized arguments: --sed 3; `jari --help` shows what there is"),
+    "flag": ([*TRAIN, "--sed", "3"], "arguments: --sed 3; did you mean --seed?; `jari --help` shows what there is"),
+    "setting flag": ([*TRAIN, "--widht", "16"], "unrecognized arguments: --widht 16; did you mean --width?; `jari"),
+    "setting twice": (
+        [*TRAIN, "--width", "16", "--set", "model.width=32"],
+        "model.width is given twice, 32 and 16; give it once",
+    ),
+    "setting value": ([*TRAIN, "--width", "wide"], "width: input should be a valid integer"),
     "seed": ([*TRAIN, "--seed", "one"], "argument --seed: invalid int value: 'one'; `jari train --help` shows"),
     "long seed": ([*TRAIN, "--seed", "9" * 30], "seed must be from 0 to 2^63 - 1, got 999"),
     "threads": ([*TRAIN, "--threads", "0"], "--threads must be 1 or more, got 0"),
-    "no out": (["train", TASK], "--out missing; `jari train --help` shows what there is"),
-    "no encodings": (["compare", TASK], "--encodings and --out missing; `jari compare --help` shows what there is"),
+    "no out": (["train", TASK], "arguments are required: --out; `jari train --help` shows what there is"),
+    "no encodings": (["compare", TASK], "required: --encodings, --out; `jari compare --help` shows what"),
     "odd head width": (
         [*TRAIN, "--encoding", "rotary", "--set", "model.width=60", "--set", "model.heads=4"],
         "rotary needs an even head width; got 15 (width 60, 4 heads); use width 64, or fraction=0.933333",
@@ -347,12 +353,12 @@ def test_a_mistake_in_a_process_of_its_own(tmp_path, name):
 
 
 def test_the_settings_of_a_task_are_listed():
-    code, out, err = jari("train", "arithmetic", "--set", "help")
+    code, out, err = jari("train", "arithmetic", "--help")
     assert (code, err) == (0, "")
-    listed = dict(line.split("=", 1) for line in out.splitlines())
-    assert listed["task.maximum"] == "999"
-    assert listed["model.width"] == "64"
-    assert listed["training.optimizer"] == "muon"
+    listed = " ".join(out.split())
+    assert re.search(r"the task arithmetic:.* --maximum VALUE .*\(999\)", listed)
+    assert re.search(r"the model encoder_decoder:.* --width VALUE .*\(64\)", listed)
+    assert "--optimizer VALUE muon (matrices by Muon, the rest by AdamW) or adamw (all) (muon)" in listed
 
 
 # Files of others -----------------------------------------------------------------------------------------------------
@@ -502,7 +508,7 @@ def test_compare_writes_the_table_and_the_report(compared):
         assert set(row["groups"]) == {"+", "-"}
     for row in table["trials"]:
         assert (row["seed"], row["examples"], row["held_out"], row["steps"]) == (1, 64, 43, 2)
-        assert json.loads((Path(row["run"]) / "result.json").read_text())["exact_match"] == row["exact_match"]
+        assert json.loads((Path(row["run"]) / "result.json").read_text())["exact_match"] == row["value"]
     (difference,) = table["differences"]
     assert (difference["first"], difference["second"]) == ("none", "rotary:base=500")
     assert difference["verdict"].startswith("one seed each, so not ranked")
@@ -523,7 +529,7 @@ def test_the_report_holds_what_it_shows(compared):
     assert payload["task"]["ceiling"] == table["ceiling"]
     for trial in payload["trials"]:
         assert [row["examples"] for row in trial["curve"]] == [32, 64]
-        assert trial["curve"][-1]["exact_match"] == trial["exact_match"]
+        assert trial["curve"][-1]["value"] == trial["value"]
     for example in payload["examples"]:
         assert [model["encoding"] for model in example["models"]] == ["none", "rotary:base=500"]
         bag, _ = example["models"]

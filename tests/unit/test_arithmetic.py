@@ -47,8 +47,21 @@ def answer_of(task, left, operator, right):
     return [*task.vocabulary.encode(text[::-1] if task.answers == "reversed" else text), END]
 
 
+class Writes:
+    """A learner whose answers are those of a function of the sources."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def write(self, sources):
+        return self.answers(sources)
+
+    def scores(self, batch):
+        raise AssertionError("exact match asks for answers alone")
+
+
 def generator(task, change=0):
-    """A model that reads the expression, computes the answer, and is off by `change`."""
+    """What a model writes that reads the expression, computes the answer, and is off by `change`."""
 
     def generate(source):
         answers = []
@@ -133,7 +146,7 @@ def test_what_is_no_expression_has_no_expected_answer(line):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_batch_says_the_right_answers(options):
     task = Arithmetic(maximum=30, **options)
-    batch = task.training_batch(torch.arange(0, task.training_size, 7))
+    batch = task.training_batch(torch.arange(0, task.training_size, 7), torch.Generator())
     (source, said), labels = batch.inputs, batch.labels
     for ids, label in zip(source.ids.tolist(), labels.tolist(), strict=True):
         line = f"{task.vocabulary.decode(ids)}={task.vocabulary.decode(label)}"
@@ -151,7 +164,7 @@ def test_a_batch_says_the_right_answers(options):
 
 def test_padding_stands_behind_and_is_marked():
     task = Arithmetic(maximum=30)
-    source = task.training_batch(torch.arange(task.training_size)).inputs[0]
+    source = task.training_batch(torch.arange(task.training_size), torch.Generator()).inputs[0]
     lengths = (source.ids != PADDING).sum(1)
     assert set(lengths.tolist()) == {3, 4, 5}
     behind = torch.arange(5) >= lengths[:, None]
@@ -169,7 +182,7 @@ def test_sources_of_a_person_are_those_of_the_data():
 
 def test_the_loss_is_cross_entropy_over_what_is_no_padding():
     task = Arithmetic(maximum=30)
-    batch = task.training_batch(torch.arange(50))
+    batch = task.training_batch(torch.arange(50), torch.Generator())
     scores = torch.randn(*batch.labels.shape, len(task.vocabulary))
     real = batch.labels != PADDING
     logs = scores[real].log_softmax(-1)
@@ -280,7 +293,7 @@ def test_the_commonest_answer_of_each_bag_reaches_the_ceiling_exactly(options):
         return torch.tensor([answers[tuple(sorted(ids))].most_common(1)[0][0] for ids in source.ids.tolist()])
 
     task._held_out = torch.arange(len(task._source))
-    metrics = task.evaluate(generate)
+    metrics = task.evaluate(Writes(generate))
     ceiling = task.ceiling()
     assert metrics["exact_match"] == pytest.approx(ceiling["all"], abs=1e-12)
     for operator in task.groups[1:]:
@@ -293,7 +306,7 @@ def test_the_commonest_answer_of_each_bag_reaches_the_ceiling_exactly(options):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_evaluation_of_a_perfect_and_of_a_wrong_model(options):
     task = Arithmetic(maximum=30, **options)
-    right, wrong = task.evaluate(generator(task)), task.evaluate(generator(task, change=1))
+    right, wrong = task.evaluate(Writes(generator(task))), task.evaluate(Writes(generator(task, change=1)))
     names = {"exact_match", *(f"exact_match_{o}" for o in task.operators if len(task.operators) > 1)}
     assert right == {"examples": float(len(task._held_out)), **dict.fromkeys(names, 1.0)}
     assert wrong == {"examples": float(len(task._held_out)), **dict.fromkeys(names, 0.0)}
@@ -315,9 +328,9 @@ def test_only_the_whole_answer_counts():
         ids[ends[:, 0], ends[:, 1]], ids[ends[:, 0], ends[:, 1] + 1] = 3, END
         return ids
 
-    assert task.evaluate(too_long)["exact_match"] == 1.0, "padding behind the end is no part of an answer"
-    assert task.evaluate(without_end)["exact_match"] == 0.0
-    assert task.evaluate(one_digit_more)["exact_match"] == 0.0
+    assert task.evaluate(Writes(too_long))["exact_match"] == 1.0, "padding behind the end is no part of an answer"
+    assert task.evaluate(Writes(without_end))["exact_match"] == 0.0
+    assert task.evaluate(Writes(one_digit_more))["exact_match"] == 0.0
 
 
 def test_operators_are_measured_apart():
@@ -327,7 +340,7 @@ def test_operators_are_measured_apart():
     def adds_only(source):
         return perfect(source) * (source.ids == plus).any(1, keepdim=True)
 
-    metrics = task.evaluate(adds_only)
+    metrics = task.evaluate(Writes(adds_only))
     additions = sum(o == "+" for _, o, _ in expressions(task, task._held_out))
     assert (metrics["exact_match_+"], metrics["exact_match_-"]) == (1.0, 0.0)
     assert metrics["exact_match"] == additions / len(task._held_out)
@@ -340,25 +353,25 @@ def test_a_few_examples_are_spread_over_the_held_out_ones():
         asked.extend(task.vocabulary.decode(ids) for ids in source.ids.tolist())
         return source.ids
 
-    assert task.evaluate(generate, 20)["examples"] == 20.0
+    assert task.evaluate(Writes(generate), 20)["examples"] == 20.0
     assert len(set(asked)) == 20
     held_out = [f"{i}{o}{j}" for i, o, j in expressions(task, task._held_out)]
     places = [held_out.index(line) for line in asked]
     assert places == [k * len(held_out) // 20 for k in range(20)]
-    assert task.evaluate(generate, 10**6)["examples"] == float(len(held_out))
+    assert task.evaluate(Writes(generate), 10**6)["examples"] == float(len(held_out))
 
 
 def test_an_operator_without_held_out_expressions_is_no_group():
     task = Arithmetic(maximum=9)
     assert [o for _, o, _ in expressions(task, task._held_out)] == ["-"]
     assert task.groups == ("all", "-")
-    assert task.evaluate(generator(task)) == {"examples": 1.0, "exact_match": 1.0, "exact_match_-": 1.0}
+    assert task.evaluate(Writes(generator(task))) == {"examples": 1.0, "exact_match": 1.0, "exact_match_-": 1.0}
 
 
 def test_examples_of_one_operator_give_no_figure_for_the_other():
     task = Arithmetic(maximum=30)
     assert task.groups == ("all", "+", "-")
-    assert set(task.evaluate(generator(task), 1)) == {"examples", "exact_match", "exact_match_-"}
+    assert set(task.evaluate(Writes(generator(task)), 1)) == {"examples", "exact_match", "exact_match_-"}
 
 
 # What a person types -------------------------------------------------------------------------------------------------

@@ -478,9 +478,9 @@ def test_a_checkpoint_of_another_format_is_refused(unfinished):
 
 
 def test_a_loss_that_is_no_number_stops_before_the_update(tmp_path, monkeypatch):
-    def spoilt(self, scores, batch):
+    def spoilt(self, scores, batch, smoothing):
         self.steps = getattr(self, "steps", 0) + 1
-        return LOSS(self, scores, batch) * (float("nan") if self.steps == 8 else 1)
+        return LOSS(self, scores, batch, smoothing) * (float("nan") if self.steps == 8 else 1)
 
     monkeypatch.setattr(Arithmetic, "loss", spoilt)
     with pytest.raises(UserError) as error:
@@ -607,11 +607,11 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 
 def test_a_second_process_is_refused(tmp_path):
     with (
-        Run.open(tmp_path / "run", tiny(), "data"),
+        Run.open(tmp_path / "run", tiny(), "data", {}),
         pytest.raises(UserError, match=r"another process is training in .*run; wait for it, or choose another --out"),
     ):
-        Run.open(tmp_path / "run", tiny(), "data")
-    with Run.open(tmp_path / "run", tiny(), "data"):
+        Run.open(tmp_path / "run", tiny(), "data", {})
+    with Run.open(tmp_path / "run", tiny(), "data", {}):
         pass
 
 

@@ -2,16 +2,19 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jari.cli.show import metrics_text, table_text
 from jari.comparison import study
 from jari.comparison.statistics import mean_interval, paired_difference, student_quantile, wilson
 from jari.comparison.study import Trial, jobs_for, tabulate
 from jari.errors import UserError
+from jari.metrics import METRICS
 from jari.training.experiment import Experiment
 
 # Student (1908), as every table has it: two-sided 95 % and 99 %.
@@ -91,19 +94,18 @@ def test_equal_seeds_have_an_interval_of_no_width():
 
 def test_a_difference_is_paired():
     # The seeds differ by far more than the encodings: unpaired, nothing could be said.
-    interval = paired_difference([0.2, 0.5, 0.8], [0.1, 0.41, 0.69])
     half = 4.302653 * 0.01 / math.sqrt(3)
-    assert (interval.mean, interval.low, interval.high) == pytest.approx((0.1, 0.1 - half, 0.1 + half), rel=1e-6)
-    assert interval.how == "95 %, paired over 3 seeds (Student's t)"
+    ends = paired_difference([0.2, 0.5, 0.8], [0.1, 0.41, 0.69])
+    assert ends == pytest.approx((0.1 - half, 0.1 + half), rel=1e-6)
     assert paired_difference([0.2], [0.1]) is None
     with pytest.raises(ValueError, match="shorter"):
         paired_difference([0.2, 0.3], [0.1])
 
 
-def rows(**exact):
+def rows(**measured):
     return [
-        {"encoding": name, "seed": seed, "exact_match": value}
-        for name, values in exact.items()
+        {"encoding": name, "seed": seed, "value": value}
+        for name, values in measured.items()
         for seed, value in enumerate(values, 1)
     ]
 
@@ -119,7 +121,7 @@ def rows(**exact):
     ],
 )
 def test_verdicts(a, b, verdict):
-    found = study._difference("a", "b", rows(a=a, b=b))
+    found = study._difference("a", "b", rows(a=a, b=b), METRICS["exact_match"])
     assert found["verdict"] == verdict
     assert (found["first"], found["second"]) == ("a", "b")
     assert found["difference"] == pytest.approx(sum(a) / len(a) - sum(b) / len(b))
@@ -127,6 +129,33 @@ def test_verdicts(a, b, verdict):
         assert (found["low"], found["high"]) == (None, None)
     else:
         assert found["low"] <= found["difference"] <= found["high"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "a", "b", "verdict"),
+    [
+        ("bleu", [30.1, 30.6, 30.3], [20.0, 20.6, 20.1], "a is better"),
+        ("bleu", [20.0, 20.6, 20.1], [30.1, 30.6, 30.3], "b is better"),
+        ("loss", [1.50, 1.52, 1.51], [1.40, 1.43, 1.42], "b is better"),
+        ("loss", [1.40, 1.43, 1.42], [1.50, 1.52, 1.51], "a is better"),
+        ("loss", [1.4, 1.9, 1.6], [1.5, 1.3, 1.8], "below the seed noise; not ranked"),
+    ],
+)
+def test_verdicts_go_by_what_is_better(metric, a, b, verdict):
+    assert study._difference("a", "b", rows(a=a, b=b), METRICS[metric])["verdict"] == verdict
+
+
+def test_what_is_no_share_has_an_interval_without_ends_at_0_and_1():
+    interval = mean_interval([0.1, 31.3], 1000, share=False)
+    half = 12.7062 * 15.6
+    assert (interval.low, interval.high) == pytest.approx((15.7 - half, 15.7 + half), rel=1e-4)
+    assert interval.how == "95 % over 2 seeds (Student's t)"
+
+
+def test_one_seed_says_nothing_of_what_is_no_share():
+    interval = mean_interval([31.3], 1000, share=False)
+    assert (interval.mean, interval.low, interval.high) == (31.3, None, None)
+    assert interval.how == "none: one seed, so nothing about others"
 
 
 @given(trials=st.integers(1, 200), cores=st.integers(1, 128))
@@ -166,6 +195,7 @@ def written(trial):
     exact = {"none": 0.1, "rotary": 0.8}[trial.experiment.encoding] + 0.02 * trial.experiment.seed
     result = {
         "hash": trial.experiment.hash,
+        "metric": "exact_match",
         "exact_match": exact,
         "exact_match_+": exact + 0.1,
         "exact_match_-": exact - 0.1,
@@ -200,6 +230,9 @@ def test_the_table_has_the_means_of_the_seeds(trials):
     assert difference["difference"] == pytest.approx(-0.7)
     assert difference["verdict"] == "rotary is better"
     assert table["ceiling"] == task.ceiling()
+    assert table["metric"] == "exact_match"
+    assert [row["value"] for row in table["trials"]] == pytest.approx([0.12, 0.82, 0.14, 0.84])
+    assert [row["best_value"] for row in table["trials"]] == pytest.approx([0.13, 0.83, 0.15, 0.85])
     assert table["task"] == "arithmetic"
     assert table["describe"] == task.describe()
 
@@ -225,21 +258,83 @@ def test_a_trial_of_another_encoding_or_seed_is_refused(trials, other):
 @pytest.mark.parametrize("seeds", [0, -1])
 def test_a_comparison_without_seeds_is_refused(tmp_path, seeds):
     with pytest.raises(UserError, match=f"a comparison needs at least one seed, got {seeds}"):
-        study.run("arithmetic", tmp_path, ["none"], seeds, {}, "float32", 1)
+        study.run("arithmetic", tmp_path, ["none"], seeds, {}, "float32", None, 1)
 
 
 def test_an_encoding_named_twice_is_refused(tmp_path):
     with pytest.raises(UserError, match="the encoding of rotary-1 is named twice; name each encoding once"):
-        study.run("arithmetic", tmp_path / "out", ["rotary", "rotary:base=10000"], 1, {}, "float32", 1)
+        study.run("arithmetic", tmp_path / "out", ["rotary", "rotary:base=10000"], 1, {}, "float32", None, 1)
     assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_built_is_refused_before_anything_is_trained(tmp_path):
     with pytest.raises(UserError, match="learned:positions=2 knows 2 positions"):
-        study.run("arithmetic:maximum=30", tmp_path / "out", ["none", "learned:positions=2"], 1, {}, "float32", 1)
+        study.run("arithmetic:maximum=30", tmp_path / "out", ["none", "learned:positions=2"], 1, {}, "float32", None, 1)
     assert not (tmp_path / "out").exists()
 
 
 def test_trials_go_seed_by_seed(tmp_path):
-    names = [t.name for t in study._trials("arithmetic", tmp_path, ["none", "rotary:base=500"], 2, {}, "float32")]
-    assert names == ["none-1", "rotary_base=500-1", "none-2", "rotary_base=500-2"]
+    trials = study._trials("arithmetic", tmp_path, ["none", "rotary:base=500"], 2, {}, "float32", None)
+    assert [trial.name for trial in trials] == ["none-1", "rotary_base=500-1", "none-2", "rotary_base=500-2"]
+
+
+def scored(tmp_path, metric, **values):
+    """The table of a task that is judged by another metric. values: for each encoding, one a seed."""
+    trials = []
+    for seed, encoding in ((seed, name) for seed in range(1, len(values["none"]) + 1) for name in values):
+        experiment = Experiment.of("arithmetic:maximum=30,operators=+", encoding, {}, seed, "float32")
+        trial = written(Trial(f"{encoding}-{seed}", experiment, tmp_path / f"{encoding}-{seed}"))
+        value = values[encoding][seed - 1]
+        result = json.loads((trial.folder / "result.json").read_text())
+        result |= {"metric": metric, metric: value, "best": {"step": 1, metric: value + 1}}
+        (trial.folder / "result.json").write_text(json.dumps(result))
+        trials.append(trial)
+    task = trials[0].experiment.task_instance()
+    task.metric = METRICS[metric]
+    return {**tabulate(trials, task), "ceiling": None}
+
+
+def test_a_table_of_another_metric(tmp_path):
+    table = scored(tmp_path, "bleu", none=[20.1, 20.3], rotary=[30.1, 30.4])
+    assert table["metric"] == "bleu"
+    assert [row["value"] for row in table["trials"]] == [20.1, 30.1, 20.3, 30.4]
+    none = table["encodings"][0]
+    assert (none["mean"], none["best_mean"]) == pytest.approx((20.2, 21.2))
+    assert none["groups"] == {}
+    assert none["high"] == pytest.approx(20.2 + 12.7062 * 0.1, rel=1e-4), "not cut at 1"
+    text = table_text(table, tmp_path)
+    assert re.search(r"encoding +BLEU +95 % interval", text)
+    assert re.search(r"none +20\.20 +18\.93 - 21\.47 +1,000", text)
+    assert "none - rotary: -10.05 (-10.69 to -9.41): rotary is better" in text
+    assert "%" not in text.replace("95 %", "")
+
+
+def test_a_table_of_one_seed_of_another_metric(tmp_path):
+    table = scored(tmp_path, "loss", none=[1.5], rotary=[1.4])
+    assert (table["encodings"][0]["low"], table["encodings"][0]["high"]) == (None, None)
+    text = table_text(table, tmp_path)
+    assert re.search(r"none +1\.5000 +1,000", text)
+    assert "none - rotary: +0.1000: one seed each, so not ranked: --seeds 3 would tell" in text
+    assert "interval: none: one seed, so nothing about others" in text
+
+
+def test_what_was_measured_is_read_by_its_metric():
+    measured = {
+        "encoding": "rotary",
+        "metric": "bleu",
+        "examples": 500.0,
+        "bleu": 31.25,
+        "chrf": 55.0,
+        "perplexity": 4.2,
+    }
+    measured |= {"exact_match": 0.125, "signature": "nrefs:1", "best": {"step": 3, "bleu": 32.0}, "steps": 9}
+    lines = [" ".join(line.split()) for line in metrics_text(measured, "run").split("\n")]
+    assert lines == [
+        "run: rotary, 500 held-out examples",
+        "exact match 12.50%",
+        "BLEU 31.25",
+        "chrF 55.00",
+        "perplexity 4.200",
+        "sacreBLEU nrefs:1",
+        "best on the way 32.00 at step 3",
+    ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jari.errors import UserError
 from jari.positions import Positions
-from jari.shapes import Float, Tensor
+from jari.shapes import Float, Int, Tensor
 
 
 class LayerCache:
@@ -14,6 +16,11 @@ class LayerCache:
         self.length = 0
         self._k: Tensor | None = None
         self._v: Tensor | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """How many sequences it holds, None as long as nothing was appended."""
+        return None if self._k is None else self._k.shape[0]
 
     def append(self, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L W"]) -> tuple[Tensor, Tensor]:
         """Add the new ones and give all so far, `(B, H, K, E)` and `(B, H, K, E')`."""
@@ -29,6 +36,11 @@ class LayerCache:
         assert self._k is not None, "nothing was appended yet"
         assert self._v is not None
         return self._k[:, :, : self.length], self._v[:, :, : self.length]
+
+    def select(self, rows: Int[Tensor, " R"]) -> None:
+        """Keep these rows, in this order; the tensors handed out before stay as they are."""
+        if self._k is not None and self._v is not None:
+            self._k, self._v = self._k.index_select(0, rows), self._v.index_select(0, rows)
 
 
 def _room(held: Tensor | None, new: Tensor, length: int, end: int) -> Tensor:
@@ -48,22 +60,50 @@ class KVCache:
 
     def __init__(self, layers: int):
         self.positions: Positions | None = None
-        self._memory: Tensor | None = None
+        self._origin: object = None
         self.own = [LayerCache() for _ in range(layers)]
         self.source = [LayerCache() for _ in range(layers)]
 
-    def belong_to(self, memory: Tensor) -> None:
-        """Note which source it is for. Raises UserError for another: the keys it holds would be those of the first."""
-        if self._memory is not None and self._memory is not memory:
+    def belong_to(self, origin: object, sources: int) -> None:
+        """Note which source it is for, and that this many rows of it are read now.
+
+        Raises UserError for another source, whose keys are not those it holds, and for other rows than were selected.
+        """
+        if self._origin is not None and self._origin is not origin:
             raise UserError("this cache holds the keys of another source; make a new one for each source")
-        self._memory = memory
+        self._origin = origin
+        held = self.source[0].rows if self.source else None
+        if held not in (None, sources):
+            raise UserError(
+                f"this cache holds the keys of {held} sources, but the state has {sources}: "
+                "select the same ones in both, state.select(sources) and cache.select(rows, sources)"
+            )
 
     def extend(self, new: Positions) -> Positions:
         """Note the positions of the tokens about to be read, and give those of all keys."""
         self.positions = new if self.positions is None else self.positions.concat(new)
         return self.positions
 
-    def memory(self) -> int:
-        """Bytes held by keys and values."""
-        tensors = [t for c in (*self.own, *self.source) for t in (c._k, c._v) if t is not None]
-        return sum(t.numel() * t.element_size() for t in tensors)
+    def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
+        """Keep these rows of hypotheses, in this order, as often as they are named, and these sources (all if None)."""
+        for cache in self.own:
+            cache.select(rows)
+        if sources is not None:
+            for cache in self.source:
+                cache.select(sources)
+        if self.positions is not None:
+            self.positions = positions_of(self.positions, rows)
+
+
+def positions_of(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
+    """The places of these rows of a batch, in this order; places that the rows share stay as they are."""
+
+    def picked(held: Tensor, axes: int) -> Tensor:
+        return held if held.ndim < axes or held.shape[0] == 1 else held.index_select(0, rows)
+
+    return replace(
+        positions,
+        coordinates=picked(positions.coordinates, 3),
+        placeless=None if positions.placeless is None else picked(positions.placeless, 2),
+        relations=None if positions.relations is None else picked(positions.relations, 3),
+    )

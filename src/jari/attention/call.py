@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from jari.attention.geometry import Geometry
 from jari.shapes import Float, Tensor
@@ -16,6 +17,8 @@ class AttentionCall:
 
     q: `(B, H, Q, E)`; k: `(B, H, K, E)`; v: `(B, H, K, E')`, whose width may differ.
     scale: what q.k is multiplied by, 1 / sqrt(E) as a rule. dropout: the share of weights dropped, 0 in evaluation.
+    score: compares every query with every key, `(B, H, Q, E), (B, H, K, E) -> (B, H, Q, K)`; None is q.k. A module, so
+        that a tape can tell whether its parameters have changed since.
     """
 
     q: Float[Tensor, "B H Q E"]
@@ -24,13 +27,14 @@ class AttentionCall:
     geometry: Geometry
     scale: float
     dropout: float = 0.0
+    score: nn.Module | None = None
 
 
 def scores(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
-    """`scale * (q.k + terms) + bias`, in float32 or better, before the mask."""
+    """`scale * (q.k + terms) + bias`, in float32 or better, before the mask; the call's score in place of q.k."""
     place = call.geometry
     q, k = _precise(call.q), _precise(call.k)
-    scores_BHQK = torch.einsum("bhqe,bhke->bhqk", q, k)
+    scores_BHQK = torch.einsum("bhqe,bhke->bhqk", q, k) if call.score is None else call.score(q, k)
     terms_BHQK = place.encoding.terms(q, k, place.relation)
     if terms_BHQK is not None:
         scores_BHQK = scores_BHQK + terms_BHQK

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from jari.attention import call as definition
@@ -36,15 +37,20 @@ def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
 
 def choose(call: AttentionCall) -> str:
     """The kernel for a call of this device, dtype and length."""
-    if "values" in call.geometry.encoding.hooks:
-        return "explicit"  # they need the weights themselves
+    if "values" in call.geometry.encoding.hooks or call.score is not None:
+        return "explicit"  # the one needs the weights themselves, the other is no product
     if call.q.device.type == "cpu" and call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0):
         return "explicit"
     return "fused"
 
 
-def check(kernel: str, hooks: frozenset[str]) -> None:
-    """Refuse, when a model is built, a kernel that cannot do what the encoding needs. Raises UserError."""
+def check(kernel: str, hooks: frozenset[str], score: nn.Module | None = None) -> None:
+    """Refuse, when a model is built, a kernel that cannot do what the encoding or the score needs. Raises UserError."""
+    if kernel == "fused" and score is not None:
+        raise UserError(
+            "the fused kernel compares queries and keys by their product alone, and this score is a sum within a tanh; "
+            "use kernel=explicit or auto, or score=dot or score=general"
+        )
     if kernel == "fused" and "values" in hooks:
         raise UserError(
             "the fused kernel never holds the attention weights, and the encoding's `values` hook needs them; "
@@ -60,7 +66,10 @@ def _explicit(call: AttentionCall) -> Tensor:
     k = call.k.reshape(batch * heads, keys, width)
     v = call.v.reshape(batch * heads, keys, call.v.shape[3])
     terms = place.encoding.terms(call.q, call.k, place.relation)
-    if terms is None:
+    if call.score is not None:
+        scores = call.score(call.q, call.k)
+        scores = call.scale * (scores if terms is None else scores + terms)
+    elif terms is None:
         # The scale goes to the queries, the smallest of the tensors at hand.
         scores = torch.bmm(q * call.scale, k.transpose(1, 2))
     else:
@@ -84,12 +93,16 @@ def _softmax(scores: Tensor) -> Tensor:
     keys = scores.shape[-1]
     if scores.device.type != "cpu" or not scores.numel() or keys * scores.element_size() >= 64:
         return scores.softmax(-1)
+    if scores.shape[-2] == 1 and scores.requires_grad:
+        # The gradient would come out transposed, and a product of single rows copies such a one row by row: three times
+        # the time of the whole attention, forward and backward, of a recurrent decoder's step.
+        return scores.softmax(-1)
     return scores.reshape(-1, keys).t().contiguous().softmax(0).t().contiguous().view(scores.shape)
 
 
 def _fused(call: AttentionCall) -> Tensor:
     place = call.geometry
-    check("fused", place.encoding.hooks)
+    check("fused", place.encoding.hooks, call.score)
     terms = place.encoding.terms(call.q, call.k, place.relation)
     if terms is None and place.bias is None:
         mask = None if place.causal else place.allowed

@@ -6,6 +6,7 @@ import base64
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ import torch
 
 from jari.inspect.capture import Tape, record
 from jari.inspect.measures import equal_row_difference
-from jari.positions import Positions, Tokens
 from jari.tasks.base import Task
-from jari.text import FIRST
-from jari.training import checkpoint, loop
+from jari.training import checkpoint
+from jari.training.answering import answered
 from jari.training.experiment import Experiment
 from jari.training.run import read_metrics, read_run
 
@@ -36,6 +36,7 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
             "name": experiment.task,
             "sentence": task.describe(),
             "groups": list(task.groups),
+            "metric": asdict(task.metric),
             "ceiling": ceiling,
             "ceiling_sentence": task.ceiling_sentence() if ceiling else None,
             "held_out": table["trials"][0]["held_out"],
@@ -62,13 +63,13 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
 
 def _options(section: str, options: dict[str, Any]) -> dict[str, Any]:
     """What was chosen, for people; the encodings stand in the title."""
-    chosen = {name: value for name, value in options.items() if value is not None and name != "encoding"}
+    chosen = {name: value for name, value in options.items() if value not in (None, "", []) and name != "encoding"}
     return {f"{section}: {name.replace('_', ' ')}": value for name, value in chosen.items()}
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:
     keys = ("examples", "cpu_seconds", "loss")
-    return [{**{k: row[k] for k in keys}, "exact_match": row.get("exact_match")} for row in read_metrics(folder)]
+    return [{**{k: row[k] for k in keys}, "value": row.get("value")} for row in read_metrics(folder)]
 
 
 def _example(task: Task, line: str, shown: Sequence[tuple[Experiment, Path]]) -> dict[str, Any]:
@@ -85,15 +86,11 @@ def _model(task: Task, ids: list[int], experiment: Experiment, folder: Path, exp
     checkpoint.load_model(path, model, experiment.hash)
     # In float64, so that what is 0 in theory is not hidden behind rounding.
     model = model.double().eval()
-    source = task.sources([ids])
-    written = loop.answer(model, task, source).ids[0].tolist()
-    text = task.write(written)
-    # One forward over the whole answer shows what generation saw step by step.
-    said = torch.tensor([[FIRST, *written[:-1]]])
-    target = Tokens(said, Positions.sequence(said.shape[1], frame="target"))
+    said = answered(model, task, ids)
     with record(model) as tape:
-        model(source, target)
-    query, key = task.show_target(said[0].tolist()), task.show_source(ids)
+        model(*said.inputs)
+    text = task.write(said.written)
+    query, key = said.target, said.source
     sites = [_site(tape, name, key if name.startswith("encoder") else query, key) for name in tape.sites]
     return {
         "encoding": experiment.encoding,

@@ -11,37 +11,39 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the ends of its interval; how says what the interval covers."""
+    """A mean and the ends of its interval, None where nothing is known of them; how says what the interval covers."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     how: str
 
 
-def mean_interval(values: Sequence[float], held_out: int) -> Interval:
-    """The mean accuracy of several seeds with its 95 % interval.
+def mean_interval(values: Sequence[float], held_out: int, *, share: bool = True) -> Interval:
+    """The mean of several seeds with its 95 % interval.
 
-    Two seeds or more: Student's t over the seeds, cut at 0 and 1. One seed: Wilson's interval for the share of
-    `held_out` examples, which says how exactly this one model was measured and nothing about another seed.
+    Two seeds or more: Student's t over the seeds, a share cut at 0 and 1. One seed: Wilson's interval for the share of
+    `held_out` examples, which says how exactly this one model was measured and nothing about another seed; none for
+    what is no share.
     """
     mean = math.fsum(values) / len(values)
     if len(values) > 1:
-        half = _half_width(values)
-        return Interval(
-            mean, max(0.0, mean - half), min(1.0, mean + half), f"95 % over {len(values)} seeds (Student's t)"
-        )
+        low, high = mean - _half_width(values), mean + _half_width(values)
+        how = f"95 % over {len(values)} seeds (Student's t)"
+        return Interval(mean, max(0.0, low), min(1.0, high), how) if share else Interval(mean, low, high, how)
+    if not share:
+        return Interval(mean, None, None, "none: one seed, so nothing about others")
     low, high = wilson(mean, held_out)
     return Interval(mean, low, high, f"95 % for sampling {held_out:,} examples; one seed, so nothing about others")
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float]) -> Interval | None:
-    """first - second, paired seed by seed, with its 95 % interval (Student's t); None for one seed."""
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """The ends of the 95 % interval (Student's t) of first - second, paired seed by seed; None for one seed."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
     if len(differences) < 2:
         return None
     mean, half = math.fsum(differences) / len(differences), _half_width(differences)
-    return Interval(mean, mean - half, mean + half, f"95 %, paired over {len(differences)} seeds (Student's t)")
+    return mean - half, mean + half
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

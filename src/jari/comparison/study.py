@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from jari.comparison import report_data
 from jari.comparison.report import render
 from jari.comparison.statistics import mean_interval, paired_difference
 from jari.errors import UserError
+from jari.metrics import Metric
 from jari.progress import TrainingProgress
 from jari.tasks.base import Task
 from jari.training import checkpoint
@@ -48,12 +50,13 @@ def run(
     seeds: int,
     settings: Mapping[str, Any],
     precision: Precision,
+    model: str | None,
     jobs: int,
 ) -> dict[str, Any]:
     """Train what is not trained yet, then write table.json and report.html. See `jari.compare`."""
     if seeds < 1:
         raise UserError(f"a comparison needs at least one seed, got {seeds}")
-    trials = _trials(task, out, encodings, seeds, settings, precision)
+    trials = _trials(task, out, encodings, seeds, settings, precision, model)
     instance = trials[0].experiment.task_instance()
     for experiment in {trial.experiment.encoding: trial.experiment for trial in trials}.values():
         experiment.model_instance(instance)  # what cannot be built is refused before anything is trained
@@ -70,12 +73,18 @@ def run(
 
 
 def _trials(
-    task: str, out: Path, encodings: Sequence[str], seeds: int, settings: Mapping[str, Any], precision: Precision
+    task: str,
+    out: Path,
+    encodings: Sequence[str],
+    seeds: int,
+    settings: Mapping[str, Any],
+    precision: Precision,
+    model: str | None,
 ) -> list[Trial]:
     trials: list[Trial] = []
     # Seed by seed, so that a study that is cut off has whole pairs.
     for seed, encoding in itertools.product(range(1, seeds + 1), encodings):
-        experiment = Experiment.of(task, encoding, settings, seed, precision)
+        experiment = Experiment.of(task, encoding, settings, seed, precision, model)
         name = f"{_as_file_name(experiment.encoding)}-{seed}"
         trials.append(Trial(name, experiment, out / name))
     taken = [trial.name for trial in trials]
@@ -127,12 +136,12 @@ def _train_all(trials: Sequence[Trial], jobs: int) -> None:
 def _start(trial: Trial) -> subprocess.Popen[bytes]:
     experiment = trial.experiment
     command = [sys.executable, "-m", "jari", "train", experiment.task, "--out", str(trial.folder), "--threads", "1"]
-    command += ["--seed", str(experiment.seed), "--precision", experiment.precision]
+    command += ["--seed", str(experiment.seed), "--precision", experiment.precision, "--model", experiment.model]
     for section in ("task", "model", "training"):
         options = experiment.training if section == "training" else getattr(experiment, f"{section}_options")
         for name, value in options.items():
-            if value is not None:
-                command += ["--set", f"{section}.{name}={value}"]
+            text = json.dumps(value) if value is None or isinstance(value, list | tuple) else value
+            command += ["--set", f"{section}.{name}={text}"]
     log = (trial.folder.parent / f"{trial.name}.log").open("wb")
     with log:
         # A session of its own: Ctrl-C reaches the trials through us, once.
@@ -161,13 +170,14 @@ def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
                 f"another --out, or give its settings:\n  {lines}"
             )
         result = read_result(trial.folder, trial.experiment.hash)
-        groups = {group: result[f"exact_match_{group}"] for group in task.groups[1:]}
+        metric = task.metric.name
+        groups = {g: result[f"{metric}_{g}"] for g in task.groups[1:] if f"{metric}_{g}" in result}
         rows.append(
             {
                 "encoding": held.encoding,
                 "seed": held.seed,
-                "exact_match": result["exact_match"],
-                "best_exact_match": result["best"]["exact_match"],
+                "value": result[metric],
+                "best_value": result["best"][metric],
                 "groups": groups,
                 "held_out": int(result["examples"]),
                 "parameters": result["parameters"],
@@ -182,16 +192,16 @@ def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
     return {
         "task": reference.task,
         "describe": task.describe(),
+        "metric": task.metric.name,
         "ceiling": task.ceiling(),
         "trials": rows,
-        "encodings": [_summary(name, [row for row in rows if row["encoding"] == name]) for name in names],
-        "differences": [_difference(a, b, rows) for a, b in itertools.combinations(names, 2)],
+        "encodings": [_summary(name, [row for row in rows if row["encoding"] == name], task.metric) for name in names],
+        "differences": [_difference(a, b, rows, task.metric) for a, b in itertools.combinations(names, 2)],
     }
 
 
-def _summary(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    interval = mean_interval([row["exact_match"] for row in rows], rows[0]["held_out"])
-    best = mean_interval([row["best_exact_match"] for row in rows], rows[0]["held_out"])
+def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
+    interval = mean_interval([row["value"] for row in rows], rows[0]["held_out"], share=metric.share)
 
     def mean(key: str) -> float:
         return sum(row[key] for row in rows) / len(rows)
@@ -203,7 +213,7 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "low": interval.low,
         "high": interval.high,
         "interval": interval.how,
-        "best_mean": best.mean,
+        "best_mean": mean("best_value"),
         "groups": {g: sum(row["groups"][g] for row in rows) / len(rows) for g in rows[0]["groups"]},
         "parameters": rows[0]["parameters"],
         "seconds_per_step": mean("seconds_per_step"),
@@ -211,24 +221,22 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _difference(first: str, second: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    a = [row["exact_match"] for row in rows if row["encoding"] == first]
-    b = [row["exact_match"] for row in rows if row["encoding"] == second]
-    interval = paired_difference(a, b)
+def _difference(first: str, second: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
+    a = [row["value"] for row in rows if row["encoding"] == first]
+    b = [row["value"] for row in rows if row["encoding"] == second]
+    ends = paired_difference(a, b)
     mean = sum(a) / len(a) - sum(b) / len(b)
-    if interval is None:
+    if ends is None:
         verdict = "one seed each, so not ranked: --seeds 3 would tell chance from encoding"
-    elif interval.low > 0:
-        verdict = f"{first} is better"
-    elif interval.high < 0:
-        verdict = f"{second} is better"
-    else:
+    elif ends[0] <= 0 <= ends[1]:
         verdict = "below the seed noise; not ranked"
+    else:
+        verdict = f"{first if metric.better(mean, 0.0) else second} is better"
     return {
         "first": first,
         "second": second,
         "difference": mean,
-        "low": None if interval is None else interval.low,
-        "high": None if interval is None else interval.high,
+        "low": None if ends is None else ends[0],
+        "high": None if ends is None else ends[1],
         "verdict": verdict,
     }

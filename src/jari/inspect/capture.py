@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ class Recorded:
     call: AttentionCall
     output: Float[Tensor, "B H Q W"]
     kernel: str
-    versions: tuple[int, ...]
+    versions: list[tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,10 @@ class Trust:
 class Tape:
     """The attention calls of a forward, by site: `encoder.0`, `decoder.1.self`, `decoder.1.cross`.
 
-    A site that ran several times, as in generation, has several calls; `index` picks one. A tape holds as long as
-    the parameters stand still, since an encoding's own are not copied.
+    A site that ran several times, as in generation, has several calls; `index` picks one. Without an index there is one
+    map where the calls are steps through one sequence over the very same keys, as a recurrent decoder takes: a row of
+    the map is then a step. A tape holds as long as the parameters stand still, since an encoding's and a score's are
+    not copied.
     """
 
     calls: dict[str, list[Recorded]] = field(default_factory=dict)
@@ -79,39 +81,36 @@ class Tape:
             recorded = calls[index or 0]
         except IndexError:
             raise UserError(f"{site} ran {len(calls)} times while recording; there is no index {index}") from None
-        if recorded.versions != _versions(recorded.call):
-            raise UserError(
-                f"the parameters of {type(recorded.call.geometry.encoding).__name__} have changed since {site} was "
-                "recorded, so the map would not be the one that was used; look at the tape before the next step"
-            )
+        for owner, then, now in zip(_owners(recorded.call), recorded.versions, _versions(recorded.call), strict=True):
+            if then != now:
+                raise UserError(
+                    f"the parameters of {type(owner).__name__} have changed since {site} was recorded, so the map "
+                    "would not be the one that was used; look at the tape before the next step"
+                )
         return recorded
+
+    def _steps(self, site: str, index: int | None) -> list[Recorded]:
+        """The calls that make up one map. Raises UserError as `recorded` does."""
+        calls = self.calls.get(site, [])
+        if index is None and len(calls) > 1 and _follow_each_other([recorded.call for recorded in calls]):
+            return [self.recorded(site, step) for step in range(len(calls))]
+        return [self.recorded(site, index)]
 
     @torch.no_grad()
     def weights(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """The attention weights, by the definition, before dropout."""
-        return definition.weights(self.recorded(site, index).call)
+        return torch.cat([definition.weights(step.call) for step in self._steps(site, index)], 2)
 
     @torch.no_grad()
     def scores(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """Scaled scores with all that the encoding adds, before mask and softmax."""
-        return definition.scores(self.recorded(site, index).call)
+        return torch.cat([definition.scores(step.call) for step in self._steps(site, index)], 2)
 
     @torch.no_grad()
     def trust(self, site: str, index: int | None = None) -> Trust:
-        """Compare the map with what was recorded."""
-        recorded = self.recorded(site, index)
-        call = recorded.call
-        weights_BHQK = definition.weights(call)
-        sums = weights_BHQK.sum(-1, keepdim=True)
-        expected = (
-            torch.ones_like(sums) if call.geometry.alive is None else call.geometry.alive.expand_as(sums).to(sums)
-        )
-        masked = 0.0
-        if call.geometry.allowed is not None:
-            masked = _largest(weights_BHQK.masked_fill(call.geometry.allowed, 0.0))
-        output = recorded.output.to(weights_BHQK.dtype)
-        difference = _largest(definition.output(call) - output)
-        return Trust(_largest(sums - expected), masked, difference / max(_largest(output), 1e-30), call.dropout)
+        """Compare the map with what was recorded; of several steps, the worst of each."""
+        each = [astuple(_trust(step)) for step in self._steps(site, index)]
+        return Trust(*(max(values) for values in zip(*each, strict=True)))
 
     def kernels(self) -> dict[str, str]:
         """The kernel that computed each site's first call."""
@@ -151,6 +150,26 @@ def site_name(path: str) -> str:
     return ".".join(part for part in parts if part not in ("layers", "attention", "attend")) or "attention"
 
 
+def _trust(recorded: Recorded) -> Trust:
+    call = recorded.call
+    weights_BHQK = definition.weights(call)
+    sums = weights_BHQK.sum(-1, keepdim=True)
+    expected = torch.ones_like(sums) if call.geometry.alive is None else call.geometry.alive.expand_as(sums).to(sums)
+    masked = 0.0
+    if call.geometry.allowed is not None:
+        masked = _largest(weights_BHQK.masked_fill(call.geometry.allowed, 0.0))
+    output = recorded.output.to(weights_BHQK.dtype)
+    difference = _largest(definition.output(call) - output)
+    return Trust(_largest(sums - expected), masked, difference / max(_largest(output), 1e-30), call.dropout)
+
+
+def _follow_each_other(calls: list[AttentionCall]) -> bool:
+    """Whether they are steps through one sequence, each later than all before it, over the very same keys."""
+    keys = {(call.k.data_ptr(), call.k.shape) for call in calls}
+    order = torch.cat([call.geometry.q_pos.order for call in calls])
+    return len(keys) == 1 and bool((order.diff() > 0).all())
+
+
 def _keep(tape: Tape, site: str) -> Any:
     def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
         call = arguments[0]
@@ -178,8 +197,13 @@ def _detached(value: Any) -> Any:
     return value
 
 
-def _versions(call: AttentionCall) -> tuple[int, ...]:
-    return tuple(parameter._version for parameter in call.geometry.encoding.parameters())
+def _owners(call: AttentionCall) -> list[nn.Module]:
+    """Whose parameters the definition reads."""
+    return [call.geometry.encoding] if call.score is None else [call.geometry.encoding, call.score]
+
+
+def _versions(call: AttentionCall) -> list[tuple[int, ...]]:
+    return [tuple(parameter._version for parameter in owner.parameters()) for owner in _owners(call)]
 
 
 def _largest(x: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""One head of one attention, matrix by matrix, in the model's own numbers.
+"""One head of one attention, or one step of a recurrent decoder, matrix by matrix, in the model's own numbers.
 
 The steps are computed anew from the input of the attention and its parameters, and the last of them is compared with
 what the model itself put out: a walk that does not arrive there is an error.
@@ -7,7 +7,7 @@ what the model itself put out: a walk that does not arrive there is an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,47 +15,24 @@ from torch import nn
 
 from jari.attention import call as definition
 from jari.attention.call import AttentionCall
+from jari.attention.geometry import place
 from jari.attention.module import Attention, split_heads
+from jari.attention.recurrent import LuongAttention
 from jari.encodings.compose import LayerEncodings
 from jari.errors import UserError, unknown
 from jari.inspect.capture import record, site_name
-from jari.inspect.measures import equal_tokens, row_difference
+from jari.inspect.recurrent import steps_from_context, steps_to_vocabulary, steps_to_weights
+from jari.inspect.steps import Step
 from jari.shapes import Float, Tensor
 
 ARRIVES = {torch.float64: 1e-10, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """One matrix on the way. rows, columns: the tokens they stand for; columns None for the components of vectors.
-    equal: for each pair of equal tokens among the rows, the largest difference of their rows."""
-
-    name: str
-    formula: str
-    matrix: Float[Tensor, "R C"]
-    rows: Sequence[str]
-    columns: Sequence[str] | None = None
-
-    @property
-    def equal(self) -> dict[str, float]:
-        return {
-            f"{self.rows[i]!r} at {i} and at {j}": float(row_difference(self.matrix, i, j).max())
-            for i, j in equal_tokens(self.rows)
-        }
-
-    def as_dict(self) -> dict[str, Any]:
-        # A hidden score is minus infinity, which JSON does not have: null.
-        rows = [[value if value > float("-inf") else None for value in row] for row in self.matrix.tolist()]
-        record = {"name": self.name, "formula": self.formula, "shape": list(self.matrix.shape)}
-        names = {"rows": list(self.rows), "columns": None if self.columns is None else list(self.columns)}
-        return {**record, **names, "matrix": rows, "equal": self.equal}
-
-
-@dataclass(frozen=True, eq=False)
 class Walk:
     """The steps of one head, and how far the last is from the model's own output.
 
-    encoding: the spec at this site. call: what was recorded, of all heads.
+    encoding: the spec at this site. call: what was recorded, of all heads; of a recurrent decoder, the one step's.
     """
 
     encoding: str
@@ -72,20 +49,36 @@ class Walk:
 
 @torch.no_grad()
 def walk(
-    model: nn.Module, inputs: Sequence[Any], *, site: str, head: int, queries: Sequence[str], keys: Sequence[str]
+    model: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    site: str,
+    head: int,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    step: int | None = None,
+    vocabulary: Sequence[str] | None = None,
 ) -> Walk:
     """Follow `head` of the attention at `site` (`encoder.0`, `decoder.1.cross`) while the model runs on `inputs`.
 
     inputs: what the model is called with, a batch of one. queries, keys: the names of the tokens at this site.
-    Raises UserError for an unknown site or a head that is not there.
+    step: of a recurrent decoder, which query to follow, the first by default; the walk then ends at the scores of the
+    next token. vocabulary: the names of those tokens, their numbers by default.
+    Raises UserError for an unknown site, a head or a step that is not there, a step where all go at once.
     """
-    paths = {site_name(f"{path}.attend"): path for path, m in model.named_modules() if isinstance(m, Attention)}
+    kinds = (Attention, LuongAttention)
+    paths = {site_name(f"{path}.attend"): path for path, m in model.named_modules() if isinstance(m, kinds)}
     if site not in paths:
         raise unknown("site", site, paths)
     attention = model.get_submodule(paths[site])
-    assert isinstance(attention, Attention)
-    if not 0 <= head < attention.site.heads:
-        raise UserError(f"{site} has the heads 0 to {attention.site.heads - 1}, got {head}")
+    assert isinstance(attention, kinds)
+    heads = attention.site.heads
+    if not 0 <= head < heads:
+        raise UserError(f"{site} has the heads 0 to {heads - 1}, got {head}")
+    if isinstance(attention, LuongAttention):
+        return _walk_step(model, inputs, attention, site, step or 0, queries, keys, vocabulary)
+    if step is not None:
+        raise UserError(f"{site} does all of its queries at once and has no steps; leave step={step} out")
 
     stack_path = paths[site].partition(".layers.")[0]
     stack = model.get_submodule(stack_path)
@@ -102,12 +95,18 @@ def walk(
             steps.append(Step("embedding + position", f"embedding + {encodings.spec}", placed, queries))
     steps += _steps_of_head(attention, call, seen, head, queries, keys)
     # W_O mixes all heads, so the walk has arrived when what all of them give it is the model's own output.
-    error = float((steps[-1].matrix - seen.output).abs().max())
-    if error > ARRIVES[seen.output.dtype] * max(1.0, float(seen.output.abs().max())):
-        raise RuntimeError(f"the walk through {site} ends {error:g} away from the model's own output")
+    error = _arrive(site, steps[-1].matrix, seen.output)
     own = getattr(stack, "cross_encoding" if site.endswith(".cross") else "encoding", call.geometry.encoding)
     spec = own.spec if isinstance(own, LayerEncodings) else type(own).__name__
     return Walk(spec, site, head, steps, error, call)
+
+
+def _arrive(site: str, matrix: Tensor, output: Tensor) -> float:
+    """How far the last matrix is from the model's own output. Raises RuntimeError where it is another."""
+    error = float((matrix - output).abs().max())
+    if error > ARRIVES[output.dtype] * max(1.0, float(output.abs().max())):
+        raise RuntimeError(f"the walk through {site} ends {error:g} away from the model's own output")
+    return error
 
 
 class _Seen:
@@ -184,6 +183,54 @@ def _steps_of_head(
     return steps
 
 
+# One step of a recurrent decoder -------------------------------------------------------------------------------------
+
+
+def _walk_step(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    attention: LuongAttention,
+    site: str,
+    step: int,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    vocabulary: Sequence[str] | None,
+) -> Walk:
+    seen: list[tuple[Tensor, Tensor]] = []
+    handle = attention.register_forward_hook(lambda _, arguments, y: seen.append((arguments[0][0], y[0])))
+    try:
+        with record(model) as tape:
+            output = model(*inputs)[0]
+    finally:
+        handle.remove()
+    # One call for each step, or one for all of them.
+    places = [(recorded.call, query) for recorded in tape.calls[site] for query in range(recorded.call.q.shape[2])]
+    if not 0 <= step < len(places):
+        raise UserError(f"{site} has the steps 0 to {len(places) - 1}, got {step}")
+    call = _one_query(*places[step])
+    h, attentive = (torch.cat(side)[step : step + 1] for side in zip(*seen, strict=True))
+
+    query = [queries[step]]
+    steps = [Step("h_t", f"the decoder's state after {queries[step]!r}, step {step}", h, query)]
+    steps += steps_to_weights(attention, call, h, query, keys)
+    steps += steps_from_context(attention, call, h, query)
+    error = _arrive(site, steps[-1].matrix, attentive)
+    readout = getattr(model, "readout", None)
+    if isinstance(readout, Tensor):
+        steps += steps_to_vocabulary(steps[-1].matrix, readout, query, vocabulary)
+        error = max(error, _arrive(site, steps[-2].matrix, output[step : step + 1]))
+    return Walk(attention.encoding.spec, site, 0, steps, error, call)
+
+
+def _one_query(call: AttentionCall, query: int) -> AttentionCall:
+    """The same attention for one of its queries alone."""
+    whole = call.geometry
+    one = place(whole.encoding, whole.q_pos.slice(query, query + 1), whole.k_pos)
+    # A source's padding is the same for each query.
+    one = replace(one, allowed=whole.allowed, alive=whole.alive)
+    return replace(call, q=call.q[:, :, query : query + 1], geometry=one)
+
+
 # The softmax lens ----------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +266,7 @@ def softmax_lens(call: AttentionCall, head: int) -> list[Divisor]:
     place = call.geometry
 
     def fit(q_BHQE: Tensor) -> Tensor:
-        products = torch.einsum("bhqe,bhke->bhqk", q_BHQE, call.k)
+        products = torch.einsum("bhqe,bhke->bhqk", q_BHQE, call.k) if call.score is None else call.score(q_BHQE, call.k)
         terms = place.encoding.terms(q_BHQE, call.k, place.relation)
         return (products if terms is None else products + terms)[0, head]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from jari.attention.cache import KVCache
 from jari.positions import Positions, Tokens
 from jari.registry import Registry
 from jari.shapes import Float, Int, Tensor
@@ -13,17 +12,42 @@ registry = Registry("model", "jari.models")
 
 
 @runtime_checkable
-class Generates(Protocol):
-    """A model that can write an answer token by token."""
+class State(Protocol):
+    """What a model made of B sources. It does not change while an answer is written."""
 
-    def start(self, source: Tokens) -> Any:
+    def select(self, rows: Int[Tensor, " R"]) -> State:
+        """The state of these sources alone, in this order."""
+        ...
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What a model keeps of the tokens it has read: keys and values, or the state of a recurrent cell."""
+
+    def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
+        """Keep these rows of hypotheses, in this order; one may be kept several times.
+
+        sources: the sources to keep, as the state's `select` was told; None where they stay as they are.
+        """
+        ...
+
+
+@runtime_checkable
+class Generates(Protocol):
+    """A model that can write token by token.
+
+    A state of B sources takes B * W rows of tokens: row r is a hypothesis about source r // W. A language model, which
+    has no source, starts from None and takes any number of rows.
+    """
+
+    def start(self, source: Tokens | None) -> State:
         """Read the source; what comes back is handed to every `step`."""
         ...
 
-    def step(
-        self, state: Any, ids: Int[Tensor, "B L"], positions: Positions, cache: KVCache | None
-    ) -> Float[Tensor, "B L V"]:
+    def step(self, state: Any, ids: Int[Tensor, "R L"], positions: Positions, cache: Any) -> Float[Tensor, "R L V"]:
         """Scores of the next token after each of `ids`, which stand at `positions`; earlier ones are in the cache."""
         ...
 
-    def new_cache(self) -> KVCache: ...
+    def new_cache(self) -> Cache:
+        """An empty cache, for one state and what is selected from it."""
+        ...

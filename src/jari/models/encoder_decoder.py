@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
+import torch
 from annotated_types import Ge, Le, Lt
 from torch import nn
 from torch.nn import functional
 
-from jari.attention.cache import KVCache, LayerCache
+from jari.attention.cache import KVCache, LayerCache, positions_of
 from jari.attention.geometry import Geometry, place_layers
 from jari.attention.kernels import Kernel, check
 from jari.attention.module import Attention, check_positions, site_of
@@ -125,16 +126,20 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B Q D"],
+        x: Float[Tensor, "R Q D"],
         memory: Float[Tensor, "B K D"],
         own: Geometry,
         cross: Geometry,
         own_cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
-    ) -> Float[Tensor, "B Q D"]:
+    ) -> Float[Tensor, "R Q D"]:
+        """R = B * W: the W hypotheses about a source stand side by side as its queries, W * Q of them, so that its keys
+        and values are there once. `cross` is placed accordingly."""
         x = self.self_residual(x, lambda x: self.self_attention(x, geometry=own, cache=own_cache))
+        rows = x.shape
+        x = x.reshape(memory.shape[0], -1, rows[2])
         x = self.cross_residual(x, lambda x: self.cross_attention(x, memory, geometry=cross, cache=cross_cache))
-        return self.feed_forward_residual(x, self.feed_forward)
+        return self.feed_forward_residual(x.view(rows), self.feed_forward)
 
 
 class Decoder(nn.Module):
@@ -169,28 +174,37 @@ class Decoder(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B Q D"],
+        x: Float[Tensor, "R Q D"],
         memory: Float[Tensor, "B K D"],
         *,
         positions: Positions | None = None,
         memory_positions: Positions | None = None,
         memory_keep: Bool[Tensor, "B K"] | None = None,
         cache: KVCache | None = None,
-    ) -> Float[Tensor, "B Q D"]:
-        """memory: the encoder's output. memory_keep: False on its padding. cache: what was read before; `positions`
-        must then be given. Padding among the queries needs no mask, as nothing after it is read."""
+        origin: Tensor | None = None,
+    ) -> Float[Tensor, "R Q D"]:
+        """memory: the encoder's output; row r of `x` belongs to its row r // W, where R = B * W. memory_keep: False on
+        its padding. cache: what was read before; `positions` must then be given. origin: the memory that this one was
+        selected from, by which the cache tells it from another; itself by default. Padding among the queries needs no
+        mask, as nothing after it is read. Raises UserError where the rows are not W for each source."""
         if cache is not None and positions is None:
             raise UserError("with a cache the decoder must be told where the new tokens are; pass positions=")
         positions = positions or Positions.sequence(x.shape[1], frame="target", device=x.device)
         memory_positions = memory_positions or Positions.sequence(memory.shape[1], frame="source", device=x.device)
         check_positions(positions, x)
         check_positions(memory_positions, memory)
+        if not len(memory) or len(x) % len(memory):
+            raise UserError(
+                f"each source has the same number of hypotheses: expected a multiple of {len(memory)} rows of targets, "
+                f"got {len(x)}; select the same sources in the state and in the ids"
+            )
         if cache is not None:
-            cache.belong_to(memory)
+            cache.belong_to(memory if origin is None else origin, len(memory))
         k_pos = positions if cache is None else cache.extend(positions)
         memory_mask = None if memory_keep is None else Mask(keys=memory_keep)
         own = place_layers(self.encoding, positions, k_pos, Mask(causal=True), new_k_pos=positions)
-        cross = place_layers(self.cross_encoding, positions, memory_positions, memory_mask)
+        side_by_side = _side_by_side(positions, len(x) // len(memory))
+        cross = place_layers(self.cross_encoding, side_by_side, memory_positions, memory_mask)
         x = self.encoding.embed(x, positions)
         for i, layer in enumerate(self.layers):
             caches = (None, None) if cache is None else (cache.own[i], cache.source[i])
@@ -198,12 +212,41 @@ class Decoder(nn.Module):
         return self.norm(x)
 
 
+def _side_by_side(positions: Positions, hypotheses: int) -> Positions:
+    """The places of Q queries of B * W rows as those of W * Q queries of B rows."""
+    if hypotheses == 1:
+        return positions
+
+    def folded(held: Tensor, axes: int) -> Tensor:
+        if held.ndim < axes or held.shape[0] == 1:
+            return torch.cat([held] * hypotheses, held.ndim - axes + 1)
+        return held.reshape(-1, hypotheses * held.shape[1], *held.shape[2:])
+
+    return replace(
+        positions,
+        coordinates=folded(positions.coordinates, 3),
+        order=positions.order.repeat(hypotheses),
+        placeless=None if positions.placeless is None else folded(positions.placeless, 2),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the encoder made of a source, and where."""
+    """What the encoder made of the sources, where, and which of it is no padding (all if None).
+
+    origin: the first of all `x` that this one was selected from; itself where None.
+    """
 
     x: Float[Tensor, "B K D"]
-    source: Tokens
+    positions: Positions
+    keep: Bool[Tensor, "B K"] | None
+    origin: Tensor | None = None
+
+    def select(self, rows: Int[Tensor, " R"]) -> Memory:
+        """That of these sources alone, in this order."""
+        keep = None if self.keep is None else self.keep.index_select(0, rows)
+        origin = self.x if self.origin is None else self.origin
+        return Memory(self.x.index_select(0, rows), positions_of(self.positions, rows), keep, origin)
 
 
 @registry.register("encoder_decoder")
@@ -215,7 +258,8 @@ class EncoderDecoder(nn.Module):
 
     encoding: the spec for encoder and decoder; encoder_encoding, decoder_encoding: for one of them alone.
     cross_encoding: between decoder and source; none by default, since distances between two sequences mean something
-    only where they were made to. tied: the generator's weights are the target embedding's.
+    only where they were made to. tied: the generator's weights are the target embedding's. shared: so are the source
+    embedding's (with `tied` all three are one matrix). Raises UserError for that where the vocabularies differ in size.
     """
 
     def __init__(
@@ -236,10 +280,18 @@ class EncoderDecoder(nn.Module):
         activation: Activation = "relu",
         dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         tied: bool = False,
+        shared: bool = False,
         kernel: Kernel = "auto",
     ):
         super().__init__()
-        self.source_embedding = TokenEmbedding(source_vocabulary, width)
+        if shared and source_vocabulary != target_vocabulary:
+            raise UserError(
+                f"one embedding for source and target needs one vocabulary: expected the same size, got "
+                f"{source_vocabulary} source and {target_vocabulary} target tokens; use a joint vocabulary, or "
+                "shared=false"
+            )
+        # Absent where shared, since a second name for the same weights could not be saved.
+        self.source_embedding = None if shared else TokenEmbedding(source_vocabulary, width)
         self.target_embedding = TokenEmbedding(target_vocabulary, width)
         self.encoder = Encoder(
             width,
@@ -274,22 +326,26 @@ class EncoderDecoder(nn.Module):
         target = Tokens.of(target, "target")
         return self.step(memory, target.ids, target.positions, None)
 
-    def start(self, source: Tokens) -> Memory:
-        """Read the source once."""
-        x = self.encoder(self.source_embedding(source.ids), positions=source.positions, keep=source.keep)
-        return Memory(x, source)
+    def start(self, source: Tokens | None) -> Memory:
+        """Read the source once. Raises UserError where there is none."""
+        if source is None:
+            raise UserError("an encoder-decoder reads a source: expected Tokens, got None; pass jari.Tokens.of(ids_BK)")
+        embedding = self.target_embedding if self.source_embedding is None else self.source_embedding
+        x = self.encoder(embedding(source.ids), positions=source.positions, keep=source.keep)
+        return Memory(x, source.positions, source.keep)
 
     def step(
-        self, state: Memory, ids: Int[Tensor, "B L"], positions: Positions, cache: KVCache | None
-    ) -> Float[Tensor, "B L V"]:
+        self, state: Memory, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None
+    ) -> Float[Tensor, "R L V"]:
         """Scores after each of `ids`; with a cache, `ids` are only the tokens that are not in it yet."""
         x = self.decoder(
             self.target_embedding(ids),
             state.x,
             positions=positions,
-            memory_positions=state.source.positions,
-            memory_keep=state.source.keep,
+            memory_positions=state.positions,
+            memory_keep=state.keep,
             cache=cache,
+            origin=state.origin,
         )
         weight = self.target_embedding.weight if self.generator is None else self.generator.weight
         return functional.linear(x, weight)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
-from torch.nn import functional
 
 from jari.errors import UserError
 from jari.positions import Positions, Tokens
-from jari.shapes import Float, Int
-from jari.tasks.base import Batch, Generate, Task, registry, right_padded
+from jari.shapes import Int
+from jari.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
+from jari.tasks.ceiling import bag_ceiling
 from jari.text import END, FIRST, PADDING, CharacterVocabulary
 
 Answers = Literal["plain", "reversed", "padded"]
@@ -151,7 +151,7 @@ class Arithmetic(Task):
     def training_size(self) -> int:
         return len(self._training)
 
-    def training_batch(self, indices: Int[Tensor, " B"]) -> Batch:
+    def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         return self._batch(self._training[indices])
 
     def _batch(self, numbers: Int[Tensor, " B"]) -> Batch:
@@ -163,23 +163,18 @@ class Arithmetic(Task):
     def _tokens(self, source: Int[Tensor, "B K"]) -> Tokens:
         return Tokens(source, Positions.sequence(source.shape[1], frame="source"), source != PADDING)
 
-    def loss(self, scores: Float[Tensor, "B L V"], batch: Batch) -> Float[Tensor, ""]:
-        return functional.cross_entropy(scores.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=PADDING)
-
-    def evaluate(self, generate: Generate, examples: int | None = None) -> dict[str, float]:
+    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, float]:
         """Exact match of answers written freely, in all and per operator, on the held-out expressions.
 
         `examples` of them are taken evenly from the hash's order, so that they are not the smallest numbers.
         """
-        numbers = self._held_out
-        if examples is not None and examples < len(numbers):
-            numbers = numbers[torch.arange(examples) * len(numbers) // examples]
-        right = []
+        numbers = self._held_out[evenly(len(self._held_out), examples)]
+        right: list[bool] = []
         for some in numbers.split(4096):
-            source, target = self._source[some].long(), self._target[some].long()
-            written = functional.pad(generate(self._tokens(source)), (0, target.shape[1]))[:, : target.shape[1]]
-            right.append((written == target).all(1))
-        exact = torch.cat(right).double()
+            source, target = self._source[some].long(), self._target[some].tolist()
+            answers = zip(learner.write(self._tokens(source)), target, strict=True)
+            right += [answer == [token for token in row if token != PADDING] for answer, row in answers]
+        exact = torch.tensor(right, dtype=torch.float64)
         metrics = {"exact_match": float(exact.mean()), "examples": float(len(numbers))}
         for operator in self.groups[1:]:
             of_operator = exact[self._operator[numbers] == ord(operator)]
@@ -267,39 +262,13 @@ class Arithmetic(Task):
     # What no model without positions can pass ----------------------------------------------------------------------
 
     def ceiling(self) -> dict[str, float]:
-        """Exactly, by enumeration: the share of expressions whose answer is the commonest for their bag of characters.
-
-        An encoder without positions gives every order of the same characters the same rows, so whatever stands behind
-        it gives them all one answer; the best it can do is the commonest one. Held out or not makes no difference on
-        average.
-        """
-        bag = self._bags()
-        answer = np.zeros(len(bag), dtype=np.int64)
-        for column in self._target.numpy().T:
-            answer = answer * len(self.vocabulary) + column
-        _, bag_number = np.unique(bag, return_inverse=True)
-        _, answer_number = np.unique(answer, return_inverse=True)
-        pair = bag_number.astype(np.int64) * (int(answer_number.max()) + 1) + answer_number
-        pairs, counts = np.unique(pair, return_counts=True)
-        best = np.zeros(int(bag_number.max()) + 1, dtype=np.int64)
-        np.maximum.at(best, pairs // (int(answer_number.max()) + 1), counts)
-        # The operator is one of the characters, so a bag has one operator.
-        operator = np.zeros_like(best)
-        operator[bag_number] = self._operator.numpy()
-        shares = {"all": float(best.sum() / len(bag))}
+        """Of all expressions: held out or not makes no difference on average."""
+        source, target = self._source.numpy(), self._target.numpy()
+        shares = {"all": bag_ceiling(source, target)}
         if len(self.operators) > 1:
-            for sign in self.operators:
-                of_sign = int((self._operator.numpy() == ord(sign)).sum())
-                shares[sign] = float(best[operator == ord(sign)].sum() / of_sign)
+            of_sign = {sign: self._operator.numpy() == ord(sign) for sign in self.operators}
+            shares |= {sign: bag_ceiling(source[chosen], target[chosen]) for sign, chosen in of_sign.items()}
         return shares
-
-    def _bags(self) -> np.ndarray:
-        """A number for the bag of characters of every expression: the counts of the tokens, five bits each."""
-        bag = np.zeros(len(self._source), dtype=np.int64)
-        for column in self._source.numpy().T:
-            shown = column != PADDING
-            bag[shown] += np.int64(1) << (5 * (column[shown].astype(np.int64) - 3))
-        return bag
 
 
 def _digits(number: np.ndarray) -> np.ndarray:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from jari.errors import UserError
+from jari.loss import cross_entropy
+from jari.metrics import METRICS, Metric
 from jari.positions import Tokens
 from jari.registry import Registry
 from jari.shapes import Float, Int
+from jari.text import PADDING
 
 registry = Registry("task", "jari.tasks")
-
-Generate = Callable[[Tokens], Int[Tensor, "B L"]]
-"""Answers to a batch of sources, written freely: token numbers up to the end, padding behind."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +30,57 @@ class Batch:
     labels: Int[Tensor, "B L"]
 
 
-class Task(ABC):
-    """A thing to learn: its data, batches, loss and metrics, and how an example is shown to a person."""
+@runtime_checkable
+class Learner(Protocol):
+    """What a task may ask of the model it measures."""
 
-    model: ClassVar[str] = "encoder_decoder"
-    """The kind of model it is for."""
+    def write(self, sources: Tokens) -> list[list[int]]:
+        """Answers written freely: token numbers, the end included."""
+        ...
+
+    def scores(self, batch: Batch) -> Float[Tensor, "B L V"]:
+        """Scores of every token of the labels, given the right ones before it."""
+        ...
+
+
+class Task(ABC):
+    """A thing to learn: its data, batches, loss and metrics, and how an example is shown to a person.
+
+    A constructor takes options and reads nothing. Then either `prepare` reads the data, to train, or `restore` reads
+    what a run keeps of them, to answer; the rest may be asked after one of these.
+    """
+
+    models: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
+    """The kinds of model it is for, the usual one first."""
+    metric: Metric = METRICS["exact_match"]
+
+    continues: ClassVar[bool] = False
+    """Whether what the model writes goes on with what it was given, as a language model's does."""
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        """Settings that suit this task better than the usual ones: `{"model.width": 256}`."""
+        return {}
+
+    def prepare(self) -> None:
+        """Read the data. Raises UserError."""
+        return
+
+    def kept(self) -> dict[str, str]:
+        """The files a run keeps so that it can answer without the data, by name: vocabularies."""
+        return {}
+
+    def restore(self, folder: Path) -> None:
+        """Read the files of `kept` from the folder of a run. Raises UserError."""
+        return
+
+    def hold_out(self, paths: Sequence[str]) -> None:
+        """Measure on these files instead of the task's own held-out data. Raises UserError."""
+        raise UserError("this task makes its own held-out data; leave --data away")
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The parts of the data that accuracy is reported for; the first is everything."""
+        """The parts of the data that the metric is reported for; the first is everything."""
         return ("all",)
 
     @property
@@ -54,17 +98,29 @@ class Task(ABC):
     def training_size(self) -> int:
         """The number of examples to train on."""
 
-    @abstractmethod
-    def training_batch(self, indices: Int[Tensor, " B"]) -> Batch:
-        """The training examples with these numbers."""
+    @property
+    def training_lengths(self) -> Int[Tensor, " N"] | None:
+        """How many tokens each example takes up in a batch, or None where all are alike."""
+        return None
 
     @abstractmethod
-    def loss(self, scores: Float[Tensor, "B L V"], batch: Batch) -> Float[Tensor, ""]:
-        """What training makes smaller."""
+    def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
+        """The training examples with these numbers. generator: for what is drawn at random; keyed by seed and step."""
+
+    def loss(self, scores: Float[Tensor, "B L V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """What training makes smaller: the mean cross-entropy of the labels, padding left out, in nats.
+
+        smoothing: the share of the target's probability that is spread evenly over the vocabulary (Szegedy et al.
+        2016). A batch of nothing but padding has a loss of 0.
+        """
+        return cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing)
 
     @abstractmethod
-    def evaluate(self, generate: Generate, examples: int | None = None) -> dict[str, float]:
-        """Metrics on held-out data, or on its first `examples`; one of them is `exact_match`, in 0 ... 1."""
+    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
+        """Metrics on held-out data, or on `examples` of them evenly taken; one of them is `metric`.
+
+        `examples` is also the number measured on.
+        """
 
     @abstractmethod
     def read(self, line: str) -> list[int]:
@@ -77,6 +133,15 @@ class Task(ABC):
     @abstractmethod
     def write(self, numbers: Sequence[int]) -> str:
         """An answer's token numbers as a person reads them."""
+
+    def copies(self, numbers: Sequence[int]) -> bool:
+        """Whether an answer holds tokens that stand for a word of the source as it is."""
+        return False
+
+    def write_copying(self, numbers: Sequence[int], line: str, looked_at: Sequence[int]) -> str:
+        """The answer to a line, with each such token replaced by what stands in the line at the source token that the
+        model looked at when writing it."""
+        return self.write(numbers)
 
     @abstractmethod
     def show_source(self, numbers: Sequence[int]) -> list[str]:
@@ -102,6 +167,10 @@ class Task(ABC):
         """A few inputs worth looking at."""
         return []
 
+    def notices(self) -> list[str]:
+        """What a person should know of the data that were read: lines left out."""
+        return []
+
     def describe(self) -> str:
         """The data in one sentence."""
         return ""
@@ -109,6 +178,13 @@ class Task(ABC):
     def fingerprint(self) -> str:
         """What the training data is, so that a run is not continued on other data."""
         return self.describe()
+
+
+def evenly(count: int, examples: int | None) -> Int[Tensor, " N"]:
+    """The numbers of `examples` of `count` things, evenly spread; all of them by default."""
+    if examples is None or examples >= count:
+        return torch.arange(count)
+    return torch.arange(examples) * count // examples
 
 
 def right_padded(lines: Sequence[list[int]], padding: int) -> tuple[Tensor, Tensor]:

@@ -73,8 +73,12 @@ def save(
     optimizers: Mapping[str, torch.optim.Optimizer],
     state: Mapping[str, Any],
     keep: set[int],
+    raw: nn.Module | None = None,
 ) -> Path:
-    """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`."""
+    """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`.
+
+    model: the weights to use. raw: those to train on, where `model` is their average.
+    """
     broken = [name for name, tensor in model.state_dict().items() if not bool(tensor.isfinite().all())]
     if broken:
         raise UserError(
@@ -82,6 +86,8 @@ def save(
             "earlier ones are untouched. A lower training.learning_rate may help"
         )
     tensors = {"random": torch.get_rng_state()}
+    if raw is not None:
+        tensors |= {f"raw/{name}": tensor for name, tensor in raw.state_dict().items()}
     groups: dict[str, Any] = {}
     for name, optimizer in optimizers.items():
         record = optimizer.state_dict()
@@ -184,8 +190,11 @@ def load_model(path: Path, model: nn.Module, run: str) -> None:
     model.load_state_dict(tensors)
 
 
-def load_training(path: Path, optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Any]:
-    """Fill the optimizers and torch's random state, and give the rest of what was saved."""
+def load_training(
+    path: Path, optimizers: Mapping[str, torch.optim.Optimizer], raw: nn.Module | None = None
+) -> dict[str, Any]:
+    """Fill the optimizers, torch's random state and, where averages are kept, the weights to train on; give the rest
+    of what was saved."""
     state = read_json(path / "state.json")
     if state.get("format") != FORMAT:
         raise UserError(f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}")
@@ -198,6 +207,8 @@ def load_training(path: Path, optimizers: Mapping[str, torch.optim.Optimizer]) -
                 number, _, what = rest.partition("/")
                 values.setdefault(int(number), {})[what] = tensor
         optimizer.load_state_dict({"state": values, "param_groups": state["groups"][name]})
+    if raw is not None:
+        raw.load_state_dict({name: tensors[f"raw/{name}"] for name in raw.state_dict()})
     torch.set_rng_state(tensors["random"])
     return {name: value for name, value in state.items() if name not in ("format", "groups")}
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from jari.encodings import compose
-from jari.errors import UserError, nearest
+from jari.errors import UserError, unknown
 from jari.models.base import registry as models
-from jari.registry import names_a_file, options_of, read_options
+from jari.registry import Option, names_a_file, options_of, read_options
 from jari.tasks.base import Task
 from jari.tasks.base import registry as tasks
 from jari.training.options import Training
@@ -41,35 +42,36 @@ class Experiment:
         settings: Mapping[str, Any] | None = None,
         seed: int = 1,
         precision: Precision = "auto",
-        device: str = "cpu",
+        model: str | None = None,
     ) -> Experiment:
         """The experiment that a person asked for. Raises UserError for anything unknown.
 
         task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.width": 128, ...}`, with the
-        sections task, model and training. encoding: the same as the setting `model.encoding`.
+        sections task, model and training. encoding: the same as the setting `model.encoding`. model: the kind, the
+        task's usual one by default. What is not set comes from the task's own defaults, then from the general ones.
         """
         if not 0 <= seed < 2**63:
             raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
         task_spec = tasks.spec(task)
+        model = model_of(task, model)
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        for key, value in (settings or {}).items():
+        for key, value in {**task_spec.target.defaults(model), **(settings or {})}.items():
             section, _, name = key.partition(".")
             if section not in SECTIONS or not name:
-                raise _unknown_key(key, task)
+                raise unknown("setting", key, settings_of(task, model))
             sections[section][name] = value
         if encoding is not None:
+            if settings is not None and settings.get("model.encoding", encoding) != encoding:
+                raise UserError(f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one")
             sections["model"]["encoding"] = encoding
-        model_class = models.spec(task_spec.target.model).target
-        model_options = _complete(f"model ({task_spec.target.model})", model_class, sections["model"])
+        model_options = _complete(f"model ({model})", models.spec(model).target, sections["model"])
         for name in [n for n in model_options if n.endswith("encoding") and model_options[n] is not None]:
             model_options[name] = compose.canonical(model_options[name])
         task_options = _complete(task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]})
         training = _complete("training", Training, sections["training"])
         if precision == "auto":
-            precision = choose_precision(device, model_options.get("width", 0))
-        return Experiment(
-            task_spec.name, task_options, task_spec.target.model, model_options, training, seed, precision
-        )
+            precision = choose_precision(model_options.get("width", 0))
+        return Experiment(task_spec.name, task_options, model, model_options, training, seed, precision)
 
     @staticmethod
     def read(record: Mapping[str, Any], where: str, *, trust_code: bool = False) -> Experiment:
@@ -91,8 +93,15 @@ class Experiment:
             )
         return experiment
 
-    def task_instance(self) -> Task:
-        return tasks.spec(self.task).target(**_checked(self.task, tasks.spec(self.task).target, self.task_options))
+    def task_instance(self, run: Path | None = None) -> Task:
+        """The task with its data; or, given the folder of a run, with what the run keeps of them. Raises UserError."""
+        target = tasks.spec(self.task).target
+        task: Task = target(**_checked(self.task, target, self.task_options))
+        if run is None:
+            task.prepare()
+        else:
+            task.restore(run)
+        return task
 
     def model_instance(self, task: Task) -> torch.nn.Module:
         """The model, with whatever initial values. Raises UserError where it cannot do the task."""
@@ -139,29 +148,37 @@ class Experiment:
 def _complete(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     options = options_of(target)
     read = read_options(owner, options, given)
-    return {name: read.get(name, option.default) for name, option in options.items()}
+    complete = {name: read.get(name, option.default) for name, option in options.items()}
+    # Lists, as the record of a run gives them back.
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in complete.items()}
 
 
 def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return read_options(owner, options_of(target), given)
 
 
-def settings_of(task: str) -> dict[str, Any]:
-    """Every setting of a task, its model and its training, with the default."""
+def model_of(task: str, model: str | None = None) -> str:
+    """The kind of model: the task's usual one by default. Raises UserError for one that cannot do the task."""
+    kinds = tasks.spec(task).target.models
+    if model is None:
+        return kinds[0]
+    models.spec(model)
+    if model not in kinds:
+        raise UserError(f"{task.partition(':')[0]} cannot be done by the model {model}; use {' or '.join(kinds)}")
+    return model
+
+
+def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
+    """Every setting of a task, its model and its training, by its full name, with the default that holds here."""
     task_class = cast("type[Task]", tasks.spec(task).target)
-    sections = {"task": task_class, "model": models.spec(task_class.model).target, "training": Training}
+    model = model_of(task, model)
+    sections = {"task": task_class, "model": models.spec(model).target, "training": Training}
+    own = task_class.defaults(model)
     return {
-        f"{section}.{name}": option.default
+        key: replace(option, default=own.get(key, option.default))
         for section, target in sections.items()
-        for name, option in options_of(target).items()
+        for key, option in ((f"{section}.{name}", option) for name, option in options_of(target).items())
     }
-
-
-def _unknown_key(key: str, task: str) -> UserError:
-    keys = settings_of(task)
-    match = nearest(key, keys)
-    guess = f" did you mean {match!r}?" if match else ""
-    return UserError(f"unknown setting {key!r};{guess} Settings: {', '.join(keys)}")
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

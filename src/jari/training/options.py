@@ -5,38 +5,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """
-    examples: how many examples to train on, counted as often as they are seen; the budget.
-    batch: examples per step. optimizer: muon (matrices by Muon, the rest by AdamW) or adamw (all).
-    learning_rate: its highest value. warm_up: the share of steps in which it rises linearly from 0; afterwards it
-    falls linearly to 0. weight_decay: of matrices. clip: the largest norm of the gradient.
-    evaluations: how often to look at held-out data on the way, evenly spread; evaluation_examples: at how much of it.
-    The last evaluation is always on all of it. A checkpoint is written at each.
+    examples: how many examples to train on, counted as often as they are seen; the budget. passes: the budget as passes
+    over the data instead. batch: examples per step. tokens: tokens per step instead, padding counted, of as many
+    examples of like length as fit. optimizer: muon (matrices by Muon, the rest by AdamW) or adamw (all).
+    learning_rate: its highest value. warm_up: the share of the budget in which it rises linearly from 0; then it falls
+    linearly to 0. weight_decay: of matrices. clip: the largest norm of the gradient. label_smoothing: the share of a
+    target's probability that is spread over the vocabulary. average: the decay of an exponential moving average of the
+    weights, which is then what is measured and kept; 0 for none.
+    evaluations: how often to look at held-out data on the way, evenly spread. evaluation_examples: at how much of it.
+    The last evaluation is always on all of it. A checkpoint is written at each. patience: stop after so many looks
+    without a better one.
     """
 
     examples: Annotated[int, Ge(1)] = 1_000_000
+    passes: Annotated[float, Gt(0)] | None = None
     batch: Annotated[int, Ge(1), Le(1_000_000)] = 512
+    tokens: Annotated[int, Ge(1), Le(10_000_000)] | None = None
     optimizer: Literal["muon", "adamw"] = "muon"
     learning_rate: Annotated[float, Gt(0)] = 0.015
     warm_up: Annotated[float, Ge(0), Le(1)] = 0.05
     weight_decay: Annotated[float, Ge(0)] = 0.0
     clip: Annotated[float, Gt(0)] = 1.0
+    label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
+    average: Annotated[float, Ge(0), Lt(1)] = 0.0
     evaluations: Annotated[int, Ge(1)] = 20
     evaluation_examples: Annotated[int, Ge(1)] = 2000
+    patience: Annotated[int, Ge(1)] | None = None
 
-    @property
-    def steps(self) -> int:
-        """The number of steps, at least one."""
-        return -(-self.examples // self.batch)
+    def budget(self, size: int) -> int:
+        """How many examples to train on, of data of this size."""
+        return self.examples if self.passes is None else max(1, round(self.passes * size))
 
-    def rate(self, step: int) -> float:
-        """The learning rate of step 0, 1, ...: linear warm-up, then linear decay that ends at 0 after the last step."""
-        done = (step + 1) / self.steps
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of step 0, 1, ... of `steps`: linear warm-up, then linear decay that ends at 0 after the
+        last step."""
+        done = (step + 1) / steps
         if done < self.warm_up:
             return self.learning_rate * done / self.warm_up
-        return self.learning_rate * (self.steps - step) / (self.steps * (1 - self.warm_up) + 1)
+        return self.learning_rate * (steps - step) / (steps * (1 - self.warm_up) + 1)

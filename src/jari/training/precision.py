@@ -13,10 +13,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 NARROWEST_BFLOAT16 = 64
 
 
-def choose_precision(device: str, width: int) -> Precision:
-    """bfloat16 where the device really has it and a model of this width gains by it."""
-    if device == "cpu":
-        capabilities = torch.cpu.get_capabilities()
-        has = capabilities.get("avx512_bf16", False) or capabilities.get("amx_bf16", False)
-        return "bfloat16" if has and width >= NARROWEST_BFLOAT16 else "float32"
-    return "bfloat16" if device == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+def choose_precision(width: int) -> Precision:
+    """bfloat16 where the processor really has it and a model of this width gains by it."""
+    capabilities = torch.cpu.get_capabilities()
+    has = capabilities.get("avx512_bf16", False) or capabilities.get("amx_bf16", False)
+    return "bfloat16" if has and width >= NARROWEST_BFLOAT16 else "float32"

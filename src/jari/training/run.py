@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -43,10 +45,13 @@ class Run:
         self.result: dict[str, Any] | None = None
 
     @classmethod
-    def open(cls, folder: Path, experiment: Experiment, fingerprint: str) -> Run:
-        """Make the folder, or take up the same run in it. Raises UserError if it holds anything else."""
+    def open(cls, folder: Path, experiment: Experiment, fingerprint: str, kept: Mapping[str, str]) -> Run:
+        """Make the folder, or take up the same run in it. Raises UserError if it holds anything else.
+
+        fingerprint: of the training data. kept: the texts of files that answering needs, by name.
+        """
         path = folder / "run.json"
-        if folder.exists() and (not folder.is_dir() or (not path.exists() and _foreign(folder))):
+        if folder.exists() and (not folder.is_dir() or (not path.exists() and _foreign(folder, kept))):
             raise UserError(f"{folder} exists and is no run of jari; choose another --out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +69,7 @@ class Run:
             "hash": experiment.hash,
             "experiment": experiment.as_dict(),
             "data": fingerprint,
+            "kept": {name: _sha256(text) for name, text in kept.items()},
             "environment": environment,
         }
         run = cls(folder, record, lock)
@@ -71,6 +77,8 @@ class Run:
             if path.exists():
                 run._compare(checkpoint.read_json(path), experiment, fingerprint)
             else:
+                for name, text in kept.items():
+                    checkpoint.write_text(folder / name, text)
                 checkpoint.write_json(path, record)
             if (folder / "result.json").exists():
                 run.result = read_result(folder, experiment.hash)
@@ -82,6 +90,9 @@ class Run:
     def _compare(self, held: Any, experiment: Experiment, fingerprint: str) -> None:
         there = read_experiment(held, self.folder / "run.json", trust_code=True)
         differences = experiment.difference(there)
+        kept = self.record["kept"]
+        if held.get("kept", {}) != kept:
+            differences.append(f"vocabulary: {kept} here, {held.get('kept', {})} there")
         if held.get("data") != fingerprint:
             differences.append(f"data: {fingerprint!r} here, {held.get('data')!r} there")
         if differences:
@@ -144,6 +155,18 @@ def read_experiment(record: Any, where: Path, *, trust_code: bool = False) -> Ex
     return Experiment.read(record["experiment"], str(where), trust_code=trust_code)
 
 
+def check_kept(record: dict[str, Any], folder: Path) -> None:
+    """Raises UserError where a vocabulary or another file that the run keeps is not the one it was trained with."""
+    for name, digest in record.get("kept", {}).items():
+        path = folder / Path(name).name
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error}; the run cannot answer without it") from None
+        if found != digest:
+            raise UserError(f"{path} is not the one this run was trained with; put it back")
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The curve, up to the first line that is none of ours, such as a last one that was cut off."""
     rows: list[dict[str, Any]] = []
@@ -166,7 +189,8 @@ def read_result(folder: Path, run: str) -> dict[str, Any]:
     """result.json of the run with this hash. Raises UserError if it is anything else."""
     path = folder / "result.json"
     result = checkpoint.read_json(path)
-    if not isinstance(result, dict) or result.get("hash") != run or not isinstance(result.get("exact_match"), float):
+    ours = isinstance(result, dict) and result.get("hash") == run
+    if not ours or not isinstance(result.get(str(result.get("metric"))), float):
         raise UserError(f"{path} is not the result of the run {run}; remove it, and the same command measures again")
     return result
 
@@ -218,6 +242,16 @@ class StopSignals:
             raise Interrupted(self.signal)
 
 
-def _foreign(folder: Path) -> bool:
-    # A start that was cut off leaves the lock and a half-written run.json.
-    return any(path.name != ".lock" and not path.match(".run.json.*.partial") for path in folder.iterdir())
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _foreign(folder: Path, kept: Mapping[str, str]) -> bool:
+    # A start that was cut off leaves the lock, files that a run keeps, and a half-written one of these or run.json.
+    partials = [f".{name}.*.partial" for name in ("run.json", *kept)]
+
+    def ours(path: Path) -> bool:
+        whole = path.name in kept and path.is_file() and path.read_bytes() == kept[path.name].encode()
+        return whole or path.name == ".lock" or any(path.match(partial) for partial in partials)
+
+    return not all(ours(path) for path in folder.iterdir())

@@ -13,6 +13,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy
 import pytest
 
 from jari.comparison.report import render
+from jari.metrics import METRICS
 
 Payload = dict[str, Any]
 BROWSER_ARGUMENTS = [
@@ -107,7 +109,7 @@ def make_curve(goal: float, speed: float, seed: int) -> list[Payload]:
                 "examples": 17_500 * step,
                 "cpu_seconds": 3.75 * step,
                 "loss": 2.6 * math.exp(-speed * done * goal) + 0.012 + (1 - goal) * 0.9 + source.uniform(0, 0.01),
-                "exact_match": match if step % 2 == 0 else None,
+                "value": match if step % 2 == 0 else None,
             }
         )
     return curve
@@ -124,8 +126,8 @@ def make_payload(
             "encoding": encoding,
             "seed": seed,
             "run": f"runs/demo/{encoding}-{seed}",
-            "exact_match": goal - 0.004 * (seed - 1) * goal,
-            "best_exact_match": goal,
+            "value": goal - 0.004 * (seed - 1) * goal,
+            "best_value": goal,
             "cpu_seconds": 150.2 + seed,
             "examples": 700_000,
             "curve": make_curve(goal - 0.004 * (seed - 1) * goal, 9 + 3 * index, 10 * index + seed),
@@ -135,7 +137,7 @@ def make_payload(
     ]
     summary = []
     for encoding, goal in goals.items():
-        own = [trial["exact_match"] for trial in trials if trial["encoding"] == encoding]
+        own = [trial["value"] for trial in trials if trial["encoding"] == encoding]
         summary.append(
             {
                 "encoding": encoding,
@@ -177,6 +179,7 @@ def make_payload(
             "name": "arithmetic",
             "sentence": "i+j and i-j, 0 <= i, j <= 999; 2,000,000 expressions",
             "groups": ["all", "+", "-"],
+            "metric": asdict(METRICS["exact_match"]),
             "ceiling": {"all": 0.0433, "+": 0.0714, "-": 0.0152},
             "ceiling_sentence": "Without positions the input is a bag of characters: 21+211 and 12+112 are the same. "
             "Always giving the most frequent answer of a bag is right for 4.33 % of all expressions.",
@@ -249,6 +252,48 @@ def make_small_map(kind: str = "encoder self-attention") -> Payload:
     return payload
 
 
+def measured_by(payload: Payload, metric: str, scale: float, offset: float = 0.0) -> Payload:
+    """The same payload judged by another metric: every value times `scale` plus `offset`; no groups, no ceiling."""
+
+    def changed(row: Payload, keys: tuple[str, ...], offset: float = offset) -> None:
+        row |= {key: scale * row[key] + offset for key in keys if row.get(key) is not None}
+
+    payload["task"] |= {"groups": ["all"], "metric": asdict(METRICS[metric]), "ceiling": None, "ceiling_sentence": None}
+    for trial in payload["trials"]:
+        changed(trial, ("value", "best_value"))
+        for point in trial["curve"]:
+            changed(point, ("value",))
+    for row in payload["summary"]:
+        row["groups"] = {}
+        changed(row, ("mean", "low", "high"))
+    for row in payload["differences"]:
+        changed(row, ("difference", "low", "high"), 0.0)
+    return payload
+
+
+def make_translation() -> Payload:
+    """A comparison of three seeds by BLEU, with an example in tokens."""
+    payload = measured_by(make_payload({"none": 0.1, "sinusoidal": 0.3, "rotary": 0.32}, 3, texts=1), "bleu", 100.0)
+    source, target = ["▁Ein", "▁Mann", "▁lacht", ".", "."], ["<bos>", "▁A", "▁man"]
+    (example,) = payload["examples"]
+    example |= {"input": "Ein Mann lacht..", "expected": "A man laughs.", "source": source}
+    for model in example["models"]:
+        model["sites"] = [
+            make_site(f"encoder.{i}", "encoder self-attention", source, source, 4, positions=True, seed=1)
+            | {"equal_rows": [0.1, 0.5, 0.2, 0.3]}
+            for i in range(2)
+        ] + [make_site("decoder.0.cross", "decoder cross-attention", target, source, 4, positions=True, seed=1)]
+    return payload
+
+
+def make_language() -> Payload:
+    """A comparison of one seed by loss, without examples."""
+    payload = measured_by(make_payload({"alibi": 0.5, "rotary": 0.8}), "loss", -1.0, 2.0) | {"examples": []}
+    for row in payload["summary"]:
+        row |= {"low": None, "high": None, "interval": "none: one seed, so nothing about others"}
+    return payload
+
+
 def read_payload(document: str) -> str:
     """Return the text of the script element that holds the payload, up to the first end of a script."""
     found = re.search(r'<script type="application/json" id="payload">(.*?)</script>', document, re.DOTALL)
@@ -282,10 +327,10 @@ def test_half_a_surrogate_pair_can_be_written(payload: Payload) -> None:
 
 
 def test_numbers_without_a_json_word_become_null(payload: Payload) -> None:
-    payload["trials"][0]["curve"][3] |= {"loss": math.nan, "exact_match": math.inf}
+    payload["trials"][0]["curve"][3] |= {"loss": math.nan, "value": math.inf}
     point = json.loads(read_payload(render(payload)))["trials"][0]["curve"][3]
     assert point["loss"] is None
-    assert point["exact_match"] is None
+    assert point["value"] is None
 
 
 @pytest.mark.parametrize(("element", "directive"), [('script type="module"', "script-src"), ("style", "style-src")])
@@ -572,7 +617,7 @@ def test_bars_dots_and_ceiling_stand_where_the_numbers_say(open_report: Any) -> 
     assert float(bars.nth(0).get_attribute("width")) == pytest.approx(full * payload["summary"][0]["mean"])
     assert float(page.locator("#bars .ceiling").get_attribute("x1")) == pytest.approx(left + full * 0.0433)
     dots = [float(dot.get_attribute("cx")) for dot in page.locator("#bars .dot").all()]
-    assert dots == pytest.approx([left + full * trial["exact_match"] for trial in payload["trials"]])
+    assert dots == pytest.approx([left + full * trial["value"] for trial in payload["trials"]])
     found = re.match(r"M([\d.]+) \S+H([\d.]+)M", page.locator("#bars .whisker").nth(1).get_attribute("d"))
     assert found
     assert [float(found[1]), float(found[2])] == pytest.approx([left + full * 0.4, left + full * 0.6])
@@ -615,6 +660,76 @@ def test_headline_says_what_the_data_say(
     payload["task"]["ceiling"] = None if ceiling is None else {"all": ceiling}
     page = open_report(payload)
     assert page.locator("h1").inner_text().replace("\u00a0", " ") == sentence
+
+
+def test_bleu_is_drawn_as_it_is(open_report: Any) -> None:
+    payload = make_translation()
+    page = open_report(payload)
+    assert page.locator("h1").inner_text() == (
+        "BLEU on unseen data (higher is better): rotary 31.87, sinusoidal 29.88, none 9.96."
+    )
+    texts = page.locator("#bars text").all_text_contents()
+    assert {"31.87", "31.74 – 32.00", "0", "10", "20", "30"} < set(texts)
+    largest = max(row["high"] for row in payload["summary"])
+    left = float(page.locator("#bars .bar").first.get_attribute("x"))
+    top = float(page.locator("#bars .whisker").nth(2).get_attribute("d").split("H")[1].split("M")[0])
+    for bar, row in zip(page.locator("#bars .bar").all(), payload["summary"], strict=True):
+        assert float(bar.get_attribute("width")) == pytest.approx((top - left) * row["mean"] / largest)
+    assert page.locator("#match-curve text").all_text_contents()[:4] == ["0", "10", "20", "30"]
+    page.locator("summary").click()
+    assert page.locator("#summary-table tbody tr").nth(2).inner_text().split("\t")[:4] == [
+        "rotary", "3", "31.87", "31.74 – 32.00",
+    ]  # fmt: skip
+    assert page.locator("#ranking-table td").all_inner_texts()[:2] == ["+21.91", "+20.81 to +22.81"]
+    assert page.locator("#trial-table tbody tr").first.inner_text().split("\t")[:4] == ["none", "1", "10.00", "10.00"]
+    words = page.locator("body").inner_text()
+    assert "The bars show BLEU: higher is better." in words
+    assert "A small neural network reads Ein Mann lacht.. and should write A man laughs." in words
+    for unfit in ("character", "exact", "Accuracy", "percent", "\u00a0%", "ceiling", "Equal digits", "equal digits"):
+        assert unfit not in words, f"{unfit} is a word of arithmetic"
+
+
+def test_lower_is_better_where_the_metric_says_so(open_report: Any) -> None:
+    payload = make_language()
+    page = open_report(payload)
+    assert page.locator("h1").inner_text() == "Loss on unseen data (lower is better): rotary 1.2000, alibi 1.5000."
+    assert "The bars show loss: lower is better." in page.locator("#accuracy").inner_text()
+    alibi, rotary = (float(bar.get_attribute("width")) for bar in page.locator("#bars .bar").all())
+    assert rotary / alibi == pytest.approx(1.2 / 1.5), "bars begin at 0, so the better is the shorter"
+    assert page.locator("#match-curve svg").get_attribute("aria-label").startswith("Loss against")
+    assert page.locator("#ranking-table td").first.inner_text() == "−0.3000"
+
+
+def test_one_seed_without_an_interval_shows_none(open_report: Any) -> None:
+    page = open_report(make_language())
+    assert page.locator("#bars .whisker").count() == 0
+    assert not page.locator("#interval").is_visible()
+    assert page.locator("#no-interval").is_visible()
+
+
+def test_a_page_without_examples_has_no_empty_headings(open_report: Any) -> None:
+    page = open_report(make_language())
+    assert page.locator("nav a:visible").all_inner_texts() == ["Results", "Learning", "What was run"]
+    assert page.locator("h2:visible").all_inner_texts() == [
+        "How good the models are", "How the models learned", "What was run",
+    ]  # fmt: skip
+    assert page.locator(".lede").inner_text().startswith("Attention does not know by itself in which order the tokens")
+
+
+@pytest.mark.parametrize("make", [make_translation, make_language])
+@pytest.mark.parametrize("width", [1280, 420])
+def test_other_metrics_fit_the_window(open_report: Any, make: Callable[[], Payload], width: int) -> None:
+    page = open_report(make(), width)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    drawn = page.locator("#bars text").evaluate_all("all => all.map((text) => text.getBoundingClientRect().right)")
+    assert max(drawn) <= width
+
+
+def test_a_perplexity_that_falls_far_is_drawn_on_a_logarithmic_scale(open_report: Any) -> None:
+    payload = measured_by(make_payload(), "perplexity", -4999.0, 5000.0) | {"examples": []}
+    page = open_report(payload)
+    assert page.locator("#match-logarithmic").is_visible()
+    assert page.locator("#match-curve .small").all_text_contents()[:3] == ["10", "100", "1K"]
 
 
 def test_model_without_positions_is_known_by_its_rows_not_its_name(open_report: Any) -> None:

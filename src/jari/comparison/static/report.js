@@ -40,7 +40,9 @@ function percent(share) {
   return `${rounded()}\u00a0%`;
 }
 
-const range = (low, high) => known(low) && known(high) ? `${percent(low).slice(0, -2)} – ${percent(high)}` : '–';
+/** A value of the metric that runs are judged by. */
+const shown = (value) => metric.share ? percent(value) : known(value) ? value.toFixed(metric.digits).replace('-', '−') : '–';
+const range = (low, high) => known(low) && known(high) ? `${shown(low).replace('\u00a0%', '')} – ${shown(high)}` : '–';
 
 /** Three significant digits; only what is exactly 0 is printed as 0. */
 function significant(value) {
@@ -68,6 +70,10 @@ function choices(legend, type, options, chosen, change) {
 // ---------------------------------------------------------------- what the data say
 
 const { summary = [], trials = [], examples = [], differences = [], task } = payload;
+const { metric } = task;
+const exact = metric.name === 'exact_match';
+const title = metric.title.replace(/^[a-z](?=[a-z ]+$)/, (letter) => letter.toUpperCase());
+const better = metric.higher ? 'higher is better' : 'lower is better';
 const allModels = examples.flatMap((example) => example.models);
 
 /** A model is blind to positions when equal digits get equal rows in every encoder head. */
@@ -76,7 +82,7 @@ function isBlind(model) {
   return values.length > 0 && values.every((value) => value === 0);
 }
 const bare = allModels.find(isBlind)?.encoding ?? (summary.some((row) => row.encoding === 'none') ? 'none' : null);
-const ranked = [...summary].sort((first, second) => second.mean - first.mean);
+const ranked = [...summary].sort((first, second) => (second.mean - first.mean) * (metric.higher ? 1 : -1));
 const encodings = unique([...summary, ...trials, ...allModels].map((item) => item.encoding));
 const others = encodings.filter((encoding) => encoding !== bare);
 const toneOf = (encoding) => encoding === bare ? 0 : (others.indexOf(encoding) % 6) + 1;
@@ -92,6 +98,10 @@ function headline() {
   if (!best) return [payload.title];
   const without = ranked.find((row) => row.encoding === bare);
   const ceiling = task.ceiling?.all;
+  if (!exact) {
+    return [`${title} on unseen data (${better}): `, ...ranked.slice(0, 4).flatMap((row, index) => [index ? ', ' : '',
+      name(row.encoding), ` ${shown(row.mean)}`]), '.'];
+  }
   if (!without || without === best) {
     const rest = ranked.slice(1, 4).flatMap((row) => [', ', name(row.encoding), ` ${percent(row.mean)}`]);
     return ['On unseen problems, ', name(best.encoding), ` answers ${percent(best.mean)} exactly`, ...rest, '.'];
@@ -102,6 +112,17 @@ function headline() {
     `); not told, it solves ${percent(without.mean)} (`, name(bare), `)${bound}.`];
 }
 
+/** Words for metrics other than exact match. */
+function reword() {
+  for (const part of document.querySelectorAll('header, main')) {
+    const words = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
+    while (words.nextNode()) words.currentNode.data = words.currentNode.data.replaceAll('character', 'token');
+  }
+  const texts = { kind: 'A small neural network', 'accuracy-link': 'Results', 'accuracy-title': 'How good the models are', metric: metric.title, meaning: `: ${better}.`,
+    'match-title': `${title} on held-out data`, 'loss-title': 'Loss in training' };
+  for (const [id, text] of Object.entries(texts)) byId(id).replaceChildren(text);
+}
+
 function fillHeader() {
   byId('title').append(payload.title);
   byId('headline').append(...headline());
@@ -109,6 +130,7 @@ function fillHeader() {
   byId('bare').hidden = bare === null;
   byId('bare-name').append(bare ?? '');
   byId('example').hidden = !examples.length;
+  byId('whose').append(examples.length ? 'Its attention' : 'Attention');
   byId('example-input').append(examples[0]?.input ?? '');
   byId('example-right').hidden = !known(examples[0]?.expected);
   byId('example-answer').append(examples[0]?.expected ?? '');
@@ -116,38 +138,42 @@ function fillHeader() {
 
 // ---------------------------------------------------------------- bars
 
-/** Horizontal bars on a scale from 0 to 100 %. Rows: encoding, value, low, high, dots. */
+/** Horizontal bars from 0 to 100 % or the largest value. Rows: encoding, value, low, high, dots. */
 function bars(box, label, rows, ceiling, ceilingLabel) {
   const width = Math.max(260, box.clientWidth);
   const names = rows.map((row) => shorten(row.encoding, width < 500 ? 12 : 22));
-  const left = Math.max(40, ...names.map((name) => [...name].length * 7.6)) + 10;
+  const left = Math.max(40, ...names.map((name) => [...name].length * 8.2)) + 10;
   const hasDots = rows.some((row) => row.dots?.length);
   const step = hasDots ? 50 : 32;
-  const right = rows.some((row) => known(row.low)) ? 112 : 70;
+  const right = rows.some((row) => known(row.low)) ? Math.max(112, ...rows.map((row) => 14 + 6.4 * range(row.low, row.high).length)) : 70;
   const top = known(ceiling) ? 24 : 6;
   const bottom = top + rows.length * step;
-  const x = (share) => left + share * (width - left - right);
-  const words = rows.map((row) => `${row.encoding} ${percent(row.value)}`).join(', ');
+  const values = rows.flatMap((row) => [row.value, row.high, ...(row.dots ?? []).map((dot) => dot.value)]).filter(known);
+  const end = metric.share ? 1 : largest([0, ...values]) || 1;
+  const x = (value) => left + clamp(value / end, 0, 1) * (width - left - right);
+  const words = rows.map((row) => `${row.encoding} ${shown(row.value)}`).join(', ');
   const image = draw('svg', { width, height: bottom + 24, viewBox: `0 0 ${width} ${bottom + 24}`, role: 'img',
     'aria-label': `${label}: ${words}${known(ceiling) ? `; ${ceilingLabel}` : ''}` });
-  for (const share of width < 420 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]) {
-    image.append(draw('line', { class: 'axis', x1: x(share), x2: x(share), y1: top, y2: bottom + 4 }),
-      draw('text', { class: 'small', x: x(share), y: bottom + 19, 'text-anchor': 'middle' }, `${100 * share}${share ? '' : '\u00a0%'}`));
+  const ticks = width < 420 ? 2 : 4;
+  for (const value of metric.share ? Array.from({ length: ticks + 1 }, (_, index) => index / ticks) : roundTicks(end, ticks)) {
+    const text = metric.share ? `${100 * value}${value ? '' : '\u00a0%'}` : compact(value);
+    image.append(draw('line', { class: 'axis', x1: x(value), x2: x(value), y1: top, y2: bottom + 4 }),
+      draw('text', { class: 'small', x: x(value), y: bottom + 19, 'text-anchor': 'middle' }, text));
   }
   rows.forEach((row, index) => {
     const y = top + index * step + (hasDots ? 19 : 16);
     const group = toned(row.encoding, draw('g', {},
       draw('text', { class: 'strong', x: left - 10, y: y + 5, 'text-anchor': 'end' }, names[index], draw('title', {}, row.encoding)),
-      draw('text', { class: 'strong', x: x(1) + 12, y: y + 5 }, percent(row.value))));
+      draw('text', { class: 'strong', x: x(end) + 12, y: y + 5 }, shown(row.value))));
     if (known(row.value)) group.append(draw('rect', { class: 'bar', x: x(0), y: y - 8, height: 16, width: x(row.value) - x(0) }));
     if (known(row.low) && known(row.high)) {
       const [low, high] = [x(row.low), x(row.high)];
       group.append(draw('path', { class: 'whisker', d: `M${low} ${y}H${high}M${low} ${y - 5}v10M${high} ${y - 5}v10` }),
-        draw('text', { class: 'small', x: x(1) + 12, y: y + 21 }, range(row.low, row.high)));
+        draw('text', { class: 'small', x: x(end) + 12, y: y + 21 }, range(row.low, row.high)));
     }
     for (const dot of row.dots ?? []) {
-      group.append(draw('circle', { class: 'dot', cx: x(dot.exact_match), cy: y + 17, r: 3.5 },
-        draw('title', {}, `seed ${dot.seed}: ${percent(dot.exact_match)}`)));
+      group.append(draw('circle', { class: 'dot', cx: x(dot.value), cy: y + 17, r: 3.5 },
+        draw('title', {}, `seed ${dot.seed}: ${shown(dot.value)}`)));
     }
     image.append(group);
   });
@@ -162,27 +188,29 @@ function bars(box, label, rows, ceiling, ceilingLabel) {
 
 function drawBars() {
   const ceiling = task.ceiling ?? {};
-  bars(byId('bars'), 'Exact match', summary.map((row) => ({ ...row, value: row.mean,
-    dots: trials.filter((trial) => trial.encoding === row.encoding && known(trial.exact_match)) })), ceiling.all,
-  `${percent(ceiling.all)} ceiling: the most without positions`);
+  bars(byId('bars'), title, summary.map((row) => ({ ...row, value: row.mean,
+    dots: trials.filter((trial) => trial.encoding === row.encoding && known(trial.value)) })), ceiling.all,
+  `${shown(ceiling.all)} ceiling: the most without positions`);
   const groups = (task.groups ?? []).filter((group) => group !== 'all' && summary.some((row) => known(row.groups?.[group])));
   byId('group-bars').replaceChildren(...groups.map((group) => make('figure', {},
-    make('h3', {}, 'Only problems with “', name(group), '”'), make('div', { class: 'chart' }))));
-  groups.forEach((group, index) => bars(byId('group-bars').children[index].lastChild, `Exact match for ${group}`,
+    make('h3', {}, exact ? 'Only problems with “' : 'Only “', name(group), '”'), make('div', { class: 'chart' }))));
+  groups.forEach((group, index) => bars(byId('group-bars').children[index].lastChild, `${title} for ${group}`,
     summary.map((row) => ({ encoding: row.encoding, value: row.groups?.[group] })), ceiling[group],
-    `${percent(ceiling[group])} ceiling without positions`));
+    `${shown(ceiling[group])} ceiling without positions`));
 }
 
 function fillAccuracy() {
-  const interval = unique(summary.map((row) => row.interval).filter(known)).join('; ');
-  byId('task').append(`The ${task.name} task: ${task.sentence}. Scored on ${whole(task.held_out)} held-out problems, `
-    + 'which no model saw in training.');
+  const interval = unique(summary.filter((row) => known(row.low)).map((row) => row.interval)).join('; ');
+  byId('task').append(`The ${task.name} task: ${task.sentence}. Scored on ${whole(task.held_out)} held-out `
+    + `${exact ? 'problems' : 'examples'}, which no model saw in training.`);
   byId('interval-kind').append(interval);
   byId('interval').hidden = !interval;
   byId('no-interval').hidden = Boolean(interval);
   byId('ceiling').append(task.ceiling_sentence ?? '');
   byId('ceiling').hidden = !task.ceiling_sentence;
-  const points = (value) => known(value) ? (value > 0 ? '+' : '') + (100 * value).toFixed(2).replace('-', '−') : '–';
+  const points = (value) => known(value) ? (value > 0 ? '+' : '')
+    + (metric.share ? 100 * value : value).toFixed(metric.share ? 2 : metric.digits).replace('-', '−') : '–';
+  byId('points').hidden = !metric.share;
   byId('ranking').hidden = !differences.length;
   byId('no-ranking').hidden = differences.length > 0;
   fillTable('ranking-table', [['Pair', 'wrap'], ['Difference'], ['Interval'], ['Conclusion', 'wrap']],
@@ -191,10 +219,10 @@ function fillAccuracy() {
       cell(row.verdict, 'wrap')))]);
   const groups = (task.groups ?? []).filter((group) => group !== 'all');
   const groupHeads = groups.map((group) => [name(group)]);
-  fillTable('summary-table', [['Encoding', 'wrap'], ['Trials'], ['Exact match'], ['Interval'], ...groupHeads, ['Parameters'],
+  fillTable('summary-table', [['Encoding', 'wrap'], ['Trials'], [title], ['Interval'], ...groupHeads, ['Parameters'],
     ['Seconds per step']], [summary.map((row) => make('tr', {}, make('th', { scope: 'row' }, name(row.encoding)),
-    cell(whole(row.trials)), cell(percent(row.mean)), cell(range(row.low, row.high)),
-    ...groups.map((group) => cell(percent(row.groups?.[group]))), cell(whole(row.parameters)), cell(significant(row.seconds_per_step))))]);
+    cell(whole(row.trials)), cell(shown(row.mean)), cell(range(row.low, row.high)),
+    ...groups.map((group) => cell(shown(row.groups?.[group]))), cell(whole(row.parameters)), cell(significant(row.seconds_per_step))))]);
 }
 
 // ---------------------------------------------------------------- attention maps
@@ -238,6 +266,8 @@ function equalDigits(site) {
   return unique(site.query).filter((text) => /^[0-9]$/.test(text))
     .map((text) => site.query.flatMap((other, index) => other === text ? [index] : [])).filter((places) => places.length > 1);
 }
+
+const withDigits = examples.find(({ models }) => models.some((model) => model.sites.some((site) => equalDigits(site).length)));
 
 /** The order of the rows on screen: as read, or equal digits next to each other. */
 function rowOrder(site) {
@@ -298,7 +328,7 @@ function chooseExample(example) {
 /** Open with the head in which any shown model tells equal digits apart most. */
 function chooseHead() {
   let best = 0;
-  for (const model of shownModels()) {
+  for (const model of withDigits ? shownModels() : []) {
     sitesOf(model).forEach((site, layer) => site.equal_rows?.forEach((value, head) => {
       if (known(value) && value > best) { best = value; Object.assign(state, { layer, head }); }
     }));
@@ -325,8 +355,8 @@ function drawControls() {
     }),
     choices('Colour scale', 'radio', ['0 to 1', '0 to largest shown'], (index) => state.fullRange === (index === 0),
       (index) => { state.fullRange = index === 0; drawMaps(); }),
-    choices('Rows', 'radio', ['as read', 'equal digits together'], (index) => state.together === (index === 1),
-      (index) => { state.together = index === 1; drawMaps(); }));
+    ...(withDigits ? [choices('Rows', 'radio', ['as read', 'equal digits together'], (index) => state.together === (index === 1),
+      (index) => { state.together = index === 1; drawMaps(); })] : []));
 }
 
 function drawMaps() {
@@ -505,16 +535,17 @@ function moveCross() {
 // ---------------------------------------------------------------- table of equal digits
 
 function fillRows() {
-  const example = examples.find(({ models }) => models.some((model) => model.sites.some((site) => equalDigits(site).length)));
-  if (!example) { byId('rows').hidden = true; return; }
-  const bodies = example.models.map((model) => {
+  byId('rows').hidden = !withDigits;
+  if (!withDigits) return;
+  const { models, input } = withDigits;
+  const bodies = models.map((model) => {
     const sites = model.sites.filter((site) => site.equal_rows?.some(known));
-    const title = make('th', { scope: 'rowgroup', rowspan: sites.length }, name(nameOf(model, example.models)));
+    const title = make('th', { scope: 'rowgroup', rowspan: sites.length }, name(nameOf(model, models)));
     return sites.map((site, layer) => make('tr', {}, layer ? null : title, make('th', { scope: 'row', class: 'number' }, String(layer)),
       ...site.equal_rows.map((value) => cell(significant(value), value === 0 ? 'number zero' : 'number'))));
   });
-  const heads = Math.max(...example.models.flatMap((model) => model.sites.map((site) => site.heads)));
-  byId('rows-input').append(example.input);
+  const heads = Math.max(...models.flatMap((model) => model.sites.map((site) => site.heads)));
+  byId('rows-input').append(input);
   fillTable('rows-table', [['Encoding', 'wrap'], ['Layer'], ...Array.from({ length: heads }, (_, head) => [`Head ${head}`])], bodies);
 }
 
@@ -565,7 +596,7 @@ function lines(box, label, field, format, { top, logarithmic, ceiling } = {}) {
   image.append(draw('text', { class: 'small', x: x(xTop / 2), y: height - 5, 'text-anchor': 'middle' }, AXES[curveState.axis]));
   if (known(ceiling)) {
     image.append(draw('line', { class: 'ceiling', x1: left, x2: width - right, y1: y(ceiling), y2: y(ceiling) }),
-      draw('text', { class: 'ceiling-label', x: width - right - 12, y: y(ceiling) - 8, 'text-anchor': 'end' }, `${percent(ceiling)} ceiling`));
+      draw('text', { class: 'ceiling-label', x: width - right - 12, y: y(ceiling) - 8, 'text-anchor': 'end' }, `${shown(ceiling)} ceiling`));
   }
   const ends = names.map((encoding) => {
     const own = series.filter((one) => one.encoding === encoding);
@@ -592,12 +623,17 @@ function lines(box, label, field, format, { top, logarithmic, ceiling } = {}) {
 }
 
 function drawCurves() {
-  const losses = trials.flatMap((trial) => trial.curve.map((point) => point.loss)).filter((value) => value > 0);
-  const logarithmic = losses.length > 0 && largest(losses) / smallest(losses) > 30;
-  byId('logarithmic').hidden = !logarithmic;
+  const wide = (field) => {
+    const values = trials.flatMap((trial) => trial.curve.map((point) => point[field])).filter((value) => value > 0);
+    return values.length > 0 && largest(values) / smallest(values) > 30;
+  };
+  const [match, loss] = [!metric.higher && wide('value'), wide('loss')];
+  byId('match-logarithmic').hidden = !match;
+  byId('logarithmic').hidden = !loss;
   const share = (value) => `${compact(100 * value)}\u00a0%`;
-  lines(byId('match-curve'), 'Exact match', 'exact_match', share, { top: 1, ceiling: task.ceiling?.all });
-  lines(byId('loss-curve'), 'Loss', 'loss', compact, { logarithmic });
+  lines(byId('match-curve'), title, 'value', metric.share ? share : compact,
+    { top: metric.share ? 1 : null, logarithmic: match, ceiling: task.ceiling?.all });
+  lines(byId('loss-curve'), 'Loss', 'loss', compact, { logarithmic: loss });
 }
 
 // ---------------------------------------------------------------- what was run
@@ -605,14 +641,15 @@ function drawCurves() {
 function fillRun() {
   byId('what-ran').append(...Object.entries(payload.what_ran ?? {}).flatMap(([term, value]) => [make('dt', {}, term.replaceAll('_', ' ')),
     make('dd', {}, make(term === 'command' ? 'code' : 'span', { dir: 'auto' }, typeof value === 'object' ? JSON.stringify(value) : String(value)))]));
-  fillTable('trial-table', [['Encoding', 'wrap'], ['Seed'], ['Exact match'], ['Best'], ['CPU seconds'], ['Examples'], ['Run', 'wrap']],
+  fillTable('trial-table', [['Encoding', 'wrap'], ['Seed'], [title], ['Best'], ['CPU seconds'], ['Examples'], ['Run', 'wrap']],
     [trials.map((trial) => make('tr', {}, make('th', { scope: 'row' }, name(trial.encoding)), cell(String(trial.seed)),
-      cell(percent(trial.exact_match)), cell(percent(trial.best_exact_match)), cell(whole(trial.cpu_seconds)),
+      cell(shown(trial.value)), cell(shown(trial.best_value)), cell(whole(trial.cpu_seconds)),
       cell(whole(trial.examples)), cell(name(trial.run), 'wrap')))]);
 }
 
 // ---------------------------------------------------------------- start
 
+if (!exact) reword();
 fillHeader();
 fillAccuracy();
 fillRows();
@@ -635,3 +672,4 @@ if (examples.length) {
   drawControls();
   drawMaps();
 } else byId('why').hidden = true;
+for (const link of document.querySelectorAll('nav a')) link.hidden = document.querySelector(link.hash).hidden;

@@ -1,0 +1,247 @@
+"""The command line: a thin cover over `jari.verbs`.
+
+Results go to standard output, everything else to standard error. Exit codes: 0 done, 2 the user's mistake, 1 ours,
+130 and 143 on Ctrl-C and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from jari.cli.arguments import parse
+from jari.cli.show import metrics_text, table_text
+from jari.errors import UserError
+
+LONGEST_LINE = 1 << 20  # bytes of a line on standard input
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code."""
+    try:
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+        code = _COMMANDS[options.command](options)
+        sys.stdout.flush()  # here, where a reader that has gone away is no fault
+        return code
+    except UserError as error:
+        print(f"jari: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever reads our output has had enough; nothing more can be said.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except BaseException as error:
+        number = getattr(error, "number", None)
+        if type(error).__name__ != "Interrupted" or number is None:
+            raise
+        print("jari: stopped; the checkpoint is written, and the same command goes on from it", file=sys.stderr)
+        return 128 + number
+
+
+# The commands --------------------------------------------------------------------------------------------------------
+
+
+def _data(options: argparse.Namespace) -> int:
+    from jari import verbs
+
+    count = verbs.data(options.task, options.out, options.settings)
+    print(f"{count:,} lines in {options.out}")
+    return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    from jari import verbs
+    from jari.progress import TrainingProgress
+
+    name = Path(options.out).name
+    with TrainingProgress() as progress:
+        result = verbs.train(
+            options.task,
+            options.out,
+            model=options.model,
+            seed=options.seed,
+            settings=options.settings,
+            precision=options.precision,
+            threads=_at_least_one("--threads", options.threads),
+            report=lambda row: progress.update(name, row),
+        )
+    _show(options, result, metrics_text(result, options.out))
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from jari import verbs
+
+    threads = _at_least_one("--threads", options.threads)
+    metrics = verbs.evaluate(
+        options.folder,
+        data=options.data or (),
+        decoding=_decoding(options),
+        threads=threads,
+        trust_code=options.trust_code,
+    )
+    _show(options, metrics, metrics_text(metrics, options.folder))
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from jari import verbs
+
+    verbs.use_threads(_at_least_one("--threads", options.threads))
+    loaded = verbs.load(options.folder, trust_code=options.trust_code)
+    if loaded.task.continues:
+        return _generate(options, loaded)
+    at_once = 1 if sys.stdin.isatty() else verbs.AT_ONCE
+    failed = 0
+    lines = _lines(sys.stdin.buffer) if options.prompt is None else [options.prompt]
+    for answer in verbs.predict(loaded, lines, decoding=_decoding(options, options.n_best), at_once=at_once):
+        if answer.error is not None:
+            failed += 1
+            print(f"jari: line {answer.line}: {answer.error}", file=sys.stderr)
+        if options.json:
+            record = asdict(answer)
+            record["tokens"] = [{"token": token, "probability": probability} for token, probability in answer.tokens]
+            print(json.dumps(record, ensure_ascii=False), flush=at_once == 1)
+        elif options.n_best > 1 and answer.score is not None:
+            print(f"{answer.line}\t{answer.score:.4f}\t{answer.answer}", flush=at_once == 1)
+        else:
+            # A line that cannot be answered is an empty line, so that answers stay beside their questions.
+            print(answer.answer or "", flush=at_once == 1)
+    return 2 if failed else 0
+
+
+def _generate(options: argparse.Namespace, loaded: Any) -> int:
+    from jari import verbs
+
+    names = ("tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
+    chosen = {name: getattr(options, name) for name in names}
+    for line in [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer):
+        if isinstance(line, UserError):
+            raise line
+        pieces = verbs.generate(loaded, line, **chosen)
+        if options.json:
+            print(json.dumps({"prompt": line, "text": "".join(pieces)}, ensure_ascii=False))
+            continue
+        print(line, end="", flush=True)
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print()
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from jari import verbs
+
+    table = verbs.compare(
+        options.task,
+        options.out,
+        encodings=_specs(options.encodings),
+        seeds=options.seeds,
+        model=options.model,
+        settings=options.settings,
+        precision=options.precision,
+        jobs=_at_least_one("--jobs", options.jobs),
+    )
+    _show(options, table, table_text(table, Path(options.out)))
+    return 0
+
+
+def _walk(options: argparse.Namespace) -> int:
+    from jari import verbs
+    from jari.inspect import text
+    from jari.inspect.walk import softmax_lens
+
+    followed = verbs.walk(
+        options.folder, options.input, site=options.site, head=options.head, trust_code=options.trust_code
+    )
+    walked = followed.walk
+    record: dict[str, Any] = {"input": followed.input, "answer": followed.answer}
+    headline = f"{followed.input} -> {followed.answer}"
+    if options.softmax:
+        divisors = [divisor.as_dict() for divisor in softmax_lens(walked.call, walked.head)]
+        record |= {"site": walked.site, "head": walked.head, "divisors": divisors}
+        _show(options, record, text.lens_text(walked, headline))
+    else:
+        _show(options, record | walked.as_dict(), text.walk_text(walked, headline))
+    return 0
+
+
+def _laws(options: argparse.Namespace) -> int:
+    from jari.conformance import laws
+
+    outcomes = laws(options.encoding)
+    lines = [
+        f"{outcome.verdict:8} {outcome.law}" + (f": {outcome.detail}" if outcome.detail else "") for outcome in outcomes
+    ]
+    counts = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in ("holds", "broken", "skipped")}
+    lines.append(f"{counts['holds']} hold, {counts['broken']} broken, {counts['skipped']} skipped")
+    _show(options, {"encoding": options.encoding, **counts, "laws": [asdict(o) for o in outcomes]}, "\n".join(lines))
+    return 2 if counts["broken"] else 0
+
+
+# Reading and showing -------------------------------------------------------------------------------------------------
+
+
+def _decoding(options: argparse.Namespace, best: int = 1) -> Any:
+    from jari.training.answering import Decoding
+
+    return Decoding(options.beam, options.length_penalty, options.no_repeat, options.shortest, options.longest, best)
+
+
+def _specs(text: str) -> list[str]:
+    """`none,rotary:base=500,fraction=0.5` names two encodings: a piece `key=value` belongs to the one before it."""
+    specs: list[str] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        if specs and "=" in piece and ":" not in piece.partition("=")[0]:
+            specs[-1] += f",{piece}"
+        else:
+            specs.append(piece)
+    if not specs:
+        raise UserError("--encodings names none; write --encodings none,sinusoidal,rotary")
+    return specs
+
+
+def _at_least_one(name: str, number: int | None) -> int | None:
+    if number is not None and number < 1:
+        raise UserError(f"{name} must be 1 or more, got {number}")
+    return number
+
+
+def _lines(stream: IO[bytes]) -> Iterator[str | UserError]:
+    """The lines of a stream, each at most LONGEST_LINE bytes of UTF-8; for any other a UserError in its place."""
+    encoding = "utf-8-sig"  # a byte order mark may stand before the first line
+    while line := stream.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            length = len(line)
+            while not line.endswith(b"\n") and (line := stream.readline(LONGEST_LINE)):
+                length += len(line)
+            yield UserError(f"{length:,} bytes are too many for a line; at most {LONGEST_LINE:,}")
+            continue
+        try:
+            yield line.decode(encoding).removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            yield UserError(f"byte {error.start + 1} is no UTF-8; save the file as UTF-8")
+        encoding = "utf-8"
+
+
+def _show(options: argparse.Namespace, value: Any, text: str) -> None:
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False) if options.json else text)
+
+
+_COMMANDS = {
+    "data": _data,
+    "train": _train,
+    "evaluate": _evaluate,
+    "predict": _predict,
+    "compare": _compare,
+    "walk": _walk,
+    "laws": _laws,
+}

@@ -1,0 +1,232 @@
+"""What a person may type: the parser of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jari._version import __version__
+from jari.errors import UserError, nearest, unknown
+
+COMMANDS = ("data", "train", "evaluate", "predict", "compare", "walk", "laws")
+TRAINING = ("data", "train", "compare")  # these take a task and its settings
+SETTING = "setting "  # what the destinations of settings begin with
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the nearest command or option for a misspelt one, in one line."""
+
+    def error(self, message: str) -> Any:
+        match = re.search(r"argument (?:COMMAND|command): invalid choice: '(.*?)'", message)
+        if match:
+            raise unknown("command", match[1], COMMANDS)
+        match = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        guess = nearest(match[1], self.flags()) if match else None
+        message += f"; did you mean {guess}?" if guess else ""
+        raise UserError(f"{message}; `{self.prog} --help` shows what there is")
+
+    def flags(self) -> set[str]:
+        """Every option of this parser and of its commands."""
+        own = set(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                own |= {flag for command in action.choices.values() for flag in command.flags()}
+        return {flag for flag in own if flag.startswith("--")}
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of one command; `settings` holds those of the task, the model and the training by full name.
+
+    Raises UserError for what cannot be understood.
+    """
+    options = _parser(arguments).parse_args(arguments)
+    if hasattr(options, "settings"):
+        settings = _pairs(options.settings)
+        for name, value in list(vars(options).items()):
+            if name.startswith(SETTING):
+                delattr(options, name)
+                key = name.removeprefix(SETTING)
+                if value is not None and settings.setdefault(key, value) != value:
+                    raise UserError(f"{key} is given twice, {settings[key]} and {value}; give it once")
+        options.settings = settings
+    return options
+
+
+def _parser(arguments: Sequence[str]) -> _Parser:
+    parser = _Parser(
+        prog="jari", description="Train attention models, choose how they know order, and see what they attend to."
+    )
+    parser.add_argument("--version", action="version", version=f"jari {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+
+    def add(name: str, what: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=what, description=what.capitalize() + ".", allow_abbrev=False)
+
+    command = add("data", "write a task's examples to a file")
+    _task(command)
+    command.add_argument("--out", metavar="FILE", required=True, help="the file to write")
+
+    command = add("train", "train a model into a folder, or go on with it")
+    _task(command)
+    command.add_argument("--out", metavar="RUN", required=True, help="the folder of the run")
+    command.add_argument("--seed", type=int, default=1, help="decides initial values, data order and dropout (1)")
+    _model(command)
+    _precision(command)
+    _threads(command)
+    _json(command)
+
+    command = add("evaluate", "measure a run on held-out data: all of its own, or files")
+    _run(command)
+    command.add_argument("--data", nargs="+", metavar="FILE", help="files like those of --valid to measure on")
+    _decoding(command)
+    _threads(command)
+    _json(command)
+
+    command = add("predict", "answer each line of standard input, or go on with a text")
+    _run(command)
+    _decoding(command)
+    command.add_argument("--n-best", type=int, default=1, help="how many answers to each line, with their scores (1)")
+    _sampling(command)
+    _threads(command)
+    _json(command, "one JSON object a line, with the probability of every token")
+
+    command = add("compare", "train the same model under several encodings, and compare")
+    _task(command)
+    command.add_argument("--encodings", metavar="SPEC,SPEC,...", required=True, help="such as none,sinusoidal,rotary")
+    command.add_argument("--seeds", type=int, default=1, help="how many seeds for each, paired (1)")
+    command.add_argument("--out", metavar="FOLDER", required=True, help="where runs, table.json and report.html go")
+    command.add_argument("--jobs", type=int, help="trials at once, one thread each (as many as keep all cores busy)")
+    _model(command)
+    _precision(command)
+    _json(command)
+
+    command = add("walk", "follow one head of an attention, matrix by matrix")
+    _run(command)
+    command.add_argument("--input", required=True, help="such as 12+1")
+    command.add_argument(
+        "--site", default="encoder.0", help="encoder.0, decoder.1.self, decoder.1.cross, ... (encoder.0)"
+    )
+    command.add_argument("--head", type=int, default=0, help="0, 1, ... (0)")
+    command.add_argument(
+        "--softmax", action="store_true", help="what becomes of the softmax if scores are not divided by sqrt(d_k)"
+    )
+    _json(command)
+
+    command = add("laws", "check an encoding against the laws every encoding must keep")
+    command.add_argument("encoding", metavar="SPEC", help="such as rotary or my_encoding.py:Mine")
+    _json(command)
+
+    if arguments and arguments[0] in TRAINING:
+        _settings(commands.choices[arguments[0]], arguments[1:])
+    return parser
+
+
+def _task(command: argparse.ArgumentParser) -> None:
+    command.add_argument("task", help="such as arithmetic, translation, arithmetic:maximum=99 or my_task.py:Mine")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="an option of the task, the model or the training by its full name, such as model.width=128; "
+        f"`jari {command.prog.split()[-1]} TASK --help` lists them with their defaults",
+    )
+
+
+def _settings(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Make every setting of the task at hand an option of its own, where its name says which is meant."""
+    from jari.tasks.base import registry
+    from jari.training.experiment import model_of, settings_of
+
+    named = [a for a in arguments if a.partition(":")[0] in registry.names() or ".py:" in a.partition("=")[0]]
+    if not named:
+        return
+    model = next((after for before, after in itertools.pairwise(arguments) if before == "--model"), None)
+    model = next((a.partition("=")[2] for a in arguments if a.startswith("--model=")), model)
+    settings = settings_of(named[0], model)
+    names = [key.partition(".")[2] for key in settings]
+    taken = command._option_string_actions
+    titles = {"task": f"the task {named[0]}", "model": f"the model {model_of(named[0], model)}", "training": "training"}
+    groups = {section: command.add_argument_group(title) for section, title in titles.items()}
+    for key, option in settings.items():
+        section, _, name = key.partition(".")
+        if command.prog.endswith("compare") and key == "model.encoding":
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if names.count(name) > 1 or flag in taken:
+            flag = f"--{section}-{name.replace('_', '-')}"
+        default = "not set" if option.default in (None, (), "") else option.default
+        meaning = f"{option.meaning} ({default})".strip()
+        how: dict[str, Any] = {"nargs": "+"} if option.several else {}
+        if option.annotation is bool:
+            how = {"action": argparse.BooleanOptionalAction, "default": None}
+        else:
+            how["metavar"] = "FILE" if option.several else "VALUE"
+        groups[section].add_argument(flag, dest=f"{SETTING}{key}", help=meaning.replace("%", "%%"), **how)
+
+
+def _run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", metavar="RUN", help="the folder of a run")
+    command.add_argument(
+        "--trust-code", action="store_true", help="execute the Python file that the run's encoding or task names"
+    )
+
+
+def _decoding(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--beam", type=int, default=1, help="hypotheses kept for each line; 1 is greedy (1)")
+    command.add_argument(
+        "--length-penalty", type=float, default=1.0, help="a hypothesis is judged by log p / length to this power (1)"
+    )
+    command.add_argument("--no-repeat", type=int, default=0, metavar="N", help="write no N words twice; 0: allow (0)")
+    command.add_argument("--shortest", type=int, default=0, help="tokens an answer has at least (0)")
+    command.add_argument("--longest", type=int, help="tokens an answer has at most (the task's own limit)")
+
+
+def _sampling(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("drawing at random, and language models")
+    group.add_argument("--prompt", help="the text to go on with; without it each line of standard input is one")
+    group.add_argument("--tokens", type=int, default=200, help="how many tokens to write (200)")
+    group.add_argument("--temperature", type=float, default=1.0, help="scores are divided by it; 0 is greedy (1)")
+    group.add_argument("--top-k", type=int, help="draw from the K likeliest tokens only")
+    group.add_argument("--top-p", type=float, help="draw from the likeliest tokens that hold this share only")
+    group.add_argument("--min-p", type=float, help="leave out tokens below this share of the likeliest one's")
+    group.add_argument(
+        "--repetition-penalty", type=float, default=1.0, help="above 1: what was written counts less (1)"
+    )
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop before this text")
+    group.add_argument("--seed", type=int, default=1, help="decides what is drawn (1)")
+
+
+def _model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", metavar="KIND", help="the kind of model, such as recurrent (the task's usual one)")
+
+
+def _precision(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--precision",
+        choices=("auto", "float32", "bfloat16"),
+        default="auto",
+        help="bfloat16 where the machine really has it and the model gains by it (auto)",
+    )
+
+
+def _threads(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--threads", type=int, help="of PyTorch; all cores by default. Bits depend on it")
+
+
+def _json(command: argparse.ArgumentParser, what: str = "one JSON object on standard output") -> None:
+    command.add_argument("--json", action="store_true", help=what)
+
+
+def _pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--set expects KEY=VALUE, got {pair!r}; write --set {pair}=VALUE")
+        settings[key] = value
+    return settings

@@ -1,0 +1,40 @@
+"""The numbers that runs are judged by, and how a person reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """name: its key among results. title: for people. higher: whether larger is better.
+
+    share: it lies in 0 ... 1 and is shown in percent; digits: behind the point where it is not.
+    """
+
+    name: str
+    title: str
+    higher: bool = True
+    share: bool = False
+    digits: int = 2
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether `one` is better than `other`."""
+        return one > other if self.higher else one < other
+
+    def text(self, value: float, sign: str = "") -> str:
+        """As a person reads it: `99.98%`, `41.20`, `1.7321`; sign `+` shows that of a difference."""
+        return f"{value:{sign}.2%}" if self.share else f"{value:{sign}.{self.digits}f}"
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("exact_match", "exact match", share=True),
+        Metric("bleu", "BLEU"),
+        Metric("chrf", "chrF"),
+        Metric("loss", "loss", higher=False, digits=4),
+        Metric("perplexity", "perplexity", higher=False, digits=3),
+        Metric("bits_per_character", "bits per character", higher=False, digits=4),
+    )
+}

@@ -1,0 +1,211 @@
+"""Translation, and any other rewriting of lines, learned from a person's own files."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, final
+
+import torch
+from annotated_types import Ge, Le
+
+from jari.errors import UserError
+from jari.metrics import METRICS
+from jari.shapes import Int, Tensor
+from jari.tasks.base import registry
+from jari.tasks.pairs import Judge, PairsTask, Rows
+from jari.text import files, store
+from jari.text.tokenizers import UNKNOWN_SIGN, Tokenizer
+
+_KEPT = ("vocabulary.source.json", "vocabulary.target.json")
+HELD_OUT = 1000  # pairs held out of the training file where no others are given
+
+
+@registry.register("translation")
+@final
+class Translation(PairsTask):
+    """Lines and what they become: two files line by line, or one of tab-separated values; plain or gzip, in UTF-8.
+
+    train: two files, source and target, or one TSV. valid: the same to look at on the way; without it the task holds
+    out pairs of the training files, spread evenly. tokenizer: bpe (byte-level, nothing is unknown), unigram, words or
+    characters. vocabulary: its size. joint: one vocabulary for both sides. lowercase: read and write everything in
+    lower case. longest: tokens of a line; pairs with more are left out and counted. swap: from the second to the
+    first. metric: what runs are judged by. tokenized: the files are tokenized already, so BLEU counts their words as
+    they stand instead of by the rules of WMT (13a).
+    """
+
+    def __init__(
+        self,
+        *,
+        train: tuple[str, ...] = (),
+        valid: tuple[str, ...] = (),
+        tokenizer: Literal["bpe", "unigram", "words", "characters"] = "bpe",
+        vocabulary: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
+        joint: bool = True,
+        lowercase: bool = False,
+        longest: Annotated[int, Ge(1), Le(100_000)] = 128,
+        swap: bool = False,
+        metric: Judge = "bleu",
+        tokenized: bool = False,
+    ):
+        super().__init__(longest)
+        self._notices: list[str] = []
+        self._content = ""
+        self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
+        self.words = "none" if tokenized else "13a"
+        self.train, self.valid = tuple(train), tuple(valid)
+        self.tokenizer, self.vocabulary, self.joint, self.lowercase = tokenizer, vocabulary, joint, lowercase
+        self.swap = swap
+        self.metric = METRICS[metric]
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        training = {"passes": 25, "tokens": 8192, "learning_rate": 4e-3, "label_smoothing": 0.1, "evaluations": 10}
+        training |= {"evaluation_examples": 500}
+        options = {
+            "encoder_decoder": {"width": 256, "hidden": 1024, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.2},
+            "recurrent": {"width": 512, "dropout": 0.3},
+        }[model]
+        shared = {"tied": True, "shared": True} if model == "encoder_decoder" else {"tied": True}
+        return {f"training.{n}": v for n, v in training.items()} | {
+            f"model.{n}": v for n, v in (options | shared).items()
+        }
+
+    # Its data -------------------------------------------------------------------------------------------------------
+
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        assert self._tokenizers is not None, "prepare or restore comes first"
+        return self._tokenizers
+
+    def kept(self) -> dict[str, str]:
+        return {name: t.to_json() for name, t in zip(_KEPT, self.tokenizers, strict=True)}
+
+    def restore(self, folder: Path) -> None:
+        source, target = (read_tokenizer(folder / name) for name in _KEPT)
+        self._tokenizers = source, target
+
+    def _read_data(self) -> tuple[Rows, Rows]:
+        paths = _paths("train", self.train)
+        first, second = store.train_tokenizers(
+            paths, self.tokenizer, size=self.vocabulary, joint=self.joint, lowercase=self.lowercase
+        )
+        self._tokenizers = self._in_order(first, second)
+        source, target, held_out = self._encoded()
+        training = torch.tensor([i for i in range(len(source)) if i not in held_out]) if held_out else None
+        self._content = files.content_hash(paths)
+        return _Chosen(source, training), _Chosen(target, training)
+
+    def _in_order(self, first: Any, second: Any) -> tuple[Any, Any]:
+        """What belongs to the source and what to the target, of what belongs to the first and second file."""
+        return (second, first) if self.swap else (first, second)
+
+    def _encoded(self) -> tuple[store.Encoded, store.Encoded, frozenset[int]]:
+        """The training rows of both sides, and the numbers of those that are held out."""
+        pairs = store.prepare_pairs(
+            _paths("train", self.train), *self._in_order(*self.tokenizers), longest=self._longest
+        )
+        source, target = self._in_order(pairs.source, pairs.target)
+        self._notices = _complaints(pairs.reading, self._longest)
+        return source, target, frozenset() if self.valid else _held_out(source)
+
+    def _read_held_out(self) -> list[tuple[str, str]]:
+        if self.valid:
+            return self._texts(_paths("valid", self.valid))
+        source, target, held_out = self._encoded()
+        indices = torch.tensor(sorted(held_out))
+        sides = zip(self.tokenizers, (source, target), strict=True)
+        sources, targets = ([t.decode(row.tolist()) for row in rows.rows(indices)] for t, rows in sides)
+        return list(zip(sources, targets, strict=True))
+
+    def hold_out(self, paths: Sequence[str]) -> None:
+        self._held_out = self._texts(_paths("data", paths))
+
+    def _texts(self, paths: Sequence[Path]) -> list[tuple[str, str]]:
+        pairs = [self._in_order(*pair) for pair in files.pairs(paths, files.Reading())]
+        if not pairs:
+            raise UserError(f"{' and '.join(map(str, paths))}: no usable lines; give files with text on both sides")
+        return [(s.lower(), t.lower()) for s, t in pairs] if self.lowercase else pairs
+
+    def copies(self, numbers: Sequence[int]) -> bool:
+        return self.tokenizers[1].knows_not(numbers)
+
+    def write_copying(self, numbers: Sequence[int], line: str, looked_at: Sequence[int]) -> str:
+        pieces = [*self.tokenizers[0].pieces(line.strip()), ""]  # nothing stands at the end token
+        target = self.tokenizers[1]
+        copied = [pieces[at] for number, at in zip(numbers, looked_at, strict=True) if target.knows_not([number])]
+        first, *rest = target.decode(numbers).split(UNKNOWN_SIGN)
+        return first + "".join(piece + text for piece, text in zip(copied, rest, strict=True))
+
+    # What a person sees ---------------------------------------------------------------------------------------------
+
+    def notices(self) -> list[str]:
+        return self._notices
+
+    def sample_inputs(self) -> list[str]:
+        """Held-out lines of middling length."""
+        fitting = [source for source, _ in self.held_out if 20 <= len(source) <= 70]
+        return fitting[:3]
+
+    def expected(self, line: str) -> str | None:
+        return next((target for source, target in self.held_out if source == line), None)
+
+    def describe(self) -> str:
+        files = " and ".join(Path(path).name for path in self.train)
+        kind = f"{self.tokenizer}, {'joint ' if self.joint else ''}vocabulary of {len(self.tokenizers[1]):,}"
+        return f"{files}{' swapped' if self.swap else ''}: {self.training_size:,} pairs of lines; {kind}"
+
+    def fingerprint(self) -> str:
+        return f"sha256 {self._content}"
+
+
+@final
+class _Chosen:
+    """Some of the rows of a store; all where `chosen` is None."""
+
+    def __init__(self, rows: store.Encoded, chosen: Tensor | None):
+        self._rows, self._chosen = rows, chosen
+        self.lengths = rows.lengths if chosen is None else rows.lengths[chosen]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
+        return self._rows.padded(indices if self._chosen is None else self._chosen[indices])
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer that a run keeps. Raises UserError."""
+    try:
+        return Tokenizer.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}; the run cannot answer without it") from None
+
+
+def _held_out(source: store.Encoded) -> frozenset[int]:
+    """About HELD_OUT rows, a tenth at most, by a hash of the source: equal sources are held out together."""
+    bound = min(0.1, HELD_OUT / len(source)) * 2**32
+    rows = source.rows(torch.arange(len(source)))
+    found = frozenset(i for i, row in enumerate(rows) if zlib.crc32(repr(row).encode()) < bound)
+    if not found or len(found) == len(source):
+        raise UserError(f"{len(source)} pairs are too few to hold some out; give held-out files with --valid")
+    return found
+
+
+def _complaints(reading: files.Reading, longest: int) -> list[str]:
+    found = []
+    if reading.blank:
+        found.append(f"{reading.blank:,} pairs with a blank line on a side were left out")
+    if reading.too_long:
+        found.append(f"{reading.too_long:,} pairs of more than {longest} tokens were left out; --longest keeps more")
+    return found
+
+
+def _paths(option: str, given: Sequence[str]) -> list[Path]:
+    if not 1 <= len(given) <= 2:
+        raise UserError(
+            f"--{option} expects two files, source and target, or one of tab-separated values; got {len(given)}: "
+            f"write --{option} text.de text.en"
+        )
+    return [Path(path) for path in given]

@@ -1,0 +1,134 @@
+"""What a trained model says: answers written freely, and how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from jari.decoding import Hypothesis, beam, greedy
+from jari.inspect.capture import record
+from jari.positions import Tokens
+from jari.shapes import Float, Int, Tensor
+from jari.tasks.base import Batch, Task
+from jari.text import END, FIRST, PADDING
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are written.
+
+    beam: hypotheses kept for each source; 1 is greedy. length_penalty: a hypothesis is judged by its log-probability
+    over its length to this power. no_repeat: no n-gram of this many tokens twice; 0 for no such rule. shortest,
+    longest: tokens of an answer, its end included; the task's own limit by default. best: answers to each source.
+    """
+
+    beam: int = 1
+    length_penalty: float = 1.0
+    no_repeat: int = 0
+    shortest: int = 0
+    longest: int | None = None
+    best: int = 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is greedy search without any rule."""
+        return self.beam == 1 and not self.no_repeat and not self.shortest
+
+
+GREEDY = Decoding()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Answering:
+    """A model, as a task that measures it sees it."""
+
+    model: Any
+    task: Task
+    decoding: Decoding = GREEDY
+
+    def write(self, sources: Tokens) -> list[list[int]]:
+        return [best[0].ids.tolist() for best in answers(self.model, self.task, sources, self.decoding)]
+
+    @torch.no_grad()
+    def scores(self, batch: Batch) -> Float[Tensor, "B L V"]:
+        return self.model(*batch.inputs).float()
+
+
+def evaluate(model: nn.Module, task: Task, examples: int | None = None, decoding: Decoding = GREEDY) -> dict[str, Any]:
+    """The task's metrics, in float32; on all held-out data unless told."""
+    training = model.training
+    model.eval()
+    try:
+        return task.evaluate(Answering(model, task, decoding), examples)
+    finally:
+        model.train(training)
+
+
+def answers(model: Any, task: Task, sources: Tokens, decoding: Decoding = GREEDY) -> list[list[Hypothesis]]:
+    """What the model writes for each of a batch of sources, the best answer first."""
+    limit = task.longest["target"]
+    longest = limit if decoding.longest is None else min(limit, decoding.longest)
+    if not decoding.plain or decoding.best > 1:
+        return beam(
+            model,
+            sources,
+            width=decoding.beam,
+            first=FIRST,
+            end=END,
+            longest=longest,
+            length_penalty=decoding.length_penalty,
+            best=decoding.best,
+            shortest=decoding.shortest,
+            no_repeat=decoding.no_repeat,
+        )
+    written = greedy(model, sources, first=FIRST, end=END, padding=PADDING, longest=longest)
+    lengths = (written.ids != PADDING).sum(1).tolist()
+    rows = zip(written.ids, written.log_probabilities, lengths, strict=True)
+    return [[_hypothesis(ids[:n], logs[:n], decoding.length_penalty)] for ids, logs, n in rows]
+
+
+def _hypothesis(ids: Int[Tensor, " L"], logs: Float[Tensor, " L"], penalty: float) -> Hypothesis:
+    total = float(logs.double().sum())
+    return Hypothesis(ids, logs, total, total / len(ids) ** penalty)
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """One input and the model's answer to it, as one forward shows what generation saw step by step.
+
+    inputs: what to call the model with. source, target: the names of their tokens. written: the answer's tokens.
+    """
+
+    inputs: tuple[Tokens, ...]
+    source: list[str]
+    target: list[str]
+    written: list[int]
+
+
+def answered(model: Any, task: Task, ids: list[int]) -> Answered:
+    """The answer to what `task.read` gave; a language model only reads."""
+    source = task.sources([ids])
+    if task.continues:
+        names = task.show_target(source.ids[0].tolist())
+        return Answered((source,), names, names, ids)
+    written = answers(model, task, source)[0][0].ids.tolist()
+    said = [FIRST, *written[:-1]]
+    target = Tokens.of(torch.tensor([said]), "target")
+    return Answered((source, target), task.show_source(source.ids[0].tolist()), task.show_target(said), written)
+
+
+@torch.no_grad()
+def looked_at(model: Any, task: Task, ids: list[int], written: Sequence[int]) -> list[int]:
+    """For each token written, the number of the source token that the last attention to the source weighs most, on the
+    mean of its heads: what an unknown word is copied from."""
+    source = task.sources([ids])
+    target = Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target")
+    with record(model) as tape:
+        model(source, target)
+    site = next(site for site in reversed(tape.sites) if site.endswith(".cross"))
+    return tape.weights(site)[0].mean(0).argmax(-1).tolist()

@@ -1,0 +1,329 @@
+"""What the loop may do besides: average the weights, stop early, smooth labels, and keep files to answer with."""
+
+import hashlib
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+
+from jari import verbs
+from jari.errors import UserError
+from jari.metrics import METRICS
+from jari.positions import Tokens
+from jari.tasks.arithmetic import Arithmetic
+from jari.tasks.base import Batch
+from jari.training import loop
+from jari.training.experiment import Experiment
+from jari.training.run import read_metrics
+
+TIMES = ("seconds", "cpu_seconds")
+TINY = {
+    "model.width": 16,
+    "model.heads": 2,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "model.dropout": 0.1,
+    "training.batch": 16,
+    "training.examples": 16 * 12,
+    "training.evaluations": 4,
+    "training.evaluation_examples": 20,
+}
+
+
+def tiny(**settings):
+    """An experiment of 12 steps, a look after every third."""
+    named = {key.replace("__", "."): value for key, value in settings.items()}
+    return Experiment.of("arithmetic:maximum=30", "rotary", {**TINY, **named}, 1, "float32")
+
+
+@pytest.fixture(autouse=True)
+def as_it_was():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def train(folder, experiment, **options):
+    return loop.train(experiment, folder, threads=1, **options)
+
+
+def timeless(record):
+    return {key: value for key, value in record.items() if key not in TIMES}
+
+
+def outcome(folder):
+    """Everything a run leaves behind, apart from times."""
+    checkpoints = {
+        path.name: (
+            (path / "model.safetensors").read_bytes(),
+            (path / "optimizer.safetensors").read_bytes(),
+            timeless(json.loads((path / "state.json").read_text())),
+        )
+        for path in (folder / "checkpoints").iterdir()
+    }
+    result = timeless(json.loads((folder / "result.json").read_text()))
+    return checkpoints, [timeless(row) for row in read_metrics(folder)], result
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def cut_at(step):
+    def report(row):
+        if row["step"] == step:
+            raise PowerCutError
+
+    return report
+
+
+def newest_of(folder):
+    return sorted((folder / "checkpoints").glob("step-*"))[-1]
+
+
+# Averages ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_the_moving_average(tmp_path, monkeypatch):
+    trained = []
+    every = tiny(training__evaluations=12)
+    train(tmp_path / "plain", every, report=lambda _: trained.append(
+        load_file(newest_of(tmp_path / "plain") / "model.safetensors")
+    ))  # fmt: skip
+    by_hand = trained[0]
+    for weights in trained[1:]:
+        by_hand = {name: 0.75 * mean + 0.25 * weights[name] for name, mean in by_hand.items()}
+
+    measured, evaluate = [], loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", lambda *a: measured.append({**a[0].state_dict()}) or evaluate(*a))
+    train(tmp_path / "run", tiny(training__evaluations=1, training__average=0.75))
+    kept = load_file(newest_of(tmp_path / "run") / "model.safetensors")
+    torch.testing.assert_close(kept, by_hand)
+    name = "decoder.norm.weight"
+    assert not torch.allclose(kept[name], trained[-1][name], atol=1e-4), "the last weights are others"
+    rest = load_file(newest_of(tmp_path / "run") / "optimizer.safetensors")
+    assert all(torch.equal(rest[f"raw/{name}"], value) for name, value in trained[-1].items()), "as if not averaged"
+    assert all(torch.equal(model[name], value) for model in measured for name, value in kept.items())
+    loaded = verbs.load(tmp_path / "run").model.state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in kept.items())
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("averaged") / "run"
+    train(folder, tiny(training__average=0.9))
+    return folder
+
+
+@pytest.mark.parametrize("step", [1, 4, 11])
+def test_an_average_cut_off_goes_on_to_the_same_bits(averaged, tmp_path, step):
+    experiment = tiny(training__average=0.9)
+    with pytest.raises(PowerCutError):
+        train(tmp_path / "run", experiment, report=cut_at(step))
+    train(tmp_path / "run", experiment)
+    assert outcome(tmp_path / "run") == outcome(averaged)
+
+
+def test_without_an_average_no_second_weights_are_kept(tmp_path):
+    train(tmp_path / "run", tiny(training__examples=16, training__evaluations=1))
+    assert not [n for n in load_file(newest_of(tmp_path / "run") / "optimizer.safetensors") if n.startswith("raw/")]
+
+
+# Looks ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Decide what each look sees."""
+
+    def see(*values, metric="exact_match"):
+        seen = iter(values)
+        monkeypatch.setattr(Arithmetic, "metric", METRICS[metric])
+        monkeypatch.setattr(loop, "evaluate", lambda *_: {metric: next(seen), "examples": 20.0})
+
+    return see
+
+
+PATIENT = {"training__evaluations": 12, "training__patience": 2}
+
+
+@pytest.mark.parametrize(
+    ("metric", "values"),
+    [("exact_match", [0.1, 0.3, 0.2, 0.3]), ("bleu", [9.0, 30.0, 29.0, 30.0]), ("loss", [3.0, 1.0, 1.5, 1.0])],
+)
+def test_patience_ends_after_so_many_looks_without_a_better_one(tmp_path, looks, capsys, metric, values):
+    looks(*values, 0.25, 0.25, metric=metric)
+    result = train(tmp_path / "run", tiny(**PATIENT))
+    assert (result["steps"], result["metric"], result[metric]) == (4, metric, 0.25)
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
+    title = METRICS[metric].title
+    assert f"jari: no better {title} in 2 looks: stopped early, after step 4\n" in capsys.readouterr().err
+
+
+def test_a_better_look_renews_the_patience(tmp_path, looks):
+    looks(*(0.1, 0.0, 0.2, 0.1, 0.3, 0.1, 0.4, 0.1, 0.5, 0.1, 0.6, 0.7), 0.7)
+    assert train(tmp_path / "run", tiny(**PATIENT))["steps"] == 12
+
+
+def test_without_patience_training_goes_to_the_end(tmp_path, looks):
+    looks(*12 * [0.5], 0.5)
+    assert train(tmp_path / "run", tiny(training__evaluations=12))["steps"] == 12
+
+
+def test_a_run_stopped_early_trains_no_further_when_its_result_was_not_written(tmp_path, looks, monkeypatch):
+    looks(0.1, 0.3, 0.2, 0.2, 0.25, 0.3)
+    whole = train(tmp_path / "run", tiny(**PATIENT))
+    (tmp_path / "run" / "result.json").unlink()
+    monkeypatch.setattr(Arithmetic, "training_batch", None)
+    looks(0.25, 0.3)
+    assert timeless(train(tmp_path / "run", tiny(**PATIENT))) == timeless(whole)
+
+
+def test_patience_outlives_a_power_cut(tmp_path, looks):
+    looks(0.1, 0.3, 0.2)
+    with pytest.raises(PowerCutError):
+        train(tmp_path / "run", tiny(**PATIENT), report=cut_at(3))
+    looks(0.2, 0.25, 0.3)
+    assert train(tmp_path / "run", tiny(**PATIENT))["steps"] == 4
+
+
+def test_the_loss_of_training_stays_beside_a_metric_that_is_a_loss(tmp_path, looks):
+    heard = []
+    looks(90.0, 91.0, 92.0, 93.0, 94.0, 94.0, metric="loss")
+    train(tmp_path / "run", tiny(), report=heard.append)
+    rows = read_metrics(tmp_path / "run")
+    assert all(row["loss"] < 5 for row in (*rows, *heard))
+    assert {row["step"]: row["value"] for row in rows if "value" in row} == {3: 90, 6: 91, 9: 92, 12: 93}
+    assert next(row["measured"] for row in heard if "measured" in row) == "loss 90.0000"
+
+
+def test_kernels_are_noted_once(tmp_path, monkeypatch):
+    noted = []
+    monkeypatch.setattr(loop.Run, "note_kernels", lambda _, kernels: noted.append(kernels))
+    train(tmp_path / "run", tiny())
+    assert len(noted) == 1, "to record every step costs more than the step"
+
+
+# Losses --------------------------------------------------------------------------------------------------------------
+
+
+def batch_of(labels):
+    ids = torch.tensor(labels)
+    return Batch((Tokens.of(ids, "target"),), ids)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_label_smoothing_by_hand(smoothing):
+    scores = torch.randn(2, 3, 5)
+    labels = [[3, 2, 0], [4, 0, 0]]  # 0 is padding
+    by_hand = []
+    for row, line in enumerate(labels):
+        for place, label in enumerate(line):
+            if label:
+                values = scores[row, place].tolist()
+                total = math.log(sum(math.exp(value) for value in values))
+                share = [smoothing / 5 + (1 - smoothing) * (token == label) for token in range(5)]
+                by_hand.append(-sum(s * (value - total) for s, value in zip(share, values, strict=True)))
+    loss = Arithmetic(maximum=30).loss(scores, batch_of(labels), smoothing)
+    assert loss.item() == pytest.approx(sum(by_hand) / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_and_its_gradient_are_those_of_torch(monkeypatch, dtype, smoothing):
+    monkeypatch.setattr("jari.loss.AT_ONCE", 20)  # in pieces
+    scores = torch.randn(4, 6, 7).to(dtype).requires_grad_()
+    labels = torch.randint(0, 7, (4, 6)).index_fill(1, torch.tensor([5]), 0)
+    loss = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)
+    (gradient,) = torch.autograd.grad(3 * loss, scores)
+    plain = scores.detach().double().requires_grad_()
+    wanted = cross_entropy(plain.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=smoothing)
+    (wanted_gradient,) = torch.autograd.grad(3 * wanted, plain)
+    assert loss.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+    torch.testing.assert_close(loss.double(), wanted, rtol=1e-6, atol=0)
+    exact = {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
+    torch.testing.assert_close(gradient.double(), wanted_gradient, rtol=exact, atol=exact / 10)
+
+
+def test_the_experiment_says_how_much_is_smoothed(tmp_path, monkeypatch):
+    seen, loss = [], Arithmetic.loss
+    monkeypatch.setattr(Arithmetic, "loss", lambda *a: seen.append(a[3]) or loss(*a))
+    train(tmp_path / "run", tiny(training__examples=16, training__label_smoothing=0.3))
+    assert seen == [0.3]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_batch_of_nothing_but_padding_teaches_nothing(smoothing):
+    scores = torch.randn(2, 3, 5, requires_grad=True)
+    loss = Arithmetic(maximum=30).loss(scores, batch_of([[0, 0, 0], [0, 0, 0]]), smoothing)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert torch.equal(scores.grad, torch.zeros(2, 3, 5))
+
+
+# Files a run keeps ---------------------------------------------------------------------------------------------------
+
+WORDS = '{"tokens": ["자리", "-"]}\n'
+
+
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory):
+    """A run that keeps a vocabulary."""
+    folder = tmp_path_factory.mktemp("keeping") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Arithmetic, "kept", lambda _: {"vocabulary.json": WORDS})
+        train(folder, tiny(training__examples=16, training__evaluations=1))
+    return folder
+
+
+def test_what_answering_needs_lies_in_the_run(keeping):
+    assert (keeping / "vocabulary.json").read_text(encoding="utf-8") == WORDS
+    record = json.loads((keeping / "run.json").read_text())
+    assert record["kept"] == {"vocabulary.json": hashlib.sha256(WORDS.encode()).hexdigest()}
+    assert verbs.load(keeping).step == 1
+
+
+@pytest.mark.parametrize("use", [verbs.load, verbs.evaluate, lambda run: list(verbs.predict(run, ["1+1"]))])
+def test_a_vocabulary_that_is_not_the_runs_is_refused(keeping, tmp_path, use):
+    run = shutil.copytree(keeping, tmp_path / "run")
+    (run / "vocabulary.json").write_text(WORDS.replace("-", "+"), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        use(run)
+    assert str(error.value) == f"{run / 'vocabulary.json'} is not the one this run was trained with; put it back"
+
+
+def test_a_vocabulary_that_is_missing_is_named(keeping, tmp_path):
+    run = shutil.copytree(keeping, tmp_path / "run")
+    (run / "vocabulary.json").unlink()
+    with pytest.raises(UserError, match=r"run/vocabulary\.json cannot be read: .*; the run cannot answer without it"):
+        verbs.load(run)
+
+
+def test_a_record_cannot_name_a_file_elsewhere(keeping, tmp_path):
+    run = shutil.copytree(keeping, tmp_path / "run")
+    (tmp_path / "secret").write_text("mine")
+    record = json.loads((run / "run.json").read_text())
+    record["kept"] = {"../secret": hashlib.sha256(b"mine").hexdigest()}
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="run/secret cannot be read"):
+        verbs.load(run)
+
+
+@pytest.mark.parametrize(("text", "ours"), [(WORDS, True), ("mine", False)])
+def test_a_start_cut_off_behind_a_vocabulary_is_no_foreign_folder(tmp_path, monkeypatch, text, ours):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").touch()
+    (run / "vocabulary.json").write_text(text, encoding="utf-8")
+    (run / ".vocabulary.json.4711.partial").write_text('{"to')
+    monkeypatch.setattr(Arithmetic, "kept", lambda _: {"vocabulary.json": WORDS})
+    experiment = tiny(training__examples=16, training__evaluations=1)
+    if ours:
+        assert train(run, experiment)["steps"] == 1
+    else:
+        with pytest.raises(UserError, match="exists and is no run of jari; choose another --out"):
+            train(run, experiment)
+    assert (run / "vocabulary.json").read_text(encoding="utf-8") == text

@@ -1,0 +1,46 @@
+"""How numbers that judge runs are read, and which of two is better."""
+
+import pytest
+
+from jari.metrics import METRICS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("exact_match", 0.99984, "99.98%"),
+        ("exact_match", 1.0, "100.00%"),
+        ("bleu", 41.199, "41.20"),
+        ("chrf", 63.5, "63.50"),
+        ("loss", 1.73205, "1.7321"),
+        ("perplexity", 5.65, "5.650"),
+        ("bits_per_character", 1.1, "1.1000"),
+    ],
+)
+def test_a_value_as_a_person_reads_it(name, value, text):
+    assert METRICS[name].text(value) == text
+
+
+def test_a_difference_has_its_sign():
+    assert METRICS["exact_match"].text(0.021, "+") == "+2.10%"
+    assert METRICS["bleu"].text(-0.5, "+") == "-0.50"
+    assert METRICS["loss"].text(0.25, "+") == "+0.2500"
+
+
+@pytest.mark.parametrize(("name", "best"), [("exact_match", 1.0), ("bleu", 1.0), ("loss", 0.5), ("perplexity", 0.5)])
+def test_which_is_better(name, best):
+    worst = 1.5 - best
+    metric = METRICS[name]
+    assert metric.better(best, worst)
+    assert not metric.better(worst, best)
+    assert not metric.better(best, best), "a tie is no better"
+
+
+def test_each_metric_is_found_by_its_name():
+    assert all(metric.name == name for name, metric in METRICS.items())
+    assert {name for name, metric in METRICS.items() if not metric.higher} == {
+        "loss",
+        "perplexity",
+        "bits_per_character",
+    }
+    assert [name for name, metric in METRICS.items() if metric.share] == ["exact_match"]
