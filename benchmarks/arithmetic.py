@@ -24,6 +24,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import steps
 import timing
@@ -51,6 +52,17 @@ OURS: dict[str, tuple[Precision, str]] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What the peer's encoder made of the sources, and which of it is padding."""
+
+    x_BKD: Tensor
+    hidden_BK: Tensor
+
+    def select(self, rows: Tensor) -> Memory:
+        return Memory(self.x_BKD[rows], self.hidden_BK[rows])
+
+
 class Peer(nn.Module):
     """torch.nn.Transformer with embeddings, learned positions and a generator; `start` and `step` as `greedy` asks."""
 
@@ -64,17 +76,19 @@ class Peer(nn.Module):
     def forward(self, source: Tokens, target: Tokens) -> Tensor:
         return self.step(self.start(source), target.ids, target.positions, None)
 
-    def start(self, source: Tokens) -> tuple[Tensor, Tensor]:
+    def start(self, source: Tokens | None) -> Memory:
+        assert source is not None
         assert source.keep is not None
         hidden = ~source.keep
         x = self.source(source.ids) + self.source_places.weight[: source.ids.shape[1]]
-        return self.transformer.encoder(x, src_key_padding_mask=hidden), hidden
+        return Memory(self.transformer.encoder(x, src_key_padding_mask=hidden), hidden)
 
-    def step(self, state: tuple[Tensor, Tensor], ids: Tensor, positions: Positions, cache: KVCache | None) -> Tensor:
-        memory, hidden = state
+    def step(self, state: Memory, ids: Tensor, positions: Positions, cache: KVCache | None) -> Tensor:
         x = self.target(ids) + self.target_places.weight[: ids.shape[1]]
         later = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
-        x = self.transformer.decoder(x, memory, tgt_mask=later, memory_key_padding_mask=hidden, tgt_is_causal=True)
+        x = self.transformer.decoder(
+            x, state.x_BKD, tgt_mask=later, memory_key_padding_mask=state.hidden_BK, tgt_is_causal=True
+        )
         return self.generator(x)
 
     def new_cache(self) -> KVCache:

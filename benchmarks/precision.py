@@ -41,7 +41,7 @@ def main() -> None:
             float32_ms=timing.milliseconds(times, "float32"),
             bfloat16_ms=timing.milliseconds(times, "bfloat16"),
             bfloat16_over_float32=timing.ratio(times, "bfloat16", "float32"),
-            chosen=choose_precision("cpu", width),
+            chosen=choose_precision(width),
         )
     table.close()
 

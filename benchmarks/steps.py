@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jari.init import initialise
+from jari.init import generator_for, initialise
 from jari.tasks.arithmetic import Arithmetic
 from jari.tasks.base import Batch
 from jari.training.experiment import Experiment
 from jari.training.loop import autocast
 from jari.training.optim import build_optimizers
 from jari.training.options import Training
-from jari.training.order import DataOrder
+from jari.training.order import CountedOrder
 
 Step = Callable[[], float]
 """Takes one step and gives the loss."""
@@ -23,8 +23,8 @@ Step = Callable[[], float]
 
 def batches_of(task: Arithmetic, count: int = 8, size: int = 512) -> list[Batch]:
     """The first training batches at seed 1."""
-    order = DataOrder(task.training_size, size, 1)
-    return [task.training_batch(order.at(step)) for step in range(count)]
+    order = CountedOrder(task.training_size, size, count * size, 1)
+    return [task.training_batch(order.at(step), generator_for(1, f"batch/{step}")) for step in range(count)]
 
 
 def arithmetic_step(

@@ -39,8 +39,8 @@ MAY_IMPORT = {
     | {"registry", "positions", "masks", "encodings", "attention", "layers", "init", "models", "decoding"},
     "comparison": BASE | {"positions", "text", "tasks", "inspect", "training", "progress"},
     "verbs": BASE | {"positions", "text", "tasks", "inspect", "training", "comparison", "decoding"},
-    "cli": BASE | {"verbs", "progress", "inspect", "conformance", "tasks", "training"},
-    "export": BASE | {"positions", "text", "tasks", "encodings", "models", "training", "verbs"},
+    "cli": BASE | {"export", "verbs", "progress", "inspect", "conformance", "tasks", "training"},
+    "export": BASE | {"positions", "text", "encodings", "layers", "models", "verbs"},
     "__main__": {"cli"},
 }
 

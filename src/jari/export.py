@@ -37,27 +37,39 @@ UNKNOWN = "<unk>"
 def ctranslate2(run: str | Path, out: str | Path, *, trust_code: bool = False) -> Path:
     """Write the newest checkpoint of a run of an encoder-decoder into `out`, a folder that CTranslate2 reads.
 
-    CTranslate2 starts answers and ends inputs by itself. Its tokens are called as `task.show_source` and `show_target`
-    call them; two of one name are told apart by the number of the later. Raises UserError for a run that is none, a
-    model that CTranslate2 cannot compute exactly, a folder that is not empty, or where the package is missing.
+    CTranslate2 then starts answers, and ends inputs where the task does, by itself. Its tokens are called as
+    `task.show_source` and `show_target` call them; two of one name are told apart by the number of the later. With
+    `min_decoding_length=0` (by default it forbids the empty answer) it writes what jari writes, at the same scores;
+    only to an input without any token it always answers nothing.
+
+    Raises UserError for a folder that is no run, a model that CTranslate2 cannot compute exactly, an `out` that is not
+    empty, or where the package is missing.
     """
     loaded = load(run, trust_code=trust_code)
-    model = _checked_model(loaded.model)
+    model, task = _checked_model(loaded.model), loaded.task
     source, target = (embedding.weight.shape[0] for embedding in _embeddings(model))
     return write(
         model,
         out,
-        source=_told_apart(loaded.task.show_source(range(source))),
-        target=_told_apart(loaded.task.show_target(range(target))),
-        positions=max(LEAST, *loaded.task.longest.values()),
+        source=_told_apart(task.show_source(range(source))),
+        target=_told_apart(task.show_target(range(target))),
+        source_ends=int(task.sources([[source - 1]]).ids[0, -1]) == END,
+        positions=max(LEAST, *task.longest.values()),
     )
 
 
 def write(
-    model: EncoderDecoder, out: str | Path, *, source: Sequence[str], target: Sequence[str], positions: int = LEAST
+    model: EncoderDecoder,
+    out: str | Path,
+    *,
+    source: Sequence[str],
+    target: Sequence[str],
+    source_ends: bool = True,
+    positions: int = LEAST,
 ) -> Path:
-    """Write a model. source, target: the names of all tokens, no name twice. positions: how many are written where the
-    encoding has no end; CTranslate2 cannot go on behind them. Raises UserError as `ctranslate2` does."""
+    """Write a model. source, target: the names of all tokens, no name twice. source_ends: each source ends with END,
+    which CTranslate2 then adds. positions: how many are written where the encoding has no end; CTranslate2 cannot go on
+    behind them. Raises UserError as `ctranslate2` does."""
     _checked_model(model)
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -71,7 +83,7 @@ def write(
     specification.register_target_vocabulary(list(target))
     config = specification.config
     config.bos_token = config.decoder_start_token = target[FIRST]
-    config.eos_token, config.add_source_eos = target[END], True
+    config.eos_token, config.add_source_eos = target[END], source_ends
     config.unk_token = UNKNOWN if UNKNOWN in source else source[0]
     config.layer_norm_epsilon = model.encoder.layers[0].attention_residual.norm.eps
     specification.validate()
@@ -159,17 +171,17 @@ def _places(encodings: LayerEncodings, positions: int) -> Places:
     count = positions if encoding.longest is None else encoding.longest
     if encoding.hooks <= {"embed"}:
         return Places(table=_table(encodings, encoding, count))
+    if encoding.hooks not in ({"rotate"}, {"bias"}):
+        _refuse(
+            encodings,
+            f"it uses {' and '.join(sorted(encoding.hooks))}, and CTranslate2 has either a table added to the input, "
+            "or a rotation, or a bias of distance",
+        )
     if not encodings.shared:
         _refuse(encodings, "CTranslate2 has one encoding for all layers, and here each layer has its own")
     if encoding.hooks == {"rotate"}:
         return Places(rotary=_rotary(encodings, encoding, count))
-    if encoding.hooks == {"bias"}:
-        return Places(bias=_bias(encodings, encoding, count), distances=count)
-    _refuse(
-        encodings,
-        f"it uses {' and '.join(sorted(encoding.hooks))}, and CTranslate2 has either a table added to the input, or a "
-        "rotation, or a bias of distance",
-    )
+    return Places(bias=_bias(encodings, encoding, count), distances=count)
 
 
 def _table(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[Tensor, "L D"]:

@@ -16,6 +16,7 @@ from jari.comparison import study
 from jari.decoding import Hypothesis, sample
 from jari.errors import UserError
 from jari.inspect import walk as walking
+from jari.inspect.capture import record
 from jari.inspect.walk import Walk
 from jari.tasks.base import Task
 from jari.text import END
@@ -286,14 +287,31 @@ class Followed:
     walk: Walk
 
 
-def walk(run: str | Path, line: str, *, site: str = "encoder.0", head: int = 0, trust_code: bool = False) -> Followed:
-    """Follow one head of one attention, matrix by matrix, from the embedding to its output, in float64."""
+def walk(
+    run: str | Path,
+    line: str,
+    *,
+    site: str | None = None,
+    head: int = 0,
+    step: int | None = None,
+    trust_code: bool = False,
+) -> Followed:
+    """Follow one head of one attention, matrix by matrix, from the embedding to its output, in float64.
+
+    site: the first one of the model by default. step: of a recurrent decoder, the first by default.
+    """
     loaded = load(run, trust_code=trust_code)
     model, task = loaded.model.double(), loaded.task
     said = answered(model, task, task.read(line))
+    with record(model) as tape:
+        model(*said.inputs)
+    site = tape.sites[0] if site is None else site
     queries = said.source if site.startswith("encoder") else said.target
     keys = said.target if site.endswith(".self") else said.source
-    followed = walking.walk(model, said.inputs, site=site, head=head, queries=queries, keys=keys)
+    vocabulary = task.show_target(range(next(reversed(task.model_options.values()))))
+    followed = walking.walk(
+        model, said.inputs, site=site, head=head, queries=queries, keys=keys, step=step, vocabulary=vocabulary
+    )
     return Followed(line.strip(), task.write(said.written), followed)
 
 

@@ -268,7 +268,7 @@ def test_the_map_shown_is_the_map_used(options):
 
 
 def test_the_steps_of_an_answer_are_one_map_too():
-    model, (source, target) = model_of(), inputs()
+    model, (source, target) = model_of(input_feeding=True), inputs()
     with record(model) as whole:
         model(source, target)
     state, cache = model.start(source), model.new_cache()
@@ -279,7 +279,7 @@ def test_the_steps_of_an_answer_are_one_map_too():
 
 def test_calls_that_are_no_steps_of_one_reading_are_not_joined():
     told = rf"^{SITE} ran 10 times while recording; pick one with index=0 ... 9$"
-    model, (source, target) = model_of(), inputs()
+    model, (source, target) = model_of(input_feeding=True), inputs()
     with record(model) as tape:
         model(source, target)
         model(source, Tokens(target.ids, Positions.sequence(5, 5, frame="target")))  # later, but other keys

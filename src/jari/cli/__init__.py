@@ -137,6 +137,14 @@ def _generate(options: argparse.Namespace, loaded: Any) -> int:
     return 0
 
 
+def _export(options: argparse.Namespace) -> int:
+    from jari import export
+
+    export.ctranslate2(options.folder, options.out, trust_code=options.trust_code)
+    print(f"{options.to} model in {options.out}")
+    return 0
+
+
 def _compare(options: argparse.Namespace) -> int:
     from jari import verbs
 
@@ -160,7 +168,12 @@ def _walk(options: argparse.Namespace) -> int:
     from jari.inspect.walk import softmax_lens
 
     followed = verbs.walk(
-        options.folder, options.input, site=options.site, head=options.head, trust_code=options.trust_code
+        options.folder,
+        options.input,
+        site=options.site,
+        head=options.head,
+        step=options.step,
+        trust_code=options.trust_code,
     )
     walked = followed.walk
     record: dict[str, Any] = {"input": followed.input, "answer": followed.answer}
@@ -244,4 +257,5 @@ _COMMANDS = {
     "compare": _compare,
     "walk": _walk,
     "laws": _laws,
+    "export": _export,
 }

@@ -11,7 +11,7 @@ from typing import Any
 from jari._version import __version__
 from jari.errors import UserError, nearest, unknown
 
-COMMANDS = ("data", "train", "evaluate", "predict", "compare", "walk", "laws")
+COMMANDS = ("data", "train", "evaluate", "predict", "compare", "walk", "laws", "export")
 TRAINING = ("data", "train", "compare")  # these take a task and its settings
 SETTING = "setting "  # what the destinations of settings begin with
 
@@ -106,10 +106,9 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     command = add("walk", "follow one head of an attention, matrix by matrix")
     _run(command)
     command.add_argument("--input", required=True, help="such as 12+1")
-    command.add_argument(
-        "--site", default="encoder.0", help="encoder.0, decoder.1.self, decoder.1.cross, ... (encoder.0)"
-    )
+    command.add_argument("--site", help="encoder.0, decoder.1.self, decoder.1.cross, ... (the model's first)")
     command.add_argument("--head", type=int, default=0, help="0, 1, ... (0)")
+    command.add_argument("--step", type=int, help="of a recurrent decoder: 0, 1, ... (0)")
     command.add_argument(
         "--softmax", action="store_true", help="what becomes of the softmax if scores are not divided by sqrt(d_k)"
     )
@@ -118,6 +117,11 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     command = add("laws", "check an encoding against the laws every encoding must keep")
     command.add_argument("encoding", metavar="SPEC", help="such as rotary or my_encoding.py:Mine")
     _json(command)
+
+    command = add("export", "write a run's model for another program")
+    _run(command)
+    command.add_argument("--to", choices=("ctranslate2",), default="ctranslate2", help="the program (ctranslate2)")
+    command.add_argument("--out", metavar="FOLDER", required=True, help="the folder to write")
 
     if arguments and arguments[0] in TRAINING:
         _settings(commands.choices[arguments[0]], arguments[1:])

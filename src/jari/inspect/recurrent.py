@@ -33,7 +33,7 @@ def steps_to_weights(
     for name, side, made, rows in zip(("h_t", "h_1:m"), score.maps(), (q, k), (query, keys), strict=True):
         if side is not None:
             matrix_name, matrix = side
-            steps.append(Step(matrix_name, "a learned matrix", matrix, _components(matrix)))
+            steps.append(Step(matrix_name, "a learned matrix", matrix, _components(matrix), parameter=True))
             name = f"{name} {matrix_name}"
             steps.append(Step(name, "each row times the matrix", made, rows))
         mapped.append(name)
@@ -47,7 +47,7 @@ def steps_to_weights(
     else:
         formula = f"tanh({mapped[0]} + {mapped[1]})"
         steps.append(Step("tanh", f"{formula}, a row for each key", (q + k).tanh(), keys))
-        steps.append(Step("v", "a learned vector", score.compare.v, ["v"]))
+        steps.append(Step("v", "a learned vector", score.compare.v, ["v"], parameter=True))
         scores, formula = score.compare.v @ (q + k).tanh().transpose(0, 1), "v^T tanh, a number for each key"
     steps.append(Step("scores", formula, scores, query, keys))
     return steps + _steps_of_place(call, scores, query, keys)
@@ -80,7 +80,7 @@ def steps_from_context(
     return [
         Step("c", "w h_1:m, the weighted sum of the values", context, query),
         Step("[h_t; c]", "side by side", both, query),
-        Step("W_concat", "a learned matrix", matrix, _components(matrix)),
+        Step("W_concat", "a learned matrix", matrix, _components(matrix), parameter=True),
         Step("h~", "tanh([h_t; c] W_concat)", (both @ matrix).tanh(), query),
     ]
 
@@ -98,7 +98,7 @@ def steps_to_vocabulary(
     best = scores.softmax(-1)[0].topk(min(LIKELIEST, matrix.shape[1]))
     tops = [names[token] for token in best.indices.tolist()]
     return [
-        Step("W_gen", "a learned matrix, a column for each token", matrix, _components(matrix)),
+        Step("W_gen", "a learned matrix, a column for each token", matrix, _components(matrix), parameter=True),
         Step("scores of the next token", "h~ W_gen", scores, query),
         Step("likeliest next tokens", "softmax of the scores, the largest", best.values.unsqueeze(0), query, tops),
     ]

@@ -13,6 +13,7 @@ from jari.shapes import Float, Tensor
 @dataclass(frozen=True, eq=False)
 class Step:
     """One matrix on the way. rows, columns: the tokens they stand for; columns None for the components of vectors.
+    parameter: it is the model's own, and its rows stand for no tokens.
     equal: for each pair of equal tokens among the rows, the largest difference of their rows."""
 
     name: str
@@ -20,9 +21,12 @@ class Step:
     matrix: Float[Tensor, "R C"]
     rows: Sequence[str]
     columns: Sequence[str] | None = None
+    parameter: bool = False
 
     @property
     def equal(self) -> dict[str, float]:
+        if self.parameter:
+            return {}
         return {
             f"{self.rows[i]!r} at {i} and at {j}": float(row_difference(self.matrix, i, j).max())
             for i, j in equal_tokens(self.rows)

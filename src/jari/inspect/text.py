@@ -9,6 +9,7 @@ from jari.attention import call as definition
 from jari.inspect.walk import Step, Walk, softmax_jacobian, softmax_lens
 
 SHOWN_COMPONENTS = 8
+SHOWN_ROWS = 8  # of a matrix whose rows stand for no tokens
 
 
 def walk_text(walked: Walk, headline: str) -> str:
@@ -69,8 +70,11 @@ def _matrix(step: Step) -> list[str]:
     margin = max(len(name) for name in step.rows) + 4
     more = "" if shown == columns else f"  ... {columns - shown} more"
     lines = [" " * margin + "".join(f"{head:>{width}}" for head in heads[:shown])]
-    for name, row in zip(step.rows, step.matrix[:, :shown].tolist(), strict=True):
+    rows = min(len(step.rows), SHOWN_ROWS) if step.parameter else len(step.rows)
+    for name, row in zip(step.rows[:rows], step.matrix[:rows, :shown].tolist(), strict=True):
         lines.append(f"{name:>{margin}}" + _numbers(row, width) + more)
+    if rows < len(step.rows):
+        lines.append(f"{'...':>{margin}} {len(step.rows) - rows} more rows")
     return lines
 
 

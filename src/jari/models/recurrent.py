@@ -293,7 +293,7 @@ class Recurrent(nn.Module):
         layers: Annotated[int, Ge(1), Le(1000)] = 1,
         cell: Cell = "gru",
         score: ScoreName = "general",
-        input_feeding: bool = True,
+        input_feeding: bool = False,
         bidirectional: bool = True,
         encoding: str = "none",
         cross_encoding: str = "none",

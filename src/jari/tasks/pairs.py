@@ -51,7 +51,7 @@ class Matrix:
         return len(self._ids)
 
     def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
-        return self._ids[indices, : int(self.lengths[indices].max())].long()
+        return self._ids[indices, : max(self.lengths[indices].tolist(), default=0)].long()
 
 
 @runtime_checkable

@@ -19,10 +19,10 @@ from jari.text import END, PADDING, SPECIAL
 class Sequences(PairsTask):
     """Lines of random numbers from 0 to `symbols` - 1.
 
-    symbols: how many different ones. lines: how many to train on. held_out: how many others to measure on. shortest, longest:
-    how many numbers a training line has. test_longest: the same of a held-out line, `longest` by default; with more,
-    the groups tell apart the lengths that were trained on from longer ones. data_seed: decides the lines. metric: what
-    runs are judged by.
+    symbols: how many different ones. lines: how many to train on. held_out: how many others to measure on. shortest: the
+    fewest numbers a line has. longest: the most a training line has. test_longest: the most a held-out line has,
+    `longest` by default; with more, the groups tell apart the lengths that were trained on from longer ones.
+    data_seed: decides the lines. metric: what runs are judged by.
     """
 
     def __init__(
@@ -40,7 +40,8 @@ class Sequences(PairsTask):
         self.longest_seen, self.longest_held_out = longest, longest if test_longest is None else test_longest
         if shortest > min(longest, self.longest_held_out):
             raise UserError(
-                f"expected shortest <= longest and test_longest, got shortest={shortest}, longest={longest}"
+                f"expected shortest <= longest and test_longest, got shortest={shortest}, longest={longest}, "
+                f"test_longest={self.longest_held_out}; choose shortest={min(longest, self.longest_held_out)} or less"
             )
         super().__init__(max(longest, self.longest_held_out))
         self.symbols, self.size, self.size_held_out, self.shortest = symbols, lines, held_out, shortest
@@ -63,19 +64,20 @@ class Sequences(PairsTask):
         return self._numbers, self._numbers
 
     def _read_data(self) -> tuple[Rows, Rows]:
-        lines, lengths = self._lines("training", self.size, self.longest_seen)
+        lines, lengths = self._lines(0, self.size, self.longest_seen)
         return _rows(lines, lengths), _rows(self.answers(lines, lengths), lengths)
 
     def _read_held_out(self) -> list[tuple[str, str]]:
-        lines, lengths = self._lines("held out", self.size_held_out, self.longest_held_out)
+        lines, lengths = self._lines(1, self.size_held_out, self.longest_held_out)
         answers = self.answers(lines, lengths)
         return [
             (" ".join(map(str, line[:length])), " ".join(map(str, answer[:length])))
             for line, answer, length in zip(lines.tolist(), answers.tolist(), lengths.tolist(), strict=True)
         ]
 
-    def _lines(self, what: str, count: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
-        chance = np.random.default_rng([self.data_seed, len(what)])
+    def _lines(self, stream: int, count: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of numbers and how many of each count. stream: 0 to train on, 1 held out; each has chances of its own."""
+        chance = np.random.default_rng([self.data_seed, stream])
         lengths = chance.integers(self.shortest, longest + 1, count)
         return chance.integers(0, self.symbols, (count, longest)), lengths
 
@@ -92,7 +94,8 @@ class Sequences(PairsTask):
 
     def sample_inputs(self) -> list[str]:
         top = self.symbols - 1
-        return [f"1 0 {top} 1 0", "0 1 1 0", f"{top} 0 {top} 1 {top}"]
+        lines = [f"1 0 {top} 1 0", "0 1 1 0", f"{top} 0 {top} 1 {top}"]
+        return [line for line in lines if len(line.split()) <= self._longest]
 
     def describe(self) -> str:
         return (

@@ -1,0 +1,137 @@
+"""Copy, reverse and sort: the answers against a loop, which lines there are, and what a person may write."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jari.errors import UserError
+from jari.tasks.base import registry
+from jari.tasks.sequences import Copy, Reverse, Sequences, Sort
+from jari.text import END, PADDING
+
+LOOPS = {Copy: list, Reverse: lambda line: list(reversed(line)), Sort: sorted}
+every_task = pytest.mark.parametrize("kind", LOOPS, ids=lambda kind: kind.__name__)
+
+
+def prepared(kind: type[Sequences] = Reverse, **options: int) -> Sequences:
+    task = kind(**{"lines": 200, "held_out": 50} | options)
+    task.prepare()
+    return task
+
+
+def training_pairs(task: Sequences) -> list[tuple[str, str]]:
+    """Every training example as text: the source without its end, and the labels."""
+    batch = task.training_batch(torch.arange(task.training_size), torch.Generator())
+    source, target = task.tokenizers
+    sides = zip(batch.inputs[0].ids.tolist(), batch.labels.tolist(), strict=True)
+    return [(source.decode(one), target.decode(other)) for one, other in sides]
+
+
+def answer(kind: type[Sequences], source: str) -> str:
+    return " ".join(map(str, LOOPS[kind]([int(word) for word in source.split()])))
+
+
+@every_task
+@given(lines=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=7), min_size=1, max_size=5), behind=st.data())
+def test_answers_are_those_of_a_loop(kind: type[Sequences], lines: list[list[int]], behind: st.DataObject) -> None:
+    longest = max(map(len, lines))
+    rest = behind.draw(st.lists(st.integers(0, 9), min_size=longest, max_size=longest))
+    matrix = np.array([line + rest[len(line) :] for line in lines])
+    answers = kind(symbols=10, longest=7).answers(matrix, np.array([len(line) for line in lines]))
+    for line, found in zip(lines, answers.tolist(), strict=True):
+        assert found[: len(line)] == LOOPS[kind](line)
+
+
+@every_task
+def test_every_example_has_the_right_answer(kind: type[Sequences]) -> None:
+    task = prepared(kind)
+    pairs = training_pairs(task)
+    assert len(pairs) == task.training_size == 200
+    assert len(task.held_out) == 50
+    for source, target in pairs + task.held_out:
+        assert target == answer(kind, source) == task.expected(source)
+
+
+def test_lines_have_the_lengths_and_numbers_asked_for() -> None:
+    task = prepared(symbols=7, lines=2000, held_out=2000, shortest=3, longest=6, test_longest=9)
+    trained, held_out = training_pairs(task), task.held_out
+    assert {len(source.split()) for source, _ in trained} == {3, 4, 5, 6}
+    assert {len(source.split()) for source, _ in held_out} == {3, 4, 5, 6, 7, 8, 9}
+    assert {int(word) for pair in trained + held_out for word in pair[0].split()} == set(range(7))
+    assert task.longest == {"source": 10, "target": 10}
+    assert task.model_options == {"source_vocabulary": 10, "target_vocabulary": 10}
+    lengths = [2 * len(source.split()) + 2 for source, _ in trained]
+    assert task.training_lengths.tolist() == lengths
+
+
+def test_held_out_lines_are_others_and_the_seed_decides_them() -> None:
+    task = prepared(shortest=8)
+    trained, held_out = training_pairs(task), task.held_out
+    assert not {source for source, _ in trained} & {source for source, _ in held_out}
+    again, other = prepared(shortest=8), prepared(shortest=8, data_seed=1)
+    assert (training_pairs(again), again.held_out) == (trained, held_out)
+    assert training_pairs(other) != trained
+    assert other.held_out != held_out
+    assert again.fingerprint() == task.fingerprint() != other.fingerprint()
+
+
+def test_longer_lines_are_a_group_of_their_own() -> None:
+    task = prepared(longest=4, test_longest=6)
+    assert task.groups == ("all", "seen_lengths", "longer")
+    groups = {len(source.split()): task.group_of(source, target) for source, target in task.held_out}
+    seen = dict.fromkeys(range(1, 5), "seen_lengths")
+    assert groups == seen | {5: "longer", 6: "longer"}
+    assert prepared().groups == ("all",)
+    assert prepared(longest=5, test_longest=3).groups == ("all",)
+
+
+@given(line=st.lists(st.integers(0, 49), max_size=30))
+def test_text_to_numbers_and_back(line: list[int]) -> None:
+    source, _ = Copy().tokenizers
+    text = " ".join(map(str, line))
+    ids = source.encode(text)
+    assert ids == [3 + number for number in line]
+    assert source.decode(ids) == source.decode([*ids, END, 7]) == source.decode([*ids, PADDING, 7]) == text
+    assert source.names([*ids, END]) == [*map(str, line), "<eos>"]
+
+
+@pytest.mark.parametrize("word", ["50", "-1", "1.5", "x", "²", "٣", "9" * 5000])
+def test_what_is_no_number_of_the_task(word: str) -> None:
+    told = f"expected numbers from 0 to 49, got '{word}'; write such as 3 1 4"
+    with pytest.raises(UserError, match=f"^{told}$"):
+        prepared().read(f"1 {word} 2")
+
+
+def test_a_line_is_read_whatever_its_spaces() -> None:
+    task = prepared(longest=4)
+    assert task.read(" 1\t 2  3 ") == [4, 5, 6]
+    with pytest.raises(UserError, match="5 tokens are too many; this run reads at most 4: cut the line"):
+        task.read("1 2 3 4 5")
+    with pytest.raises(UserError, match="the line is empty"):
+        task.read("  ")
+
+
+def test_inputs_worth_looking_at_can_be_read() -> None:
+    for longest, count in ((5, 3), (4, 1), (3, 0)):
+        task = prepared(symbols=2, longest=longest)
+        assert len([task.read(line) for line in task.sample_inputs()]) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"shortest": 6, "longest": 5}, "expected shortest <= longest and test_longest, got shortest=6, longest=5, test_longest=5; choose shortest=5"),
+        ({"shortest": 4, "longest": 5, "test_longest": 3}, "test_longest, got shortest=4, longest=5, test_longest=3"),
+    ],
+)
+def test_lengths_that_cannot_be(options: dict[str, int], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        Sort(**options)
+
+
+@pytest.mark.parametrize("spec", ["copy:symbols=1", "sort:lines=0", "reverse:shortest=0", "copy:test_longest=0"])
+def test_options_that_cannot_be(spec: str) -> None:
+    with pytest.raises(UserError, match="input should be greater than or equal to"):
+        registry.spec(spec).build()
