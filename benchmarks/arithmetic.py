@@ -25,6 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import steps
 import timing
@@ -34,13 +35,15 @@ from torch.nn import functional
 
 from jari.attention.cache import KVCache
 from jari.decoding import greedy
+from jari.init import generator_for
 from jari.positions import Positions, Tokens
 from jari.tasks.arithmetic import Arithmetic
 from jari.tasks.base import Batch
 from jari.text import END, FIRST, PADDING
+from jari.training.answering import evaluate
 from jari.training.experiment import Experiment
-from jari.training.loop import deterministic, evaluate
-from jari.training.order import DataOrder
+from jari.training.loop import deterministic
+from jari.training.order import CountedOrder
 from jari.training.precision import Precision
 
 LOOK = 100
@@ -56,11 +59,11 @@ OURS: dict[str, tuple[Precision, str]] = {
 class Memory:
     """What the peer's encoder made of the sources, and which of it is padding."""
 
-    x_BKD: Tensor
-    hidden_BK: Tensor
+    x: Tensor
+    hidden: Tensor
 
     def select(self, rows: Tensor) -> Memory:
-        return Memory(self.x_BKD[rows], self.hidden_BK[rows])
+        return Memory(self.x[rows], self.hidden[rows])
 
 
 class Peer(nn.Module):
@@ -87,7 +90,7 @@ class Peer(nn.Module):
         x = self.target(ids) + self.target_places.weight[: ids.shape[1]]
         later = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
         x = self.transformer.decoder(
-            x, state.x_BKD, tgt_mask=later, memory_key_padding_mask=state.hidden_BK, tgt_is_causal=True
+            x, state.x, tgt_mask=later, memory_key_padding_mask=state.hidden, tgt_is_causal=True
         )
         return self.generator(x)
 
@@ -153,11 +156,13 @@ def to_99(task: Arithmetic, width: int, cap: float, table: timing.Table) -> None
             done = min(1.0, spent["nn.Transformer"] / cap)
             yield 1e-3 * min(max(done, 1e-3) / 0.02, (1 - done) / 0.98)
 
-    ours = steps.arithmetic_step(task, batches_in_order(task), experiment, map(options.rate, itertools.count()))
-    peers = peer_step(task, width, batches_in_order(task), peer_rates())
+    order = CountedOrder(task.training_size, options.batch, options.budget(task.training_size), 1)
+    own_rates = (options.rate(step, order.steps) for step in itertools.count())
+    ours = steps.arithmetic_step(task, batches_in_order(task, order), experiment, own_rates)
+    peers = peer_step(task, width, batches_in_order(task, order), peer_rates())
     for name, (model, step) in {"jari": ours, "nn.Transformer": peers}.items():
         taken, best, reached = 0, 0.0, False
-        while not reached and spent[name] < cap and (name != "jari" or taken < options.steps):
+        while not reached and spent[name] < cap and (name != "jari" or taken < order.steps):
             for _ in range(LOOK):
                 begin = time.process_time()
                 step()
@@ -174,21 +179,31 @@ def to_99(task: Arithmetic, width: int, cap: float, table: timing.Table) -> None
         )
 
 
-def batches_in_order(task: Arithmetic) -> Iterator[Batch]:
-    order = DataOrder(task.training_size, 512, 1)
-    return (task.training_batch(order.at(step)) for step in itertools.count())
+def batches_in_order(task: Arithmetic, order: CountedOrder) -> Iterator[Batch]:
+    return (task.training_batch(order.at(step), generator_for(1, f"batch/{step}")) for step in itertools.count())
+
+
+@dataclass(frozen=True)
+class PeerAnswers:
+    """The peer as a task that measures it sees it: it reads the whole answer again for each token."""
+
+    model: Peer
+    longest: int
+
+    def write(self, sources: Tokens) -> list[list[int]]:
+        model: Any = self.model
+        ids = greedy(model, sources, first=FIRST, end=END, padding=PADDING, longest=self.longest, cached=False).ids
+        return [[token for token in row if token != PADDING] for row in ids.tolist()]
+
+    def scores(self, batch: Batch) -> Tensor:
+        return self.model(*batch.inputs)
 
 
 def exact_match(task: Arithmetic, model: nn.Module) -> float:
     if not isinstance(model, Peer):
         return evaluate(model, task, 2000)["exact_match"]
     model.eval()
-
-    def generate(sources: Tokens) -> Tensor:
-        longest = task.longest["target"]
-        return greedy(model, sources, first=FIRST, end=END, padding=PADDING, longest=longest, cached=False).ids
-
-    found = task.evaluate(generate, 2000)["exact_match"]
+    found = task.evaluate(PeerAnswers(model, task.longest["target"]), 2000)["exact_match"]
     model.train()
     return found
 

@@ -23,7 +23,8 @@ def dropout(x: Tensor, share: float) -> Tensor:
     dropped = round(share * 256)
     words = torch.randint(-(2**63), 2**63 - 1, ((x.numel() + 7) // 8,))
     keep = (words.view(torch.uint8)[: x.numel()] >= dropped).view(x.shape)
-    return x * keep * (256 / (256 - dropped))
+    # Both factors in the dtype of x: a product with booleans is not vectorised.
+    return x * keep.view(torch.uint8).to(x.dtype) * (256 / (256 - dropped))
 
 
 def check_share(share: float) -> float:

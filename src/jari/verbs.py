@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -29,6 +28,8 @@ from jari.training.run import check_kept, read_experiment, read_run
 
 AT_ONCE = 256
 
+Which = Literal["last", "best"]
+
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
@@ -40,8 +41,8 @@ class Loaded:
     step: int
 
 
-def load(run: str | Path, *, trust_code: bool = False) -> Loaded:
-    """The model of a run, from its newest whole checkpoint.
+def load(run: str | Path, *, which: Which = "last", trust_code: bool = False) -> Loaded:
+    """The model of a run, from its newest whole checkpoint, or from the best on the way to it.
 
     Nothing of the run is executed, unless its encoding or task is a Python file and `trust_code` says it may be.
     Raises UserError for a folder that is no run, has no checkpoint yet, or is damaged.
@@ -54,6 +55,8 @@ def load(run: str | Path, *, trust_code: bool = False) -> Loaded:
         raise UserError(f"{folder} has no checkpoint yet; train it first, with the command in its run.json")
     if problems:
         raise UserError("; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that")
+    if which == "best":
+        path = checkpoint.best(folder / "checkpoints", path)
     check_kept(record, folder)
     task = experiment.task_instance(folder)
     model = experiment.model_instance(task)
@@ -68,18 +71,14 @@ def data(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) 
     if lines is None:
         raise UserError(f"{task} has no data to write: it reads the files it is given")
     count = 0
-    partial = Path(f"{out}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            for some in chunks(lines(), 65536):
-                file.write("".join(f"{line}\n" for line in some))
-                count += len(some)
-        partial.replace(out)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+
+    def counted() -> Iterator[str]:
+        nonlocal count
+        for some in chunks(lines(), 65536):
+            count += len(some)
+            yield "".join(f"{line}\n" for line in some)
+
+    checkpoint.write_text(Path(out), counted())
     return count
 
 
@@ -109,15 +108,16 @@ def evaluate(
     *,
     data: Sequence[str] = (),
     decoding: Decoding = GREEDY,
+    which: Which = "last",
     threads: int | None = None,
     trust_code: bool = False,
 ) -> dict[str, Any]:
-    """The metrics of a run's newest checkpoint on all held-out data, by free generation, with the ceiling.
+    """The metrics of a run's newest or best checkpoint on all held-out data, by free generation, with the ceiling.
 
     data: files to measure on instead of the task's own held-out data. decoding: how answers are written.
     """
     use_threads(threads)
-    loaded = load(run, trust_code=trust_code)
+    loaded = load(run, which=which, trust_code=trust_code)
     if data:
         loaded.task.hold_out(data)
     metrics = answering.evaluate(loaded.model, loaded.task, decoding=decoding)
@@ -172,7 +172,7 @@ def predict(
                 found[number] = [Answer(number, shown, error=str(error))]
         # Lines of like length together: none waits for a much longer one, and little is padded.
         readable.sort(key=lambda item: len(item[2]))
-        for some in chunks(readable, max(1, AT_ONCE // decoding.beam)):
+        for some in chunks(readable, max(1, AT_ONCE // max(1, decoding.beam))):
             written = answering.answers(
                 loaded.model, loaded.task, loaded.task.sources([ids for _, _, ids in some]), decoding
             )
@@ -221,9 +221,10 @@ def generate(
     if "" in stop:
         raise UserError("a text to stop at has one character or more, got an empty one; leave it out")
     model: Any = loaded.model
+    read = task.read(prompt)
     drawn = sample(
         model,
-        task.sources([task.read(prompt)]).ids,
+        task.sources([read]).ids,
         end=END,
         longest=tokens,
         temperature=temperature,
@@ -234,18 +235,19 @@ def generate(
         seed=seed,
         context=task.longest["target"],
     )
-    return _pieces(task, (int(token.ids[0]) for token in drawn), stop)
+    return _pieces(task, read, (int(token.ids[0]) for token in drawn), stop)
 
 
-def _pieces(task: Task, numbers: Iterable[int], stop: Sequence[str]) -> Iterator[str]:
+def _pieces(task: Task, prompt: Sequence[int], numbers: Iterable[int], stop: Sequence[str]) -> Iterator[str]:
     """Text as soon as it is certain: whole characters only, and nothing that may be the beginning of a stop."""
-    written: list[int] = []
+    written = list(prompt)  # where words are put together with spaces, one stands between the prompt and the first
+    begun = len(task.write(written))
     given = 0
     waiting = max((len(text) for text in stop), default=1) - 1
     text = ""
     for number in numbers:
         written.append(number)
-        text = task.write(written)
+        text = task.write(written)[begun:]
         found = min((at for at in (text.find(s, max(0, given - waiting)) for s in stop) if at >= 0), default=None)
         if found is not None:
             yield text[given:found]

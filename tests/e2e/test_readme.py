@@ -10,7 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
-SMALL = {"model.width": "16", "model.heads": "2", "task.maximum": "220", "training.examples": "600"}
+SMALL = {
+    "arithmetic": ["--width=16", "--heads=2", "--maximum=220", "--examples=600"],
+    "translation": ["--width=16", "--vocabulary=300", "--passes=1", "--tokens=512"],
+    "number-words": ["--width=16", "--heads=2", "--maximum=999", "--examples=600"],
+    "reverse": ["--width=16", "--lines=200", "--held-out=20", "--examples=400"],
+    "text": ["--width=16", "--heads=2", "--layers=1", "--context=32", "--passes=1", "--batch=4"],
+}
+PHRASES = {"de": "Ein Hund rennt durch den Schnee {}.", "en": "A dog runs through the snow {}."}
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -36,9 +43,16 @@ def test_python_in_the_readme_runs(code: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_commands_in_the_readme_run_one_after_another(tmp_path: Path) -> None:
+def test_commands_in_the_readme_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand there, but for a smaller task and model, so that they take seconds."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "data").mkdir()
+    for language, phrase in PHRASES.items():
+        for part in ("train", "val", "test"):
+            lines = "".join(phrase.format(n) + "\n" for n in range(60))
+            (tmp_path / "data" / f"{part}.{language}").write_text(lines)
+    (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 40)
+    monkeypatch.setenv("JARI_CACHE", str(tmp_path / "cache"))
     ran = set()
     for line in commands(ENGLISH):
         piped, _, line = line.rpartition(" | ")
@@ -46,7 +60,9 @@ def test_commands_in_the_readme_run_one_after_another(tmp_path: Path) -> None:
         if words[0] != "jari":
             continue
         if words[1] in ("data", "train", "compare"):
-            words += [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+            words += SMALL[words[2]]
+            if words[2] == "translation" and "recurrent" not in words:
+                words += ["--heads=2", "--encoder-layers=1", "--decoder-layers=1"]
         if words[1] == "compare":
             words[words.index("3")] = "2"
         stdin = piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""

@@ -151,7 +151,9 @@ def test_sources_a_person_wrote() -> None:
     assert source.keep is not None
     assert source.keep.tolist() == [[True, True, True, False, False], [True] * 5]
     assert task.longest == {"source": 5, "target": 5}, "with its end"
-    assert task.show_source(source.ids[0].tolist()) == task.show_target([3, 4, 2, 0, 0]) == ["a", "b", "<2>", *["<0>"] * 2]
+    assert (
+        task.show_source(source.ids[0].tolist()) == task.show_target([3, 4, 2, 0, 0]) == ["a", "b", "<2>", *["<0>"] * 2]
+    )
     with pytest.raises(UserError, match="5 tokens are too many; this run reads at most 4: cut the line"):
         task.read("abcde")
     for line in ("", " \t"):
@@ -163,9 +165,8 @@ def test_sources_a_person_wrote() -> None:
 
 
 def test_bleu_and_chrf_are_those_of_sacrebleu() -> None:
-    references = ["the cat sat.", "a big bad bag", "he had a cab", "a bad head", "dead beef"]
-    references = ["".join(c if c in LETTERS else "a" for c in line) for line in references]
-    answers = ["aae caa aaa.", "a bag bad bag", "he had a cab", "bad head", ""]
+    references = ["a cab had a fee.", "a bad bad bag", "he had a cab", "a bad head", "dead beef"]
+    answers = ["a cab had fee.", "a bag bad bag", "he had a cab", "bad head", ""]
     sources = ["a", "ab", "abc", "abcd", "abcde"]
     task = Toy(list(zip(sources, references, strict=True)))
     learner = Says(dict(zip(sources, answers, strict=True)))
@@ -210,8 +211,8 @@ def test_answers_stay_beside_their_questions() -> None:
     assert found["bleu"] == pytest.approx(100)
     assert [len(batch) for batch in learner.asked] == [AT_ONCE, AT_ONCE, len(sources) - 2 * AT_ONCE]
     # Of like length together.
-    lengths = [[row.index(END) for row in batch] for batch in learner.asked]
-    assert sum(lengths, []) == sorted(sum(lengths, []))
+    lengths = [row.index(END) for batch in learner.asked for row in batch]
+    assert lengths == sorted(lengths)
 
 
 def test_some_of_the_held_out_pairs_evenly() -> None:

@@ -24,6 +24,9 @@ LONGEST_LINE = 1 << 20  # bytes of a line on standard input
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code."""
+    # Threads that wait for each other by spinning stand still beside a busy neighbour: a step of two threads on two
+    # cores then takes ten times as long. OpenMP reads this when torch is imported, which no command has done yet.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         code = _COMMANDS[options.command](options)
@@ -85,6 +88,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         options.folder,
         data=options.data or (),
         decoding=_decoding(options),
+        which=options.checkpoint,
         threads=threads,
         trust_code=options.trust_code,
     )
@@ -96,7 +100,7 @@ def _predict(options: argparse.Namespace) -> int:
     from jari import verbs
 
     verbs.use_threads(_at_least_one("--threads", options.threads))
-    loaded = verbs.load(options.folder, trust_code=options.trust_code)
+    loaded = verbs.load(options.folder, which=options.checkpoint, trust_code=options.trust_code)
     if loaded.task.continues:
         return _generate(options, loaded)
     at_once = 1 if sys.stdin.isatty() else verbs.AT_ONCE

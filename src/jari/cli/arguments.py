@@ -181,6 +181,9 @@ def _run(command: argparse.ArgumentParser) -> None:
 
 
 def _decoding(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--checkpoint", choices=("last", "best"), default="last", help="the newest, or the best on the way (last)"
+    )
     command.add_argument("--beam", type=int, default=1, help="hypotheses kept for each line; 1 is greedy (1)")
     command.add_argument(
         "--length-penalty", type=float, default=1.0, help="a hypothesis is judged by log p / length to this power (1)"

@@ -19,10 +19,10 @@ from jari.text import END, PADDING, SPECIAL
 class Sequences(PairsTask):
     """Lines of random numbers from 0 to `symbols` - 1.
 
-    symbols: how many different ones. lines: how many to train on. held_out: how many others to measure on. shortest: the
-    fewest numbers a line has. longest: the most a training line has. test_longest: the most a held-out line has,
-    `longest` by default; with more, the groups tell apart the lengths that were trained on from longer ones.
-    data_seed: decides the lines. metric: what runs are judged by.
+    symbols: how many different ones. lines: how many to train on. held_out: how many others to measure on. shortest:
+    the fewest numbers a line has. longest: the most a training line has. test_longest: the most a held-out line has,
+    `longest` by default; with more, the groups tell apart the lengths that were trained on from longer ones. data_seed:
+    decides the lines. metric: what runs are judged by.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Sequences(PairsTask):
         ]
 
     def _lines(self, stream: int, count: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of numbers and how many of each count. stream: 0 to train on, 1 held out; each has chances of its own."""
+        """Rows of numbers, and how many of each count. stream: 0 to train on, 1 held out, drawn apart from it."""
         chance = np.random.default_rng([self.data_seed, stream])
         lengths = chance.integers(self.shortest, longest + 1, count)
         return chance.integers(0, self.symbols, (count, longest)), lengths

@@ -70,18 +70,23 @@ class Text(Task):
         path = _path("train", self.train)
         self._tokenizer = store.train_tokenizer(path, self.tokenizer, self.vocabulary, self.lowercase)
         self._content = files.content_hash(files.document_files(path))
-        self._read_streams()
+        self._training, self._held_out = (
+            (self._stream(self.train), self._stream(self.valid)) if self.valid else self._split()
+        )
 
-    def _read_streams(self) -> None:
-        whole = _Stream(store.prepare_documents(_path("train", self.train), self._known))
-        if self.valid:
-            self._training, self._held_out = whole, _Stream(store.prepare_documents(Path(self.valid), self._known))
-        else:
-            cut = len(whole) - max(2, round(self.share * len(whole)))
-            self._training, self._held_out = whole.part(0, cut), whole.part(cut, len(whole))
-        for name, stream in (("training", self._training), ("held-out", self._held_out)):
-            if len(stream) < 2:
-                raise UserError(f"{self.train}: {len(whole)} tokens are too few: nothing is left as {name} text")
+    def _split(self) -> tuple[_Stream, _Stream]:
+        """What is trained on and what is held out, where both are of one text."""
+        whole = self._stream(self.train)
+        cut = len(whole) - max(2, round(self.share * len(whole)))
+        if cut < 2:
+            raise UserError(
+                f"{self.train}: {len(whole)} tokens are too few to hold {self.share:.0%} out; give more, or a text "
+                "to measure on with --valid"
+            )
+        return whole.part(0, cut), whole.part(cut, len(whole))
+
+    def _stream(self, path: str) -> _Stream:
+        return _Stream(store.prepare_documents(Path(path), self._known))
 
     def kept(self) -> dict[str, str]:
         return {"vocabulary.json": self._known.to_json()}
@@ -92,7 +97,7 @@ class Text(Task):
     def hold_out(self, paths: Sequence[str]) -> None:
         if len(paths) != 1:
             raise UserError(f"--data expects one file or folder of text, got {len(paths)}; give one")
-        self._held_out = _Stream(store.prepare_documents(Path(paths[0]), self._known))
+        self._held_out = self._stream(paths[0])
 
     @property
     def _known(self) -> Tokenizer:
@@ -127,18 +132,18 @@ class Text(Task):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Loss in nats per token, perplexity, and bits per character, over windows one behind the other."""
         if self._held_out is None:
-            self._read_streams()
-        assert self._held_out is not None
-        stream, loss, count, characters = self._held_out, 0.0, 0, 0
-        starts = torch.arange(0, len(stream) - 1, self.context)
+            self._held_out = self._stream(self.valid) if self.valid else self._split()[1]
+        stream, loss, count, read = self._held_out, 0.0, 0, []
+        starts = torch.arange(0, len(stream), self.context)
         starts = starts[evenly(len(starts), examples)]
         for some in starts.split(AT_ONCE):
             batch = stream.batch(some, self.context)
             tokens = int((batch.labels != PADDING).sum())
             loss += tokens * float(self.loss(learner.scores(batch), batch))
             count += tokens
-            characters += len(self._known.decode(batch.labels[batch.labels > END].tolist()))
-        mean = loss / count
+            read += batch.labels[batch.labels > END].tolist()
+        # All at once, since a character of several bytes may begin in one batch and end in the next.
+        mean, characters = loss / count, len(self._known.decode(read))
         bits = loss / math.log(2) / max(1, characters)
         found = {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "bits_per_character": bits}
         return {**found, "examples": float(len(starts))}

@@ -15,8 +15,8 @@ from jari.metrics import METRICS
 from jari.shapes import Int, Tensor
 from jari.tasks.base import registry
 from jari.tasks.pairs import Judge, PairsTask, Rows
-from jari.text import files, store
-from jari.text.tokenizers import UNKNOWN_SIGN, Tokenizer
+from jari.text import END, files, store
+from jari.text.tokenizers import Tokenizer
 
 _KEPT = ("vocabulary.source.json", "vocabulary.target.json")
 HELD_OUT = 1000  # pairs held out of the training file where no others are given
@@ -65,8 +65,10 @@ class Translation(PairsTask):
         training |= {"evaluation_examples": 500}
         options = {
             "encoder_decoder": {"width": 256, "hidden": 1024, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.2},
-            "recurrent": {"width": 512, "dropout": 0.3},
+            "recurrent": {"width": 512, "cell": "lstm", "dropout": 0.3},
         }[model]
+        if model == "recurrent":
+            training |= {"learning_rate": 2e-3}
         shared = {"tied": True, "shared": True} if model == "encoder_decoder" else {"tied": True}
         return {f"training.{n}": v for n, v in training.items()} | {
             f"model.{n}": v for n, v in (options | shared).items()
@@ -95,6 +97,8 @@ class Translation(PairsTask):
         source, target, held_out = self._encoded()
         training = torch.tensor([i for i in range(len(source)) if i not in held_out]) if held_out else None
         self._content = files.content_hash(paths)
+        if self.valid:
+            _ = self.held_out  # a fault in these files is told before the training, not at its first look
         return _Chosen(source, training), _Chosen(target, training)
 
     def _in_order(self, first: Any, second: Any) -> tuple[Any, Any]:
@@ -134,9 +138,9 @@ class Translation(PairsTask):
     def write_copying(self, numbers: Sequence[int], line: str, looked_at: Sequence[int]) -> str:
         pieces = [*self.tokenizers[0].pieces(line.strip()), ""]  # nothing stands at the end token
         target = self.tokenizers[1]
-        copied = [pieces[at] for number, at in zip(numbers, looked_at, strict=True) if target.knows_not([number])]
-        first, *rest = target.decode(numbers).split(UNKNOWN_SIGN)
-        return first + "".join(piece + text for piece, text in zip(copied, rest, strict=True))
+        spoken = [(number, at) for number, at in zip(numbers, looked_at, strict=True) if number > END]
+        texts = [pieces[at] if target.knows_not([number]) else target.decode([number]) for number, at in spoken]
+        return (" " if self.tokenizer == "words" else "").join(texts)
 
     # What a person sees ---------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -35,8 +36,9 @@ class Decoding:
 
     @property
     def plain(self) -> bool:
-        """Whether it is greedy search without any rule."""
-        return self.beam == 1 and not self.no_repeat and not self.shortest
+        """Whether it is greedy search without any rule. What cannot be is not: `beam` says so."""
+        free = not self.no_repeat and not self.shortest and 0 <= self.length_penalty < math.inf
+        return self.beam == self.best == 1 and free
 
 
 GREEDY = Decoding()
@@ -73,7 +75,7 @@ def answers(model: Any, task: Task, sources: Tokens, decoding: Decoding = GREEDY
     """What the model writes for each of a batch of sources, the best answer first."""
     limit = task.longest["target"]
     longest = limit if decoding.longest is None else min(limit, decoding.longest)
-    if not decoding.plain or decoding.best > 1:
+    if not decoding.plain:
         return beam(
             model,
             sources,

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,13 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text, in one step: readers see the old or the new one. Raises UserError on a full disk."""
+def write_text(path: Path, text: str | Iterable[str]) -> None:
+    """Replace a file by this text, or by pieces of it one after another, in one step: readers see the old or the new
+    one. Raises UserError on a full disk."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines([text] if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -141,6 +142,17 @@ def newest(folder: Path) -> tuple[Path | None, list[str]]:
             f"no whole checkpoint is left: {'; '.join(problems)}; put back a copy, or remove {folder} to begin again"
         )
     return None, []
+
+
+def best(folder: Path, newest: Path) -> Path:
+    """The best checkpoint on the way to `newest`, by the task's metric. Raises UserError where it is not whole."""
+    state = read_json(newest / "state.json")
+    held = state.get("best") if isinstance(state, dict) else None
+    if not isinstance(held, dict) or not isinstance(held.get("step"), int):
+        raise UserError(f"{newest} does not say which checkpoint was the best; use the newest one")
+    path = folder / f"step-{held['step']:09d}"
+    verify(path)
+    return path
 
 
 def remove_leftovers(folder: Path) -> None:

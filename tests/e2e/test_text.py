@@ -1,0 +1,161 @@
+"""Text from end to end: a toy language is learned and translated, a small text is learned by heart."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import jari
+from jari.positions import Tokens
+from jari.text import FIRST
+from jari.training import answering
+
+pytestmark = pytest.mark.slow
+
+# With a few words only, an end is among the four likeliest tokens at every step, and a beam is done before it begins.
+WORDS = {f"wort{n}": f"word{n}" for n in range(20)}
+MODELS = {
+    "encoder_decoder": "--encoding rotary --width 32 --heads 2 --hidden 64 --encoder-layers 1 --decoder-layers 1 "
+    "--learning-rate 0.02",
+    "recurrent": "--model recurrent --width 64 --learning-rate 0.01",
+}
+every_model = pytest.mark.parametrize("kind", MODELS)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "JARI_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+def run(environment: dict[str, str], *arguments: Any, text: str = "") -> str:
+    """What a command that goes well prints."""
+    command = [sys.executable, "-m", "jari", *map(str, arguments)]
+    done = subprocess.run(command, input=text.encode(), capture_output=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(list(WORDS), k=chance.randint(1, 6))) for _ in range(count)]
+
+
+def named(sentence: str, name: str, at: int) -> str:
+    """The sentence with a name for one of its words."""
+    words = sentence.split()
+    words[at % len(words)] = name
+    return " ".join(words)
+
+
+def meaning(sentence: str) -> str:
+    return " ".join(WORDS.get(word, word) for word in sentence.split())
+
+
+@pytest.fixture(scope="module")
+def translated(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> dict[str, tuple[Path, Any]]:
+    """A run of each model, and what training it printed."""
+    folder = tmp_path_factory.mktemp("toy")
+    # A name here and there is too rare for the vocabulary, so that the models meet unknown words.
+    lines = [line if n % 3 else named(line, f"Stadt{n}", n) for n, line in enumerate(sentences(4000, 1))]
+    (folder / "text.de").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "text.en").write_text("".join(f"{meaning(line)}\n" for line in lines))
+    options = ["--tokenizer", "words", "--vocabulary", 4 + 2 * len(WORDS), "--longest", 10, "--dropout", 0.0]
+    options += ["--label-smoothing", 0, "--tokens", 600, "--passes", 10, "--evaluations", 1, "--threads", 1, "--json"]
+    found = {}
+    for kind, own in MODELS.items():
+        files = folder / "text.de", folder / "text.en"
+        command = ["train", "translation", "--train", *files, "--out", folder / kind]
+        printed = run(environment, *command, *options, *own.split())
+        found[kind] = folder / kind, json.loads(printed)
+    return found
+
+
+@every_model
+def test_a_toy_language_is_learned(translated: Any, environment: dict[str, str], kind: str) -> None:
+    folder, result = translated[kind]
+    assert result["steps"] < 600
+    assert result["bleu"] > 90
+    lines = sentences(50, 2)
+    answers = run(environment, "predict", folder, "--threads", 1, text="".join(f"{line}\n" for line in lines))
+    right = [answer == meaning(line) for line, answer in zip(lines, answers.splitlines(), strict=True)]
+    assert sum(right) > 40
+
+
+@every_model
+def test_an_unknown_word_is_copied(translated: Any, kind: str) -> None:
+    lines = ["wort1 Seoul wort2", "wort3 wort4 Berlin"]
+    answers = [answer.answer for answer in jari.predict(translated[kind][0], lines)]
+    assert [[word for word in answer.split() if word not in WORDS.values()] for answer in answers] == [
+        ["Seoul"],
+        ["Berlin"],
+    ]
+
+
+@every_model
+def test_a_beam_is_no_worse_than_greedy(translated: Any, kind: str) -> None:
+    loaded = jari.load(translated[kind][0])
+    lines = sentences(60, 3)
+    greedy = list(jari.predict(loaded, lines))
+    best = list(jari.predict(loaded, lines, decoding=jari.Decoding(beam=4, best=4)))
+    assert [answer.rank for answer in best] == [1, 2, 3, 4] * len(lines)
+    for one, start in zip(greedy, range(0, len(best), 4), strict=True):
+        scores = [answer.score for answer in best[start : start + 4]]
+        assert scores == sorted(scores, reverse=True)
+        assert len({answer.answer for answer in best[start : start + 4]}) == 4
+        assert scores[0] >= one.score - 1e-5
+        assert best[start].input == one.input
+
+
+@every_model
+@torch.no_grad()
+def test_the_probabilities_are_those_of_the_model(translated: Any, kind: str) -> None:
+    loaded = jari.load(translated[kind][0])
+    task, model = loaded.task, loaded.model
+    source = task.sources([task.read("wort1 wort9 wort2")])
+    for decoding in (answering.GREEDY, jari.Decoding(beam=4)):
+        ((found, *_),) = answering.answers(model, task, source, decoding)
+        said = Tokens.of(torch.tensor([[FIRST, *found.ids.tolist()[:-1]]]), "target")
+        log_p = model(source, said).log_softmax(-1)[0]
+        expected = log_p.gather(1, found.ids.unsqueeze(1)).squeeze(1)
+        assert torch.allclose(found.log_probabilities, expected, atol=1e-4)
+        assert found.score == pytest.approx(float(expected.sum()) / len(found.ids), abs=1e-4)
+
+
+@every_model
+def test_what_it_attends_to(translated: Any, environment: dict[str, str], kind: str) -> None:
+    folder, _ = translated[kind]
+    site = "decoder.0.cross"
+    walked = json.loads(run(environment, "walk", folder, "--input", "wort1 wort9 wort2", "--site", site, "--json"))
+    assert (walked["answer"], walked["site"]) == ("word1 word9 word2", site)
+    assert walked["error"] < 1e-10
+    loaded = jari.load(folder)
+    said = answering.answered(loaded.model, loaded.task, loaded.task.read("wort1 wort9 wort2"))
+    with jari.record(loaded.model) as tape, torch.no_grad():
+        loaded.model(*said.inputs)
+    weights_HQK = tape.weights(site)[0]
+    assert weights_HQK.shape[1:] == (4, 4)
+    assert torch.allclose(weights_HQK.sum(-1), torch.ones_like(weights_HQK[..., 0]))
+    assert said.source == ["wort1", "wort9", "wort2", "<eos>"]
+
+
+def test_a_text_is_learned_by_heart(tmp_path: Path, environment: dict[str, str]) -> None:
+    verse = "alle meine entchen schwimmen auf dem see. "
+    (tmp_path / "text.txt").write_text(verse * 100)
+    options = ["--train", tmp_path / "text.txt", "--context", 48, "--width", 32, "--layers", 2, "--heads", 2]
+    options += ["--dropout", 0.0, "--passes", 25, "--batch", 8, "--evaluations", 2, "--threads", 1, "--json"]
+    options += ["--encoding", "rotary"]
+    result = json.loads(run(environment, "train", "text", *options, "--out", tmp_path / "run"))
+    # At the start of a window it cannot know where in the verse it is.
+    assert result["loss"] < 0.15
+    assert result["bits_per_character"] < 0.25
+    assert result["perplexity"] == pytest.approx(2.718281828459045 ** result["loss"])
+    written = run(environment, "predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--tokens", 60)
+    assert written == verse + (verse * 2)[:60] + "\n"
+    stopped = run(environment, "predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--stop", "auf")
+    assert stopped == f"{verse}alle meine entchen schwimmen \n"

@@ -1,0 +1,254 @@
+"""The task of a person's own text: its windows against a loop over documents, its figures by hand, and its files."""
+
+import gzip
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from jari.errors import UserError
+from jari.positions import Tokens
+from jari.shapes import Tensor
+from jari.tasks.base import Batch
+from jari.tasks.text import AT_ONCE, Text
+from jari.text import END, FIRST, PADDING
+
+DOCUMENTS = ["one two three", "a", "four five six seven eight", "no", "nine ten " * 12, "eleven"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JARI_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("documents")
+    for number, document in enumerate(DOCUMENTS):
+        (path / f"{number}.txt").write_text(document)
+    return path
+
+
+def prepared(train: Path, **options: Any) -> Text:
+    task = Text(**{"train": str(train), "context": 7} | options)
+    task.prepare()
+    return task
+
+
+class Notes:
+    """A learner that keeps the batches it is asked about and finds every token as likely, or as the table says."""
+
+    def __init__(self, vocabulary: int, table: Tensor | None = None):
+        self.table = torch.zeros(vocabulary, vocabulary) if table is None else table
+        self.batches: list[Batch] = []
+
+    def write(self, sources: Tokens) -> list[list[int]]:
+        raise NotImplementedError
+
+    def scores(self, batch: Batch) -> Tensor:
+        self.batches.append(batch)
+        return self.table[batch.inputs[0].ids]
+
+
+def loop(task: Text, documents: list[str]) -> list[tuple[int, int, int, int]]:
+    """Of each token of the stream: what stands there, what comes next, its document and its place in it."""
+    found = []
+    for number, document in enumerate(documents):
+        ids = task.read(document)
+        said, labels = [FIRST, *ids], [*ids, END]
+        found += [(s, label, number, place) for place, (s, label) in enumerate(zip(said, labels, strict=True))]
+    return found
+
+
+def window(batch: Batch, row: int) -> list[tuple[int, int, int | None, int]]:
+    """The same of a row of a batch, without its padding."""
+    (tokens,) = batch.inputs
+    labels = batch.labels[row].tolist()
+    length = sum(label != PADDING for label in labels)
+    places = tokens.positions.index().expand(batch.labels.shape)[row].tolist()
+    documents = [None] * len(labels) if tokens.documents is None else tokens.documents[row].tolist()
+    assert set(labels[length:]) <= {PADDING}
+    return list(zip(tokens.ids[row].tolist(), labels, documents, places, strict=True))[:length]
+
+
+def check(found: list[tuple[int, int, int | None, int]], expected: list[tuple[int, int, int, int]]) -> None:
+    """Same tokens and labels; documents apart from one another; places from 0 where the window or a document begins."""
+    assert [row[:2] for row in found] == [row[:2] for row in expected]
+    begun = expected[0][2]
+    offset = expected[0][3]
+    assert [row[3] for row in found] == [p - offset if d == begun else p for _, _, d, p in expected]
+    if found[0][2] is None:
+        assert {row[2] for row in expected} == {begun}, "documents in one window do not see each other"
+    else:
+        assert [row[2] for row in found] == [row[2] for row in expected]
+
+
+@pytest.mark.parametrize("context", [1, 3, 7, 1000])
+@pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
+def test_windows_are_those_of_a_loop(folder: Path, context: int, kind: str) -> None:
+    task = prepared(folder, context=context, tokenizer=kind, vocabulary=270, valid=str(folder))
+    whole = loop(task, DOCUMENTS)
+    learner = Notes(task.model_options["vocabulary"])
+    found = task.evaluate(learner)
+    rows = [window(batch, row) for batch in learner.batches for row in range(len(batch.labels))]
+    for number, row in enumerate(rows):
+        check(row, whole[number * context : (number + 1) * context])
+    assert sum(map(len, rows)) == len(whole)
+    assert found["examples"] == len(rows) == math.ceil(len(whole) / context)
+    assert all(len(batch.labels) <= AT_ONCE for batch in learner.batches)
+
+
+def test_training_windows_begin_anywhere(folder: Path) -> None:
+    task = prepared(folder, valid=str(folder))
+    whole = loop(task, DOCUMENTS)
+    begun = set()
+    assert task.training_size == len(whole) // 7
+    for seed in range(100):
+        indices = torch.arange(task.training_size)
+        batch = task.training_batch(indices, torch.Generator().manual_seed(seed))
+        drawn = torch.randint(7, indices.shape, generator=torch.Generator().manual_seed(seed))
+        starts = (7 * indices + drawn).clamp(max=len(whole) - 7).tolist()
+        for row, start in enumerate(starts):
+            check(window(batch, row), whole[start : start + 7])
+        begun |= set(starts)
+    assert begun == set(range(len(whole) - 6))
+
+
+def test_a_text_shorter_than_the_context(folder: Path) -> None:
+    task = prepared(folder, valid=str(folder), context=1000)
+    batch = task.training_batch(torch.tensor([0]), torch.Generator())
+    assert task.training_size == 1
+    check(window(batch, 0), loop(task, DOCUMENTS))
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5])
+def test_what_is_held_out_is_the_end(folder: Path, share: float) -> None:
+    task = prepared(folder, held_out=share)
+    whole = loop(task, DOCUMENTS)
+    cut = len(whole) - max(2, round(share * len(whole)))
+    learner = Notes(task.model_options["vocabulary"])
+    task.evaluate(learner)
+    check(window(learner.batches[0], 0), whole[cut : cut + 7])
+    assert sum(int((batch.labels != PADDING).sum()) for batch in learner.batches) == len(whole) - cut
+    seen = [task.training_batch(torch.tensor([n]), torch.Generator().manual_seed(n)) for n in range(task.training_size)]
+    trained_on = [row[:2] for row in whole[:cut]]
+    for batch in seen:
+        found = [row[:2] for row in window(batch, 0)]
+        assert any(trained_on[at : at + 7] == found for at in range(cut - 6))
+    documents = len({row[2] for row in whole[:cut]})
+    assert task.describe() == (
+        f"{folder.name}: {cut} tokens of training text in {documents} documents; characters, vocabulary of "
+        f"{task.model_options['vocabulary']}"
+    )
+
+
+def test_figures_by_hand(folder: Path) -> None:
+    task = prepared(folder, valid=str(folder))
+    size = task.model_options["vocabulary"]
+    learner = Notes(size, torch.randn(size, size))
+    log_p = learner.table.double().log_softmax(-1)
+    loss = -sum(float(log_p[said, label]) for said, label, *_ in loop(task, DOCUMENTS))
+    count, characters = len(loop(task, DOCUMENTS)), sum(map(len, DOCUMENTS))
+    found = task.evaluate(learner)
+    assert found["loss"] == pytest.approx(loss / count, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(loss / count), rel=1e-5)
+    assert found["bits_per_character"] == pytest.approx(loss / math.log(2) / characters, rel=1e-5)
+    some = Notes(size)
+    assert task.evaluate(some, examples=3)["examples"] == 3
+    assert [len(batch.labels) for batch in some.batches] == [3]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_bits_per_character_count_characters_and_not_bytes(tmp_path: Path, kind: str) -> None:
+    text = "가나다라마바사 아자차카타파하🎉 " * 60
+    (tmp_path / "text.txt").write_text(text)
+    # Bytes alone are a vocabulary of 259, so that a window may end inside a character.
+    task = prepared(tmp_path / "text.txt", valid=str(tmp_path / "text.txt"), tokenizer=kind, vocabulary=259, context=10)
+    found = task.evaluate(Notes(259))
+    tokens = len(text.encode()) + 1
+    assert found["examples"] == math.ceil(tokens / 10) > AT_ONCE
+    assert found["bits_per_character"] == pytest.approx(tokens * math.log2(259) / len(text), rel=1e-5)
+
+
+def test_a_folder_and_a_packed_file(tmp_path: Path, folder: Path) -> None:
+    deep = tmp_path / "deep"
+    (deep / "inner").mkdir(parents=True)
+    for number, document in enumerate(DOCUMENTS):
+        name = deep / ("inner" if number > 3 else ".") / f"{number}.txt"
+        name.write_text(document) if number % 2 else Path(f"{name}.gz").write_bytes(gzip.compress(document.encode()))
+    (deep / "notes.md").write_text("not read")
+    plain, packed = prepared(folder), prepared(deep)
+    indices = torch.arange(plain.training_size)
+    one, other = (task.training_batch(indices, torch.Generator().manual_seed(1)) for task in (plain, packed))
+    assert torch.equal(one.labels, other.labels)
+    single = tmp_path / "one.txt.gz"
+    single.write_bytes(gzip.compress("\n\n".join(DOCUMENTS).encode()))
+    assert " in 1 documents; " in prepared(single).describe()
+
+
+def test_lower_case(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Hello HELLO hello " * 10)
+    task = prepared(tmp_path / "text.txt", lowercase=True, tokenizer="words")
+    assert task.write(task.read("HELLO Hello")) == "hello hello"
+
+
+def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folder: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("one two three four " * 20)
+    task = prepared(own, valid=str(folder))
+    for name, text in task.kept().items():
+        (tmp_path / name).write_text(text)
+    again = Text(train=str(own), valid=str(folder), context=7)
+    again.restore(tmp_path)
+    assert again.read("two four") == task.read("two four")
+    assert again.model_options == task.model_options
+    own.unlink()
+    size = task.model_options["vocabulary"]
+    assert again.evaluate(Notes(size)) == task.evaluate(Notes(size)), "the training text is not needed"
+    another = Text(train=str(own), context=7)
+    another.restore(tmp_path)
+    with pytest.raises(UserError, match=r"own.txt: expected a file; there is none of this name; check the path"):
+        another.evaluate(Notes(size))
+    another.hold_out([str(folder)])
+    assert another.evaluate(Notes(size)) == task.evaluate(Notes(size))
+    with pytest.raises(UserError, match="--data expects one file or folder of text, got 2; give one"):
+        another.hold_out(["a", "b"])
+
+
+def test_the_fingerprint_is_of_the_content(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / "b.txt").write_text("some text")
+    (tmp_path / "c.txt").write_text("some tent")
+    one, same, other = (prepared(tmp_path / f"{name}.txt").fingerprint() for name in "abc")
+    assert one == same != other
+
+
+def test_a_prompt_begins_a_document_where_it_is_empty(folder: Path) -> None:
+    task = prepared(folder)
+    assert task.sources([task.read("")]).ids.tolist() == [[FIRST]]
+    assert task.sources([task.read("one"), task.read("two")]).ids.tolist() == [task.read("one"), task.read("two")]
+    assert task.show_source([FIRST, *task.read("no")]) == ["<bos>", "n", "o"]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "told"),
+    [
+        (None, {}, "^--train names no text; write --train FILE, or a folder of "),
+        ("ab", {}, "3 tokens are too few to hold 10% out; give more, or a text to measure on with --valid"),
+        (" \n ", {}, "expected text to train a tokenizer on; got none but white space"),
+        ("text " * 99, {"valid": "{blank}"}, "blank.txt holds no usable lines; expected text"),
+        ("text " * 99, {"valid": "{none}"}, "none.txt: expected a file; there is none of this name"),
+        ("text " * 99, {"tokenizer": "bpe", "vocabulary": 9}, "bpe needs a size from 259 to 1,000,000; got 9"),
+    ],
+)
+def test_texts_that_cannot_be(tmp_path: Path, content: str | None, options: dict[str, Any], told: str) -> None:
+    (tmp_path / "blank.txt").write_text("\n")
+    path = tmp_path / "text.txt"
+    path.write_text(content or "")
+    options = {k: str(tmp_path / f"{v[1:-1]}.txt") if k == "valid" else v for k, v in options.items()}
+    with pytest.raises(UserError, match=told):
+        Text(train="" if content is None else str(path), **options).prepare()

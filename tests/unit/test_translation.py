@@ -1,0 +1,444 @@
+"""Translation of a toy language: files, options and mistakes, and that a run lives without its files."""
+
+import gzip
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import jari
+from jari.errors import UserError
+from jari.positions import Tokens
+from jari.tasks.translation import Translation
+from jari.text import END, FIRST
+from jari.text.tokenizers import UNKNOWN
+from jari.training import answering
+from jari.verbs import Loaded
+
+WORDS = ["eins", "zwei", "drei", "vier", "Fünf", "sechs", "sieben", "Acht"]
+MEANING = dict(zip(WORDS, ["one", "two", "three", "four", "Five", "six", "seven", "Eight"], strict=True))
+LINES = 300
+
+
+def sentences(count: int = LINES, longest: int = 6, words: list[str] = WORDS, seed: int = 1) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(words, k=chance.randint(1, longest))) for _ in range(count)]
+
+
+def meaning(sentence: str) -> str:
+    return " ".join(MEANING.get(word, word) for word in sentence.split())
+
+
+def written(folder: Path, pairs: list[tuple[str, str]], stem: str = "text") -> tuple[str, str]:
+    """Two files of these pairs."""
+    paths = folder / f"{stem}.de", folder / f"{stem}.en"
+    for side, path in enumerate(paths):
+        path.write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    return str(paths[0]), str(paths[1])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JARI_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[str, str]]:
+    return [(sentence, meaning(sentence)) for sentence in sentences()]
+
+
+@pytest.fixture
+def files(tmp_path: Path, pairs: list[tuple[str, str]]) -> tuple[str, str]:
+    return written(tmp_path, pairs)
+
+
+def prepared(train: tuple[str, ...], **options: Any) -> Translation:
+    task = Translation(**{"train": train, "vocabulary": 300} | options)
+    task.prepare()
+    return task
+
+
+def trained_on(task: Translation) -> list[tuple[str, str]]:
+    """The training examples as text, sources and labels."""
+    batch = task.training_batch(torch.arange(task.training_size), torch.Generator())
+    source, target = task.tokenizers
+    sides = zip(batch.inputs[0].ids.tolist(), batch.labels.tolist(), strict=True)
+    return [(source.decode(one), target.decode(other)) for one, other in sides]
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_two_files_are_pairs_line_by_line(files: tuple[str, str], pairs: list[tuple[str, str]]) -> None:
+    task = prepared(files)
+    assert sorted(trained_on(task) + task.held_out) == sorted(pairs)
+    assert task.training_size + len(task.held_out) == LINES
+    assert task.describe() == f"text.de and text.en: {task.training_size} pairs of lines; bpe, joint vocabulary of 300"
+    assert task.notices() == []
+
+
+def test_packed_files_and_columns_are_the_same_data(files: tuple[str, str], pairs, tmp_path: Path) -> None:
+    plain = prepared(files)
+    packed = [tmp_path / "x.de.gz", tmp_path / "x.en.gz"]
+    for path, name in zip(packed, files, strict=True):
+        path.write_bytes(gzip.compress(Path(name).read_bytes()))
+    columns = tmp_path / "x.tsv"
+    columns.write_text("".join(f"{one}\t{other}\tmore\n" for one, other in pairs))
+    for train in (tuple(map(str, packed)), (str(columns),)):
+        task = prepared(train)
+        assert trained_on(task) == trained_on(plain)
+        assert task.held_out == plain.held_out
+        assert task.tokenizers == plain.tokenizers
+        assert task.fingerprint() != plain.fingerprint()
+
+
+def test_swapped_the_second_file_is_the_source(files: tuple[str, str], pairs: list[tuple[str, str]]) -> None:
+    there, back = prepared(files, joint=False, vocabulary=280), prepared(files, joint=False, vocabulary=280, swap=True)
+    assert sorted(trained_on(back) + back.held_out) == sorted((other, one) for one, other in pairs)
+    assert back.tokenizers == there.tokenizers[::-1]
+    assert back.describe().startswith("text.de and text.en swapped: ")
+    valid = prepared(files, valid=files, swap=True)
+    assert valid.held_out == [(other, one) for one, other in pairs]
+
+
+def test_one_vocabulary_or_two(files: tuple[str, str]) -> None:
+    joint, separate = prepared(files, tokenizer="words"), prepared(files, tokenizer="words", joint=False)
+    assert joint.model_options == {"source_vocabulary": 4 + 16, "target_vocabulary": 4 + 16}
+    assert joint.tokenizers[0] == joint.tokenizers[1]
+    assert separate.model_options == {"source_vocabulary": 4 + 8, "target_vocabulary": 4 + 8}
+    assert separate.tokenizers[0] != separate.tokenizers[1]
+    assert separate.tokenizers[0].unknown("eins one") == ["one"]
+
+
+def test_nothing_is_both_trained_on_and_held_out(tmp_path: Path) -> None:
+    # Many sources stand there several times, and with several meanings.
+    lines = sentences(1000, longest=3)
+    task = prepared(written(tmp_path, [(line, meaning(line) + " !" * (n % 3)) for n, line in enumerate(lines)]))
+    sources = {source for source, _ in trained_on(task)}
+    held_out = {source for source, _ in task.held_out}
+    assert not sources & held_out
+    assert sources | held_out == set(lines)
+    assert 0.02 < len(held_out) / len(set(lines)) < 0.2
+    again = prepared(task.train)
+    assert again.held_out == task.held_out
+
+
+def test_held_out_files_leave_all_pairs_to_train_on(files: tuple[str, str], tmp_path: Path, pairs) -> None:
+    valid = [("eins Neun", "one nine"), ("zwei", "two")]
+    task = prepared(files, valid=written(tmp_path, valid, "valid"))
+    assert trained_on(task) == pairs
+    assert task.held_out == valid
+    assert task.expected("zwei") == "two"
+    assert task.expected("eins") is None
+    task.hold_out(written(tmp_path, [("drei", "three")], "other"))
+    assert task.held_out == [("drei", "three")]
+
+
+def test_lower_case_everywhere(files: tuple[str, str], pairs: list[tuple[str, str]], tmp_path: Path) -> None:
+    task = prepared(files, tokenizer="words", lowercase=True)
+    assert sorted(trained_on(task) + task.held_out) == sorted((one.lower(), other.lower()) for one, other in pairs)
+    assert task.show_source(task.read("FÜNF acht")) == ["fünf", "acht"]
+    valid = prepared(files, tokenizer="words", lowercase=True, valid=written(tmp_path, [("Acht", "EIGHT")], "valid"))
+    assert valid.held_out == [("acht", "eight")]
+
+
+def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) -> None:
+    short, long = ["eins zwei drei"] * 40, ["eins " * 5] * 3
+    lines = [*sentences(100, longest=4), *short, *long, " ", ""]
+    task = prepared(written(tmp_path, [(line, meaning(line) or "x") for line in lines]), tokenizer="words", longest=4)
+    assert task.training_size + len(task.held_out) == 140
+    assert task.notices() == [
+        "2 pairs with a blank line on a side were left out",
+        "3 pairs of more than 4 tokens were left out; --longest keeps more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"train": ()}, r"^--train expects two files, .* got 0: write --train text.de text.en$"),
+        ({"train": ("a", "b", "c")}, "^--train expects two files, .* got 3"),
+        ({"train": ("{nothing}", "{nothing}")}, "there is none of this name; check the path"),
+        ({"train": ("{one}",)}, "1 pairs are too few to hold some out; give held-out files with --valid"),
+        ({"train": ("{empty}",), "valid": ("{one}",)}, "empty.tsv holds no usable lines"),
+        ({"train": ("{one}",), "valid": ("{one}",) * 3}, "^--valid expects two files, .* got 3"),
+        ({"train": ("{one}",), "valid": ("{one}",), "longest": 1}, "pairs of at most 1 tokens a side; got 1, all long"),
+        ({"train": ("{one}",), "valid": ("{empty}",)}, "empty.tsv holds no usable lines"),
+        ({"train": ("{one}",), "vocabulary": 20}, "bpe needs a size from 259 to 1,000,000; got 20"),
+    ],
+)
+def test_files_that_cannot_be(tmp_path: Path, options: dict[str, Any], told: str) -> None:
+    (tmp_path / "one.tsv").write_text("eins zwei\tone two\n")
+    (tmp_path / "empty.tsv").write_text("\n\t\n")
+    places = {f"{{{name}}}": str(tmp_path / f"{name}.tsv") for name in ("one", "empty", "nothing")}
+    options = {key: tuple(places.get(v, v) for v in value) if isinstance(value, tuple) else value
+               for key, value in options.items()}  # fmt: skip
+    task = Translation(**options)
+    with pytest.raises(UserError, match=told):
+        _ = task.prepare(), task.held_out
+
+
+def test_data_to_measure_on_that_cannot_be(files: tuple[str, str]) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"^--data expects two files, source and target, or one of tab-separated values; got 3: write --data",
+    ):
+        prepared(files).hold_out(["a", "b", "c"])
+
+
+# Words that nobody knows ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_unknown_is_copied_from_where_the_model_looked(files: tuple[str, str]) -> None:
+    task = prepared(files, tokenizer="words", joint=False)
+    one, two = task.tokenizers[1].encode("one two")
+    line = " Berlin eins Seoul! "
+    assert task.tokenizers[0].pieces(line.strip()) == ["Berlin", "eins", "Seoul", "!"]
+
+    def copied(*numbers: int, at: tuple[int, ...]) -> str:
+        return task.write_copying(numbers, line, at)
+
+    assert copied(one, UNKNOWN, two, END, at=(0, 2, 1, 4)) == "one Seoul two"
+    assert copied(UNKNOWN, UNKNOWN, one, END, at=(3, 0, 0, 0)) == "! Berlin one"
+    assert copied(one, UNKNOWN, at=(0, 1)) == "one eins", "cut off without an end"
+    assert copied(one, UNKNOWN, two, END, at=(0, 4, 1, 4)) == "one  two", "nothing stands at the end token"
+    assert copied(one, two, END, at=(0, 1, 2)) == "one two" == task.write([one, two, END])
+    assert task.copies([one, UNKNOWN, END])
+    assert not task.copies([one, two, END])
+    assert not prepared(files).copies([UNKNOWN])
+
+
+def test_the_sign_for_the_unknown_may_be_a_known_character(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
+    task = prepared(written(tmp_path, [*pairs, *[("eins \ufffd", "one \ufffd")] * 5]), tokenizer="words", joint=False)
+    sign, one = task.tokenizers[1].encode("\ufffd one")
+    assert sign != UNKNOWN
+    assert task.write_copying([sign, UNKNOWN, one, END], "Seoul eins", (0, 0, 1, 1)) == "\ufffd Seoul one"
+
+
+def test_unknown_characters_are_copied_too(files: tuple[str, str]) -> None:
+    task = prepared(files, tokenizer="characters", joint=False)
+    o, n = task.tokenizers[1].encode("on")
+    assert task.write_copying([o, UNKNOWN, n, END], "zß", (0, 1, 0, 2)) == "oßn"
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "task.tokenizer": "words",
+    "task.vocabulary": 300,
+    "task.longest": 12,
+    "model.width": 16,
+    "model.heads": 2,
+    "model.hidden": 16,
+    "model.dropout": 0.0,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "training.passes": None,
+    "training.examples": 1200,
+    "training.tokens": None,
+    "training.batch": 12,
+    "training.evaluations": 1,
+}
+
+
+def train(out: Path, files: tuple[str, ...], model: str | None = None, **settings: Any) -> dict[str, Any]:
+    named = {key.replace("__", "."): value for key, value in settings.items()}
+    chosen = SETTINGS | {"task.train": files} | named
+    if model == "recurrent":
+        chosen = {key: value for key, value in chosen.items() if key.startswith(("task", "training"))}
+        chosen["model.width"] = 16
+    return jari.train("translation", out, model=model, settings=chosen, threads=1)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]]) -> tuple[Path, tuple[str, str]]:
+    """A run, and the files it was trained on."""
+    folder = tmp_path_factory.mktemp("finished")
+    files = written(folder, pairs)
+    train(folder / "run", files)
+    return folder / "run", files
+
+
+@pytest.fixture(scope="module")
+def loaded(finished: tuple[Path, tuple[str, str]]) -> Loaded:
+    return jari.load(finished[0])
+
+
+@pytest.fixture
+def moved(finished: tuple[Path, tuple[str, str]], tmp_path: Path) -> Iterator[Path]:
+    """A copy of the run elsewhere, while its training files are gone."""
+    run, files = finished
+    for name in files:
+        Path(name).rename(f"{name}.gone")
+    yield shutil.copytree(run, tmp_path / "elsewhere")
+    for name in files:
+        Path(f"{name}.gone").rename(name)
+
+
+def test_the_embeddings_are_shared_unless_the_vocabularies_are_two(files: tuple[str, str], tmp_path: Path) -> None:
+    pairs = [(f"eins {n}", "one") for n in range(50)]
+    other = written(tmp_path, pairs, "other")
+    with pytest.raises(UserError, match=r"same size, got 55 source and 5 target tokens; use a joint vocabulary, or"):
+        train(tmp_path / "run", other, task__joint=False)
+    assert not (tmp_path / "run").exists()
+    train(tmp_path / "run", other, task__joint=False, model__shared=False, training__examples=12)
+    train(tmp_path / "recurrent", other, "recurrent", task__joint=False, training__examples=12)
+
+
+def test_a_run_says_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], pairs) -> None:
+    files = written(tmp_path, [*pairs, ("eins " * 9, "one"), ("", "two")])
+    train(tmp_path / "run", files, task__longest=8, training__examples=12)
+    assert capsys.readouterr().err.splitlines() == [
+        "jari: 1 pairs with a blank line on a side were left out",
+        "jari: 1 pairs of more than 8 tokens were left out; --longest keeps more",
+    ]
+
+
+def test_a_run_is_not_gone_on_with_on_other_data(finished: tuple[Path, tuple[str, str]]) -> None:
+    run, files = finished
+    assert train(run, files)["steps"] == 100, "the same again is"
+    source = Path(files[0])
+    content = source.read_bytes()
+    source.write_bytes(content.replace(b"eins", b"einz", 1))
+    try:
+        with pytest.raises(UserError, match=r"holds another run; (?s:.*)\n  data: 'sha256 \w+' here, 'sha256 "):
+            train(run, files)
+    finally:
+        source.write_bytes(content)
+    with pytest.raises(UserError, match=r"holds another run; .*\n  task.lowercase: True here, False there"):
+        train(run, files, task__lowercase=True)
+
+
+@pytest.mark.parametrize("name", ["vocabulary.source.json", "vocabulary.target.json"])
+def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) -> None:
+    path = moved / name
+    vocabulary = json.loads(path.read_text())
+    vocabulary["pieces"] = vocabulary["pieces"][::-1]
+    path.write_text(json.dumps(vocabulary, ensure_ascii=False))
+    with pytest.raises(UserError, match=rf"{name} is not the one this run was trained with; put it back"):
+        jari.load(moved)
+    # Even one that run.json was made to name must be a vocabulary.
+    path.write_text("{}")
+    record = json.loads((moved / "run.json").read_text())
+    record["kept"][name] = hashlib.sha256(b"{}").hexdigest()
+    (moved / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="expected a tokenizer as jari writes it; got no 'jari tokenizer 1'"):
+        jari.load(moved)
+    path.unlink()
+    with pytest.raises(UserError, match=rf"{name} cannot be read: .*; the run cannot answer without it"):
+        jari.load(moved)
+
+
+def test_a_run_answers_without_its_files(loaded: Loaded, moved: Path, tmp_path: Path) -> None:
+    lines = ["eins zwei", "Acht"]
+    assert list(jari.predict(moved, lines)) == list(jari.predict(loaded, lines))
+    found = jari.evaluate(moved, data=written(tmp_path, [(line, meaning(line)) for line in lines]), threads=1)
+    assert found["examples"] == 2
+    assert {"bleu", "chrf", "perplexity", "exact_match"} <= found.keys()
+    with pytest.raises(UserError, match=r"text.de: expected a file; there is none of this name; check the path"):
+        jari.evaluate(moved)
+
+
+def test_a_run_is_measured_on_what_it_held_out(finished: tuple[Path, tuple[str, str]]) -> None:
+    run, files = finished
+    held_out = prepared(files, tokenizer="words").held_out
+    result = json.loads((run / "result.json").read_text())
+    found = jari.evaluate(run, threads=1)
+    assert found["examples"] == result["examples"] == len(held_out) > 10
+    assert found["perplexity"] == pytest.approx(result["perplexity"])
+
+
+# Answers -------------------------------------------------------------------------------------------------------------
+
+
+def test_answers_stand_beside_their_lines(loaded: Loaded) -> None:
+    lines = [*sentences(30, longest=12, seed=3), "", "eins " * 200, *sentences(30, seed=4)]
+    alone = [next(jari.predict(loaded, [line])) for line in lines]
+    together = list(jari.predict(loaded, lines))
+    assert [answer.line for answer in together] == list(range(1, len(lines) + 1))
+    for line, one, among in zip(lines, alone, together, strict=True):
+        assert (among.answer, among.error) == (one.answer, one.error)
+        assert among.input == (line.strip() if among.error is None else line[:80])
+        assert among.log_probability == pytest.approx(one.log_probability, abs=1e-4)
+    errors = {answer.line: answer.error for answer in together if answer.error is not None}
+    assert errors == {
+        31: "the line is empty; write a text to answer",
+        32: "200 tokens are too many; this run reads at most 12: cut the line",
+    }
+    assert len({answer.answer for answer in together}) > 3, "or no order could be wrong"
+
+
+def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: Loaded) -> None:
+    lines = sentences(40, seed=6)
+    decoding = jari.Decoding(beam=3, best=2)
+    few, many = (list(jari.predict(loaded, lines, decoding=decoding, at_once=n)) for n in (3, 100))
+    assert [(one.line, one.rank, one.answer) for one in few] == [(one.line, one.rank, one.answer) for one in many]
+    assert [(one.line, one.rank) for one in few] == [(line, rank) for line in range(1, 41) for rank in (1, 2)]
+    for best, second in zip(few[::2], few[1::2], strict=True):
+        assert best.score is not None
+        assert second.score is not None
+        assert best.score >= second.score
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"beam": 0}, "a beam is 1 hypothesis wide or more, got width 0; 1 is greedy, 4 or 5 is usual"),
+        ({"beam": -4}, "a beam is 1 hypothesis wide or more, got width -4"),
+        ({"beam": 2, "best": 5}, "a beam of width 2 can be asked for its 1 to 2 best answers, got best 5; widen"),
+        ({"best": 0}, "a beam of width 1 can be asked for its 1 to 1 best answers, got best 0"),
+        ({"longest": 0}, "longest 1 or more, got shortest 0 and longest 0"),
+        ({"shortest": 500}, "expected 0 <= shortest <= longest .* got shortest 500 and longest 13"),
+        ({"no_repeat": -1}, "no_repeat is the length of an n-gram, or 0 for no rule; got -1"),
+        ({"length_penalty": -1.0}, "the length penalty is 0 or more, got -1.0"),
+        ({"length_penalty": float("nan")}, "the length penalty is 0 or more, got nan"),
+    ],
+)
+def test_decoding_that_cannot_be(loaded: Loaded, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        list(jari.predict(loaded, ["eins"], decoding=jari.Decoding(**options)))
+
+
+def test_unknown_words_are_copied_into_answers(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = loaded.task.read("one")
+    asked: list[list[int]] = []
+
+    def says(model: Any, task: Any, sources: Tokens, decoding: Any) -> list[list[jari.Hypothesis]]:
+        known, unknown = torch.tensor([*one, *one, END]), torch.tensor([*one, UNKNOWN, END])
+        return [[jari.Hypothesis(ids, torch.zeros(3), 0.0, 0.0) for ids in (known, unknown)] for _ in sources.ids]
+
+    def looks(model: Any, task: Any, ids: list[int], written: list[int]) -> list[int]:
+        asked.append(ids)
+        return [0, 2, 3]
+
+    monkeypatch.setattr(answering, "answers", says)
+    monkeypatch.setattr(answering, "looked_at", looks)
+    found = list(
+        jari.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], decoding=jari.Decoding(beam=2, best=2))
+    )
+    assert [answer.answer for answer in found] == ["one one", "one Berlin", "one one", "one Busan"]
+    assert asked == [loaded.task.read("eins zwei Berlin"), loaded.task.read("Seoul zwei Busan")]
+    assert [name for name, _ in found[1].tokens] == ["one", "<unk>", "<eos>"], "what the model wrote stays to be seen"
+
+
+def test_what_the_last_attention_looked_at(loaded: Loaded) -> None:
+    task, ids = loaded.task, loaded.task.read("eins zwei drei Berlin")
+    written = [UNKNOWN, 7, UNKNOWN, END]
+    with jari.record(loaded.model) as tape:
+        loaded.model(task.sources([ids]), Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target"))
+    (weights_HQK,) = tape.weights("decoder.0.cross")
+    expected = [max(range(5), key=lambda k, q=q: float(weights_HQK[:, q, k].sum())) for q in range(4)]
+    assert answering.looked_at(loaded.model, task, ids, written) == expected
+
+
+def test_a_translation_is_no_language_model(loaded: Loaded) -> None:
+    with pytest.raises(UserError, match="only a language model goes on with a text; give lines to answer on standard"):
+        next(jari.generate(loaded, "eins"))
