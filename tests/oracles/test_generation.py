@@ -64,12 +64,12 @@ def test_the_search_is_that_of_transformers(length_penalty, rules):
     theirs.final_logits_bias[0, [PADDING, FIRST, END]] = torch.tensor([-50.0, -50.0, 4.0])
     source = Tokens.of(torch.randint(3, 12, (6, 5)), "source")
     wanted = theirs.generate(
-        source.ids, attention_mask=torch.ones_like(source.ids), num_beams=4, num_return_sequences=2, max_new_tokens=7,
-        length_penalty=length_penalty, early_stopping=True, do_sample=False, return_dict_in_generate=True,
+        source.ids, attention_mask=torch.ones_like(source.ids), num_beams=4, num_return_sequences=4, max_new_tokens=7,
+        length_penalty=length_penalty, early_stopping=False, do_sample=False, return_dict_in_generate=True,
         output_scores=True, no_repeat_ngram_size=rules.get("no_repeat", 0), min_new_tokens=rules.get("shortest", 1) - 1,
     )  # fmt: skip
     answers = beam(
-        Marian(theirs), source, first=FIRST, end=END, width=4, best=2, longest=7, length_penalty=length_penalty, **rules
+        Marian(theirs), source, first=FIRST, end=END, width=4, best=4, longest=7, length_penalty=length_penalty, **rules
     )
     found = [answer for of_one in answers for answer in of_one]
     for answer, ids, score in zip(found, wanted.sequences.tolist(), wanted.sequences_scores.tolist(), strict=True):

@@ -109,9 +109,9 @@ def beam(
     no_repeat: no n-gram of this many tokens is written twice; 0 for no such rule.
 
     A hypothesis ends when its end token is among the `width` best continuations of its source. A source is done, and
-    read no more, when `width` hypotheses have ended (fairseq's rule; one that was still open may have been better), or
-    when no open one can rank above the `best` that have: since no log-probability is above 0, one whose sum is s now
-    will never score above `s / longest ** length_penalty`.
+    read no more, when `width` hypotheses have ended and the best open one now ranks below the `best` of them (the rule
+    of Hugging Face's default; a longer one may yet have come to rank higher), or when no open one can rank above them:
+    since no log-probability is above 0, one whose sum is s now will never score above `s / longest ** length_penalty`.
 
     Raises UserError for numbers that contradict each other.
     """
@@ -260,9 +260,11 @@ class _Search:
 
     def done(self, length: int) -> Tensor:
         """Which sources are, `(B,)`."""
-        bound_B = self.open.totals.amax(1) / self.longest_B**self.length_penalty
-        beaten_B = bound_B <= self.ended.scores(self.length_penalty).amin(1)
-        return (self.ended_B >= self.width) | beaten_B | (self.longest_B == length)
+        worst_B = self.ended.scores(self.length_penalty).amin(1)
+        open_B = self.open.totals.amax(1)
+        beaten_B = open_B / self.longest_B**self.length_penalty <= worst_B
+        behind_B = (self.ended_B >= self.width) & (open_B / length**self.length_penalty <= worst_B)
+        return behind_B | beaten_B | (self.longest_B == length)
 
     def leave(self, done_B: Tensor, from_R: Tensor, answers: list[list[Hypothesis]]) -> tuple[Tensor, Tensor]:
         """Let the sources that are done go, into `answers`. Returns the others, and what is left of `from_R`."""
