@@ -1,11 +1,15 @@
 """Every test runs with jari's annotations checked at run time: a wrong shape, dtype or type is an error."""
 
+import os
 import sys
 from collections.abc import Iterator
 
 import hypothesis
 import jaxtyping
 import pytest
+
+# As the command line sets it: threads that spin stand still beside a busy neighbour.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 assert "jari" not in sys.modules, "jari was imported before its annotations could be checked"
 jaxtyping.install_import_hook("jari", "beartype.beartype")

@@ -19,6 +19,8 @@ from jari.cli.arguments import parse
 from jari.cli.show import metrics_text, table_text
 from jari.errors import UserError
 
+_DECODING = ("beam", "length_penalty", "no_repeat", "shortest", "longest")
+_SAMPLING = ("tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
 LONGEST_LINE = 1 << 20  # bytes of a line on standard input
 
 
@@ -103,10 +105,12 @@ def _predict(options: argparse.Namespace) -> int:
     loaded = verbs.load(options.folder, which=options.checkpoint, trust_code=options.trust_code)
     if loaded.task.continues:
         return _generate(options, loaded)
+    _refuse(options, _SAMPLING, "this run answers lines and is no language model")
+    best = 1 if options.n_best is None else options.n_best
     at_once = 1 if sys.stdin.isatty() else verbs.AT_ONCE
     failed = 0
     lines = _lines(sys.stdin.buffer) if options.prompt is None else [options.prompt]
-    for answer in verbs.predict(loaded, lines, decoding=_decoding(options, options.n_best), at_once=at_once):
+    for answer in verbs.predict(loaded, lines, decoding=_decoding(options, best), at_once=at_once):
         if answer.error is not None:
             failed += 1
             print(f"jari: line {answer.line}: {answer.error}", file=sys.stderr)
@@ -114,7 +118,7 @@ def _predict(options: argparse.Namespace) -> int:
             record = asdict(answer)
             record["tokens"] = [{"token": token, "probability": probability} for token, probability in answer.tokens]
             print(json.dumps(record, ensure_ascii=False), flush=at_once == 1)
-        elif options.n_best > 1 and answer.score is not None:
+        elif best > 1 and answer.score is not None:
             print(f"{answer.line}\t{answer.score:.4f}\t{answer.answer}", flush=at_once == 1)
         else:
             # A line that cannot be answered is an empty line, so that answers stay beside their questions.
@@ -125,8 +129,8 @@ def _predict(options: argparse.Namespace) -> int:
 def _generate(options: argparse.Namespace, loaded: Any) -> int:
     from jari import verbs
 
-    names = ("tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
-    chosen = {name: getattr(options, name) for name in names}
+    _refuse(options, (*_DECODING, "n_best"), "a language model draws tokens instead of searching for an answer")
+    chosen = _given(options, _SAMPLING)
     for line in [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer):
         if isinstance(line, UserError):
             raise line
@@ -210,7 +214,18 @@ def _laws(options: argparse.Namespace) -> int:
 def _decoding(options: argparse.Namespace, best: int = 1) -> Any:
     from jari.training.answering import Decoding
 
-    return Decoding(options.beam, options.length_penalty, options.no_repeat, options.shortest, options.longest, best)
+    return Decoding(best=best, **_given(options, _DECODING))
+
+
+def _given(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    """Those of these options that were given."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    given = [f"--{name.replace('_', '-')}" for name in _given(options, names)]
+    if given:
+        raise UserError(f"{given[0]} means nothing here: {why}; leave it away")
 
 
 def _specs(text: str) -> list[str]:

@@ -88,7 +88,7 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     command = add("predict", "answer each line of standard input, or go on with a text")
     _run(command)
     _decoding(command)
-    command.add_argument("--n-best", type=int, default=1, help="how many answers to each line, with their scores (1)")
+    command.add_argument("--n-best", type=int, help="how many answers to each line, with their scores (1)")
     _sampling(command)
     _threads(command)
     _json(command, "one JSON object a line, with the probability of every token")
@@ -181,31 +181,32 @@ def _run(command: argparse.ArgumentParser) -> None:
 
 
 def _decoding(command: argparse.ArgumentParser) -> None:
+    """Options of `Decoding`; None where they are not given."""
     command.add_argument(
         "--checkpoint", choices=("last", "best"), default="last", help="the newest, or the best on the way (last)"
     )
-    command.add_argument("--beam", type=int, default=1, help="hypotheses kept for each line; 1 is greedy (1)")
-    command.add_argument(
-        "--length-penalty", type=float, default=1.0, help="a hypothesis is judged by log p / length to this power (1)"
+    group = command.add_argument_group("how answers are written")
+    group.add_argument("--beam", type=int, help="hypotheses kept for each line; 1 is greedy (1)")
+    group.add_argument(
+        "--length-penalty", type=float, help="a hypothesis is judged by log p / length to this power (1)"
     )
-    command.add_argument("--no-repeat", type=int, default=0, metavar="N", help="write no N words twice; 0: allow (0)")
-    command.add_argument("--shortest", type=int, default=0, help="tokens an answer has at least (0)")
-    command.add_argument("--longest", type=int, help="tokens an answer has at most (the task's own limit)")
+    group.add_argument("--no-repeat", type=int, metavar="N", help="write no N tokens twice; 0: allow (0)")
+    group.add_argument("--shortest", type=int, help="tokens an answer has at least (0)")
+    group.add_argument("--longest", type=int, help="tokens an answer has at most (the task's own limit)")
 
 
 def _sampling(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("drawing at random, and language models")
-    group.add_argument("--prompt", help="the text to go on with; without it each line of standard input is one")
-    group.add_argument("--tokens", type=int, default=200, help="how many tokens to write (200)")
-    group.add_argument("--temperature", type=float, default=1.0, help="scores are divided by it; 0 is greedy (1)")
+    """Options of `verbs.generate`; None where they are not given."""
+    command.add_argument("--prompt", help="one line to answer or to go on with, instead of those of standard input")
+    group = command.add_argument_group("what a language model draws")
+    group.add_argument("--tokens", type=int, help="how many tokens to write (200)")
+    group.add_argument("--temperature", type=float, help="scores are divided by it; 0 is greedy (1)")
     group.add_argument("--top-k", type=int, help="draw from the K likeliest tokens only")
     group.add_argument("--top-p", type=float, help="draw from the likeliest tokens that hold this share only")
     group.add_argument("--min-p", type=float, help="leave out tokens below this share of the likeliest one's")
-    group.add_argument(
-        "--repetition-penalty", type=float, default=1.0, help="above 1: what was written counts less (1)"
-    )
-    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop before this text")
-    group.add_argument("--seed", type=int, default=1, help="decides what is drawn (1)")
+    group.add_argument("--repetition-penalty", type=float, help="above 1: what was written counts less (1)")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text")
+    group.add_argument("--seed", type=int, help="decides what is drawn (1)")
 
 
 def _model(command: argparse.ArgumentParser) -> None:

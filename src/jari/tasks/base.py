@@ -88,6 +88,10 @@ class Task(ABC):
     def model_options(self) -> dict[str, Any]:
         """What the data decides about the model: sizes of vocabularies."""
 
+    def check_model(self, options: Mapping[str, Any]) -> None:
+        """Raises UserError for options of a model that these data cannot be learned with."""
+        return
+
     @property
     @abstractmethod
     def longest(self) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -118,6 +118,13 @@ class PairsTask(Task):
     def model_options(self) -> dict[str, Any]:
         source, target = self.tokenizers
         return {"source_vocabulary": len(source), "target_vocabulary": len(target)}
+
+    def check_model(self, options: Mapping[str, Any]) -> None:
+        source, target = self.tokenizers
+        if options.get("shared") and source != target:
+            raise UserError(
+                "one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared"
+            )
 
     @property
     def longest(self) -> dict[str, int]:

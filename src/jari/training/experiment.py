@@ -107,6 +107,7 @@ class Experiment:
         """The model, with whatever initial values. Raises UserError where it cannot do the task."""
         target = models.spec(self.model).target
         options = _checked(f"model ({self.model})", target, self.model_options)
+        task.check_model(options)
         model = target(**task.model_options, **options)
         for side, known in model.longest().items():
             needed = task.longest.get(side, 0)
