@@ -96,7 +96,7 @@ def test_help_lists_the_defaults_of_the_task_at_hand(capsys):
         translation
     )
     assert re.search(r"the model recurrent: --width VALUE \(512\)", translation)
-    assert "the budget as passes over the data instead (25)" in translation
+    assert "the budget as passes over the data instead (12)" in translation
     assert "its highest value (0.002)" in translation
     assert "--cell" not in helped(capsys, "train", "translation")
 

@@ -122,9 +122,7 @@ class PairsTask(Task):
     def check_model(self, options: Mapping[str, Any]) -> None:
         source, target = self.tokenizers
         if options.get("shared") and source != target:
-            raise UserError(
-                "one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared"
-            )
+            raise UserError("one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared")
 
     @property
     def longest(self) -> dict[str, int]:

@@ -61,7 +61,7 @@ class Translation(PairsTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        training = {"passes": 25, "tokens": 8192, "learning_rate": 4e-3, "label_smoothing": 0.1, "evaluations": 10}
+        training = {"passes": 12, "tokens": 4096, "learning_rate": 4e-3, "label_smoothing": 0.1, "evaluations": 10}
         training |= {"evaluation_examples": 500}
         options = {
             "encoder_decoder": {"width": 256, "hidden": 1024, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.2},
