@@ -33,7 +33,7 @@ METRICS = {
         Metric("exact_match", "exact match", share=True),
         Metric("bleu", "BLEU"),
         Metric("chrf", "chrF"),
-        Metric("loss", "held-out loss", higher=False, digits=4),
+        Metric("loss", "loss", higher=False, digits=4),
         Metric("perplexity", "perplexity", higher=False, digits=3),
         Metric("bits_per_character", "bits per character", higher=False, digits=4),
     )

@@ -197,7 +197,7 @@ def test_the_loss_of_training_stays_beside_a_metric_that_is_a_loss(tmp_path, loo
     rows = read_metrics(tmp_path / "run")
     assert all(row["loss"] < 5 for row in (*rows, *heard))
     assert {row["step"]: row["value"] for row in rows if "value" in row} == {3: 90, 6: 91, 9: 92, 12: 93}
-    assert next(row["measured"] for row in heard if "measured" in row) == "loss 90.0000"
+    assert next(row["measured"] for row in heard if "measured" in row) == "held-out loss 90.0000"
 
 
 def test_kernels_are_noted_once(tmp_path, monkeypatch):

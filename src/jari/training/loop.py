@@ -217,7 +217,7 @@ def _look(task: Task, model: nn.Module, examples: int, state: dict[str, Any]) ->
             state["looks_without_better"] = 0
         state["best"] = {"step": state["step"], name: value}
     held_out = measured.pop("examples")
-    shown = f"{task.metric.title} {task.metric.text(value)}"
+    shown = f"held-out {task.metric.title} {task.metric.text(value)}"
     return {**measured, "value": value, "held_out": held_out, "measured": shown}
 
 
