@@ -23,7 +23,7 @@ import itertools
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,17 +113,7 @@ def peer_step(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
     )
-    step = steps.training_step(model, loss, [optimizer], 1.0, rates)
-
-    def as_the_peer_is() -> float:
-        # jari trains with deterministic algorithms; the peer need not pay for them.
-        torch.use_deterministic_algorithms(False)
-        try:
-            return step()
-        finally:
-            torch.use_deterministic_algorithms(True)
-
-    return model, as_the_peer_is
+    return model, steps.not_deterministic(steps.training_step(model, loss, [optimizer], 1.0, rates))
 
 
 def rates(task: Arithmetic, widths: list[int], rounds: int, table: timing.Table) -> None:
@@ -197,6 +187,9 @@ class PeerAnswers:
 
     def scores(self, batch: Batch) -> Tensor:
         return self.model(*batch.inputs)
+
+    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+        raise NotImplementedError  # nothing is copied in arithmetic
 
 
 def exact_match(task: Arithmetic, model: nn.Module) -> float:

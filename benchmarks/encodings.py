@@ -63,15 +63,7 @@ def main() -> None:
     table, names = timing.Table(given.json), ["none", *given.encodings]
     for case in given.cases:
         contenders = arithmetic(names) if case == "arithmetic" else encoder(names, case.removeprefix("512, "))
-        times = timing.measure(contenders, given.rounds)
-        for name in names:
-            table.add(
-                case=case,
-                encoding=name,
-                ms=timing.milliseconds(times, name),
-                over_none=timing.ratio(times, name, "none"),
-                target=TARGETS.get(name, ""),
-            )
+        timing.compare_encodings(contenders, "none", TARGETS, given.rounds, table, case=case)
     table.close()
 
 

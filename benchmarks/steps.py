@@ -80,3 +80,16 @@ def training_step(
         return loss.item()
 
     return step
+
+
+def not_deterministic(run: Callable[[], Any]) -> Callable[[], Any]:
+    """jari runs with deterministic algorithms; the peers need not pay for them."""
+
+    def as_the_peer_is() -> Any:
+        torch.use_deterministic_algorithms(False)
+        try:
+            return run()
+        finally:
+            torch.use_deterministic_algorithms(True)
+
+    return as_the_peer_is

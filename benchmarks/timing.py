@@ -105,5 +105,20 @@ class Table:
             print(json.dumps({"rows": self.rows}, default=vars))
 
 
+def compare_encodings(
+    contenders: Mapping[str, Callable[[], object]],
+    base: str,
+    targets: Mapping[str, float],
+    rounds: int,
+    table: Table,
+    **case: str,
+) -> None:
+    """A row for each encoding, whose name is the contender's: its time, over that of `base`, and what we aim at."""
+    times = measure(contenders, rounds)
+    for name in contenders:
+        cost = {"ms": milliseconds(times, name), f"over_{base}": ratio(times, name, base)}
+        table.add(**case, encoding=name, **cost, target=targets.get(name, ""))
+
+
 def _wide(name: str, value: Any) -> int:
     return max(len(name), 21 if isinstance(value, str | Spread) else 9)

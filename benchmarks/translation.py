@@ -19,10 +19,10 @@ Marian is of equal size. Weights are random in all: the work is the same.
 
 Speeds are medians of interleaved rounds, ratios are taken within a round.
 
-Measured 2026-11-21, PyTorch 2.13, one core of an AMD EPYC with AVX-512 BF16 that others used too, 3 to 5 rounds, in
-float32; bfloat16: a step takes torch.nn.Transformer 1.2; 1.8 times as long as jari with AdamW, Marian 1.3; 1.5,
-x-transformers 1.2; 1.5, JoeyNMT 1.3; 1.4, jari with Muon 1.1; 1.3. rotary 1.02; 1.05 over sinusoidal, t5 0.99; 0.99,
-alibi 0.99; 0.98. Writing takes CTranslate2 0.74 and Marian 1.5 times as long as jari. Give or take 0.1.
+Measured 2026-11-21, PyTorch 2.13, one core of an Intel Xeon with AVX-512 BF16 and AMX that others used too, 3 to 5
+rounds, in float32; bfloat16: a step takes torch.nn.Transformer 1.2; 1.8 times as long as jari with AdamW, Marian 1.3;
+1.5, x-transformers 1.2; 1.5, JoeyNMT 1.3; 1.4, jari with Muon 1.1; 1.3. rotary 1.02; 1.05 over sinusoidal, t5 0.99;
+0.99, alibi 0.99; 0.98. Writing takes CTranslate2 0.74 and Marian 1.5 times as long as jari. Give or take 0.1.
 """
 
 from __future__ import annotations
@@ -257,20 +257,7 @@ def their_step(model: nn.Module, batches: Iterator[Batch], precision: str) -> st
             return functional.cross_entropy(scores, labels, ignore_index=PADDING, label_smoothing=SMOOTHING)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True)
-    return not_deterministic(steps.training_step(model, loss, [optimizer], 1.0))
-
-
-def not_deterministic(run: Callable[[], Any]) -> Callable[[], Any]:
-    """jari runs with deterministic algorithms; the peers need not pay for them."""
-
-    def as_the_peer_is() -> Any:
-        torch.use_deterministic_algorithms(False)
-        try:
-            return run()
-        finally:
-            torch.use_deterministic_algorithms(True)
-
-    return as_the_peer_is
+    return steps.not_deterministic(steps.training_step(model, loss, [optimizer], 1.0))
 
 
 def train(given: Any, table: timing.Table) -> None:
@@ -303,15 +290,7 @@ def encodings(given: Any, table: timing.Table) -> None:
             name: our_step(ours(name), itertools.cycle(batches), precision, "adamw")
             for name in ("sinusoidal", *given.encodings)
         }
-        times = timing.measure(contenders, given.rounds)
-        for name in contenders:
-            table.add(
-                precision=precision,
-                encoding=name,
-                ms=timing.milliseconds(times, name),
-                over_sinusoidal=timing.ratio(times, name, "sinusoidal"),
-                target=TARGETS.get(name, ""),
-            )
+        timing.compare_encodings(contenders, "sinusoidal", TARGETS, given.rounds, table, precision=precision)
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -337,7 +316,7 @@ def marian_beam(rows: list[list[int]], length: int, marian: Any) -> Callable[[],
         )  # fmt: skip
         return [ids.shape[1] - 1] * len(rows)
 
-    return not_deterministic(write_all)
+    return steps.not_deterministic(write_all)
 
 
 def ctranslate2_beam(rows: list[list[int]], length: int, model: EncoderDecoder, threads: int) -> Callable[[], Any]:

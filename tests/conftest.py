@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import jaxtyping
@@ -13,6 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 assert "jari" not in sys.modules, "jari was imported before its annotations could be checked"
 jaxtyping.install_import_hook("jari", "beartype.beartype")
+sys.path.insert(0, str(Path(__file__).parent))  # for `helpers`
 
 
 import torch  # noqa: E402 - after the hook
@@ -29,6 +31,21 @@ def seed() -> int:
     """The same random numbers whichever tests ran before."""
     torch.manual_seed(20)
     return 20
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    """Whoever trains asks for deterministic algorithms, and the whole process keeps them."""
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Texts are encoded into a cache of each file of tests, not into that of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JARI_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

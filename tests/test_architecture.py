@@ -37,9 +37,11 @@ MAY_IMPORT = {
     | {"registry", "positions", "text", "encodings", "layers", "init", "models", "tasks", "decoding", "inspect"},
     "conformance": BASE
     | {"registry", "positions", "masks", "encodings", "attention", "layers", "init", "models", "decoding"},
-    "comparison": BASE | {"positions", "text", "tasks", "inspect", "training", "progress"},
+    "page": set(),
+    "comparison": BASE | {"positions", "text", "tasks", "inspect", "training", "progress", "page"},
+    "explorer": BASE | {"positions", "text", "attention", "tasks", "inspect", "training", "verbs", "page"},
     "verbs": BASE | {"positions", "text", "tasks", "inspect", "training", "comparison", "decoding"},
-    "cli": BASE | {"export", "verbs", "progress", "inspect", "conformance", "tasks", "training"},
+    "cli": BASE | {"export", "verbs", "explorer", "progress", "inspect", "conformance", "tasks", "training"},
     "export": BASE | {"positions", "text", "encodings", "layers", "models", "verbs"},
     "__main__": {"cli"},
 }

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jari.encodings.base import Site as Site
     from jari.encodings.oracle import Oracle as Oracle
     from jari.errors import UserError as UserError
+    from jari.explorer import explore as explore
+    from jari.explorer import show as show
     from jari.init import initialise as initialise
     from jari.inspect.capture import Tape as Tape
     from jari.inspect.capture import record as record
@@ -53,6 +55,8 @@ _HOME = {
     "Attention": "jari.attention.module",
     "Oracle": "jari.encodings.oracle",
     "laws": "jari.conformance",
+    "explore": "jari.explorer",
+    "show": "jari.explorer",
     "Encoding": "jari.encodings.base",
     "Site": "jari.encodings.base",
     "UserError": "jari.errors",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import nn
 from torch.nn import functional
 
 from jari.dropout import Dropout
-from jari.errors import unknown
+from jari.errors import UserError, unknown
 from jari.shapes import Float, Int, Tensor
 
 NormPlace = Literal["pre", "post"]
@@ -18,7 +19,10 @@ ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each token, scaled by sqrt(D) (section 3.4 of the paper) whether positions are added or not."""
+    """A vector for each token, scaled by sqrt(D) (section 3.4 of the paper) whether positions are added or not.
+
+    Raises UserError for ids that are no whole numbers and, on a CPU, for ids outside the vocabulary.
+    """
 
     def __init__(self, vocabulary: int, width: int):
         super().__init__()
@@ -26,7 +30,15 @@ class TokenEmbedding(nn.Module):
         self.scale = width**0.5
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
-        return functional.embedding(ids, self.weight) * self.scale
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise UserError(f"ids are whole numbers: expected int64 or int32, got {ids.dtype}; convert with .long()")
+        try:
+            return functional.embedding(ids, self.weight) * self.scale
+        except IndexError:  # asked for afterwards: to look through the ids first would cost every step
+            raise UserError(
+                f"ids are the numbers of {len(self.weight)} tokens: expected 0 to {len(self.weight) - 1}, got "
+                f"{int(ids.min())} to {int(ids.max())}; build the model with a larger vocabulary, or map them"
+            ) from None
 
 
 class FeedForward(nn.Module):

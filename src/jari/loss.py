@@ -20,8 +20,9 @@ def cross_entropy(
 
     smoothing: the share of a label's probability that is spread evenly over the vocabulary (Szegedy et al. 2016).
     The same as `torch.nn.functional.cross_entropy` of the scores in float32, which keeps them, their log-softmax and
-    two gradients of that size: a third of a training step with a vocabulary of 8,000. Here the gradient is worked out
-    piece by piece on the way, in the dtype of the scores, and is all that is kept. It cannot be differentiated again.
+    two gradients of that size. Here the gradient is worked out piece by piece on the way, in the dtype of the scores,
+    and is all that is kept: half the time with a vocabulary of 8,000 and smoothing (docs/results/text.md). It cannot be
+    differentiated again.
     """
     return _CrossEntropy.apply(scores, labels, ignore, smoothing)  # type: ignore[no-any-return]
 

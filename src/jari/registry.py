@@ -47,10 +47,6 @@ class Option:
 
         Raises UserError.
         """
-        from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-        # JSON, in which a run is kept, has no word for infinity.
-        adapter = TypeAdapter(self.annotation, config=ConfigDict(allow_inf_nan=False))
         if self.several and isinstance(value, str):
             # A list on a command line is JSON, or one value as it is.
             try:
@@ -60,11 +56,45 @@ class Option:
         if value == "null" and _may_be_none(self.annotation):
             return None
         try:
-            return adapter.validate_strings(value) if isinstance(value, str) else adapter.validate_python(value)
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"]
-            problem = problem[0].lower() + problem[1:]
-            raise UserError(f"{owner}: {self.name}: {problem}; got {value!r} (default {self.default!r})") from None
+            return validated(self.annotation, value)
+        except UserError as error:
+            raise UserError(f"{owner}: {self.name}: {error} (default {self.default!r})") from None
+
+
+def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
+    """`value`, or what its text says, as the annotation wants it. Raises UserError: what was expected, what was got.
+
+    strict: nothing is converted, as for what jari itself has written.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    # JSON, in which a run is kept, has no word for infinity.
+    adapter = TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False, strict=strict))
+    try:
+        if isinstance(value, str) and not strict:
+            return adapter.validate_strings(value)
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = "".join(f"{part}: " for part in problem["loc"] if isinstance(value, dict))
+        text = problem["msg"]
+        raise UserError(f"{where}{text[0].lower()}{text[1:]}; got {problem['input']!r}") from None
+
+
+def check_fields(where: str, fields: Mapping[str, Any], record: Any) -> None:
+    """Hold a record of a file, which anybody may have edited, against the annotation of each field it must have.
+
+    Raises UserError that names the file and the field.
+    """
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: expected named fields, {', '.join(fields)}; got {record!r}")
+    for name, annotation in fields.items():
+        if name not in record:
+            raise UserError(f"{where}: {name} is missing; put the file back as it was written")
+        try:
+            validated(annotation, record[name], strict=True)
+        except UserError as error:
+            raise UserError(f"{where}: {name}: {error}; put the file back as it was written") from None
 
 
 def _may_be_none(annotation: Any) -> bool:

@@ -20,7 +20,7 @@ from jari.inspect.walk import Walk
 from jari.tasks.base import Task
 from jari.text import END
 from jari.training import answering, checkpoint, loop
-from jari.training.answering import GREEDY, Decoding, answered
+from jari.training.answering import GREEDY, Answering, Decoding, answered
 from jari.training.experiment import Experiment
 from jari.training.loop import Report
 from jari.training.precision import Precision
@@ -92,15 +92,17 @@ def train(
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
     threads: int | None = None,
+    snapshots: int = 0,
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Train a model of `task` into the folder `out`, going on where it was left off; gives the final metrics.
 
     model: its kind, such as `recurrent`; the task's usual one by default. threads: all cores by default.
+    snapshots: at how many steps to keep the weights for good, to look at how the model came about.
     settings: `{"model.width": 128, "training.examples": 400000, ...}`.
     """
     experiment = Experiment.of(task, encoding, settings, seed, precision, model)
-    return loop.train(experiment, Path(out), threads=threads or cores(), report=report)
+    return loop.train(experiment, Path(out), threads=threads or cores(), snapshots=snapshots, report=report)
 
 
 def evaluate(
@@ -120,6 +122,14 @@ def evaluate(
     loaded = load(run, which=which, trust_code=trust_code)
     if data:
         loaded.task.hold_out(data)
+    elif named := loaded.task.held_out_of:
+        there, here = read_run(Path(run)).get("data"), loaded.task.fingerprint()
+        if here != there:
+            raise UserError(
+                f"{run} held out a part of {' and '.join(named)} as it was when training began; now it is another "
+                f"text, of which the model may have seen any part: {there!r} then, {here!r} now; put the old one back, "
+                "or name what to measure on with --data"
+            )
     metrics = answering.evaluate(loaded.model, loaded.task, decoding=decoding)
     who = {"run": str(run), "encoding": loaded.experiment.encoding, "seed": loaded.experiment.seed, "step": loaded.step}
     return {**who, "metric": loaded.task.metric.name, **metrics, "ceiling": loaded.task.ceiling()}
@@ -187,9 +197,7 @@ def predict(
 
 def _answer(loaded: Loaded, number: int, line: str, source: list[int], rank: int, hypothesis: Hypothesis) -> Answer:
     task, ids = loaded.task, hypothesis.ids.tolist()
-    text = task.write(ids)
-    if task.copies(ids):
-        text = task.write_copying(ids, line, answering.looked_at(loaded.model, task, source, ids))
+    text = task.answer(Answering(loaded.model, task), line.strip(), source, ids)
     probabilities = hypothesis.log_probabilities.exp().tolist()
     tokens = tuple(zip(task.show_target(ids), probabilities, strict=True))
     return Answer(number, line.strip(), text, rank, hypothesis.total, hypothesis.score, tokens)
@@ -270,14 +278,15 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
     jobs: int | None = None,
+    snapshots: int = 0,
 ) -> dict[str, Any]:
     """Train the same model under each encoding and seed, side by side, and compare: gives the table.
 
     Writes table.json and report.html into `out`. Trials run `jobs` at a time with one thread each; a study that was
-    cut off goes on with the trials that are not finished.
+    cut off goes on with the trials that are not finished. snapshots: as for `train`.
     """
     jobs = jobs or study.jobs_for(len(encodings) * seeds, cores())
-    return study.run(task, Path(out), encodings, seeds, dict(settings or {}), precision, model, jobs)
+    return study.run(task, Path(out), encodings, seeds, dict(settings or {}), precision, model, jobs, snapshots)
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +313,8 @@ def walk(
     """
     loaded = load(run, trust_code=trust_code)
     model, task = loaded.model.double(), loaded.task
-    said = answered(model, task, task.read(line))
+    read = task.read(line)
+    said = answered(model, task, read)
     with record(model) as tape:
         model(*said.inputs)
     site = tape.sites[0] if site is None else site
@@ -314,7 +324,8 @@ def walk(
     followed = walking.walk(
         model, said.inputs, site=site, head=head, queries=queries, keys=keys, step=step, vocabulary=vocabulary
     )
-    return Followed(line.strip(), task.write(said.written), followed)
+    text = task.answer(Answering(model, task), line.strip(), read, said.written)
+    return Followed(line.strip(), text, followed)
 
 
 def use_threads(threads: int | None) -> None:

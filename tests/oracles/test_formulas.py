@@ -101,7 +101,7 @@ def loops(attention, encoding, names, x_BQD, y_BKD, q_pos, k_pos, allowed_QK):
     return numpy.array(output)
 
 
-def compare(spec, *, causal=False, cross=False, kernel="auto"):
+def assert_equal_to_paper(spec, *, causal=False, cross=False, kernel="auto"):
     attention = Attention(WIDTH, HEADS, encoding=None, causal=causal, cross=cross, kernel=kernel).double()
     encoding = compose.build(spec, attention.site).double()
     q_pos = Positions.sequence(7, FAR)
@@ -121,12 +121,12 @@ def compare(spec, *, causal=False, cross=False, kernel="auto"):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("spec", INPUT_SPECS + PAIR_SPECS + SUMS)
 def test_self_attention_is_the_papers(spec, causal):
-    compare(spec, causal=causal)
+    assert_equal_to_paper(spec, causal=causal)
 
 
 @pytest.mark.parametrize("spec", [*PAIR_SPECS, "rotary+shaw:clip=2"])
 def test_cross_attention_measures_from_the_queries_own_positions(spec):
-    compare(spec, cross=True)
+    assert_equal_to_paper(spec, cross=True)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
@@ -135,7 +135,7 @@ def test_cross_attention_measures_from_the_queries_own_positions(spec):
     [(s, "definition") for s in PAIR_SPECS] + [(s, "fused") for s in PAIR_SPECS if s not in VALUE_SPECS],
 )
 def test_every_kernel_is_the_papers(spec, kernel, causal):
-    compare(spec, kernel=kernel, causal=causal)
+    assert_equal_to_paper(spec, kernel=kernel, causal=causal)
 
 
 def test_shaw_takes_the_labels_of_a_graph():

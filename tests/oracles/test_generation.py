@@ -3,34 +3,13 @@
 import pytest
 import torch
 
+from helpers.decoding import Read, Rows
 from jari.decoding import beam
 from jari.decoding.sample import keep_min_p, keep_top_k, keep_top_p, penalise_repetition
 from jari.positions import Tokens
+from jari.text import END, FIRST, PADDING
 
 transformers = pytest.importorskip("transformers")
-
-PADDING, FIRST, END = 0, 1, 2
-
-
-class Encoded:
-    def __init__(self, memory):
-        self.memory = memory
-
-    def select(self, rows):
-        return Encoded(self.memory[rows])
-
-
-class Read:
-    """The tokens read so far, as a cache."""
-
-    ids = None
-
-    def append(self, ids):
-        self.ids = ids if self.ids is None else torch.cat((self.ids, ids), 1)
-        return self.ids
-
-    def select(self, rows, sources=None):
-        self.ids = self.ids[rows]
 
 
 class Marian:
@@ -40,10 +19,10 @@ class Marian:
         self.theirs = theirs
 
     def start(self, source):
-        return Encoded(self.theirs.get_encoder()(source.ids, torch.ones_like(source.ids)).last_hidden_state)
+        return Rows(self.theirs.get_encoder()(source.ids, torch.ones_like(source.ids)).last_hidden_state)
 
     def step(self, state, ids, positions, cache):
-        memory = state.memory.repeat_interleave(len(ids) // len(state.memory), 0)
+        memory = state.rows.repeat_interleave(len(ids) // len(state.rows), 0)
         scores = self.theirs(encoder_outputs=(memory,), decoder_input_ids=cache.append(ids), use_cache=False).logits
         return scores[:, -1:]
 

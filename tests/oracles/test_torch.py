@@ -8,7 +8,7 @@ from jari.attention.geometry import place
 from jari.attention.module import Attention
 from jari.encodings import compose
 from jari.masks import Mask
-from jari.models.encoder_decoder import DecoderLayer, EncoderLayer
+from jari.models.encoder_decoder import DecoderLayer, EncoderLayer, LayerOptions
 from jari.positions import Positions
 
 WIDTH, HEADS, HIDDEN = 24, 3, 40
@@ -78,7 +78,7 @@ def copy_norms(residuals, norms) -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_encoder_layer(norm):
-    ours = EncoderLayer(WIDTH, HEADS, HIDDEN, norm, "relu", 0.0, "auto")
+    ours = EncoderLayer(LayerOptions(WIDTH, HEADS, HIDDEN, norm))
     theirs = nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, batch_first=True, norm_first=norm == "pre")
     copy_attention(ours.attention, theirs.self_attn)
     copy_feed_forward(ours, theirs)
@@ -91,7 +91,7 @@ def test_encoder_layer(norm):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_decoder_layer(norm):
-    ours = DecoderLayer(WIDTH, HEADS, HIDDEN, norm, "relu", 0.0, "auto")
+    ours = DecoderLayer(LayerOptions(WIDTH, HEADS, HIDDEN, norm))
     theirs = nn.TransformerDecoderLayer(WIDTH, HEADS, HIDDEN, 0.0, batch_first=True, norm_first=norm == "pre")
     copy_attention(ours.self_attention, theirs.self_attn)
     copy_attention(ours.cross_attention, theirs.multihead_attn)

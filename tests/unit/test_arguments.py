@@ -60,6 +60,31 @@ def test_the_model_decides_which_options_there_are():
         settings("translation", "--model", "recurent")
 
 
+@pytest.mark.parametrize(
+    ("before", "given"),
+    [
+        ("--encoding my.py:Mine", {"model.encoding": "my.py:Mine"}),
+        ("--encoding=my.py:Mine", {"model.encoding": "my.py:Mine"}),
+        ("--set model.encoding=my.py:Mine", {"model.encoding": "my.py:Mine"}),
+        ("--out text", {}),
+        ("--seed -1", {}),
+        ("--json --tied", {"model.tied": True}),
+        ("--train text sort --model recurrent", {"task.train": ["text", "sort"]}),
+    ],
+)
+def test_what_an_option_takes_is_not_the_task(before, given):
+    options = parse(["train", *before.split(), "translation", "--dropout", "0.5", "--out", "run"])
+    assert options.task == "translation"
+    assert options.settings == {**given, "model.dropout": "0.5"}
+
+
+def test_numbers_of_threads_and_jobs_are_checked():
+    for command in ("train arithmetic --threads 0", "compare arithmetic --encodings none --jobs 0"):
+        flag = command.split()[-2]
+        with pytest.raises(UserError, match=f"^{flag} must be 1 or more, got 0$"):
+            parse([*command.split(), "--out", "run"])
+
+
 def test_a_setting_given_twice_is_refused_where_it_differs():
     assert settings("arithmetic", "--width", "64", "--set", "model.width=64") == {"model.width": "64"}
     with pytest.raises(UserError, match=r"^model\.width is given twice, 128 and 64; give it once$"):

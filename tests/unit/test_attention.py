@@ -348,11 +348,35 @@ def test_each_token_needs_its_position(length):
 
 
 def test_a_stack_refuses_what_it_cannot_be():
-    with pytest.raises(UserError, match="an encoder has 1 layer or more, got 0"):
+    with pytest.raises(UserError, match="a stack has 1 layer or more, got 0"):
         Encoder(16, heads=2, layers=0)
+    with pytest.raises(UserError, match="a stack has 1 layer or more, got 0"):
+        Decoder(16, heads=2, layers=0)
 
 
 def test_a_plain_tensor_is_no_mask(unchecked):
     attention = Attention(16, heads=2)
     with pytest.raises(UserError, match=r"wrap a boolean tensor, True = may attend: jari.Mask\(pairs=...\)"):
         attention(torch.zeros(1, 3, 16), mask=torch.ones(3, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8), (3, 16), (1, 1, 3, 16)])
+def test_vectors_of_another_width_are_told(shape, unchecked):
+    wrong, right = torch.zeros(shape), torch.zeros(1, 3, 16)
+    attention, encoder, decoder = Attention(16, 2, cross=True), Encoder(16, 2), Decoder(16, 2)
+    told = r"^the input is \(B, L, 16\), a vector of width 16 for each token; got " + re.escape(str(shape))
+    calls = [(attention, wrong), (attention, right, wrong), (encoder, wrong), (decoder, wrong, right)]
+    for module, *inputs in [*calls, (decoder, right, wrong)]:
+        with pytest.raises(UserError, match=told):
+            module(*inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_vectors_of_another_dtype_are_told_but_for_autocast(dtype, unchecked):
+    x = torch.zeros(1, 3, 16)
+    with pytest.raises(
+        UserError, match=rf"^the module is in torch\.float32, its input in {dtype}; convert with \.to\("
+    ):
+        Encoder(16, 2)(x.to(dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Encoder(16, 2)(x.bfloat16()).shape == (1, 3, 16)

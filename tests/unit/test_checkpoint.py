@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from helpers.runs import TINY, PowerCutError, at, cut, newest_of, outcome, tiny, train
 from jari import verbs
 from jari.errors import UserError
 from jari.tasks.arithmetic import Arithmetic
@@ -23,69 +24,7 @@ from jari.training import checkpoint, loop
 from jari.training.experiment import Experiment
 from jari.training.run import Interrupted, Run, read_metrics
 
-TIMES = ("seconds", "cpu_seconds")
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
-TINY = {
-    "model.width": 16,
-    "model.heads": 2,
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
-    "model.dropout": 0.1,
-    "training.batch": 16,
-    "training.examples": 16 * 12,
-    "training.evaluations": 4,
-    "training.evaluation_examples": 20,
-}
-
-
-def tiny(encoding="shaw", **settings):
-    """An experiment of 12 steps with dropout, a checkpoint after every third."""
-    named = {key.replace("__", "."): value for key, value in settings.items()}
-    return Experiment.of("arithmetic:maximum=30", encoding, {**TINY, **named}, 1, "float32")
-
-
-@pytest.fixture(autouse=True)
-def as_it_was():
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def train(folder, experiment=None, **options):
-    return loop.train(experiment or tiny(), folder, threads=1, **options)
-
-
-def outcome(folder):
-    """Everything a run leaves behind, apart from times."""
-
-    def timeless(record):
-        return {key: value for key, value in record.items() if key not in TIMES}
-
-    checkpoints = {
-        path.name: (
-            (path / "model.safetensors").read_bytes(),
-            (path / "optimizer.safetensors").read_bytes(),
-            timeless(json.loads((path / "state.json").read_text())),
-        )
-        for path in (folder / "checkpoints").iterdir()
-    }
-    result = timeless(json.loads((folder / "result.json").read_text()))
-    return checkpoints, [timeless(row) for row in read_metrics(folder)], result
-
-
-class PowerCutError(Exception):
-    pass
-
-
-def at(step, do):
-    def report(row):
-        if row["step"] == step:
-            do()
-
-    return report
-
-
-def cut():
-    raise PowerCutError
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +45,6 @@ def unfinished(finished):
     """The same run before its result: two checkpoints, the best on the way perhaps a third."""
     (finished / "result.json").unlink()
     return finished
-
-
-def newest_of(folder):
-    return sorted((folder / "checkpoints").glob("step-*"))[-1]
 
 
 # Interrupted and resumed ---------------------------------------------------------------------------------------------
@@ -462,7 +397,7 @@ def test_tensors_that_do_not_fit_are_named(finished, spoil, message):
     resealed(path)
     with pytest.raises(UserError) as error:
         verbs.load(finished)
-    assert str(error.value) == f"{path}: {message}"
+    assert str(error.value) == f"{path / 'model.safetensors'}: {message}"
 
 
 def test_a_checkpoint_of_another_format_is_refused(unfinished):
@@ -649,10 +584,14 @@ def test_a_file_is_no_folder(tmp_path):
 
 
 def test_a_start_that_was_cut_off_is_no_foreign_folder(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".lock").touch()
-    (tmp_path / "run" / ".run.json.4711.partial").write_text('{"form')
-    train(tmp_path / "run", tiny(training__examples=16))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").touch()
+    (run / ".run.json.4711.partial").write_text('{"form')
+    experiment = tiny(training__examples=16)
+    assert train(run, experiment)["steps"] == 1
+    loaded = verbs.load(run)
+    assert (loaded.experiment, loaded.step) == (experiment, 1)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "experiment": 3}', "[" * 100_000, "\0" * 50])
@@ -663,6 +602,32 @@ def test_a_spoilt_run_json_is_refused(unfinished, text):
         with pytest.raises(UserError, match=r"run\.json"):
             use(unfinished)
     assert contents(unfinished) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("hash", 3, "a valid string"),
+        ("experiment", [], "a valid dictionary"),
+        ("data", None, "a valid string"),
+        ("kept", [], "a valid dictionary"),
+        ("kept", {"vocabulary.json": 3}, "a valid string"),
+        ("environment", "x", "a valid dictionary"),
+    ],
+)
+def test_a_field_of_run_json_that_was_edited_is_named(unfinished, name, value, expected):
+    path = unfinished / "run.json"
+    record = json.loads(path.read_text())
+    for edited in (record | {name: value}, {key: held for key, held in record.items() if key != name}):
+        path.write_text(json.dumps(edited))
+        if name == "kept" and name not in edited:
+            continue
+        problem = f"(vocabulary.json: )?input should be {expected}; got" if name in edited else "is missing;"
+        for use in (train, verbs.load):
+            with pytest.raises(
+                UserError, match=rf"run\.json: {name}:? {problem}.* put the file back as it was written"
+            ):
+                use(unfinished)
 
 
 def test_another_machine_is_said_aloud(unfinished, capsys):

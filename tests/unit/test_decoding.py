@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from helpers.decoding import Read, Rows
 from jari.attention.cache import KVCache, LayerCache, positions_of
 from jari.decoding import beam, greedy
 from jari.decoding.search import _likeliest
@@ -11,32 +12,9 @@ from jari.errors import UserError
 from jari.init import initialise
 from jari.models.encoder_decoder import EncoderDecoder
 from jari.positions import Positions, Tokens
+from jari.text import END, FIRST, PADDING
 
-PADDING, FIRST, END = 0, 1, 2
 EVERY = ["none", "sinusoidal", "learned", "rotary", "shaw:clip=2", "shaw:values=false", "t5", "alibi", "rotary+shaw"]
-
-
-class Rows:
-    """Numbers of sources, as a state."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def select(self, rows):
-        return Rows(self.rows[rows])
-
-
-class Read:
-    """The tokens read so far, as a cache."""
-
-    ids = None
-
-    def append(self, ids):
-        self.ids = ids if self.ids is None else torch.cat((self.ids, ids), 1)
-        return self.ids
-
-    def select(self, rows, sources=None):
-        self.ids = self.ids[rows]
 
 
 class Scripted:
@@ -187,12 +165,12 @@ def test_a_cache_is_for_one_source():
     first, second = (model.start(source_of(torch.randint(3, 9, (2, 4)))) for _ in range(2))
     cache, ids = model.new_cache(), torch.full((2, 1), FIRST)
     model.step(first, ids, Positions.sequence(1, frame="target"), cache)
-    with pytest.raises(UserError, match="this cache holds the keys of another source; make a new one"):
+    with pytest.raises(UserError, match="this cache is of another source; make a new one"):
         model.step(second, ids, Positions.sequence(1, 1, frame="target"), cache)
     row, later = torch.tensor([1]), Positions.sequence(1, 1, frame="target")
     cache.select(row, row)
     model.step(first.select(row), ids[:1], later, cache)
-    with pytest.raises(UserError, match="this cache holds the keys of another source"):
+    with pytest.raises(UserError, match="this cache is of another source"):
         model.step(second.select(row), ids[:1], Positions.sequence(1, 2, frame="target"), cache)
 
 
@@ -264,7 +242,7 @@ def test_a_shared_embedding_is_one_parameter():
         UserError, match="same size, got 9 source and 8 target tokens; use a joint vocabulary, or shared"
     ):
         EncoderDecoder(9, 8, width=16, heads=2, shared=True)
-    with pytest.raises(UserError, match="an encoder-decoder reads a source: expected Tokens, got None"):
+    with pytest.raises(UserError, match="this model reads a source: expected Tokens, got None"):
         all_one.start(None)
 
 

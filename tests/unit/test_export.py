@@ -74,7 +74,7 @@ def theirs(folder: Path, lines: Sequence[Sequence[str]], names: Sequence[str], w
     return [([names.index(token) for token in answer.hypotheses[0]], answer.scores[0]) for answer in found]
 
 
-def compare(mine: Answers, other: Answers) -> None:
+def assert_same_answers(mine: Answers, other: Answers) -> None:
     assert [ids for ids, _ in mine] == [ids for ids, _ in other]
     assert [score for _, score in mine] == pytest.approx([score for _, score in other], abs=2e-5)
 
@@ -93,7 +93,7 @@ def test_ctranslate2_answers_as_the_model_does(encoding: str, options: dict[str,
     assert len({tuple(ids) for ids, _ in found[5]}) > 5
     assert options or any(len(ids) < LONGEST for ids, _ in found[1] + found[5])
     for width, mine in found.items():
-        compare(mine, theirs(folder, lines, NAMES, width))
+        assert_same_answers(mine, theirs(folder, lines, NAMES, width))
 
 
 def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
     folder = export.ctranslate2(run, tmp_path / "out")
     for width in (1, 5):
         mine = ours(loaded.model, source, width)
-        compare(mine, theirs(folder, [list(line) for line in lines], names, width))
+        assert_same_answers(mine, theirs(folder, [list(line) for line in lines], names, width))
     assert len({tuple(ids) for ids, _ in ours(loaded.model, source, 1)}) > 5
 
 

@@ -15,7 +15,7 @@ from jari.init import initialise
 from jari.masks import Mask
 from jari.models.base import Generates
 from jari.models.base import registry as models
-from jari.models.decoder import CausalStack, LanguageModel
+from jari.models.decoder import LanguageModel
 from jari.positions import Positions, Tokens
 
 EVERY = [name for name in registry.names() if 1 in registry.spec(name).target.axes]
@@ -275,8 +275,8 @@ def test_an_encoding_for_causal_attention_alone_may_be_used(tmp_path):
 def test_mistakes_are_told():
     with pytest.raises(UserError, match="a window holds at least the query itself: expected 1 or more, got 0"):
         LanguageModel(VOCABULARY, window=0)
-    with pytest.raises(UserError, match="a decoder has 1 layer or more, got 0"):
-        CausalStack(16, 2, 0)
+    with pytest.raises(UserError, match="a stack has 1 layer or more, got 0"):
+        LanguageModel(VOCABULARY, layers=0)
     with pytest.raises(UserError, match=r"fused kernel never holds the attention weights.*use kernel=explicit"):
         LanguageModel(VOCABULARY, encoding="shaw", kernel="fused")
     model = model_of()

@@ -83,3 +83,16 @@ def test_feed_forward_is_two_maps_with_the_nonlinearity_between(activation, func
     layer, x = FeedForward(WIDTH, 12, activation), torch.randn(1, 2, WIDTH)
     between = layer.up(x).detach().apply_(function)
     torch.testing.assert_close(layer(x), layer.down(between))
+
+
+def test_ids_that_are_no_numbers_of_tokens_are_told(unchecked):
+    embedding = TokenEmbedding(10, 16)
+    assert embedding(torch.tensor([[0, 9]], dtype=torch.int32)).shape == (1, 2, 16)
+    with pytest.raises(
+        UserError, match=r"^ids are whole numbers: expected int64 or int32, got torch\.float32; convert"
+    ):
+        embedding(torch.zeros(1, 2))
+    for wrong in (-1, 10):
+        told = rf"^ids are the numbers of 10 tokens: expected 0 to 9, got {min(wrong, 3)} to {max(wrong, 3)}; build"
+        with pytest.raises(UserError, match=told):
+            embedding(torch.tensor([[3, wrong]]))

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
+from helpers.runs import PowerCutError, at, cut, newest_of, outcome, timeless, tiny, train
 from jari import verbs
 from jari.errors import UserError
 from jari.metrics import METRICS
@@ -17,72 +18,7 @@ from jari.positions import Tokens
 from jari.tasks.arithmetic import Arithmetic
 from jari.tasks.base import Batch
 from jari.training import loop
-from jari.training.experiment import Experiment
 from jari.training.run import read_metrics
-
-TIMES = ("seconds", "cpu_seconds")
-TINY = {
-    "model.width": 16,
-    "model.heads": 2,
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
-    "model.dropout": 0.1,
-    "training.batch": 16,
-    "training.examples": 16 * 12,
-    "training.evaluations": 4,
-    "training.evaluation_examples": 20,
-}
-
-
-def tiny(**settings):
-    """An experiment of 12 steps, a look after every third."""
-    named = {key.replace("__", "."): value for key, value in settings.items()}
-    return Experiment.of("arithmetic:maximum=30", "rotary", {**TINY, **named}, 1, "float32")
-
-
-@pytest.fixture(autouse=True)
-def as_it_was():
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def train(folder, experiment, **options):
-    return loop.train(experiment, folder, threads=1, **options)
-
-
-def timeless(record):
-    return {key: value for key, value in record.items() if key not in TIMES}
-
-
-def outcome(folder):
-    """Everything a run leaves behind, apart from times."""
-    checkpoints = {
-        path.name: (
-            (path / "model.safetensors").read_bytes(),
-            (path / "optimizer.safetensors").read_bytes(),
-            timeless(json.loads((path / "state.json").read_text())),
-        )
-        for path in (folder / "checkpoints").iterdir()
-    }
-    result = timeless(json.loads((folder / "result.json").read_text()))
-    return checkpoints, [timeless(row) for row in read_metrics(folder)], result
-
-
-class PowerCutError(Exception):
-    pass
-
-
-def cut_at(step):
-    def report(row):
-        if row["step"] == step:
-            raise PowerCutError
-
-    return report
-
-
-def newest_of(folder):
-    return sorted((folder / "checkpoints").glob("step-*"))[-1]
-
 
 # Averages ------------------------------------------------------------------------------------------------------------
 
@@ -122,7 +58,7 @@ def averaged(tmp_path_factory):
 def test_an_average_cut_off_goes_on_to_the_same_bits(averaged, tmp_path, step):
     experiment = tiny(training__average=0.9)
     with pytest.raises(PowerCutError):
-        train(tmp_path / "run", experiment, report=cut_at(step))
+        train(tmp_path / "run", experiment, report=at(step, cut))
     train(tmp_path / "run", experiment)
     assert outcome(tmp_path / "run") == outcome(averaged)
 
@@ -185,7 +121,7 @@ def test_a_run_stopped_early_trains_no_further_when_its_result_was_not_written(t
 def test_patience_outlives_a_power_cut(tmp_path, looks):
     looks(0.1, 0.3, 0.2)
     with pytest.raises(PowerCutError):
-        train(tmp_path / "run", tiny(**PATIENT), report=cut_at(3))
+        train(tmp_path / "run", tiny(**PATIENT), report=at(3, cut))
     looks(0.2, 0.25, 0.3)
     assert train(tmp_path / "run", tiny(**PATIENT))["steps"] == 4
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from num2words import num2words
 
+from helpers.tasks import training_pairs
 from jari.errors import UserError
 from jari.tasks import number_words
 from jari.tasks.base import registry
@@ -34,14 +35,6 @@ def made(maximum: int, direction: str = "both") -> NumberWords:
     return task
 
 
-def trained(task: NumberWords) -> Pairs:
-    """The training examples as text."""
-    batch = task.training_batch(torch.arange(task.training_size), torch.Generator())
-    source, target = task.tokenizers
-    sides = zip(batch.inputs[0].ids.tolist(), batch.labels.tolist(), strict=True)
-    return [(source.decode(one), target.decode(other)) for one, other in sides]
-
-
 @pytest.fixture(scope="module")
 def task() -> NumberWords:
     return made(10_001)
@@ -49,7 +42,7 @@ def task() -> NumberWords:
 
 @pytest.fixture(scope="module")
 def every(task: NumberWords) -> Pairs:
-    return trained(task) + task.held_out
+    return training_pairs(task) + task.held_out
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +105,7 @@ def test_tokens_have_the_names_a_person_reads(task: NumberWords) -> None:
 
 
 def test_no_number_is_both_trained_on_and_held_out(task: NumberWords) -> None:
-    trained_on = {frozenset(pair) for pair in trained(task)}
+    trained_on = {frozenset(pair) for pair in training_pairs(task)}
     held_out = {frozenset(pair) for pair in task.held_out}
     assert not trained_on & held_out
     # Each held-out number is asked for in both directions, and they are about one in a hundred.
@@ -123,7 +116,7 @@ def test_no_number_is_both_trained_on_and_held_out(task: NumberWords) -> None:
 @pytest.mark.parametrize("direction", ["ko-en", "en-ko"])
 def test_one_direction_alone(direction: str) -> None:
     task = made(999, direction)
-    pairs = trained(task) + task.held_out
+    pairs = training_pairs(task) + task.held_out
     assert len(pairs) == 1000
     assert {source.isascii() for source, _ in pairs} == {direction == "en-ko"}
     assert task.groups == ("all",)

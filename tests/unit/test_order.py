@@ -1,6 +1,7 @@
 """Batches by a budget of tokens: nothing left out, nothing twice, nothing over the budget, and little padding."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -8,12 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jari.errors import UserError
+from jari.init import generator_for
+from jari.training import order as order_module
 from jari.training.options import Training
 from jari.training.order import CountedOrder, TokenOrder, order_of
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=150).map(torch.tensor)
 TOKENS = st.integers(30, 400)
 SEEDS = st.integers(0, 2**63 - 1)
+
+
+def loop(lengths, tokens, number, seed, batches_in_a_pool):
+    """The batches of a pass, an example at a time."""
+    generator = generator_for(seed, f"data/{number}")
+    pool = max(1, batches_in_a_pool * tokens // max(1, math.ceil(sum(lengths) / len(lengths))))
+    batches = []
+    for some in torch.randperm(len(lengths), generator=generator).split(pool):
+        batch = []
+        for example in sorted(some.tolist(), key=lambda example: lengths[example]):
+            if (len(batch) + 1) * lengths[example] > tokens:
+                batches.append(batch)
+                batch = []
+            batch.append(example)
+        batches.append(batch)
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
 def walked(order):
@@ -102,3 +121,18 @@ def test_the_options_choose_the_order():
     assert order_of(Training(batch=2, passes=1.5), 4, None, 1).examples == 6
     with pytest.raises(UserError, match=r"^training\.tokens is for text of various lengths, .*; use training\.batch$"):
         order_of(Training(tokens=10), 3, None, 1)
+
+
+@given(tokens=st.integers(13, 60), seed=SEEDS, size=st.sampled_from([1, 2, 64]))
+def test_the_order_is_that_of_a_loop(tokens, seed, size):
+    lengths = torch.randint(1, 13, (151,), generator=generator_for(seed, "lengths"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_module, "POOL", size)  # so few examples would all be in one pool
+        order = TokenOrder(lengths, tokens, 2 * len(lengths), seed)
+    expected = [batch for number in (0, 1) for batch in loop(lengths.tolist(), tokens, number, seed, size)]
+    assert [batch.tolist() for batch in walked(order)] == expected
+
+
+def test_a_budget_far_beyond_the_data_costs_no_memory():
+    order = TokenOrder(torch.tensor([2, 3, 2]), 10**13, 3, 1)
+    assert [sorted(batch.tolist()) for batch in walked(order)] == [[0, 1, 2]]

@@ -92,6 +92,9 @@ class Says:
     def scores(self, batch: Batch) -> Tensor:
         return self.table[batch.inputs[1].ids]
 
+    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+        raise NotImplementedError
+
 
 def texts(number: int, shortest: int = 1, longest: int = 30) -> list[str]:
     chance = random.Random(number)

@@ -120,13 +120,10 @@ def test_it_works_in_bfloat16_and_under_deterministic_algorithms(options):
     source, target = inputs()
     exact = model(source, target)
     torch.use_deterministic_algorithms(True)
-    try:
-        with torch.autocast("cpu", torch.bfloat16):
-            scores = model(source, target)
-            one_at_a_time = written(model, model.start(source), target, model.new_cache())
-        scores.float().square().sum().backward()
-    finally:
-        torch.use_deterministic_algorithms(False)
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = model(source, target)
+        one_at_a_time = written(model, model.start(source), target, model.new_cache())
+    scores.float().square().sum().backward()
     assert scores.dtype is torch.bfloat16
     largest = float(exact.detach().abs().max())
     torch.testing.assert_close(scores.float(), exact, atol=0.03 * largest, rtol=0)
@@ -236,7 +233,7 @@ def test_a_cache_belongs_to_its_source_and_rows():
     model, (source, target) = model_of(), inputs()
     cache, first = model.new_cache(), target.positions.slice(0, 1)
     model.step(model.start(source), target.ids[:, :1], first, cache)
-    with pytest.raises(UserError, match=r"^this cache holds the states of another source; make a new one for each"):
+    with pytest.raises(UserError, match=r"^this cache is of another source; make a new one for each source$"):
         model.step(model.start(inputs()[0]), target.ids[:, :1], first, cache)
     state, cache = model.start(source), model.new_cache()
     model.step(state, target.ids[:, :1], first, cache)
@@ -443,7 +440,7 @@ def test_sizes_that_cannot_be_are_refused():
     with pytest.raises(UserError, match=told):
         Recurrent(9, 9, width=7)
     Recurrent(9, 9, width=7, bidirectional=False)
-    with pytest.raises(UserError, match=r"^a recurrent model has 1 layer or more, got 0$"):
+    with pytest.raises(UserError, match=r"^a stack has 1 layer or more, got 0$"):
         Recurrent(9, 9, width=8, layers=0)
     with pytest.raises(UserError, match=r"^rotary turns queries and keys"):
         Recurrent(9, 9, width=8, score="concat", cross_encoding="rotary")
@@ -456,11 +453,17 @@ def test_an_unknown_cell_names_the_nearest(unchecked):
         Recurrent(9, 9, width=8, cell="gro")
 
 
-def test_packed_documents_are_refused():
-    model, (source, target) = model_of(), inputs()
-    packed = Tokens(source.ids, source.positions, None, torch.zeros_like(source.ids))
-    with pytest.raises(UserError, match=r"^a recurrent model reads each row as one sequence; give each document a row"):
-        model(packed, target)
+@pytest.mark.parametrize("kind", [Recurrent, EncoderDecoder])
+def test_packed_documents_are_refused(kind):
+    model, ids = kind(9, 9, width=16), torch.randint(9, (2, 4))
+    packed = Tokens(ids, Positions.sequence(4), None, torch.zeros_like(ids))
+    for source, target in ((packed, ids), (ids, packed)):
+        with pytest.raises(UserError, match=r"^this model reads each row as one sequence; give each document a row of"):
+            model(source, target)
+    with pytest.raises(
+        UserError, match=r"^this model reads a source: expected Tokens, got None; pass jari\.Tokens\.of"
+    ):
+        model.start(None)
 
 
 def test_it_is_built_by_name():
@@ -500,9 +503,6 @@ def test_it_learns_to_write_in_reverse(options):
 
 def test_training_is_the_same_bit_for_bit():
     torch.use_deterministic_algorithms(True)
-    try:
-        (one, _), (other, _) = (trained(3, layers=2, cell="lstm", score="additive") for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
+    (one, _), (other, _) = (trained(3, layers=2, cell="lstm", score="additive") for _ in range(2))
     for (name, first), second in zip(one.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(first, second), name

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.tasks import training_pairs
 from jari.errors import UserError
 from jari.tasks.base import registry
 from jari.tasks.sequences import Copy, Reverse, Sequences, Sort
@@ -19,14 +19,6 @@ def prepared(kind: type[Sequences] = Reverse, **options: int) -> Sequences:
     task = kind(**{"lines": 200, "held_out": 50} | options)
     task.prepare()
     return task
-
-
-def training_pairs(task: Sequences) -> list[tuple[str, str]]:
-    """Every training example as text: the source without its end, and the labels."""
-    batch = task.training_batch(torch.arange(task.training_size), torch.Generator())
-    source, target = task.tokenizers
-    sides = zip(batch.inputs[0].ids.tolist(), batch.labels.tolist(), strict=True)
-    return [(source.decode(one), target.decode(other)) for one, other in sides]
 
 
 def answer(kind: type[Sequences], source: str) -> str:
@@ -138,3 +130,26 @@ def test_lengths_that_cannot_be(options: dict[str, int], told: str) -> None:
 def test_options_that_cannot_be(spec: str) -> None:
     with pytest.raises(UserError, match="input should be greater than or equal to"):
         registry.spec(spec).build()
+
+
+@pytest.mark.parametrize(
+    "options", [{"shortest": 1, "longest": 4, "test_longest": 6}, {"longest": 6, "test_longest": 4}]
+)
+def test_lines_that_are_both_trained_on_and_held_out_are_told_of(options: dict[str, int]) -> None:
+    task = prepared(symbols=5, lines=300, held_out=1000, **options)
+    known = {source for source, _ in training_pairs(task)}
+    both = [source for source, _ in task.held_out if source in known]
+    longest = max(len(source.split()) for source in both)
+    assert 100 < len(both) < 1000
+    assert task.notices() == [
+        f"{len(both)} of the 1,000 held-out lines are among the training lines too, all of them of {longest} numbers "
+        "or fewer; a larger --shortest leaves such short ones out"
+    ]
+    assert task.describe().endswith(f", of which {len(both)}, all of {longest} numbers or fewer, were trained on too")
+    assert "of which" not in task.fingerprint()
+
+
+def test_where_no_line_is_both_nothing_is_told() -> None:
+    task = prepared(shortest=8)
+    assert task.notices() == []
+    assert task.describe() == "reverse: 200 lines of 8 to 25 numbers below 50, held out 50 of up to 25"

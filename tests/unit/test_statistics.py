@@ -208,7 +208,8 @@ def written(trial):
         "cpu_seconds": 6.0,
     }
     trial.folder.mkdir(exist_ok=True)
-    record = {"format": 1, "experiment": trial.experiment.as_dict(), "environment": {}}
+    record = {"format": 1, "hash": trial.experiment.hash, "experiment": trial.experiment.as_dict()}
+    record |= {"data": "", "kept": {}, "environment": {}}
     (trial.folder / "run.json").write_text(json.dumps(record))
     (trial.folder / "result.json").write_text(json.dumps(result))
     return trial
@@ -274,7 +275,8 @@ def test_what_cannot_be_built_is_refused_before_anything_is_trained(tmp_path):
 
 
 def test_trials_go_seed_by_seed(tmp_path):
-    trials = study._trials("arithmetic", tmp_path, ["none", "rotary:base=500"], 2, {}, "float32", None)
+    pairs = [(seed, encoding) for seed in (1, 2) for encoding in ("none", "rotary:base=500")]
+    trials = study._trials(tmp_path, [Experiment.of("arithmetic", spec, {}, seed, "float32") for seed, spec in pairs])
     assert [trial.name for trial in trials] == ["none-1", "rotary_base=500-1", "none-2", "rotary_base=500-2"]
 
 
@@ -338,3 +340,70 @@ def test_what_was_measured_is_read_by_its_metric():
         "sacreBLEU nrefs:1",
         "best on the way 32.00 at step 3",
     ]
+
+
+# Trials under way ----------------------------------------------------------------------------------------------------
+
+
+class Told(list):
+    """In place of the progress on the terminal."""
+
+    __enter__ = __exit__ = lambda self, *_: self
+
+    def update(self, name, row):
+        self.append((name, row))
+
+
+class Ended:
+    """A trial's process that has ended."""
+
+    def __init__(self, returncode):
+        self.returncode = returncode
+
+    def poll(self):
+        return self.returncode
+
+
+def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
+    (trial,) = study._trials(tmp_path, [Experiment.of("arithmetic", "none", {}, 1, "float32")])
+    trial.folder.mkdir()
+    process, told, batches = Ended(None), Told(), [[2, 3, 4], [], [5, 6]]
+
+    def write(steps):
+        with (trial.folder / "metrics.jsonl").open("a") as file:
+            file.writelines(
+                json.dumps({"step": s, "loss": s / 2} | ({"measured": "3 %"} if s == 3 else {})) + "\n" for s in steps
+            )
+
+    def tick(_):
+        write(batches.pop(0))
+        process.returncode = None if batches else 0
+
+    write([1])  # of a run that was cut off
+    monkeypatch.setattr(study, "_start", lambda *_: process)
+    monkeypatch.setattr(study, "TrainingProgress", lambda: told)
+    monkeypatch.setattr(study.time, "sleep", tick)
+    study._train_all([trial], 1)
+    assert told == [("none-1", {"step": 4, "loss": 2.0, "measured": "3 %"}), ("none-1", {"step": 6, "loss": 3.0})]
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "reason"),
+    [
+        (
+            2,
+            "jari: 3 lines were left out\njari: run holds another run:\n  seed: 1 here\n",
+            "run holds another run:\n    seed: 1 here",
+        ),
+        (1, "jari: noted\nTraceback:\n  File\nValueError: x\n", "ValueError: x"),
+    ],
+)
+def test_a_trial_that_fails_is_told_without_the_programs_name(tmp_path, monkeypatch, code, log, reason):
+    (trial,) = study._trials(tmp_path, [Experiment.of("arithmetic", "none", {}, 1, "float32")])
+    (tmp_path / "none-1.log").write_text(log)
+    monkeypatch.setattr(study, "_start", lambda *_: Ended(code))
+    monkeypatch.setattr(study, "TrainingProgress", Told)
+    monkeypatch.setattr(study.time, "sleep", lambda _: None)
+    with pytest.raises(UserError) as error:
+        study._train_all([trial], 1)
+    assert str(error.value) == f"1 of 1 trials failed; the others are kept:\n  none-1: {reason}"

@@ -274,3 +274,12 @@ def test_training_is_the_same_in_every_process() -> None:
 def test_the_vocabularies_are_imported_without_the_library() -> None:
     program = "import sys, jari.text; sys.exit('tokenizers' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_file_that_a_run_keeps_is_read_again(tmp_path):
+    path = tmp_path / "vocabulary.json"
+    path.write_text(TRAINED["words"].to_json(), encoding="utf-8")
+    assert Tokenizer.read(path) == TRAINED["words"]
+    path.write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"vocabulary.json cannot be read: .*; the run cannot answer without it$"):
+        Tokenizer.read(path)

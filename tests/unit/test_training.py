@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.runs import TINY_MODEL, dotted, timeless
 from jari.encodings.base import Encoding
 from jari.errors import UserError
 from jari.init import generator_for, initialise
@@ -23,12 +24,8 @@ from jari.training.order import CountedOrder, order_of
 from jari.training.precision import choose_precision
 from jari.training.run import read_experiment, read_metrics, read_run
 
-TIMES = ("seconds", "cpu_seconds")
 TINY = {
-    "model.width": 16,
-    "model.heads": 2,
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
+    **TINY_MODEL,
     "training.batch": 32,
     "training.examples": 32 * 8,
     "training.evaluations": 2,
@@ -38,18 +35,7 @@ TINY = {
 
 def tiny(encoding="rotary", seed=1, task="arithmetic:maximum=30", **settings):
     """An experiment of 8 steps. settings: `training__batch=8`."""
-    named = {key.replace("__", "."): value for key, value in settings.items()}
-    return Experiment.of(task, encoding, {**TINY, **named}, seed)
-
-
-@pytest.fixture(autouse=True)
-def as_it_was():
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-def without_times(record):
-    return {key: value for key, value in record.items() if key not in TIMES}
+    return Experiment.of(task, encoding, {**TINY, **dotted(settings)}, seed)
 
 
 # The learning rate ---------------------------------------------------------------------------------------------------
@@ -353,20 +339,57 @@ def test_a_record_that_names_a_file_executes_nothing(canary, where, spec):
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    ("spoil", "told"),
     [
-        lambda record: record.pop("seed"),
-        lambda record: record.update(model_options=[]),
-        lambda record: record.update(model_options=None),
-        lambda record: record.update(task_options=None),
-        lambda record: record.update(task=None),
+        (lambda record: record.pop("seed"), "seed is missing; put the file back as it was written"),
+        (lambda record: record.pop("precision"), "precision is missing"),
+        (lambda record: record.update(seed="x"), "seed: input should be a valid integer; got 'x'; put the file back"),
+        (lambda record: record.update(seed="3"), "seed: input should be a valid integer; got '3'; put the file back"),
+        (lambda record: record.update(seed=-1), "seed: input should be greater than or equal to 0; got -1"),
+        (
+            lambda record: record.update(precision="half"),
+            "precision: input should be 'float32' or 'bfloat16'; got 'half'",
+        ),
+        (lambda record: record.update(task=None), "task: input should be a valid string; got None"),
+        (lambda record: record.update(model=3), "model: input should be a valid string; got 3"),
+        (lambda record: record.update(task_options=None), "task_options: input should be a valid dictionary; got None"),
+        (
+            lambda record: record.update(model_options=[]),
+            r"model_options: input should be a valid dictionary; got \[\]",
+        ),
+        (lambda record: record.update(training=3), "training: input should be a valid dictionary; got 3"),
+        (lambda record: record["model_options"].pop("encoding"), "model_options: encoding is missing"),
+        (
+            lambda record: record["model_options"].update(encoding=None),
+            "model_options: encoding: input should be a valid",
+        ),
+        (
+            lambda record: record["model_options"].update(cross_encoding=3),
+            "model_options: cross_encoding: input should",
+        ),
+        (lambda record: record["model_options"].update(width=[]), r"width: input should be a valid integer; got \[\]"),
+        (lambda record: record["model_options"].update(widht=3), "has no option 'widht'; did you mean 'width'"),
+        (lambda record: record["task_options"].update(maximum="x"), "maximum: input should be a valid integer, unable"),
+        (lambda record: record["training"].update(batch=0), "batch: input should be greater than or equal to 1; got 0"),
+        (lambda record: record["training"].update(optimizer="sgd"), "optimizer: input should be 'muon' or 'adamw'"),
     ],
 )
-def test_a_record_that_is_incomplete_is_refused(spoil):
+def test_a_record_that_was_edited_names_the_field(spoil, told):
     record = tiny().as_dict()
     spoil(record)
-    with pytest.raises(UserError, match=r"run\.json does not describe a run of jari: its experiment is incomplete"):
+    with pytest.raises(UserError, match=rf"^run\.json: experiment: .*{told}"):
         Experiment.read(record, "run.json")
+
+
+@pytest.mark.parametrize("section", ["task", "model"])
+def test_a_record_of_an_unknown_kind_is_refused(section):
+    with pytest.raises(UserError, match=rf"^unknown {section} in run\.json 'mine'; Known: "):
+        Experiment.read(tiny().as_dict() | {section: "mine"}, "run.json")
+
+
+def test_an_unknown_precision_is_refused(unchecked):
+    with pytest.raises(UserError, match=r"^unknown precision 'float16'; did you mean 'bfloat16'\? Known: auto, bf"):
+        Experiment.of("arithmetic", precision="float16")
 
 
 # What a seed decides -------------------------------------------------------------------------------------------------
@@ -374,9 +397,9 @@ def test_a_record_that_is_incomplete_is_refused(spoil):
 
 def trained(folder, experiment):
     result = loop.train(experiment, folder, threads=1)
-    rows = [without_times(row) for row in read_metrics(folder)]
+    rows = [timeless(row) for row in read_metrics(folder)]
     (newest, *_) = sorted((folder / "checkpoints").glob("step-*"), reverse=True)
-    return without_times(result), rows, (newest / "model.safetensors").read_bytes()
+    return timeless(result), rows, (newest / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("options", [{}, {"model__dropout": 0.2}, {"training__optimizer": "adamw"}], ids=str)

@@ -5,18 +5,22 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import jari
+from helpers.tasks import training_pairs
 from jari.errors import UserError
 from jari.positions import Tokens
+from jari.tasks import translation
+from jari.tasks.base import Batch
 from jari.tasks.translation import Translation
-from jari.text import END, FIRST
+from jari.text import END, FIRST, store
 from jari.text.tokenizers import UNKNOWN
 from jari.training import answering
 from jari.verbs import Loaded
@@ -43,13 +47,6 @@ def written(folder: Path, pairs: list[tuple[str, str]], stem: str = "text") -> t
     return str(paths[0]), str(paths[1])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JARI_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[str, str]]:
     return [(sentence, meaning(sentence)) for sentence in sentences()]
@@ -66,20 +63,12 @@ def prepared(train: tuple[str, ...], **options: Any) -> Translation:
     return task
 
 
-def trained_on(task: Translation) -> list[tuple[str, str]]:
-    """The training examples as text, sources and labels."""
-    batch = task.training_batch(torch.arange(task.training_size), torch.Generator())
-    source, target = task.tokenizers
-    sides = zip(batch.inputs[0].ids.tolist(), batch.labels.tolist(), strict=True)
-    return [(source.decode(one), target.decode(other)) for one, other in sides]
-
-
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
 def test_two_files_are_pairs_line_by_line(files: tuple[str, str], pairs: list[tuple[str, str]]) -> None:
     task = prepared(files)
-    assert sorted(trained_on(task) + task.held_out) == sorted(pairs)
+    assert sorted(training_pairs(task) + task.held_out) == sorted(pairs)
     assert task.training_size + len(task.held_out) == LINES
     assert task.describe() == f"text.de and text.en: {task.training_size} pairs of lines; bpe, joint vocabulary of 300"
     assert task.notices() == []
@@ -94,7 +83,7 @@ def test_packed_files_and_columns_are_the_same_data(files: tuple[str, str], pair
     columns.write_text("".join(f"{one}\t{other}\tmore\n" for one, other in pairs))
     for train in (tuple(map(str, packed)), (str(columns),)):
         task = prepared(train)
-        assert trained_on(task) == trained_on(plain)
+        assert training_pairs(task) == training_pairs(plain)
         assert task.held_out == plain.held_out
         assert task.tokenizers == plain.tokenizers
         assert task.fingerprint() != plain.fingerprint()
@@ -102,7 +91,7 @@ def test_packed_files_and_columns_are_the_same_data(files: tuple[str, str], pair
 
 def test_swapped_the_second_file_is_the_source(files: tuple[str, str], pairs: list[tuple[str, str]]) -> None:
     there, back = prepared(files, joint=False, vocabulary=280), prepared(files, joint=False, vocabulary=280, swap=True)
-    assert sorted(trained_on(back) + back.held_out) == sorted((other, one) for one, other in pairs)
+    assert sorted(training_pairs(back) + back.held_out) == sorted((other, one) for one, other in pairs)
     assert back.tokenizers == there.tokenizers[::-1]
     assert back.describe().startswith("text.de and text.en swapped: ")
     valid = prepared(files, valid=files, swap=True)
@@ -122,7 +111,7 @@ def test_nothing_is_both_trained_on_and_held_out(tmp_path: Path) -> None:
     # Many sources stand there several times, and with several meanings.
     lines = sentences(1000, longest=3)
     task = prepared(written(tmp_path, [(line, meaning(line) + " !" * (n % 3)) for n, line in enumerate(lines)]))
-    sources = {source for source, _ in trained_on(task)}
+    sources = {source for source, _ in training_pairs(task)}
     held_out = {source for source, _ in task.held_out}
     assert not sources & held_out
     assert sources | held_out == set(lines)
@@ -134,7 +123,7 @@ def test_nothing_is_both_trained_on_and_held_out(tmp_path: Path) -> None:
 def test_held_out_files_leave_all_pairs_to_train_on(files: tuple[str, str], tmp_path: Path, pairs) -> None:
     valid = [("eins Neun", "one nine"), ("zwei", "two")]
     task = prepared(files, valid=written(tmp_path, valid, "valid"))
-    assert trained_on(task) == pairs
+    assert training_pairs(task) == pairs
     assert task.held_out == valid
     assert task.expected("zwei") == "two"
     assert task.expected("eins") is None
@@ -144,7 +133,7 @@ def test_held_out_files_leave_all_pairs_to_train_on(files: tuple[str, str], tmp_
 
 def test_lower_case_everywhere(files: tuple[str, str], pairs: list[tuple[str, str]], tmp_path: Path) -> None:
     task = prepared(files, tokenizer="words", lowercase=True)
-    assert sorted(trained_on(task) + task.held_out) == sorted((one.lower(), other.lower()) for one, other in pairs)
+    assert sorted(training_pairs(task) + task.held_out) == sorted((one.lower(), other.lower()) for one, other in pairs)
     assert task.show_source(task.read("FÜNF acht")) == ["fünf", "acht"]
     valid = prepared(files, tokenizer="words", lowercase=True, valid=written(tmp_path, [("Acht", "EIGHT")], "valid"))
     assert valid.held_out == [("acht", "eight")]
@@ -197,36 +186,62 @@ def test_data_to_measure_on_that_cannot_be(files: tuple[str, str]) -> None:
 # Words that nobody knows ---------------------------------------------------------------------------------------------
 
 
+class Looks:
+    """A learner that looks at the same tokens whatever it is asked, by default at one after the other."""
+
+    def __init__(self, at: tuple[int, ...], says: Sequence[int] = ()):
+        self.at, self.says = at, says
+
+    def write(self, sources: Tokens) -> list[list[int]]:
+        return [[*self.says, END] for _ in sources.ids]
+
+    def scores(self, batch: Batch) -> torch.Tensor:
+        return torch.zeros(*batch.labels.shape, 50)
+
+    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+        return list(self.at) or list(range(len(written)))
+
+
 def test_what_is_unknown_is_copied_from_where_the_model_looked(files: tuple[str, str]) -> None:
     task = prepared(files, tokenizer="words", joint=False)
     one, two = task.tokenizers[1].encode("one two")
-    line = " Berlin eins Seoul! "
-    assert task.tokenizers[0].pieces(line.strip()) == ["Berlin", "eins", "Seoul", "!"]
+    line = "Berlin eins Seoul!"
+    assert task.tokenizers[0].pieces(line) == ["Berlin", "eins", "Seoul", "!"]
 
     def copied(*numbers: int, at: tuple[int, ...]) -> str:
-        return task.write_copying(numbers, line, at)
+        return task.answer(Looks(at), line, task.read(line), numbers)
 
     assert copied(one, UNKNOWN, two, END, at=(0, 2, 1, 4)) == "one Seoul two"
     assert copied(UNKNOWN, UNKNOWN, one, END, at=(3, 0, 0, 0)) == "! Berlin one"
     assert copied(one, UNKNOWN, at=(0, 1)) == "one eins", "cut off without an end"
     assert copied(one, UNKNOWN, two, END, at=(0, 4, 1, 4)) == "one  two", "nothing stands at the end token"
     assert copied(one, two, END, at=(0, 1, 2)) == "one two" == task.write([one, two, END])
-    assert task.copies([one, UNKNOWN, END])
-    assert not task.copies([one, two, END])
-    assert not prepared(files).copies([UNKNOWN])
+    cut = task.answer(Looks((2, 0, 0)), line, task.read(line)[:2], [UNKNOWN, one, END])
+    assert cut == " one", "where the line was cut off stands its end"
+    known = prepared(files)
+    assert known.answer(Looks(()), line, [3], [UNKNOWN]) == known.write([UNKNOWN]), "bpe has nothing unknown"
 
 
 def test_the_sign_for_the_unknown_may_be_a_known_character(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
     task = prepared(written(tmp_path, [*pairs, *[("eins \ufffd", "one \ufffd")] * 5]), tokenizer="words", joint=False)
     sign, one = task.tokenizers[1].encode("\ufffd one")
     assert sign != UNKNOWN
-    assert task.write_copying([sign, UNKNOWN, one, END], "Seoul eins", (0, 0, 1, 1)) == "\ufffd Seoul one"
+    line = "Seoul eins"
+    assert task.answer(Looks((0, 0, 1, 1)), line, task.read(line), [sign, UNKNOWN, one, END]) == "\ufffd Seoul one"
 
 
 def test_unknown_characters_are_copied_too(files: tuple[str, str]) -> None:
     task = prepared(files, tokenizer="characters", joint=False)
     o, n = task.tokenizers[1].encode("on")
-    assert task.write_copying([o, UNKNOWN, n, END], "zß", (0, 1, 0, 2)) == "oßn"
+    assert task.answer(Looks((0, 1, 0, 2)), "zß", task.read("zß"), [o, UNKNOWN, n, END]) == "oßn"
+
+
+@pytest.mark.parametrize("lines", [["eins Berlin", "Seoul zwei eins"], ["eins"] * 14 + ["Berlin"]])
+def test_answers_are_judged_with_what_is_copied(files: tuple[str, str], tmp_path: Path, lines: list[str]) -> None:
+    """Each source read to its end: the learner writes every word as unknown, and looks at each in turn."""
+    task = prepared(files, tokenizer="words", valid=written(tmp_path, [(" ".join(lines), " ".join(lines))], "valid"))
+    found = task.evaluate(Looks((), says=[UNKNOWN] * len(" ".join(lines).split())))
+    assert found["exact_match"] == 1.0
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------
@@ -417,12 +432,12 @@ def test_unknown_words_are_copied_into_answers(loaded: Loaded, monkeypatch: pyte
         known, unknown = torch.tensor([*one, *one, END]), torch.tensor([*one, UNKNOWN, END])
         return [[jari.Hypothesis(ids, torch.zeros(3), 0.0, 0.0) for ids in (known, unknown)] for _ in sources.ids]
 
-    def looks(model: Any, task: Any, ids: list[int], written: list[int]) -> list[int]:
-        asked.append(ids)
+    def looks(self: Any, source: list[int], written: list[int]) -> list[int]:
+        asked.append(source)
         return [0, 2, 3]
 
     monkeypatch.setattr(answering, "answers", says)
-    monkeypatch.setattr(answering, "looked_at", looks)
+    monkeypatch.setattr(answering.Answering, "looked_at", looks)
     found = list(
         jari.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], decoding=jari.Decoding(beam=2, best=2))
     )
@@ -438,9 +453,79 @@ def test_what_the_last_attention_looked_at(loaded: Loaded) -> None:
         loaded.model(task.sources([ids]), Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target"))
     (weights_HQK,) = tape.weights("decoder.0.cross")
     expected = [max(range(5), key=lambda k, q=q: float(weights_HQK[:, q, k].sum())) for q in range(4)]
-    assert answering.looked_at(loaded.model, task, ids, written) == expected
+    assert answering.Answering(loaded.model, task).looked_at(ids, written) == expected
 
 
 def test_a_translation_is_no_language_model(loaded: Loaded) -> None:
     with pytest.raises(UserError, match="only a language model goes on with a text; give lines to answer on standard"):
         next(jari.generate(loaded, "eins"))
+
+
+# What is held out of the training files ------------------------------------------------------------------------------
+
+
+def test_rows_that_differ_in_the_middle_only_are_held_out_apart() -> None:
+    """Printed rows are cut to a few numbers at each end, so a hash of what is printed takes these for one row."""
+    rows = np.full((400, 3000), 7, np.uint16)
+    rows[:, 1500] = np.arange(400)
+    source = store.Encoded(rows.ravel(), np.arange(401) * 3000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.Encoded, "rows", None)  # nor are all rows made into tensors
+        found = translation._held_out(source)
+    assert found.shape == (400,)
+    assert 10 < found.sum() < 100
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_held_out_lines_are_those_of_the_file(tmp_path: Path, swap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of words do not say what stood between them, nor what the unknown words were."""
+    monkeypatch.setattr(store, "_BATCH_ROWS", 40)
+    lines = [f"{line},  {line}! Ort{n}" for n, line in enumerate(sentences(300, longest=4))]
+    lines[::7] = [f"{line} much too long" for line in lines[::7]]
+    pairs = [(line, f"{meaning(line)}; place{n} ") for n, line in enumerate(lines)]
+    files = written(tmp_path, [*pairs[:50], ("", "blank"), *pairs[50:]])
+    task = prepared(files, tokenizer="words", vocabulary=30, longest=15, swap=swap)
+    expected = [(other, one) for one, other in pairs] if swap else pairs
+    assert 5 < len(task.held_out) < 60
+    assert set(task.held_out) < set(expected)
+    source, target = task.tokenizers
+    tokens = [(source.decode(source.encode(one)), target.decode(target.encode(other))) for one, other in expected]
+    short = [(one, other) for one, other in tokens if max(len(one.split()), len(other.split())) <= 15]
+    held_out = [(source.decode(source.encode(s)), target.decode(target.encode(t))) for s, t in task.held_out]
+    assert 200 < len(short) < 300, "some are left out for their length"
+    assert sorted(training_pairs(task) + held_out) == sorted(short)
+    lower = prepared(files, tokenizer="words", vocabulary=30, longest=15, swap=swap, lowercase=True)
+    assert {one for one, _ in lower.held_out} < {one.lower() for one, _ in expected}
+
+
+def test_a_run_is_not_measured_on_lines_of_changed_training_files(
+    finished: tuple[Path, tuple[str, str]], tmp_path: Path
+) -> None:
+    run, files = finished
+    target = Path(files[1])
+    content = target.read_bytes()
+    target.write_bytes(content + b"new line\n")
+    Path(files[0]).write_bytes(Path(files[0]).read_bytes() + b"neue Zeile\n")
+    try:
+        with pytest.raises(
+            UserError,
+            match=rf"^{run} held out a part of {files[0]} and {files[1]} as it was when training began; now it is "
+            r"another text, of which the model may have seen any part: 'sha256 \w+' then, 'sha256 \w+' now; put the "
+            r"old one back, or name what to measure on with --data$",
+        ):
+            jari.evaluate(run, threads=1)
+        other = written(tmp_path, [("drei", "three")], "other")
+        assert jari.evaluate(run, data=other, threads=1)["examples"] == 1
+    finally:
+        target.write_bytes(content)
+        source = Path(files[0])
+        source.write_bytes(source.read_bytes().removesuffix(b"neue Zeile\n"))
+    assert jari.evaluate(run, threads=1)["examples"] > 10
+
+
+def test_held_out_files_do_not_depend_on_the_training_files(files: tuple[str, str], tmp_path: Path) -> None:
+    valid = written(tmp_path, [("drei", "three")], "valid")
+    train(tmp_path / "run", files, task__valid=valid, training__examples=12)
+    for name in files:
+        Path(name).unlink()
+    assert jari.evaluate(tmp_path / "run", threads=1)["examples"] == 1

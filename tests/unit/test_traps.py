@@ -12,6 +12,7 @@ Numbers without a test here, and why:
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,6 +31,9 @@ from jari.encodings.formulas import alibi_slopes, t5_bucket
 from jari.errors import UserError
 from jari.init import initialise
 from jari.inspect.capture import record
+from jari.inspect.lenses import rollout
+from jari.inspect.maps import Map
+from jari.inspect.measures import measure
 from jari.masks import Mask
 from jari.models.encoder_decoder import EncoderDecoder
 from jari.positions import Positions, Tokens
@@ -495,3 +499,174 @@ def test_trap_37_every_parameter_gets_a_gradient(spec):
     assert any("encoding" in name for name, _ in model.named_parameters()) == (
         spec.split(":")[0] in ("learned", "shaw", "t5")
     )
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+#
+# The faults that pictures of attention have had elsewhere, by their own numbers: viewers, hooks, built-in modules.
+
+
+def taped(model, *inputs):
+    with torch.no_grad(), record(model) as tape:
+        output = model(*inputs)
+    return tape, output
+
+
+@pytest.mark.parametrize("kernel", ["auto", "fused", "explicit", "definition"])
+def test_picture_trap_01_no_kernel_leaves_a_map_empty(kernel):
+    """Elsewhere the fused path returns an empty tuple and a warning."""
+    tape, _ = taped(model_of("rotary", kernel=kernel), ids(1, 7), ids(1, 5))
+    sites = [f"encoder.{i}" for i in range(2)] + [f"decoder.{i}.{kind}" for i in range(2) for kind in ("self", "cross")]
+    assert tape.sites == sites
+    for site in sites:
+        assert tape.weights(site).sum(-1).allclose(torch.ones(()))
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [(2, 4), (4, 2)])
+def test_picture_trap_02_encoder_and_decoder_may_differ_in_depth(encoder, decoder):
+    """Elsewhere the list of layers is the encoder's: 2 + 4 drops layers without a word, 4 + 2 is an IndexError."""
+    tape, _ = taped(model_of("rotary", encoder_layers=encoder, decoder_layers=decoder), ids(1, 7), ids(1, 5))
+    counts = [
+        sum(site.startswith("encoder") for site in tape.sites),
+        sum(site.endswith("cross") for site in tape.sites),
+    ]
+    assert counts == [encoder, decoder]
+    assert len(tape.sites) == encoder + 2 * decoder
+    assert all(tape.weights(site).shape[1] == HEADS for site in tape.sites)
+
+
+def test_picture_trap_03_an_encoder_does_not_look_causal():
+    """Elsewhere the upper triangle is grey unless one asks."""
+    names = list("abcdef")
+    tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
+    encoder, decoder = (Map.of(tape, site, names, names) for site in ("encoder.0", "decoder.0.self"))
+    assert encoder.allowed.all()
+    assert (encoder.weights[:, torch.ones(6, 6).triu(1).bool()] > 0).all()
+    assert not decoder.allowed.triu(1).any()
+    assert decoder.allowed.tril().sum() == 21
+
+
+def test_picture_trap_04_scores_come_before_the_softmax_and_weights_before_dropout():
+    """Elsewhere what is named scores is the softmax, and the pattern is what dropout left of it."""
+    model = model_of("t5", dropout=0.5).train()
+    tape, _ = taped(model, ids(1, 7), ids(1, 5))
+    scores, weights = tape.scores("encoder.0"), tape.weights("encoder.0")
+    torch.testing.assert_close(scores.softmax(-1), weights)
+    assert (scores < 0).any(), "they are weights"
+    assert (weights > 0).all(), "dropout has been here"
+
+
+def test_picture_trap_05_measuring_changes_nothing_and_takes_any_map():
+    """Elsewhere a detector writes zeros into the pattern it measures, and knows lower triangles only."""
+    names = list("abcabc")
+    tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
+    map = Map.of(tape, "encoder.0", names, names)
+    before = [part.clone() for part in (map.weights, map.scores, map.allowed)]
+    first = measure(map)
+    again = measure(map)
+    assert all(torch.equal(a, b) for a, b in zip(before, (map.weights, map.scores, map.allowed), strict=True))
+    for name, scored in first.items():
+        assert torch.equal(scored.value, again[name].value), name
+        assert not scored.value.isnan().any(), name
+    assert torch.equal(tape.weights("encoder.0")[0].double(), map.weights)
+
+
+def test_picture_trap_06_a_rolled_out_row_sums_to_1_even_when_weights_were_taken_away():
+    """Elsewhere the sums of rows lose their axis, and every row is divided by the sums of all."""
+    names = list("abcdef")
+    tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
+    maps = [Map.of(tape, site, names, names) for site in ("encoder.0", "encoder.1")]
+    pruned = [replace(m, weights=m.weights.where(m.weights > 0.17, 0.0)) for m in maps]
+    sums = pruned[0].weights.mean(0).sum(-1)
+    assert sums.max() - sums.min() > 0.05, "nothing to tell apart"
+    torch.testing.assert_close(rollout(pruned).sum(-1), torch.ones(6).double())
+    mixed = (pruned[0].weights.mean(0) + torch.eye(6)) / 2
+    assert not torch.allclose((mixed / mixed.sum(-1)).sum(-1), torch.ones(6).double(), atol=0.01), "the axis is lost"
+
+
+def test_picture_trap_07_a_fast_path_does_not_run_past_the_recorder(monkeypatch):
+    """Elsewhere the fused path skips the module that the hook is on, and nothing is collected."""
+    seen, fused = [], functional.scaled_dot_product_attention
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: seen.append(1) or fused(*a, **k))
+    tape, _ = taped(model_of("none", kernel="fused"), ids(1, 7), ids(1, 5))
+    assert len(seen) == len(tape.sites) == 6
+    assert set(tape.kernels().values()) == {"fused"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "kernel"),
+    [*((spec, "auto") for spec in EVERY), ("rotary", "fused"), ("t5", "fused"), ("rotary", "explicit")],
+)
+def test_picture_trap_08_looking_does_not_change_what_is_looked_at(spec, kernel):
+    """Elsewhere one has to turn the fast path off to look, which is another model in its last bits."""
+    model, inputs = model_of(spec, kernel=kernel), (ids(2, 7), ids(2, 5))
+    with torch.no_grad():
+        before = model(*inputs)
+    tape, during = taped(model, *inputs)
+    assert torch.equal(during, before)
+    assert max(tape.trust(site).rebuild_error for site in tape.sites) < 1e-5
+
+
+def test_picture_trap_09_maps_are_of_each_head_and_their_rows_sum_to_1_in_training():
+    """Elsewhere weights are the mean of the heads, and in training rows sum to anything from 0.3 to 1.8."""
+    tape, _ = taped(model_of("rotary", dropout=0.5).train(), ids(1, 7), ids(1, 5))
+    weights = tape.weights("encoder.0")
+    assert weights.shape == (1, HEADS, 7, 7)
+    assert not torch.allclose(weights[:, 0], weights[:, 1], atol=1e-3)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, HEADS, 7))
+    assert tape.trust("encoder.0").dropout == 0.5, "and nobody is told"
+
+
+def test_picture_trap_10_nothing_recorded_is_an_error():
+    """Elsewhere the hook fires and carries None."""
+    with (
+        pytest.raises(UserError, match="nothing was recorded: no attention of this model ran"),
+        record(model_of("none")),
+    ):
+        pass
+    with pytest.raises(UserError, match="unknown site 'encoder'"):
+        taped(model_of("none"), ids(1, 3), ids(1, 2))[0].weights("encoder")
+
+
+@pytest.mark.parametrize("kernel", ["fused", "explicit", "definition"])
+def test_picture_trap_11_a_query_without_keys_has_zeros_on_every_path(kernel):
+    """Elsewhere the fused path gives zeros, the softmax NaN."""
+    attention, keep = Attention(WIDTH, HEADS, kernel=kernel), torch.tensor([[False, False, True, True]])
+    with torch.no_grad(), record(attention) as tape:
+        output = attention(torch.randn(1, 4, WIDTH), mask=Mask(causal=True, keys=keep))
+    assert output.isfinite().all()
+    map = Map.of(tape, "attention", list("abab"), list("abab"))
+    assert map.count.tolist() == [0, 0, 1, 2]
+    assert not map.weights[:, :2].any()
+    assert not measure(map)["entropy"].value.isnan().any()
+
+
+def test_picture_trap_12_the_first_token_is_shown_however_much_it_takes():
+    """Elsewhere the columns of special tokens are set to 0, and a sink cannot be seen."""
+    model = model_of("none")
+    tape, _ = taped(model, ids(1, 6), torch.tensor([[1, 5, 6, 7, 2]]))
+    map = Map.of(tape, "decoder.0.self", ["<s>", *"567", "</s>"], ["<s>", *"567", "</s>"])
+    assert (map.weights[:, :, 0] > 0).all()
+    assert (map.weights[:, -1] > 0).all()
+    assert torch.equal(measure(map)["sink"].value, map.weights[:, :, 0].mean(-1))
+
+
+def test_picture_trap_13_a_token_cut_off_is_noticed():
+    """Elsewhere the assertion that nothing was cut off runs after the cut, and cannot fail."""
+    tape, _ = taped(model_of("none"), ids(1, 6), ids(1, 4))
+    for queries, keys in ((4, 5), (3, 6), (5, 6), (4, 7)):
+        with pytest.raises(UserError, match="expected a name for each of the"):
+            Map.of(tape, "decoder.0.cross", list("abcdefg")[:queries], list("abcdefg")[:keys])
+    assert Map.of(tape, "decoder.0.cross", list("abcd"), list("abcdef")).weights.shape == (HEADS, 4, 6)
+
+
+@pytest.mark.parametrize("off", [math.log(2), -math.log(2)])
+def test_picture_trap_14_a_logarithm_that_is_off_is_noticed(monkeypatch, off):
+    """Elsewhere the log-sum-exp of a fused kernel was off by ln 2, and weights made of it by a factor of 2."""
+    tape, _ = taped(model_of("rotary", kernel="fused"), ids(1, 6), ids(1, 4))
+    assert tape.trust("encoder.0").row_sum_error < 1e-6
+    right = definition.weights
+    monkeypatch.setattr(definition, "weights", lambda call: (right(call).log() - off).exp())
+    trust = tape.trust("encoder.0")
+    assert trust.row_sum_error == pytest.approx(abs(math.exp(-off) - 1), rel=1e-3)
+    assert trust.rebuild_error > 0.4

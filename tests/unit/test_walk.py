@@ -1,6 +1,7 @@
 """A walk arrives at the model's own output, tells equal tokens apart or not, and its derivatives are right."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from jari.init import initialise
 from jari.inspect.capture import record
 from jari.inspect.measures import equal_row_difference, equal_tokens
 from jari.inspect.text import lens_text, walk_text
-from jari.inspect.walk import softmax_jacobian, softmax_lens, walk
+from jari.inspect.walk import divisors_of, softmax_jacobian, softmax_lens, walk
 from jari.models.encoder_decoder import EncoderDecoder
+from jari.models.recurrent import Recurrent
 from jari.positions import Positions, Tokens
 
 ENCODINGS = [
@@ -175,6 +177,34 @@ def test_an_unknown_site_or_head_is_named():
             followed(head=head)
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_step_says_what_its_rows_are(encoding):
+    for site in SITES[1:4]:
+        walked = followed(encoding, site)
+        sides = {s.name: s.side for s in walked.steps}
+        of_keys = {"source", "K", "V", "K rotated"} if site.endswith("cross") else {"K", "V", "K rotated"}
+        assert {name for name, side in sides.items() if side == "keys"} == of_keys & set(sides)
+        assert {side for name, side in sides.items() if name not in of_keys} == {"queries"}
+        assert [s["rows_are"] for s in walked.as_dict()["steps"]] == list(sides.values())
+        for one in walked.steps:
+            # Causal self-attention has as many of both: told apart by their names where they differ.
+            names = {"queries": QUERIES if "decoder" in site else KEYS, "keys": QUERIES if "self" in site else KEYS}
+            assert one.rows == names[one.side]
+
+
+@pytest.mark.parametrize("score", ["general", "concat"])
+def test_every_step_of_a_recurrent_decoder_says_what_its_rows_are(score):
+    model = Recurrent(15, 15, width=8, score=score)
+    initialise(model, 1)
+    walked = walk(model.double(), inputs(), site="decoder.0.cross", head=0, queries=QUERIES, keys=KEYS, step=1)
+    for one in walked.steps:
+        rows = {"queries": [QUERIES[1]], "keys": KEYS}
+        assert one.side in ("queries", "keys", "parameter")
+        assert one.rows == rows.get(one.side, one.rows)
+        assert (one.side == "parameter") == (one.name in {"W_a", "W_a[:8]", "W_a[8:]", "v", "W_concat", "W_gen"})
+        assert one.side != "parameter" or one.equal == {}
+
+
 def test_the_model_is_left_as_it_was():
     model = model_of("rotary")
     walk(model, inputs(), site="decoder.0.self", head=0, queries=QUERIES, keys=QUERIES)
@@ -251,13 +281,79 @@ def test_the_lens_is_what_the_divisor_does(encoding, site):
         assert lens.gradient == pytest.approx(math.sqrt(query))
 
 
-def test_the_lens_needs_no_gradients(monkeypatch):
-    walked, seen = followed("shaw"), []
-    jacobian = jari.inspect.walk.softmax_jacobian
-    monkeypatch.setattr(jari.inspect.walk, "softmax_jacobian", lambda p: seen.append(p) or jacobian(p))
-    softmax_lens(walked.call, 0)
-    assert len(seen) == 18
-    assert not any(p.requires_grad for p in seen)
+def test_the_lens_takes_any_divisors():
+    call = followed("shaw").call
+    divisors = divisors_of(8)
+    assert (len(divisors), divisors[8], divisors[16], divisors[24]) == (33, 1.0, math.sqrt(8), 8.0)
+    assert (divisors[0], divisors[-1]) == pytest.approx((8**-0.5, 8**1.5))
+    torch.testing.assert_close(torch.tensor(divisors).log().diff(), torch.full((32,), math.log(8) / 16))
+    assert [divisor for divisor in divisors_of(1) if divisor == 1] == [1]
+    every = softmax_lens(call, 1, divisors)
+    assert [lens.divisor for lens in every] == divisors
+    assert [every[i] for i in (8, 16, 24)] == softmax_lens(call, 1)
+    assert [every[i].name for i in (0, 8, 16, 24, 32)] == ["0.3536", "1", "sqrt(8)", "8", "22.63"]
+    assert softmax_lens(call, 1, [3.0])[0].name == "3"
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(UserError, match=f"scores can be divided by a number above 0, got {wrong:g}"):
+            softmax_lens(call, 1, [1.0, wrong])
+
+
+@pytest.mark.parametrize("encoding", ["rotary", "shaw+t5"])
+def test_a_long_lens_looks_at_some_queries_and_says_so(encoding, monkeypatch):
+    model = model_of(encoding)
+    target = torch.randint(15, (1, 40))
+    with record(model) as tape:
+        model(inputs()[0], target)
+    call = tape.recorded("decoder.0.self").call
+    assert {(lens.queries, lens.choosing) for lens in softmax_lens(call, 0)} == {(39, 39)}
+    each = []
+    for row in (1, 20, 39):
+        alone = tape.recorded("decoder.0.self").call
+        alone = replace(alone, geometry=replace(alone.geometry, allowed=alone.geometry.allowed.clone()))
+        others = torch.arange(40) != row
+        alone.geometry.allowed[:, :, others] = torch.arange(40) == 0
+        (lens,) = softmax_lens(alone, 0, [2.0])
+        assert (lens.queries, lens.choosing) == (1, 1)
+        each.append(lens)
+    monkeypatch.setattr(jari.inspect.walk, "LARGEST", 39 * 40 * 8 - 1)
+    monkeypatch.setattr(jari.inspect.walk, "SPREAD", 3)
+    (lens,) = softmax_lens(call, 0, [2.0])
+    assert (lens.queries, lens.choosing) == (3, 39)
+    assert lens.entropy == pytest.approx(sum(one.entropy for one in each) / 3)
+    assert lens.gradient == pytest.approx(math.sqrt(sum(one.gradient**2 for one in each) / 3))
+
+
+def test_a_saturated_softmax_has_small_derivatives_and_not_none():
+    """One weight takes all but 3e-15; by differences of what is near 1 the norms would be those of the rounding."""
+    walked = followed("none")
+    products = torch.full((6, 6), math.log(3e-15 / 5), dtype=torch.float64).fill_diagonal_(0.0)
+    q = torch.cat((products, torch.zeros(6, 2)), 1).expand(1, 2, 6, 8)
+    k = torch.eye(6, 8, dtype=torch.float64).expand(1, 2, 6, 8)
+    (lens,) = softmax_lens(replace(walked.call, q=q, k=k, v=k), 0, [1.0])
+    # Of diag(p) - p p^T, with p_j = r / 5 for five: the corner is r, a row and a column -r / 5, the diagonal r / 5.
+    assert lens.jacobian == pytest.approx(3e-15 * math.sqrt(1 + 2 / 5 + 1 / 5), rel=1e-6, abs=0)
+    assert lens.gradient == pytest.approx(lens.jacobian, rel=0.1, abs=0)
+
+
+def test_the_lens_leaves_the_score_of_a_recurrent_decoder_alone():
+    """tanh of every pair: its derivatives by autograd, one query at a time."""
+    model = Recurrent(15, 15, width=8, score="additive", cross_encoding="shaw", input_feeding=False)
+    initialise(model, 1)
+    with record(model.double().eval()) as tape:
+        model(*inputs())
+    call = tape.recorded("decoder.0.cross").call
+    (lens,) = softmax_lens(call, 0, [0.5])
+    norms = []
+    for row in range(3):
+
+        def weights(q, row=row):
+            scores = call.score(q.view(1, 1, 1, 8), call.k)
+            relation = call.geometry.relation[row : row + 1]
+            return ((scores + call.geometry.encoding.terms(q.view(1, 1, 1, 8), call.k, relation)) / 0.5).softmax(-1)
+
+        norms.append(torch.autograd.functional.jacobian(weights, call.q[0, 0, row]).square().sum())
+    assert lens.gradient == pytest.approx(torch.stack(norms).mean().sqrt().item())
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_larger_divisor_makes_the_weights_more_even():

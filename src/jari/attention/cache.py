@@ -52,7 +52,19 @@ def _room(held: Tensor | None, new: Tensor, length: int, end: int) -> Tensor:
     return larger
 
 
-class KVCache:
+class OfOneSource:
+    """A cache of what was read in answer to one source."""
+
+    _origin: object = None
+
+    def belong_to(self, origin: object) -> None:
+        """Note which source it is for. Raises UserError for another, whose keys or states are not those it holds."""
+        if self._origin is not None and self._origin is not origin:
+            raise UserError("this cache is of another source; make a new one for each source")
+        self._origin = origin
+
+
+class KVCache(OfOneSource):
     """The caches of a stack: `own[i]` for layer i's self-attention, `source[i]` for its cross-attention, filled once.
 
     positions: where the keys in `own` are, None as long as there are none.
@@ -60,18 +72,11 @@ class KVCache:
 
     def __init__(self, layers: int):
         self.positions: Positions | None = None
-        self._origin: object = None
         self.own = [LayerCache() for _ in range(layers)]
         self.source = [LayerCache() for _ in range(layers)]
 
-    def belong_to(self, origin: object, sources: int) -> None:
-        """Note which source it is for, and that this many rows of it are read now.
-
-        Raises UserError for another source, whose keys are not those it holds, and for other rows than were selected.
-        """
-        if self._origin is not None and self._origin is not origin:
-            raise UserError("this cache holds the keys of another source; make a new one for each source")
-        self._origin = origin
+    def check_sources(self, sources: int) -> None:
+        """Raises UserError where a state of so many sources is not what was selected here."""
         held = self.source[0].rows if self.source else None
         if held not in (None, sources):
             raise UserError(

@@ -57,7 +57,11 @@ def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
 
 def output(call: AttentionCall) -> Float[Tensor, "B H Q W"]:
     """The weighted sum of the values: `weights . v`, and what the encoding adds to it."""
-    weights_BHQK = weights(call)
+    return weighted(call, weights(call))
+
+
+def weighted(call: AttentionCall, weights_BHQK: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q W"]:
+    """The output for these weights, whether they are the attention's own or others."""
     output_BHQE = torch.einsum("bhqk,bhke->bhqe", weights_BHQK, _precise(call.v))
     added = call.geometry.encoding.values(weights_BHQK, call.geometry.relation)
     return output_BHQE if added is None else output_BHQE + added

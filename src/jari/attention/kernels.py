@@ -89,13 +89,13 @@ def _explicit(call: AttentionCall) -> Tensor:
 
 def _softmax(scores: Tensor) -> Tensor:
     """Softmax over the last axis. PyTorch's is not vectorised on a CPU where that is shorter than a vector of 64 bytes;
-    along the first axis it always is, four times as fast, the two transpositions included."""
+    along the first axis it always is, which is faster even with the two transpositions."""
     keys = scores.shape[-1]
     if scores.device.type != "cpu" or not scores.numel() or keys * scores.element_size() >= 64:
         return scores.softmax(-1)
     if scores.shape[-2] == 1 and scores.requires_grad:
-        # The gradient would come out transposed, and a product of single rows copies such a one row by row: three times
-        # the time of the whole attention, forward and backward, of a recurrent decoder's step.
+        # The gradient would come out transposed, and a product of single rows copies such a one row by row, which takes
+        # longer than all the rest of a recurrent decoder's attention.
         return scores.softmax(-1)
     return scores.reshape(-1, keys).t().contiguous().softmax(0).t().contiguous().view(scores.shape)
 

@@ -163,13 +163,27 @@ class Attention(nn.Module):
                 "an attention without an encoding of its own, or with a cache, needs to be told where its queries and "
                 "keys are; pass geometry=jari.place(encoding, q_pos, k_pos, mask)"
             )
+        check_vectors(x, self.query.weight)
         q_pos = positions or Positions.sequence(x.shape[1], device=x.device)
         check_positions(q_pos, x)
         if source is None:
             return place(self.encoding, q_pos, q_pos, mask)
+        check_vectors(source, self.key.weight)
         k_pos = source_positions or Positions.sequence(source.shape[1], device=x.device)
         check_positions(k_pos, source)
         return place(self.encoding, q_pos, k_pos, mask)
+
+
+def check_vectors(x: Tensor, weight: Float[Tensor, "N D"]) -> None:
+    """Raises UserError where x is no `(B, L, D)` that `weight` can be multiplied with."""
+    width = weight.shape[1]
+    if x.ndim != 3 or x.shape[2] != width:
+        raise UserError(
+            f"the input is (B, L, {width}), a vector of width {width} for each token; got {tuple(x.shape)}: build the "
+            "module with the width of its input, or map the input with torch.nn.Linear first"
+        )
+    if x.dtype is not weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise UserError(f"the module is in {weight.dtype}, its input in {x.dtype}; convert with .to({weight.dtype})")
 
 
 def check_positions(positions: Positions, x: Float[Tensor, "B L D"]) -> None:

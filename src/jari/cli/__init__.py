@@ -68,16 +68,8 @@ def _train(options: argparse.Namespace) -> int:
 
     name = Path(options.out).name
     with TrainingProgress() as progress:
-        result = verbs.train(
-            options.task,
-            options.out,
-            model=options.model,
-            seed=options.seed,
-            settings=options.settings,
-            precision=options.precision,
-            threads=_at_least_one("--threads", options.threads),
-            report=lambda row: progress.update(name, row),
-        )
+        chosen = _given(options, ("model", "seed", "settings", "precision", "threads", "snapshots"))
+        result = verbs.train(options.task, options.out, **chosen, report=lambda row: progress.update(name, row))
     _show(options, result, metrics_text(result, options.out))
     return 0
 
@@ -85,15 +77,8 @@ def _train(options: argparse.Namespace) -> int:
 def _evaluate(options: argparse.Namespace) -> int:
     from jari import verbs
 
-    threads = _at_least_one("--threads", options.threads)
-    metrics = verbs.evaluate(
-        options.folder,
-        data=options.data or (),
-        decoding=_decoding(options),
-        which=options.checkpoint,
-        threads=threads,
-        trust_code=options.trust_code,
-    )
+    chosen = _given(options, ("data", "threads", "trust_code"))
+    metrics = verbs.evaluate(options.folder, decoding=_decoding(options), which=options.checkpoint, **chosen)
     _show(options, metrics, metrics_text(metrics, options.folder))
     return 0
 
@@ -101,7 +86,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from jari import verbs
 
-    verbs.use_threads(_at_least_one("--threads", options.threads))
+    verbs.use_threads(options.threads)
     loaded = verbs.load(options.folder, which=options.checkpoint, trust_code=options.trust_code)
     if loaded.task.continues:
         return _generate(options, loaded)
@@ -156,16 +141,8 @@ def _export(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from jari import verbs
 
-    table = verbs.compare(
-        options.task,
-        options.out,
-        encodings=_specs(options.encodings),
-        seeds=options.seeds,
-        model=options.model,
-        settings=options.settings,
-        precision=options.precision,
-        jobs=_at_least_one("--jobs", options.jobs),
-    )
+    chosen = _given(options, ("seeds", "model", "settings", "precision", "jobs", "snapshots"))
+    table = verbs.compare(options.task, options.out, encodings=_specs(options.encodings), **chosen)
     _show(options, table, table_text(table, Path(options.out)))
     return 0
 
@@ -175,14 +152,8 @@ def _walk(options: argparse.Namespace) -> int:
     from jari.inspect import text
     from jari.inspect.walk import softmax_lens
 
-    followed = verbs.walk(
-        options.folder,
-        options.input,
-        site=options.site,
-        head=options.head,
-        step=options.step,
-        trust_code=options.trust_code,
-    )
+    chosen = _given(options, ("site", "head", "step", "trust_code"))
+    followed = verbs.walk(options.folder, options.input, **chosen)
     walked = followed.walk
     record: dict[str, Any] = {"input": followed.input, "answer": followed.answer}
     headline = f"{followed.input} -> {followed.answer}"
@@ -192,6 +163,27 @@ def _walk(options: argparse.Namespace) -> int:
         _show(options, record, text.lens_text(walked, headline))
     else:
         _show(options, record | walked.as_dict(), text.walk_text(walked, headline))
+    return 0
+
+
+def _explore(options: argparse.Namespace) -> int:
+    from jari import explorer, verbs
+
+    verbs.use_threads(options.threads)
+    session = explorer.Explorer(options.folders, align=options.align, trust_code=options.trust_code)
+    chosen = {"site": options.site, "head": options.head or 0}
+    if options.save:
+        page = explorer.page(session, options.input, **chosen)
+        page.save(options.save)
+        print(f"{options.save}: {len(page.html.encode()) / 1e6:.1f} MB, opens in any browser without a network")
+        return 0
+    from jari.explorer import server
+
+    session.look(options.input, live=True)  # a mistake is told here and not in a browser
+    listening = server.listen(options.host, options.port)
+    host, port = listening.getsockname()[:2]
+    print(f"http://{f'[{host}]' if ':' in host else host}:{port}/    Ctrl-C ends it", flush=True)
+    server.serve(session, options.input, listening, **chosen)
     return 0
 
 
@@ -241,12 +233,6 @@ def _specs(text: str) -> list[str]:
     return specs
 
 
-def _at_least_one(name: str, number: int | None) -> int | None:
-    if number is not None and number < 1:
-        raise UserError(f"{name} must be 1 or more, got {number}")
-    return number
-
-
 def _lines(stream: IO[bytes]) -> Iterator[str | UserError]:
     """The lines of a stream, each at most LONGEST_LINE bytes of UTF-8; for any other a UserError in its place."""
     encoding = "utf-8-sig"  # a byte order mark may stand before the first line
@@ -275,6 +261,7 @@ _COMMANDS = {
     "predict": _predict,
     "compare": _compare,
     "walk": _walk,
+    "explore": _explore,
     "laws": _laws,
     "export": _export,
 }

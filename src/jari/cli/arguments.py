@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jari._version import __version__
 from jari.errors import UserError, nearest, unknown
 
-COMMANDS = ("data", "train", "evaluate", "predict", "compare", "walk", "laws", "export")
 TRAINING = ("data", "train", "compare")  # these take a task and its settings
 SETTING = "setting "  # what the destinations of settings begin with
 
@@ -22,7 +21,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         match = re.search(r"argument (?:COMMAND|command): invalid choice: '(.*?)'", message)
         if match:
-            raise unknown("command", match[1], COMMANDS)
+            raise unknown("command", match[1], _ADD)
         match = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
         guess = nearest(match[1], self.flags()) if match else None
         message += f"; did you mean {guess}?" if guess else ""
@@ -43,6 +42,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Raises UserError for what cannot be understood.
     """
     options = _parser(arguments).parse_args(arguments)
+    for name in ("threads", "jobs"):
+        number = getattr(options, name, None)
+        if number is not None and number < 1:
+            raise UserError(f"--{name} must be 1 or more, got {number}")
     if hasattr(options, "settings"):
         settings = _pairs(options.settings)
         for name, value in list(vars(options).items()):
@@ -61,31 +64,41 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"jari {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for name, (add, what) in _ADD.items():
+        add(commands.add_parser(name, help=what, description=what.capitalize() + ".", allow_abbrev=False))
+    if arguments and arguments[0] in TRAINING:
+        _settings(commands.choices[arguments[0]], arguments[1:])
+    return parser
 
-    def add(name: str, what: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=what, description=what.capitalize() + ".", allow_abbrev=False)
 
-    command = add("data", "write a task's examples to a file")
+# The commands --------------------------------------------------------------------------------------------------------
+
+
+def _data(command: argparse.ArgumentParser) -> None:
     _task(command)
     command.add_argument("--out", metavar="FILE", required=True, help="the file to write")
 
-    command = add("train", "train a model into a folder, or go on with it")
+
+def _train(command: argparse.ArgumentParser) -> None:
     _task(command)
     command.add_argument("--out", metavar="RUN", required=True, help="the folder of the run")
     command.add_argument("--seed", type=int, default=1, help="decides initial values, data order and dropout (1)")
     _model(command)
     _precision(command)
     _threads(command)
+    _snapshots(command)
     _json(command)
 
-    command = add("evaluate", "measure a run on held-out data: all of its own, or files")
+
+def _evaluate(command: argparse.ArgumentParser) -> None:
     _run(command)
     command.add_argument("--data", nargs="+", metavar="FILE", help="files like those of --valid to measure on")
     _decoding(command)
     _threads(command)
     _json(command)
 
-    command = add("predict", "answer each line of standard input, or go on with a text")
+
+def _predict(command: argparse.ArgumentParser) -> None:
     _run(command)
     _decoding(command)
     command.add_argument("--n-best", type=int, help="how many answers to each line, with their scores (1)")
@@ -93,7 +106,8 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     _threads(command)
     _json(command, "one JSON object a line, with the probability of every token")
 
-    command = add("compare", "train the same model under several encodings, and compare")
+
+def _compare(command: argparse.ArgumentParser) -> None:
     _task(command)
     command.add_argument("--encodings", metavar="SPEC,SPEC,...", required=True, help="such as none,sinusoidal,rotary")
     command.add_argument("--seeds", type=int, default=1, help="how many seeds for each, paired (1)")
@@ -101,9 +115,11 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     command.add_argument("--jobs", type=int, help="trials at once, one thread each (as many as keep all cores busy)")
     _model(command)
     _precision(command)
+    _snapshots(command)
     _json(command)
 
-    command = add("walk", "follow one head of an attention, matrix by matrix")
+
+def _walk(command: argparse.ArgumentParser) -> None:
     _run(command)
     command.add_argument("--input", required=True, help="such as 12+1")
     command.add_argument("--site", help="encoder.0, decoder.1.self, decoder.1.cross, ... (the model's first)")
@@ -114,18 +130,44 @@ def _parser(arguments: Sequence[str]) -> _Parser:
     )
     _json(command)
 
-    command = add("laws", "check an encoding against the laws every encoding must keep")
+
+def _explore(command: argparse.ArgumentParser) -> None:
+    _run(command, several=True)
+    command.add_argument("--input", required=True, help="what the models read, such as 21+211")
+    command.add_argument("--save", metavar="FILE", help="write the page as one file that needs no network, and end")
+    command.add_argument("--site", help="what it opens at: encoder.0, decoder.1.self, ... (the first)")
+    command.add_argument("--head", type=int, help="0, 1, ... (0)")
+    command.add_argument("--align", metavar="LINKS", help="gold links of source and answer tokens, such as '0-0 1-2'")
+    command.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1, this machine alone)")
+    command.add_argument("--port", type=int, default=8000, help="0 for any that is free (8000)")
+    _threads(command)
+
+
+def _laws(command: argparse.ArgumentParser) -> None:
     command.add_argument("encoding", metavar="SPEC", help="such as rotary or my_encoding.py:Mine")
     _json(command)
 
-    command = add("export", "write a run's model for another program")
+
+def _export(command: argparse.ArgumentParser) -> None:
     _run(command)
     command.add_argument("--to", choices=("ctranslate2",), default="ctranslate2", help="the program (ctranslate2)")
     command.add_argument("--out", metavar="FOLDER", required=True, help="the folder to write")
 
-    if arguments and arguments[0] in TRAINING:
-        _settings(commands.choices[arguments[0]], arguments[1:])
-    return parser
+
+_ADD: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
+    "data": (_data, "write a task's examples to a file"),
+    "train": (_train, "train a model into a folder, or go on with it"),
+    "evaluate": (_evaluate, "measure a run on held-out data: all of its own, or files"),
+    "predict": (_predict, "answer each line of standard input, or go on with a text"),
+    "compare": (_compare, "train the same model under several encodings, and compare"),
+    "walk": (_walk, "follow one head of an attention, matrix by matrix"),
+    "explore": (_explore, "look inside trained models, live in a browser or as one file"),
+    "laws": (_laws, "check an encoding against the laws every encoding must keep"),
+    "export": (_export, "write a run's model for another program"),
+}
+
+
+# What several commands have ------------------------------------------------------------------------------------------
 
 
 def _task(command: argparse.ArgumentParser) -> None:
@@ -143,38 +185,78 @@ def _task(command: argparse.ArgumentParser) -> None:
 
 def _settings(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Make every setting of the task at hand an option of its own, where its name says which is meant."""
-    from jari.tasks.base import registry
     from jari.training.experiment import model_of, settings_of
 
-    named = [a for a in arguments if a.partition(":")[0] in registry.names() or ".py:" in a.partition("=")[0]]
-    if not named:
+    task = _task_among(command, arguments)
+    if task is None:
         return
     model = next((after for before, after in itertools.pairwise(arguments) if before == "--model"), None)
     model = next((a.partition("=")[2] for a in arguments if a.startswith("--model=")), model)
-    settings = settings_of(named[0], model)
+    settings = settings_of(task, model)
     names = [key.partition(".")[2] for key in settings]
     taken = command._option_string_actions
-    titles = {"task": f"the task {named[0]}", "model": f"the model {model_of(named[0], model)}", "training": "training"}
+    titles = {"task": f"the task {task}", "model": f"the model {model_of(task, model)}", "training": "training"}
     groups = {section: command.add_argument_group(title) for section, title in titles.items()}
     for key, option in settings.items():
-        section, _, name = key.partition(".")
         if command.prog.endswith("compare") and key == "model.encoding":
             continue
-        flag = f"--{name.replace('_', '-')}"
-        if names.count(name) > 1 or flag in taken:
-            flag = f"--{section}-{name.replace('_', '-')}"
-        default = "not set" if option.default in (None, (), "") else option.default
-        meaning = f"{option.meaning} ({default})".strip()
-        how: dict[str, Any] = {"nargs": "+"} if option.several else {}
-        if option.annotation is bool:
-            how = {"action": argparse.BooleanOptionalAction, "default": None}
+        section, _, name = key.partition(".")
+        plain, full = _flags(key)
+        _setting(groups[section], full if names.count(name) > 1 or plain in taken else plain, key, option)
+
+
+def _task_among(command: argparse.ArgumentParser, arguments: Sequence[str]) -> str | None:
+    """The task: the first word that no option before it takes."""
+    if not arguments or not arguments[0].startswith("-"):
+        return next(iter(arguments), None)
+    # Which options there are depends on the task. One that no task of the package has takes one word, as most do.
+    takes = _taken_by_settings() | {flag: action.nargs for flag, action in command._option_string_actions.items()}
+    left = 0
+    for word in arguments:
+        if word.startswith("--") or word in takes:
+            nargs = 0 if "=" in word else takes.get(word)
+            left = len(arguments) if nargs == "+" else 1 if nargs is None else 0
+        elif left:
+            left -= 1
         else:
-            how["metavar"] = "FILE" if option.several else "VALUE"
-        groups[section].add_argument(flag, dest=f"{SETTING}{key}", help=meaning.replace("%", "%%"), **how)
+            return word
+    return None
 
 
-def _run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", metavar="RUN", help="the folder of a run")
+def _taken_by_settings() -> dict[str, Any]:
+    """How many words each setting takes that a task of the package has, as argparse writes it, by its flags."""
+    from jari.tasks.base import registry
+    from jari.training.experiment import settings_of
+
+    parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")
+    for task in registry.names():
+        for model in registry.spec(task).target.models:
+            for key, option in settings_of(task, model).items():
+                for flag in _flags(key):
+                    _setting(parser, flag, key, option)
+    return {flag: action.nargs for flag, action in parser._option_string_actions.items()}
+
+
+def _flags(key: str) -> tuple[str, str]:
+    """How a setting is typed: by its name, or by its section too where the name alone would not say which is meant."""
+    section, _, name = key.replace("_", "-").partition(".")
+    return f"--{name}", f"--{section}-{name}"
+
+
+def _setting(group: argparse._ActionsContainer, flag: str, key: str, option: Any) -> None:
+    default = "not set" if option.default in (None, (), "") else option.default
+    how: dict[str, Any] = {"metavar": "FILE", "nargs": "+"} if option.several else {"metavar": "VALUE"}
+    if option.annotation is bool:
+        how = {"action": argparse.BooleanOptionalAction, "default": None}
+    meaning = f"{option.meaning} ({default})".strip().replace("%", "%%")
+    group.add_argument(flag, dest=f"{SETTING}{key}", help=meaning, **how)
+
+
+def _run(command: argparse.ArgumentParser, *, several: bool = False) -> None:
+    if several:
+        command.add_argument("folders", metavar="RUN", nargs="+", help="folders of runs, shown side by side")
+    else:
+        command.add_argument("folder", metavar="RUN", help="the folder of a run")
     command.add_argument(
         "--trust-code", action="store_true", help="execute the Python file that the run's encoding or task names"
     )
@@ -219,6 +301,12 @@ def _precision(command: argparse.ArgumentParser) -> None:
         choices=("auto", "float32", "bfloat16"),
         default="auto",
         help="bfloat16 where the machine really has it and the model gains by it (auto)",
+    )
+
+
+def _snapshots(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--snapshots", type=int, metavar="N", help="keep the weights of N steps for good, for `jari explore` (0)"
     )
 
 

@@ -17,7 +17,7 @@ from jari.inspect.capture import Tape, record
 from jari.inspect.measures import equal_row_difference
 from jari.tasks.base import Task
 from jari.training import checkpoint
-from jari.training.answering import answered
+from jari.training.answering import Answering, answered
 from jari.training.experiment import Experiment
 from jari.training.run import read_metrics, read_run
 
@@ -32,6 +32,7 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
     experiment = trials[0][0]
     return {
         "title": f"{experiment.task}: {', '.join(names)}",
+        "model": experiment.model,
         "task": {
             "name": experiment.task,
             "sentence": task.describe(),
@@ -48,6 +49,7 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
         "what_ran": {
             "command": " ".join(sys.argv),
             "date": time.strftime("%Y-%m-%d %H:%M"),
+            "model": experiment.model.replace("_", " "),
             "jari": environment["jari"],
             "torch": environment["torch"],
             "processor": f"{environment['cpu']}, {environment['capability']}",
@@ -56,7 +58,7 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
             "attention kernel": ", ".join(sorted(set(record_of_first.get("kernels", {}).values()))),
             **_options("model", experiment.model_options),
             **_options("task", experiment.task_options),
-            **_options("training", experiment.training),
+            **_options("training", _deciding(experiment.training)),
         },
     }
 
@@ -67,6 +69,12 @@ def _options(section: str, options: dict[str, Any]) -> dict[str, Any]:
     return {f"{section}: {name.replace('_', ' ')}": value for name, value in chosen.items()}
 
 
+def _deciding(training: dict[str, Any]) -> dict[str, Any]:
+    """Without what another option takes the place of: passes that of examples, tokens that of batch."""
+    replaced = {old for old, new in (("examples", "passes"), ("batch", "tokens")) if training[new] is not None}
+    return {name: value for name, value in training.items() if name not in replaced}
+
+
 def _curve(folder: Path) -> list[dict[str, Any]]:
     keys = ("examples", "cpu_seconds", "loss")
     return [{**{k: row[k] for k in keys}, "value": row.get("value")} for row in read_metrics(folder)]
@@ -74,12 +82,12 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
 
 def _example(task: Task, line: str, shown: Sequence[tuple[Experiment, Path]]) -> dict[str, Any]:
     ids = task.read(line)
-    models = [_model(task, ids, experiment, folder, task.expected(line)) for experiment, folder in shown]
+    models = [_model(task, line, ids, experiment, folder) for experiment, folder in shown]
     return {"input": line, "expected": task.expected(line), "source": task.show_source(ids), "models": models}
 
 
 @torch.no_grad()
-def _model(task: Task, ids: list[int], experiment: Experiment, folder: Path, expected: str | None) -> dict[str, Any]:
+def _model(task: Task, line: str, ids: list[int], experiment: Experiment, folder: Path) -> dict[str, Any]:
     model: Any = experiment.model_instance(task)
     path, _ = checkpoint.newest(folder / "checkpoints")
     assert path is not None, f"{folder} has a result, so it has a checkpoint"
@@ -89,8 +97,8 @@ def _model(task: Task, ids: list[int], experiment: Experiment, folder: Path, exp
     said = answered(model, task, ids)
     with record(model) as tape:
         model(*said.inputs)
-    text = task.write(said.written)
-    query, key = said.target, said.source
+    text = task.answer(Answering(model, task), line.strip(), ids, said.written)
+    query, key, expected = said.target, said.source, task.expected(line)
     sites = [_site(tape, name, key if name.startswith("encoder") else query, key) for name in tape.sites]
     return {
         "encoding": experiment.encoding,

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,14 @@ def run(
     precision: Precision,
     model: str | None,
     jobs: int,
+    snapshots: int = 0,
 ) -> dict[str, Any]:
     """Train what is not trained yet, then write table.json and report.html. See `jari.compare`."""
     if seeds < 1:
         raise UserError(f"a comparison needs at least one seed, got {seeds}")
-    trials = _trials(task, out, encodings, seeds, settings, precision, model)
+    # Seed by seed, so that a study that is cut off has whole pairs.
+    pairs = itertools.product(range(1, seeds + 1), encodings)
+    trials = _trials(out, (Experiment.of(task, spec, settings, seed, precision, model) for seed, spec in pairs))
     instance = trials[0].experiment.task_instance()
     for experiment in {trial.experiment.encoding: trial.experiment for trial in trials}.values():
         experiment.model_instance(instance)  # what cannot be built is refused before anything is trained
@@ -64,7 +67,7 @@ def run(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out} cannot be a folder for the study: {error}") from None
-    _train_all(trials, jobs)
+    _train_all(trials, jobs, snapshots)
     table = tabulate(trials, instance)
     checkpoint.write_json(out / "table.json", table)
     payload = report_data.payload(table, [(t.experiment, t.folder) for t in trials], instance)
@@ -72,20 +75,10 @@ def run(
     return table
 
 
-def _trials(
-    task: str,
-    out: Path,
-    encodings: Sequence[str],
-    seeds: int,
-    settings: Mapping[str, Any],
-    precision: Precision,
-    model: str | None,
-) -> list[Trial]:
+def _trials(out: Path, experiments: Iterable[Experiment]) -> list[Trial]:
     trials: list[Trial] = []
-    # Seed by seed, so that a study that is cut off has whole pairs.
-    for seed, encoding in itertools.product(range(1, seeds + 1), encodings):
-        experiment = Experiment.of(task, encoding, settings, seed, precision, model)
-        name = f"{_as_file_name(experiment.encoding)}-{seed}"
+    for experiment in experiments:
+        name = f"{_as_file_name(experiment.encoding)}-{experiment.seed}"
         trials.append(Trial(name, experiment, out / name))
     taken = [trial.name for trial in trials]
     twice = next((name for name in taken if taken.count(name) > 1), None)
@@ -98,30 +91,31 @@ def _as_file_name(spec: str) -> str:
     return "".join(c if c.isalnum() or c in "=.-" else "_" for c in Path(spec).name if c != " ")[:80]
 
 
-def _train_all(trials: Sequence[Trial], jobs: int) -> None:
+def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
     """Run each unfinished trial as `jari train` in a process of its own with one thread: the same command a person
     would give, so a trial can be repeated alone and gives the same bits."""
     waiting = [trial for trial in trials if not (trial.folder / "result.json").exists()]
     running: dict[str, tuple[Trial, subprocess.Popen[bytes]]] = {}
     failed: dict[str, str] = {}
-    shown: dict[str, int] = {}
+    shown = {trial.name: len(_curve(trial)) for trial in waiting}
     with TrainingProgress() as progress, StopSignals() as stop:
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     trial = waiting.pop(0)
-                    running[trial.name] = (trial, _start(trial))
+                    running[trial.name] = (trial, _start(trial, snapshots))
                 time.sleep(0.5)
                 stop.check()
                 for name, (trial, process) in list(running.items()):
-                    rows = read_metrics(trial.folder) if (trial.folder / "metrics.jsonl").exists() else []
-                    for row in rows[shown.get(name, 0) :]:
-                        progress.update(name, row)
+                    rows = _curve(trial)
+                    # Rows that came together are told as one: a rate between them would be that of reading them.
+                    if news := {key: value for row in rows[shown[name] :] for key, value in row.items()}:
+                        progress.update(name, news)
                     shown[name] = len(rows)
                     if process.poll() is not None:
                         del running[name]
                         if process.returncode:
-                            failed[name] = _last_line(trial.folder.parent / f"{name}.log")
+                            failed[name] = _reason(trial.folder.parent / f"{name}.log", process.returncode)
         except Interrupted:
             for _, process in running.values():
                 process.send_signal(signal.SIGTERM)
@@ -133,10 +127,11 @@ def _train_all(trials: Sequence[Trial], jobs: int) -> None:
         raise UserError(f"{len(failed)} of {len(trials)} trials failed; the others are kept:\n  {reasons}")
 
 
-def _start(trial: Trial) -> subprocess.Popen[bytes]:
+def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
     experiment = trial.experiment
     command = [sys.executable, "-m", "jari", "train", experiment.task, "--out", str(trial.folder), "--threads", "1"]
     command += ["--seed", str(experiment.seed), "--precision", experiment.precision, "--model", experiment.model]
+    command += ["--snapshots", str(snapshots)]
     for section in ("task", "model", "training"):
         options = experiment.training if section == "training" else getattr(experiment, f"{section}_options")
         for name, value in options.items():
@@ -151,9 +146,15 @@ def _start(trial: Trial) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")
-    return lines[-1]
+def _curve(trial: Trial) -> list[dict[str, Any]]:
+    return read_metrics(trial.folder) if (trial.folder / "metrics.jsonl").exists() else []
+
+
+def _reason(log: Path, code: int) -> str:
+    """What a trial said last: of a mistake (2) the whole message, without the program's name, which stands before ours;
+    else the last line."""
+    text = "\n" + log.read_text(encoding="utf-8", errors="replace").strip()
+    return text.rpartition("\njari: " if code == 2 else "\n")[2].replace("\n", "\n  ")
 
 
 def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:

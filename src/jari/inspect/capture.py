@@ -5,13 +5,14 @@
     tape.weights("encoder.0")           # (B, H, Q, K)
 
 Nothing in the model knows of this: every attention ends in a parameter-free `Attend` whose call an ordinary forward
-hook keeps. The map is the definition applied to the recorded queries and keys, and weights times values must give back
-the recorded output: the map shown is the map used. `tape.trust` says by how much they differ.
+hook keeps. The map is the definition applied to the recorded queries and keys, a block of rows at a time, and weights
+times values must give back the recorded output: the map shown is the map used. `tape.trust` says by how much they
+differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any
@@ -22,19 +23,27 @@ from torch import nn
 from jari.attention import call as definition
 from jari.attention.call import AttentionCall
 from jari.attention.kernels import choose
-from jari.attention.module import Attend
+from jari.attention.module import Attend, Attention, split_heads
 from jari.errors import UserError, unknown
 from jari.shapes import Float, Tensor
+
+BLOCK = 2**22
+"""How many weights are worked out at a time; a map needs some four times as many numbers while it is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """One call that went by, its output, and the kernel that computed it."""
+    """One call that went by, its output, and the kernel that computed it.
+
+    inputs: what a multi-head attention was given, its queries' side and its keys'; None of other attentions.
+    """
 
     call: AttentionCall
     output: Float[Tensor, "B H Q W"]
     kernel: str
     versions: list[tuple[int, ...]]
+    owner: nn.Module | None = None
+    inputs: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,10 @@ class Tape:
                 )
         return recorded
 
+    def _rows(self, site: str, index: int | None) -> Iterator[AttentionCall]:
+        for step in self._steps(site, index):
+            yield from (rows for _, rows in blocks(step.call))
+
     def _steps(self, site: str, index: int | None) -> list[Recorded]:
         """The calls that make up one map. Raises UserError as `recorded` does."""
         calls = self.calls.get(site, [])
@@ -99,39 +112,101 @@ class Tape:
     @torch.no_grad()
     def weights(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """The attention weights, by the definition, before dropout."""
-        return torch.cat([definition.weights(step.call) for step in self._steps(site, index)], 2)
+        return torch.cat([definition.weights(rows) for rows in self._rows(site, index)], 2)
 
     @torch.no_grad()
     def scores(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """Scaled scores with all that the encoding adds, before mask and softmax."""
-        return torch.cat([definition.scores(step.call) for step in self._steps(site, index)], 2)
+        return torch.cat([definition.scores(rows) for rows in self._rows(site, index)], 2)
+
+    @torch.no_grad()
+    def before(self, site: str, index: int | None = None) -> tuple[Float[Tensor, "B H Q E"], Float[Tensor, "B H K E"]]:
+        """Queries and keys as they were before the encoding turned them; those of `recorded(site).call` are after.
+
+        Raises UserError where keys come from a cache or the attention is a recurrent decoder's and they are not there.
+        """
+        recorded = self.recorded(site, index)
+        call, owner = recorded.call, recorded.owner
+        if "rotate" not in call.geometry.encoding.hooks:
+            return call.q, call.k
+        if (
+            recorded.inputs is None
+            or not isinstance(owner, Attention)
+            or recorded.inputs[1].shape[1] != call.k.shape[2]
+        ):
+            raise UserError(
+                f"{site} was recorded after its encoding only; run the model on whole sequences to see both"
+            )
+        encoding, (x, source) = call.geometry.encoding, recorded.inputs
+        q = owner.query(encoding.inject(x, call.geometry.q_pos))
+        k = owner.key(encoding.inject(source, call.geometry.k_pos))
+        return split_heads(q, owner.site.heads), split_heads(k, owner.site.heads)
 
     @torch.no_grad()
     def trust(self, site: str, index: int | None = None) -> Trust:
         """Compare the map with what was recorded; of several steps, the worst of each."""
-        each = [astuple(_trust(step)) for step in self._steps(site, index)]
+        each = [astuple(trust) for step in self._steps(site, index) for trust in _trust(step)]
         return Trust(*(max(values) for values in zip(*each, strict=True)))
+
+    def show(self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape") -> Any:
+        """The page of `jari explore` for this tape; a notebook draws it. See `jari.show`."""
+        import jari  # the page stands above this room, and the front door finds it when asked
+
+        return jari.show(self, tokens, title)
 
     def kernels(self) -> dict[str, str]:
         """The kernel that computed each site's first call."""
         return {site: calls[0].kernel for site, calls in self.calls.items()}
 
 
+def blocks(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]]:
+    """The same attention a few queries at a time, so that what is computed of it at once stays bounded."""
+    queries = call.q.shape[2]
+    size = max(1, BLOCK // max(1, call.q.shape[0] * call.q.shape[1] * call.k.shape[2]))
+    if size >= queries:
+        yield slice(0, queries), call
+        return
+    for first in range(0, queries, size):
+        rows = slice(first, min(first + size, queries))
+        yield rows, of_queries(call, rows)
+
+
+def of_queries(call: AttentionCall, rows: slice) -> AttentionCall:
+    """The same attention for some of its queries alone."""
+    whole = call.geometry
+
+    def cut(of_queries: Tensor | None) -> Tensor | None:
+        return of_queries if of_queries is None or of_queries.shape[-2] == 1 else of_queries[..., rows, :]
+
+    encoding, q_pos = whole.encoding, whole.q_pos.slice(rows.start, rows.stop)
+    relation = None if whole.relation is None else encoding.relation(q_pos, whole.k_pos)
+    some = replace(whole, q_pos=q_pos, relation=relation, allowed=cut(whole.allowed), alive=cut(whole.alive))
+    return replace(call, q=call.q[:, :, rows], geometry=replace(some, bias=cut(whole.bias), additive=None))
+
+
 @contextmanager
-def record(model: nn.Module) -> Iterator[Tape]:
-    """Keep every attention call of `model` that runs inside the `with` block.
+def record(model: nn.Module, sites: Collection[str] | None = None) -> Iterator[Tape]:
+    """Keep every attention call of `model` that runs inside the `with` block, or those at `sites` alone.
 
     Raises UserError at its end if none did: a module compiled by `torch.compile` before runs past the hooks, and has to
     be recorded through its original (`compiled._orig_mod`), which shares its parameters.
     """
     model = getattr(model, "_orig_mod", model)
     tape = Tape()
-    handles = []
-    for path, module in model.named_modules():
-        if isinstance(module, Attend):
-            handles.append(module.register_forward_hook(_keep(tape, site_name(path))))
-    if not handles:
+    found = {site_name(path): path for path, module in model.named_modules() if isinstance(module, Attend)}
+    if not found:
         raise UserError(f"{type(model).__name__} has no attention of jari in it, so there is nothing to record")
+    for site in found if sites is None else sites:
+        if site not in found:
+            raise unknown("site", site, found)
+    handles: list[Any] = []
+    for site, path in found.items():
+        if sites is None or site in sites:
+            owner = model.get_submodule(path.rpartition(".")[0])
+            keeper = _Keeper(tape, site, owner)
+            handles.append(model.get_submodule(path).register_forward_hook(keeper.keep))
+            if isinstance(owner, Attention):
+                handles.append(owner.register_forward_pre_hook(keeper.see))
     try:
         yield tape
     finally:
@@ -150,17 +225,20 @@ def site_name(path: str) -> str:
     return ".".join(part for part in parts if part not in ("layers", "attention", "attend")) or "attention"
 
 
-def _trust(recorded: Recorded) -> Trust:
-    call = recorded.call
-    weights_BHQK = definition.weights(call)
-    sums = weights_BHQK.sum(-1, keepdim=True)
-    expected = torch.ones_like(sums) if call.geometry.alive is None else call.geometry.alive.expand_as(sums).to(sums)
-    masked = 0.0
-    if call.geometry.allowed is not None:
-        masked = _largest(weights_BHQK.masked_fill(call.geometry.allowed, 0.0))
-    output = recorded.output.to(weights_BHQK.dtype)
-    difference = _largest(definition.output(call) - output)
-    return Trust(_largest(sums - expected), masked, difference / max(_largest(output), 1e-30), call.dropout)
+def _trust(recorded: Recorded) -> Iterator[Trust]:
+    """That of each block of rows."""
+    largest = max(_largest(recorded.output), 1e-30)
+    for rows, call in blocks(recorded.call):
+        weights_BHQK = definition.weights(call)
+        sums = weights_BHQK.sum(-1, keepdim=True)
+        alive = call.geometry.alive
+        expected = torch.ones_like(sums) if alive is None else alive.expand_as(sums).to(sums)
+        masked = 0.0
+        if call.geometry.allowed is not None:
+            masked = _largest(weights_BHQK.masked_fill(call.geometry.allowed, 0.0))
+        output = recorded.output[:, :, rows].to(weights_BHQK.dtype)
+        difference = _largest(definition.weighted(call, weights_BHQK) - output)
+        yield Trust(_largest(sums - expected), masked, difference / largest, call.dropout)
 
 
 def _follow_each_other(calls: list[AttentionCall]) -> bool:
@@ -170,14 +248,24 @@ def _follow_each_other(calls: list[AttentionCall]) -> bool:
     return len(keys) == 1 and bool((order.diff() > 0).all())
 
 
-def _keep(tape: Tape, site: str) -> Any:
-    def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
+class _Keeper:
+    """Listens to one attention."""
+
+    def __init__(self, tape: Tape, site: str, owner: nn.Module):
+        self._tape, self._site, self._owner = tape, site, owner
+        self._inputs: tuple[Tensor, Tensor] | None = None
+
+    def see(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        # Queries' side first; what keys are made of second, the same where there is none.
+        given = [argument.detach() for argument in arguments[:2] if isinstance(argument, Tensor)]
+        self._inputs = given[0], given[-1]
+
+    def keep(self, module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
         call = arguments[0]
         kernel = choose(call) if module.kernel == "auto" else module.kernel
         still = _still(call)
-        tape.calls.setdefault(site, []).append(Recorded(still, output.detach(), kernel, _versions(still)))
-
-    return hook
+        recorded = Recorded(still, output.detach(), kernel, _versions(still), self._owner, self._inputs)
+        self._tape.calls.setdefault(self._site, []).append(recorded)
 
 
 def _still(value: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from jari.attention import call as definition
 from jari.attention.call import AttentionCall
 from jari.attention.recurrent import LuongAttention
-from jari.inspect.steps import Step
+from jari.inspect.steps import Side, Step
 from jari.shapes import Float, Tensor
 
 LIKELIEST = 5
@@ -25,31 +25,32 @@ def steps_to_weights(
     """From h_t to the weights, computed anew from the parameters. call: the attention of this one query."""
     place, encoding, score = call.geometry, call.geometry.encoding, attention.score
     outputs = call.v[0, 0]
-    steps = [Step("h_1:m", "the encoder's outputs: keys and values", outputs, keys)]
+    steps = [Step("h_1:m", "the encoder's outputs: keys and values", outputs, "keys", keys)]
     q = encoding.inject(h.unsqueeze(0), place.q_pos)
     k = encoding.inject(outputs.unsqueeze(0), place.k_pos)
     q, k = score.queries(q)[0], score.keys(k)[0]
     mapped = []
-    for name, side, made, rows in zip(("h_t", "h_1:m"), score.maps(), (q, k), (query, keys), strict=True):
-        if side is not None:
-            matrix_name, matrix = side
-            steps.append(Step(matrix_name, "a learned matrix", matrix, _components(matrix), parameter=True))
+    sides: tuple[tuple[Side, Sequence[str]], ...] = (("queries", query), ("keys", keys))
+    for name, mapping, made, (side, rows) in zip(("h_t", "h_1:m"), score.maps(), (q, k), sides, strict=True):
+        if mapping is not None:
+            matrix_name, matrix = mapping
+            steps.append(Step(matrix_name, "a learned matrix", matrix, "parameter", _components(matrix)))
             name = f"{name} {matrix_name}"
-            steps.append(Step(name, "each row times the matrix", made, rows))
+            steps.append(Step(name, "each row times the matrix", made, side, rows))
         mapped.append(name)
     if "rotate" in encoding.hooks:
         q, k = call.q[0, 0], call.k[0, 0]
         mapped = [f"({name} rotated)" for name in mapped]
-        steps.append(Step(mapped[0], "each pair turned by its position's angle", q, query))
-        steps.append(Step(mapped[1], "each pair turned by its position's angle", k, keys))
+        steps.append(Step(mapped[0], "each pair turned by its position's angle", q, "queries", query))
+        steps.append(Step(mapped[1], "each pair turned by its position's angle", k, "keys", keys))
     if score.compare is None:
         scores, formula = q @ k.transpose(0, 1), f"{mapped[0]} {mapped[1]}^T"
     else:
         formula = f"tanh({mapped[0]} + {mapped[1]})"
-        steps.append(Step("tanh", f"{formula}, a row for each key", (q + k).tanh(), keys))
-        steps.append(Step("v", "a learned vector", score.compare.v, ["v"], parameter=True))
+        steps.append(Step("tanh", f"{formula}, a row for each key", (q + k).tanh(), "keys", keys))
+        steps.append(Step("v", "a learned vector", score.compare.v, "parameter", ["v"]))
         scores, formula = score.compare.v @ (q + k).tanh().transpose(0, 1), "v^T tanh, a number for each key"
-    steps.append(Step("scores", formula, scores, query, keys))
+    steps.append(Step("scores", formula, scores, "queries", query, keys))
     return steps + _steps_of_place(call, scores, query, keys)
 
 
@@ -59,14 +60,14 @@ def _steps_of_place(call: AttentionCall, scores: Tensor, query: Sequence[str], k
     terms = place.encoding.terms(call.q, call.k, place.relation)
     if terms is not None:
         scores = scores + terms[0, 0]
-        steps.append(Step("+ terms", "what the encoding adds, by content and place", scores, query, keys))
+        steps.append(Step("+ terms", "what the encoding adds, by content and place", scores, "queries", query, keys))
     if place.bias is not None:
         scores = scores + place.bias[0, 0]
-        steps.append(Step("+ bias", "what the encoding adds, by place alone", scores, query, keys))
+        steps.append(Step("+ bias", "what the encoding adds, by place alone", scores, "queries", query, keys))
     if place.allowed is not None and not bool(place.allowed.all()):
         scores = scores.masked_fill(~place.allowed[0, 0], float("-inf"))
-        steps.append(Step("masked", "minus infinity on padding", scores, query, keys))
-    steps.append(Step("weights", "w = softmax of the row", definition.weights(call)[0, 0], query, keys))
+        steps.append(Step("masked", "minus infinity on padding", scores, "queries", query, keys))
+    steps.append(Step("weights", "w = softmax of the row", definition.weights(call)[0, 0], "queries", query, keys))
     return steps
 
 
@@ -78,10 +79,10 @@ def steps_from_context(
     both = torch.cat((h, context), -1)
     matrix = attention.combine.weight.t()
     return [
-        Step("c", "w h_1:m, the weighted sum of the values", context, query),
-        Step("[h_t; c]", "side by side", both, query),
-        Step("W_concat", "a learned matrix", matrix, _components(matrix), parameter=True),
-        Step("h~", "tanh([h_t; c] W_concat)", (both @ matrix).tanh(), query),
+        Step("c", "w h_1:m, the weighted sum of the values", context, "queries", query),
+        Step("[h_t; c]", "side by side", both, "queries", query),
+        Step("W_concat", "a learned matrix", matrix, "parameter", _components(matrix)),
+        Step("h~", "tanh([h_t; c] W_concat)", (both @ matrix).tanh(), "queries", query),
     ]
 
 
@@ -98,9 +99,16 @@ def steps_to_vocabulary(
     best = scores.softmax(-1)[0].topk(min(LIKELIEST, matrix.shape[1]))
     tops = [names[token] for token in best.indices.tolist()]
     return [
-        Step("W_gen", "a learned matrix, a column for each token", matrix, _components(matrix), parameter=True),
-        Step("scores of the next token", "h~ W_gen", scores, query),
-        Step("likeliest next tokens", "softmax of the scores, the largest", best.values.unsqueeze(0), query, tops),
+        Step("W_gen", "a learned matrix, a column for each token", matrix, "parameter", _components(matrix)),
+        Step("scores of the next token", "h~ W_gen", scores, "queries", query),
+        Step(
+            "likeliest next tokens",
+            "softmax of the scores, the largest",
+            best.values.unsqueeze(0),
+            "queries",
+            query,
+            tops,
+        ),
     ]
 
 

@@ -58,7 +58,7 @@ def lens_text(walked: Walk, headline: str) -> str:
             f"   {lens.jacobian:11.4f}   {lens.gradient:11.4f}{used}"
         )
     lines += ["", f"The derivative at the query {queries[row]!r} (place {row}); rows p_i, columns s_j:"]
-    return "\n".join(lines + _matrix(Step("", "", jacobian, numbers, numbers)))
+    return "\n".join(lines + _matrix(Step("", "", jacobian, "other", numbers, numbers)))
 
 
 def _matrix(step: Step) -> list[str]:
@@ -70,7 +70,7 @@ def _matrix(step: Step) -> list[str]:
     margin = max(len(name) for name in step.rows) + 4
     more = "" if shown == columns else f"  ... {columns - shown} more"
     lines = [" " * margin + "".join(f"{head:>{width}}" for head in heads[:shown])]
-    rows = min(len(step.rows), SHOWN_ROWS) if step.parameter else len(step.rows)
+    rows = min(len(step.rows), SHOWN_ROWS) if step.side == "parameter" else len(step.rows)
     for name, row in zip(step.rows[:rows], step.matrix[:rows, :shown].tolist(), strict=True):
         lines.append(f"{name:>{margin}}" + _numbers(row, width) + more)
     if rows < len(step.rows):

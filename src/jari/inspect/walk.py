@@ -15,12 +15,12 @@ from torch import nn
 
 from jari.attention import call as definition
 from jari.attention.call import AttentionCall
-from jari.attention.geometry import place
+from jari.attention.geometry import Geometry
 from jari.attention.module import Attention, split_heads
 from jari.attention.recurrent import LuongAttention
 from jari.encodings.compose import LayerEncodings
 from jari.errors import UserError, unknown
-from jari.inspect.capture import record, site_name
+from jari.inspect.capture import of_queries, record, site_name
 from jari.inspect.recurrent import steps_from_context, steps_to_vocabulary, steps_to_weights
 from jari.inspect.steps import Step
 from jari.shapes import Float, Tensor
@@ -66,21 +66,13 @@ def walk(
     next token. vocabulary: the names of those tokens, their numbers by default.
     Raises UserError for an unknown site, a head or a step that is not there, a step where all go at once.
     """
-    kinds = (Attention, LuongAttention)
-    paths = {site_name(f"{path}.attend"): path for path, m in model.named_modules() if isinstance(m, kinds)}
-    if site not in paths:
-        raise unknown("site", site, paths)
-    attention = model.get_submodule(paths[site])
-    assert isinstance(attention, kinds)
-    heads = attention.site.heads
-    if not 0 <= head < heads:
-        raise UserError(f"{site} has the heads 0 to {heads - 1}, got {head}")
+    path, attention = attention_at(model, site, head)
     if isinstance(attention, LuongAttention):
         return _walk_step(model, inputs, attention, site, step or 0, queries, keys, vocabulary)
     if step is not None:
         raise UserError(f"{site} does all of its queries at once and has no steps; leave step={step} out")
 
-    stack_path = paths[site].partition(".layers.")[0]
+    stack_path = path.partition(".layers.")[0]
     stack = model.get_submodule(stack_path)
     seen = _Seen(stack, attention)
     with record(model) as tape, seen:
@@ -88,17 +80,30 @@ def walk(
     call = tape.recorded(site).call
     steps = []
     if seen.stack_input is not None:
-        steps.append(Step("embedding", "E[token] * sqrt(D)", seen.stack_input, queries))
+        steps.append(Step("embedding", "E[token] * sqrt(D)", seen.stack_input, "queries", queries))
         encodings = getattr(stack, "encoding", None)
         if isinstance(encodings, LayerEncodings) and "embed" in encodings.of_layer[0].hooks:
             placed = encodings.embed(seen.stack_input.unsqueeze(0), call.geometry.q_pos)[0]
-            steps.append(Step("embedding + position", f"embedding + {encodings.spec}", placed, queries))
+            steps.append(Step("embedding + position", f"embedding + {encodings.spec}", placed, "queries", queries))
     steps += _steps_of_head(attention, call, seen, head, queries, keys)
     # W_O mixes all heads, so the walk has arrived when what all of them give it is the model's own output.
     error = _arrive(site, steps[-1].matrix, seen.output)
     own = getattr(stack, "cross_encoding" if site.endswith(".cross") else "encoding", call.geometry.encoding)
     spec = own.spec if isinstance(own, LayerEncodings) else type(own).__name__
     return Walk(spec, site, head, steps, error, call)
+
+
+def attention_at(model: nn.Module, site: str, head: int) -> tuple[str, Attention | LuongAttention]:
+    """The attention that a tape calls `site`, and its path in the model. Raises UserError where it or the head is not
+    there."""
+    kinds = (Attention, LuongAttention)
+    found = {site_name(f"{path}.attend"): (path, m) for path, m in model.named_modules() if isinstance(m, kinds)}
+    if site not in found:
+        raise unknown("site", site, found)
+    path, attention = found[site]
+    if not 0 <= head < attention.site.heads:
+        raise UserError(f"{site} has the heads 0 to {attention.site.heads - 1}, got {head}")
+    return path, attention
 
 
 def _arrive(site: str, matrix: Tensor, output: Tensor) -> float:
@@ -142,9 +147,9 @@ def _steps_of_head(
     place, encoding = call.geometry, call.geometry.encoding
     own = seen.source is seen.x
     made_of = "input" if own else "source"
-    steps = [Step("input", "what reaches this attention", seen.x, queries)]
+    steps = [Step("input", "what reaches this attention", seen.x, "queries", queries)]
     if not own:
-        steps.append(Step("source", "what its keys and values are made of", seen.source, keys))
+        steps.append(Step("source", "what its keys and values are made of", seen.source, "keys", keys))
 
     x, source = seen.x.unsqueeze(0), seen.source.unsqueeze(0)
     sides = (encoding.inject(x, place.q_pos), encoding.inject(source, place.k_pos), source)
@@ -152,34 +157,36 @@ def _steps_of_head(
     q, k, v = (
         split_heads(linear(side), attention.site.heads)[0, head] for linear, side in zip(maps, sides, strict=True)
     )
-    steps.append(Step("Q", "input W_Q + b_Q", q, queries))
-    steps.append(Step("K", f"{made_of} W_K + b_K", k, keys))
-    steps.append(Step("V", f"{made_of} W_V + b_V", v, keys))
+    steps.append(Step("Q", "input W_Q + b_Q", q, "queries", queries))
+    steps.append(Step("K", f"{made_of} W_K + b_K", k, "keys", keys))
+    steps.append(Step("V", f"{made_of} W_V + b_V", v, "keys", keys))
     if "rotate" in encoding.hooks:
         q, k = call.q[0, head], call.k[0, head]
-        steps.append(Step("Q rotated", "each pair turned by its position's angle", q, queries))
-        steps.append(Step("K rotated", "each pair turned by its position's angle", k, keys))
+        steps.append(Step("Q rotated", "each pair turned by its position's angle", q, "queries", queries))
+        steps.append(Step("K rotated", "each pair turned by its position's angle", k, "keys", keys))
 
     scores = q @ k.transpose(0, 1)
-    steps.append(Step("Q K^T", "how well each key fits each query", scores, queries, keys))
+    steps.append(Step("Q K^T", "how well each key fits each query", scores, "queries", queries, keys))
     terms = encoding.terms(call.q, call.k, place.relation)
     if terms is not None:
         scores = scores + terms[0, head]
-        steps.append(Step("+ terms", "what the encoding adds, by content and place", scores, queries, keys))
+        steps.append(Step("+ terms", "what the encoding adds, by content and place", scores, "queries", queries, keys))
     scores = scores * call.scale
-    steps.append(Step("scores", f"divided by sqrt({q.shape[1]}) = {q.shape[1] ** 0.5:.4g}", scores, queries, keys))
+    steps.append(
+        Step("scores", f"divided by sqrt({q.shape[1]}) = {q.shape[1] ** 0.5:.4g}", scores, "queries", queries, keys)
+    )
     if place.bias is not None:
         scores = scores + place.bias.expand(1, attention.site.heads, -1, -1)[0, head]
-        steps.append(Step("+ bias", "what the encoding adds, by place alone", scores, queries, keys))
+        steps.append(Step("+ bias", "what the encoding adds, by place alone", scores, "queries", queries, keys))
     if place.allowed is not None and not bool(place.allowed.all()):
         scores = scores.masked_fill(~place.allowed[0, 0], float("-inf"))
-        steps.append(Step("masked", "minus infinity where a query may not look", scores, queries, keys))
+        steps.append(Step("masked", "minus infinity where a query may not look", scores, "queries", queries, keys))
 
-    steps.append(Step("weights", "softmax of each row", definition.weights(call)[0, head], queries, keys))
+    steps.append(Step("weights", "softmax of each row", definition.weights(call)[0, head], "queries", queries, keys))
     outputs = definition.output(call)[0]
-    steps.append(Step("weights V", "the weighted sum of the values", outputs[head], queries))
+    steps.append(Step("weights V", "the weighted sum of the values", outputs[head], "queries", queries))
     output = attention.out(outputs.transpose(0, 1).flatten(-2).to(seen.x.dtype))
-    steps.append(Step("output", "all heads side by side, W_O + b_O", output, queries))
+    steps.append(Step("output", "all heads side by side, W_O + b_O", output, "queries", queries))
     return steps
 
 
@@ -207,11 +214,12 @@ def _walk_step(
     places = [(recorded.call, query) for recorded in tape.calls[site] for query in range(recorded.call.q.shape[2])]
     if not 0 <= step < len(places):
         raise UserError(f"{site} has the steps 0 to {len(places) - 1}, got {step}")
-    call = _one_query(*places[step])
+    of_step, query_of_step = places[step]
+    call = of_queries(of_step, slice(query_of_step, query_of_step + 1))
     h, attentive = (torch.cat(side)[step : step + 1] for side in zip(*seen, strict=True))
 
     query = [queries[step]]
-    steps = [Step("h_t", f"the decoder's state after {queries[step]!r}, step {step}", h, query)]
+    steps = [Step("h_t", f"the decoder's state after {queries[step]!r}, step {step}", h, "queries", query)]
     steps += steps_to_weights(attention, call, h, query, keys)
     steps += steps_from_context(attention, call, h, query)
     error = _arrive(site, steps[-1].matrix, attentive)
@@ -222,16 +230,11 @@ def _walk_step(
     return Walk(attention.encoding.spec, site, 0, steps, error, call)
 
 
-def _one_query(call: AttentionCall, query: int) -> AttentionCall:
-    """The same attention for one of its queries alone."""
-    whole = call.geometry
-    one = place(whole.encoding, whole.q_pos.slice(query, query + 1), whole.k_pos)
-    # A source's padding is the same for each query.
-    one = replace(one, allowed=whole.allowed, alive=whole.alive)
-    return replace(call, q=call.q[:, :, query : query + 1], geometry=one)
-
-
 # The softmax lens ----------------------------------------------------------------------------------------------------
+
+LARGEST = 2**22
+"""So many components of derivatives are looked at; where there would be more, some of the queries are."""
+SPREAD = 64
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,8 @@ class Divisor:
     jacobian: root mean square over queries of the Frobenius norm of d weights / d scores, what is left of a gradient
     on its way through the softmax. gradient: the same of d weights / d q, which is the Jacobian times K / divisor (K
     with what an encoding's terms add to it): a smaller divisor lets less through the softmax and makes more of what
-    gets through.
+    gets through. queries: how many queries the means are over, of `choosing` that may look at two keys or more: all,
+    or where that were too many, some at even distances.
     """
 
     name: str
@@ -252,67 +256,131 @@ class Divisor:
     trace: float
     jacobian: float
     gradient: float
+    queries: int
+    choosing: int
 
     as_dict = asdict
 
 
+def divisors_of(width: int) -> list[float]:
+    """33 divisors for queries of that width d, each larger by the same ratio: from d^-1/2 to d^3/2, with 1, sqrt(d) and
+    d among them, exactly."""
+    base = max(width, 2)
+    return [base ** ((i - 8) / 16) for i in range(33)]
+
+
 @torch.no_grad()
-def softmax_lens(call: AttentionCall, head: int) -> list[Divisor]:
-    """The same q.k of one head divided by 1, sqrt(d_k) and d_k. What the encoding adds by place stays as it is.
+def softmax_lens(call: AttentionCall, head: int, divisors: Sequence[float] | None = None) -> list[Divisor]:
+    """The same q.k of one head divided by each of `divisors`, by default 1, sqrt(d) and d for queries of width d. What
+    the encoding adds by place stays as it is.
 
-    Raises UserError where every query may look at one key only.
+    Raises UserError for a divisor that is not above 0, or where every query may look at one key only.
     """
-    width = call.q.shape[-1]
-    place = call.geometry
-
-    def fit(q_BHQE: Tensor) -> Tensor:
-        products = torch.einsum("bhqe,bhke->bhqk", q_BHQE, call.k) if call.score is None else call.score(q_BHQE, call.k)
-        terms = place.encoding.terms(q_BHQE, call.k, place.relation)
-        return (products if terms is None else products + terms)[0, head]
-
-    products = fit(call.q)
-    allowed = torch.ones_like(products, dtype=torch.bool)
-    if place.allowed is not None:
-        allowed = place.allowed[0, 0].expand_as(allowed)
+    width, keys = call.q.shape[-1], call.k.shape[2]
+    names = {1.0: "1", width**0.5: f"sqrt({width})", float(width): str(width)}
+    divisors = (1.0, width**0.5, float(width)) if divisors is None else divisors
+    for divisor in divisors:
+        if not 0 < divisor < float("inf"):
+            raise UserError(f"scores can be divided by a number above 0, got {divisor:g}; leave it out")
+    allowed = torch.ones(call.q.shape[2], keys, dtype=torch.bool, device=call.q.device)
+    if call.geometry.allowed is not None:
+        allowed = call.geometry.allowed[0, 0].expand_as(allowed)
     # A row with one allowed key is saturated whatever the divisor is.
-    rows = [i for i in range(len(allowed)) if int(allowed[i].sum()) > 1]
-    if not rows:
+    choosing = (allowed.sum(-1) > 1).nonzero().flatten()
+    if not len(choosing):
         raise UserError("every query at this site may look at one key only, so there is nothing to divide")
-    by_query = torch.autograd.functional.jacobian(fit, call.q)
-    assert isinstance(by_query, Tensor)
-    keys = torch.stack([by_query[i, :, 0, head, i] for i in rows])
+    rows = choosing
+    if len(rows) * keys * width > LARGEST and len(rows) > SPREAD:
+        rows = rows[torch.linspace(0, len(rows) - 1, SPREAD, device=rows.device).round().long()]
+    some, allowed = _of_rows(call, rows), allowed[rows]
+    products, by_query = _products(some, head), _products_by_query(some, head)
+    bias = some.geometry.bias
     lens = []
-    for name, divisor in (("1", 1.0), (f"sqrt({width})", width**0.5), (str(width), float(width))):
+    for divisor in divisors:
         scores = products / divisor
-        if place.bias is not None:
-            scores = scores + place.bias.expand(1, call.q.shape[1], -1, -1)[0, head]
-        weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)[rows]
-        jacobians = torch.stack([softmax_jacobian(p) for p in weights])
-        entropies = torch.stack(
-            [_share_of_entropy(p, int(allowed[i].sum())) for p, i in zip(weights, rows, strict=True)]
-        )
-        lens.append(
-            Divisor(
-                name,
-                divisor,
-                float(entropies.mean()),
-                float(weights.amax(-1).mean()),
-                float((1 - weights.square().sum(-1)).mean()),
-                _root_mean_square_norm(jacobians),
-                _root_mean_square_norm(jacobians @ keys / divisor),
-            )
-        )
+        if bias is not None:
+            scores = scores + bias.expand(1, call.q.shape[1], -1, -1)[0, head]
+        p_RK = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
+        figures = _figures(p_RK, allowed.sum(-1), by_query, divisor)
+        lens.append(Divisor(names.get(divisor, f"{divisor:.4g}"), divisor, *figures, len(rows), len(choosing)))
     return lens
+
+
+def _figures(
+    p_RK: Tensor, allowed_R: Tensor, by_query_RKE: Tensor, divisor: float
+) -> tuple[float, float, float, float, float]:
+    """Entropy, largest weight, trace, and the norms of the derivatives by the scores and by the query."""
+    entropy = -torch.special.xlogy(p_RK, p_RK).sum(-1) / allowed_R.to(p_RK.dtype).log()
+    squares, best = p_RK.square(), p_RK.argmax(-1, keepdim=True)
+    # Row i of diag(p) - p p^T is p_i (e_i - p). Of a weight near 1, what is left for the others is added up: 1 - p_i
+    # would be the rounding of p_i.
+    rest = (1 - p_RK).scatter(-1, best, p_RK.scatter(-1, best, 0.0).sum(-1, keepdim=True))
+    others = squares.sum(-1, keepdim=True) - squares
+    others = others.scatter(-1, best, squares.scatter(-1, best, 0.0).sum(-1, keepdim=True))
+    jacobian = (squares * (rest.square() + others)).sum(-1)
+    # The Jacobian times the rows of `by_query`: each weighs its distance from their mean.
+    mean_R1E = p_RK.unsqueeze(1) @ by_query_RKE
+    apart = torch.linalg.vector_norm(by_query_RKE - mean_R1E, dim=-1)
+    gradient = (p_RK * apart / divisor).square().sum(-1)
+    return (
+        float(entropy.mean()),
+        float(p_RK.amax(-1).mean()),
+        float((1 - squares.sum(-1)).mean()),
+        float(jacobian.mean().sqrt()),
+        float(gradient.mean().sqrt()),
+    )
+
+
+def _of_rows(call: AttentionCall, rows: Tensor) -> AttentionCall:
+    """The same attention for the queries in these rows alone; nothing is hidden."""
+    whole, q_pos = call.geometry, call.geometry.q_pos
+    q_pos = replace(
+        q_pos,
+        coordinates=q_pos.coordinates[..., rows, :],
+        order=q_pos.order[rows],
+        placeless=None if q_pos.placeless is None else q_pos.placeless[..., rows],
+    )
+    bias = None if whole.bias is None else whole.bias[..., rows, :]
+    relation = None if whole.relation is None else whole.encoding.relation(q_pos, whole.k_pos)
+    geometry = Geometry(whole.encoding, q_pos, whole.k_pos, bias=bias, relation=relation)
+    return replace(call, q=call.q[:, :, rows], geometry=geometry)
+
+
+def _products(call: AttentionCall, head: int) -> Float[Tensor, "R K"]:
+    """q.k, or the score in its place, with what the encoding adds to it before scaling."""
+    products = call.q @ call.k.transpose(-1, -2) if call.score is None else call.score(call.q, call.k)
+    terms = call.geometry.encoding.terms(call.q, call.k, call.geometry.relation)
+    return (products if terms is None else products + terms)[0, head]
+
+
+def _products_by_query(call: AttentionCall, head: int) -> Float[Tensor, "R K E"]:
+    """d `_products` [i, j] / d q_i."""
+    q, k, place = call.q, call.k, call.geometry
+    pairs = (q.shape[2], k.shape[2], q.shape[3])
+    if call.score is None:
+        slopes = k[0, head].expand(pairs)
+    else:
+        # Every pair of query and key by itself, so that one backward pass gives the derivatives of all.
+        sides = (q[0, head].unsqueeze(1), k[0, head].unsqueeze(0))
+        q_P, k_P = (side.expand(pairs).reshape(-1, 1, 1, pairs[2]) for side in sides)
+        q_P = q_P.clone().requires_grad_()
+        with torch.enable_grad():
+            (slopes,) = torch.autograd.grad(call.score(q_P, k_P).sum(), q_P)
+        slopes = slopes.view(pairs)
+    if "terms" not in place.encoding.hooks:
+        return slopes
+    q = q.clone().requires_grad_()
+    with torch.enable_grad():
+        terms = place.encoding.terms(q, k, place.relation)
+        assert terms is not None
+        columns = terms[0, head].unbind(-1)
+    # A row of terms depends on its own query alone, so that the sum of a column has the derivatives of all rows.
+    added = [
+        torch.autograd.grad(column, q, torch.ones_like(column), retain_graph=True)[0][0, head] for column in columns
+    ]
+    return slopes + torch.stack(added, 1)
 
 
 def softmax_jacobian(p: Float[Tensor, " K"]) -> Float[Tensor, "K K"]:
     """d p_i / d s_j = p_i (1[i = j] - p_j), that is diag(p) - p p^T; its trace is 1 - sum p^2."""
     return torch.diag(p) - torch.outer(p, p)
-
-
-def _share_of_entropy(p: Tensor, allowed: int) -> Tensor:
-    return -torch.special.xlogy(p, p).sum() / torch.tensor(float(allowed)).log()
-
-
-def _root_mean_square_norm(matrices: Tensor) -> float:
-    return float(matrices.square().sum((-2, -1)).mean().sqrt())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+from jari.errors import UserError
 from jari.positions import Positions, Tokens
 from jari.registry import Registry
 from jari.shapes import Float, Int, Tensor
@@ -51,3 +52,23 @@ class Generates(Protocol):
     def new_cache(self) -> Cache:
         """An empty cache, for one state and what is selected from it."""
         ...
+
+
+def check_layers(layers: int) -> int:
+    """The number of layers of a stack. Raises UserError where there is none."""
+    if layers < 1:
+        raise UserError(f"a stack has 1 layer or more, got {layers}")
+    return layers
+
+
+def one_a_row(tokens: Tokens | None) -> Tokens:
+    """The source or target of a model that reads each row as one sequence.
+
+    Raises UserError where there is none, and where several documents are packed into one row, which would run into
+    each other.
+    """
+    if tokens is None:
+        raise UserError("this model reads a source: expected Tokens, got None; pass jari.Tokens.of(ids_BK)")
+    if tokens.documents is not None:
+        raise UserError("this model reads each row as one sequence; give each document a row of its own")
+    return tokens

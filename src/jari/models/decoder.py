@@ -11,14 +11,13 @@ from torch.nn import functional
 
 from jari.attention.cache import KVCache, LayerCache
 from jari.attention.geometry import place_layers
-from jari.attention.kernels import Kernel, check
-from jari.attention.module import check_positions, site_of
-from jari.encodings.compose import LayerEncodings
+from jari.attention.kernels import Kernel
+from jari.attention.module import check_positions
 from jari.errors import UserError
 from jari.layers import Activation, NormPlace, TokenEmbedding
 from jari.masks import Mask
 from jari.models.base import registry
-from jari.models.encoder_decoder import EncoderLayer
+from jari.models.encoder_decoder import EncoderLayer, LayerOptions
 from jari.positions import Positions, Tokens
 from jari.shapes import Bool, Float, Int, Tensor
 
@@ -29,33 +28,13 @@ class CausalStack(nn.Module):
     window: how many tokens each sees, itself included, or None for all before it. Raises UserError where it cannot be.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int = 8,
-        layers: int = 2,
-        *,
-        encoding: str = "sinusoidal",
-        hidden: int | None = None,
-        norm: NormPlace = "pre",
-        activation: Activation = "relu",
-        dropout: float = 0.0,
-        window: int | None = None,
-        kernel: Kernel = "auto",
-    ):
+    def __init__(self, options: LayerOptions, layers: int, *, encoding: str, window: int | None):
         super().__init__()
-        if layers < 1:
-            raise UserError(f"a decoder has 1 layer or more, got {layers}")
-        hidden = 4 * width if hidden is None else hidden
         self.mask = Mask(causal=True, window=window)
-        self.encoding = LayerEncodings(encoding, site_of(width, heads, causal=True), layers)
-        check(kernel, self.encoding.of_layer[0].hooks)
+        self.encoding = options.encodings(encoding, layers, causal=True)
         # Under the name `self`, so that the sites read like those of a decoder with a source: decoder.0.self.
-        self.layers = nn.ModuleList(
-            nn.ModuleDict({"self": EncoderLayer(width, heads, hidden, norm, activation, dropout, kernel)})
-            for _ in range(layers)
-        )
-        self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        self.layers = nn.ModuleList(nn.ModuleDict({"self": EncoderLayer(options)}) for _ in range(layers))
+        self.norm = options.last_norm()
 
     def forward(
         self,
@@ -131,18 +110,8 @@ class LanguageModel(nn.Module):
     ):
         super().__init__()
         self.embedding = TokenEmbedding(vocabulary, width)
-        self.decoder = CausalStack(
-            width,
-            heads,
-            layers,
-            encoding=encoding,
-            hidden=hidden,
-            norm=norm,
-            activation=activation,
-            dropout=dropout,
-            window=window,
-            kernel=kernel,
-        )
+        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
+        self.decoder = CausalStack(options, layers, encoding=encoding, window=window)
         self.generator = None if tied else nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B L V"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import torch
@@ -13,34 +13,61 @@ from torch.nn import functional
 from jari.attention.cache import KVCache, LayerCache, positions_of
 from jari.attention.geometry import Geometry, place_layers
 from jari.attention.kernels import Kernel, check
-from jari.attention.module import Attention, check_positions, site_of
+from jari.attention.module import Attention, check_positions, check_vectors, site_of
 from jari.encodings.compose import LayerEncodings
 from jari.errors import UserError
 from jari.layers import Activation, FeedForward, NormPlace, Residual, TokenEmbedding
 from jari.masks import Mask
-from jari.models.base import registry
+from jari.models.base import check_layers, one_a_row, registry
 from jari.positions import Positions, Tokens
 from jari.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What the layers of a stack are made of. hidden: F of the feed-forward, 4 D by default."""
+
+    width: int
+    heads: int
+    hidden: int | None = None
+    norm: NormPlace = "pre"
+    activation: Activation = "relu"
+    dropout: float = 0.0
+    kernel: Kernel = "auto"
+
+    def encodings(self, spec: str, layers: int, *, causal: bool = False, cross: bool = False) -> LayerEncodings:
+        """The encodings of one kind of attention in the stack. Raises UserError where they, or the stack, cannot be."""
+        site = site_of(self.width, self.heads, causal=causal, cross=cross)
+        encodings = LayerEncodings(spec, site, check_layers(layers))
+        check(self.kernel, encodings.of_layer[0].hooks)
+        return encodings
+
+    def attention(self, *, causal: bool = False, cross: bool = False) -> Attention:
+        return Attention(
+            self.width, self.heads, encoding=None, causal=causal, cross=cross, dropout=self.dropout, kernel=self.kernel
+        )
+
+    def feed_forward(self) -> FeedForward:
+        hidden = 4 * self.width if self.hidden is None else self.hidden
+        return FeedForward(self.width, hidden, self.activation, self.dropout)
+
+    def residual(self) -> Residual:
+        return Residual(self.width, self.norm, self.dropout)
+
+    def last_norm(self) -> nn.Module:
+        """What a stack of these ends with."""
+        return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
 
 
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each with a residual connection."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int,
-        norm: NormPlace,
-        activation: Activation,
-        dropout: float,
-        kernel: Kernel,
-    ):
+    def __init__(self, options: LayerOptions):
         super().__init__()
-        self.attention = Attention(width, heads, encoding=None, dropout=dropout, kernel=kernel)
-        self.attention_residual = Residual(width, norm, dropout)
-        self.feed_forward = FeedForward(width, hidden, activation, dropout)
-        self.feed_forward_residual = Residual(width, norm, dropout)
+        self.attention = options.attention()
+        self.attention_residual = options.residual()
+        self.feed_forward = options.feed_forward()
+        self.feed_forward_residual = options.residual()
 
     def forward(
         self, x: Float[Tensor, "B L D"], geometry: Geometry, cache: LayerCache | None = None
@@ -73,15 +100,10 @@ class Encoder(nn.Module):
         kernel: Kernel = "auto",
     ):
         super().__init__()
-        if layers < 1:
-            raise UserError(f"an encoder has 1 layer or more, got {layers}")
-        hidden = 4 * width if hidden is None else hidden
-        self.encoding = LayerEncodings(encoding, site_of(width, heads), layers)
-        check(kernel, self.encoding.of_layer[0].hooks)
-        self.layers = nn.ModuleList(
-            EncoderLayer(width, heads, hidden, norm, activation, dropout, kernel) for _ in range(layers)
-        )
-        self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
+        self.encoding = options.encodings(encoding, layers)
+        self.layers = nn.ModuleList(EncoderLayer(options) for _ in range(layers))
+        self.norm = options.last_norm()
 
     def forward(
         self,
@@ -94,6 +116,7 @@ class Encoder(nn.Module):
         """positions: 0, 1, 2, ... by default. keep: False on padding. mask: rules of one's own instead of `keep`."""
         if mask is not None and keep is not None:
             raise UserError("give either keep or mask; Mask(keys=keep, ...) holds both")
+        check_vectors(x, self.layers[0].attention.query.weight)  # type: ignore
         mask = mask if keep is None else Mask(keys=keep)
         positions = positions or Positions.sequence(x.shape[1], device=x.device)
         check_positions(positions, x)
@@ -106,23 +129,14 @@ class Encoder(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention to the source, then feed-forward."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int,
-        norm: NormPlace,
-        activation: Activation,
-        dropout: float,
-        kernel: Kernel,
-    ):
+    def __init__(self, options: LayerOptions):
         super().__init__()
-        self.self_attention = Attention(width, heads, encoding=None, causal=True, dropout=dropout, kernel=kernel)
-        self.self_residual = Residual(width, norm, dropout)
-        self.cross_attention = Attention(width, heads, encoding=None, cross=True, dropout=dropout, kernel=kernel)
-        self.cross_residual = Residual(width, norm, dropout)
-        self.feed_forward = FeedForward(width, hidden, activation, dropout)
-        self.feed_forward_residual = Residual(width, norm, dropout)
+        self.self_attention = options.attention(causal=True)
+        self.self_residual = options.residual()
+        self.cross_attention = options.attention(cross=True)
+        self.cross_residual = options.residual()
+        self.feed_forward = options.feed_forward()
+        self.feed_forward_residual = options.residual()
 
     def forward(
         self,
@@ -160,17 +174,11 @@ class Decoder(nn.Module):
         kernel: Kernel = "auto",
     ):
         super().__init__()
-        if layers < 1:
-            raise UserError(f"a decoder has 1 layer or more, got {layers}")
-        hidden = 4 * width if hidden is None else hidden
-        self.encoding = LayerEncodings(encoding, site_of(width, heads, causal=True), layers)
-        self.cross_encoding = LayerEncodings(cross_encoding, site_of(width, heads, cross=True), layers)
-        for encodings in (self.encoding, self.cross_encoding):
-            check(kernel, encodings.of_layer[0].hooks)
-        self.layers = nn.ModuleList(
-            DecoderLayer(width, heads, hidden, norm, activation, dropout, kernel) for _ in range(layers)
-        )
-        self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
+        self.encoding = options.encodings(encoding, layers, causal=True)
+        self.cross_encoding = options.encodings(cross_encoding, layers, cross=True)
+        self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(layers))
+        self.norm = options.last_norm()
 
     def forward(
         self,
@@ -189,6 +197,8 @@ class Decoder(nn.Module):
         mask, as nothing after it is read. Raises UserError where the rows are not W for each source."""
         if cache is not None and positions is None:
             raise UserError("with a cache the decoder must be told where the new tokens are; pass positions=")
+        check_vectors(x, self.layers[0].self_attention.query.weight)  # type: ignore
+        check_vectors(memory, self.layers[0].cross_attention.key.weight)  # type: ignore
         positions = positions or Positions.sequence(x.shape[1], frame="target", device=x.device)
         memory_positions = memory_positions or Positions.sequence(memory.shape[1], frame="source", device=x.device)
         check_positions(positions, x)
@@ -199,7 +209,8 @@ class Decoder(nn.Module):
                 f"got {len(x)}; select the same sources in the state and in the ids"
             )
         if cache is not None:
-            cache.belong_to(memory if origin is None else origin, len(memory))
+            cache.belong_to(memory if origin is None else origin)
+            cache.check_sources(len(memory))
         k_pos = positions if cache is None else cache.extend(positions)
         memory_mask = None if memory_keep is None else Mask(keys=memory_keep)
         own = place_layers(self.encoding, positions, k_pos, Mask(causal=True), new_k_pos=positions)
@@ -293,29 +304,10 @@ class EncoderDecoder(nn.Module):
         # Absent where shared, since a second name for the same weights could not be saved.
         self.source_embedding = None if shared else TokenEmbedding(source_vocabulary, width)
         self.target_embedding = TokenEmbedding(target_vocabulary, width)
-        self.encoder = Encoder(
-            width,
-            heads,
-            encoder_layers,
-            encoding=encoder_encoding or encoding,
-            hidden=hidden,
-            norm=norm,
-            activation=activation,
-            dropout=dropout,
-            kernel=kernel,
-        )
-        self.decoder = Decoder(
-            width,
-            heads,
-            decoder_layers,
-            encoding=decoder_encoding or encoding,
-            cross_encoding=cross_encoding,
-            hidden=hidden,
-            norm=norm,
-            activation=activation,
-            dropout=dropout,
-            kernel=kernel,
-        )
+        options = asdict(LayerOptions(width, heads, hidden, norm, activation, dropout, kernel))
+        self.encoder = Encoder(layers=encoder_layers, encoding=encoder_encoding or encoding, **options)
+        own = decoder_encoding or encoding
+        self.decoder = Decoder(layers=decoder_layers, encoding=own, cross_encoding=cross_encoding, **options)
         self.generator = None if tied else nn.Linear(width, target_vocabulary, bias=False)
 
     def forward(
@@ -323,13 +315,12 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "B Q V"]:
         """Scores of the token after each target token, given the source and the target tokens up to it."""
         memory = self.start(Tokens.of(source, "source"))
-        target = Tokens.of(target, "target")
+        target = one_a_row(Tokens.of(target, "target"))
         return self.step(memory, target.ids, target.positions, None)
 
     def start(self, source: Tokens | None) -> Memory:
-        """Read the source once. Raises UserError where there is none."""
-        if source is None:
-            raise UserError("an encoder-decoder reads a source: expected Tokens, got None; pass jari.Tokens.of(ids_BK)")
+        """Read the source once. Raises UserError where there is none, or several packed into a row."""
+        source = one_a_row(source)
         embedding = self.target_embedding if self.source_embedding is None else self.source_embedding
         x = self.encoder(embedding(source.ids), positions=source.positions, keep=source.keep)
         return Memory(x, source.positions, source.keep)

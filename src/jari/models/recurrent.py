@@ -11,6 +11,7 @@ from annotated_types import Ge, Le, Lt
 from torch import nn
 from torch.nn import functional
 
+from jari.attention.cache import OfOneSource
 from jari.attention.kernels import Kernel
 from jari.attention.module import check_positions, site_of
 from jari.attention.recurrent import LuongAttention, Source
@@ -20,7 +21,7 @@ from jari.encodings.base import registry as encodings
 from jari.encodings.compose import LayerEncodings
 from jari.errors import UserError, unknown
 from jari.layers import Dropout, TokenEmbedding
-from jari.models.base import registry
+from jari.models.base import check_layers, one_a_row, registry
 from jari.positions import Positions, Tokens
 from jari.shapes import Bool, Float, Int, Tensor
 
@@ -232,18 +233,11 @@ class RecurrentDecoder(nn.Module):
         return self.dropout(torch.cat(outputs, 1)), carried
 
 
-class RecurrentCache:
+class RecurrentCache(OfOneSource):
     """Where a recurrent decoder stands in each answer: what it carries, whatever was read before."""
 
     def __init__(self) -> None:
         self.carried: Carried | None = None
-        self._origin: object = None
-
-    def belong_to(self, origin: object) -> None:
-        """Note which source it is for. Raises UserError for another: the states are of the first one's answers."""
-        if self._origin is not None and self._origin is not origin:
-            raise UserError("this cache holds the states of another source; make a new one for each source")
-        self._origin = origin
 
     def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
         """Keep these rows of hypotheses, in this order, repeats allowed. Nothing of the sources is in here."""
@@ -302,8 +296,7 @@ class Recurrent(nn.Module):
         kernel: Kernel = "auto",
     ):
         super().__init__()
-        if layers < 1:
-            raise UserError(f"a recurrent model has 1 layer or more, got {layers}")
+        check_layers(layers)
         self.source_embedding = TokenEmbedding(source_vocabulary, width)
         self.target_embedding = TokenEmbedding(target_vocabulary, width)
         self.encoder = RecurrentEncoder(
@@ -328,12 +321,12 @@ class Recurrent(nn.Module):
     ) -> Float[Tensor, "B Q V"]:
         """Scores of the token after each target token, given the source and the target tokens up to it."""
         state = self.start(Tokens.of(source, "source"))
-        target = _one_a_row(Tokens.of(target, "target"))
+        target = one_a_row(Tokens.of(target, "target"))
         return self.step(state, target.ids, target.positions, None)
 
-    def start(self, source: Tokens) -> Read:
-        """Read the source once."""
-        source = _one_a_row(source)
+    def start(self, source: Tokens | None) -> Read:
+        """Read the source once. Raises UserError where there is none, or several packed into a row."""
+        source = one_a_row(source)
         outputs, lasts = self.encoder(self.source_embedding(source.ids), source.positions, source.keep)
         read = self.decoder.attention.read(outputs, source.positions, source.keep)
         return Read(read, self.decoder.first(outputs, lasts), source)
@@ -384,13 +377,6 @@ def _check_added(encoding: LayerEncodings) -> None:
         f"from reading them one after another; use {', '.join(added[:-1])} or {added[-1]}, which only add to the "
         "input, or give it as cross_encoding, for the attention to the source"
     )
-
-
-def _one_a_row(tokens: Tokens) -> Tokens:
-    """Raises UserError where several documents are packed into one row: their states would run into each other."""
-    if tokens.documents is not None:
-        raise UserError("a recurrent model reads each row as one sequence; give each document a row of its own")
-    return tokens
 
 
 def _for_each_hypothesis(state: Read, rows: int) -> Read:

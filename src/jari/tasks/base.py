@@ -42,6 +42,10 @@ class Learner(Protocol):
         """Scores of every token of the labels, given the right ones before it."""
         ...
 
+    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+        """For each token written, the number of the token of the source, its end included, that was looked at most."""
+        ...
+
 
 class Task(ABC):
     """A thing to learn: its data, batches, loss and metrics, and how an example is shown to a person.
@@ -77,6 +81,11 @@ class Task(ABC):
     def hold_out(self, paths: Sequence[str]) -> None:
         """Measure on these files instead of the task's own held-out data. Raises UserError."""
         raise UserError("this task makes its own held-out data; leave --data away")
+
+    @property
+    def held_out_of(self) -> tuple[str, ...]:
+        """The training files that the held-out data are taken from; they must still be what `fingerprint` was of."""
+        return ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -138,14 +147,10 @@ class Task(ABC):
     def write(self, numbers: Sequence[int]) -> str:
         """An answer's token numbers as a person reads them."""
 
-    def copies(self, numbers: Sequence[int]) -> bool:
-        """Whether an answer holds tokens that stand for a word of the source as it is."""
-        return False
-
-    def write_copying(self, numbers: Sequence[int], line: str, looked_at: Sequence[int]) -> str:
-        """The answer to a line, with each such token replaced by what stands in the line at the source token that the
-        model looked at when writing it."""
-        return self.write(numbers)
+    def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
+        """The answer to a line, whose tokens are `source`, as a person reads it and as it is judged: what has no token
+        of its own may be copied from where the learner looked."""
+        return self.write(written)
 
     @abstractmethod
     def show_source(self, numbers: Sequence[int]) -> list[str]:
@@ -180,7 +185,7 @@ class Task(ABC):
         return ""
 
     def fingerprint(self) -> str:
-        """What the training data is, so that a run is not continued on other data."""
+        """What the training data is, so that a run is not continued on other data. Raises UserError."""
         return self.describe()
 
 

@@ -165,7 +165,7 @@ class PairsTask(Task):
             rows = by_length[start : start + AT_ONCE]
             batch = _batch(*(right_padded([side[i] for i in rows], PADDING)[0] for side in (sources, targets)))
             for row, ids in zip(rows, learner.write(batch.inputs[0]), strict=True):
-                written[row] = self.write(ids)
+                written[row] = self.answer(learner, pairs[row][0], sources[row], ids)
             tokens = int((batch.labels != PADDING).sum())
             loss += tokens * float(self.loss(learner.scores(batch), batch))
             count += tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, final
 
 import numpy as np
@@ -17,7 +18,8 @@ from jari.text import END, PADDING, SPECIAL
 
 
 class Sequences(PairsTask):
-    """Lines of random numbers from 0 to `symbols` - 1.
+    """Lines of random numbers from 0 to `symbols` - 1. Both those to train on and those held out are drawn by chance,
+    so short lines, of which there are few different ones, may be among both; a run says how many are.
 
     symbols: how many different ones. lines: how many to train on. held_out: how many others to measure on. shortest:
     the fewest numbers a line has. longest: the most a training line has. test_longest: the most a held-out line has,
@@ -88,6 +90,22 @@ class Sequences(PairsTask):
     def group_of(self, source: str, target: str) -> str:
         return "longer" if len(source.split()) > self.longest_seen else "seen_lengths"
 
+    @cached_property
+    def _shared(self) -> tuple[int, int]:
+        """How many held-out lines are among the training lines too, and the most numbers that one of these has."""
+        lines, lengths = self._lines(1, self.size_held_out, self.longest_held_out)
+        known = np.isin(_codes(lines, lengths), _codes(*self._lines(0, self.size, self.longest_seen)))
+        return int(known.sum()), int(lengths[known].max(initial=0))
+
+    def notices(self) -> list[str]:
+        count, longest = self._shared
+        if not count:
+            return []
+        return [
+            f"{count:,} of the {self.size_held_out:,} held-out lines are among the training lines too, all of them of "
+            f"{longest} numbers or fewer; a larger --shortest leaves such short ones out"
+        ]
+
     def expected(self, line: str) -> str | None:
         numbers = np.array([[int(word) for word in line.split() if word.isdecimal()]])
         return " ".join(map(str, self.answers(numbers, np.array([numbers.shape[1]]))[0]))
@@ -98,13 +116,18 @@ class Sequences(PairsTask):
         return [line for line in lines if len(line.split()) <= self._longest]
 
     def describe(self) -> str:
+        count, longest = self._shared
+        also = f", of which {count:,}, all of {longest} numbers or fewer, were trained on too" if count else ""
+        return self._drawn() + also
+
+    def fingerprint(self) -> str:
+        return f"{self._drawn()}, seed {self.data_seed}"
+
+    def _drawn(self) -> str:
         return (
             f"{type(self).__name__.lower()}: {self.size:,} lines of {self.shortest} to {self.longest_seen} numbers "
             f"below {self.symbols}, held out {self.size_held_out:,} of up to {self.longest_held_out}"
         )
-
-    def fingerprint(self) -> str:
-        return f"{self.describe()}, seed {self.data_seed}"
 
 
 @registry.register("copy")
@@ -166,6 +189,15 @@ class _Numbers:
 
     def _name(self, token: int) -> str:
         return SPECIAL[token] if token < len(SPECIAL) else str(token - len(SPECIAL))
+
+
+def _codes(lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """A number for each row that only equal rows have, but for a chance of 1 in 2^64."""
+    codes = np.zeros(len(lines), np.uint64)
+    for column, numbers in enumerate(lines.T):
+        more = (codes + numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        codes = np.where(column < lengths, more ^ (more >> np.uint64(32)), codes)
+    return codes
 
 
 def _rows(lines: np.ndarray, lengths: np.ndarray) -> Matrix:

@@ -16,7 +16,6 @@ from jari.metrics import METRICS
 from jari.positions import Positions, Tokens
 from jari.shapes import Int, Tensor
 from jari.tasks.base import Batch, Learner, Task, evenly, registry
-from jari.tasks.translation import read_tokenizer
 from jari.text import END, FIRST, PADDING, files, store
 from jari.text.tokenizers import Tokenizer
 
@@ -56,7 +55,6 @@ class Text(Task):
         self._tokenizer: Tokenizer | None = None
         self._training: _Stream | None = None
         self._held_out: _Stream | None = None
-        self._content = ""
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
@@ -69,7 +67,6 @@ class Text(Task):
     def prepare(self) -> None:
         path = _path("train", self.train)
         self._tokenizer = store.train_tokenizer(path, self.tokenizer, self.vocabulary, self.lowercase)
-        self._content = files.content_hash(files.document_files(path))
         self._training, self._held_out = (
             (self._stream(self.train), self._stream(self.valid)) if self.valid else self._split()
         )
@@ -92,12 +89,16 @@ class Text(Task):
         return {"vocabulary.json": self._known.to_json()}
 
     def restore(self, folder: Path) -> None:
-        self._tokenizer = read_tokenizer(folder / "vocabulary.json")
+        self._tokenizer = Tokenizer.read(folder / "vocabulary.json")
 
     def hold_out(self, paths: Sequence[str]) -> None:
         if len(paths) != 1:
             raise UserError(f"--data expects one file or folder of text, got {len(paths)}; give one")
         self._held_out = self._stream(paths[0])
+
+    @property
+    def held_out_of(self) -> tuple[str, ...]:
+        return () if self.valid else (self.train,)
 
     @property
     def _known(self) -> Tokenizer:
@@ -172,7 +173,7 @@ class Text(Task):
         )
 
     def fingerprint(self) -> str:
-        return f"sha256 {self._content}"
+        return f"sha256 {files.content_hash(files.document_files(_path('train', self.train)))}"
 
 
 @final

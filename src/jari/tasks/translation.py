@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
+import numpy as np
 import torch
 from annotated_types import Ge, Le
 
 from jari.errors import UserError
 from jari.metrics import METRICS
 from jari.shapes import Int, Tensor
-from jari.tasks.base import registry
+from jari.tasks.base import Learner, registry
 from jari.tasks.pairs import Judge, PairsTask, Rows
 from jari.text import END, files, store
 from jari.text.tokenizers import Tokenizer
@@ -51,7 +53,6 @@ class Translation(PairsTask):
     ):
         super().__init__(longest)
         self._notices: list[str] = []
-        self._content = ""
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
         self.words = "none" if tokenized else "13a"
         self.train, self.valid = tuple(train), tuple(valid)
@@ -85,7 +86,7 @@ class Translation(PairsTask):
         return {name: t.to_json() for name, t in zip(_KEPT, self.tokenizers, strict=True)}
 
     def restore(self, folder: Path) -> None:
-        source, target = (read_tokenizer(folder / name) for name in _KEPT)
+        source, target = (Tokenizer.read(folder / name) for name in _KEPT)
         self._tokenizers = source, target
 
     def _read_data(self) -> tuple[Rows, Rows]:
@@ -94,9 +95,10 @@ class Translation(PairsTask):
             paths, self.tokenizer, size=self.vocabulary, joint=self.joint, lowercase=self.lowercase
         )
         self._tokenizers = self._in_order(first, second)
-        source, target, held_out = self._encoded()
-        training = torch.tensor([i for i in range(len(source)) if i not in held_out]) if held_out else None
-        self._content = files.content_hash(paths)
+        pairs = self._encoded()
+        self._notices = _complaints(pairs.reading, self._longest)
+        source, target = self._in_order(pairs.source, pairs.target)
+        training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
         if self.valid:
             _ = self.held_out  # a fault in these files is told before the training, not at its first look
         return _Chosen(source, training), _Chosen(target, training)
@@ -105,40 +107,39 @@ class Translation(PairsTask):
         """What belongs to the source and what to the target, of what belongs to the first and second file."""
         return (second, first) if self.swap else (first, second)
 
-    def _encoded(self) -> tuple[store.Encoded, store.Encoded, frozenset[int]]:
-        """The training rows of both sides, and the numbers of those that are held out."""
-        pairs = store.prepare_pairs(
+    def _encoded(self) -> store.EncodedPairs:
+        """All pairs of the training files, those to hold out too, in the order of the files."""
+        return store.prepare_pairs(
             _paths("train", self.train), *self._in_order(*self.tokenizers), longest=self._longest
         )
-        source, target = self._in_order(pairs.source, pairs.target)
-        self._notices = _complaints(pairs.reading, self._longest)
-        return source, target, frozenset() if self.valid else _held_out(source)
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         if self.valid:
             return self._texts(_paths("valid", self.valid))
-        source, target, held_out = self._encoded()
-        indices = torch.tensor(sorted(held_out))
-        sides = zip(self.tokenizers, (source, target), strict=True)
-        sources, targets = ([t.decode(row.tolist()) for row in rows.rows(indices)] for t, rows in sides)
-        return list(zip(sources, targets, strict=True))
+        pairs = self._encoded()
+        chosen = set(pairs.numbers[_held_out(self._in_order(pairs.source, pairs.target)[0])].tolist())
+        return self._texts(_paths("train", self.train), chosen)
+
+    @property
+    def held_out_of(self) -> tuple[str, ...]:
+        return () if self.valid else self.train
 
     def hold_out(self, paths: Sequence[str]) -> None:
         self._held_out = self._texts(_paths("data", paths))
 
-    def _texts(self, paths: Sequence[Path]) -> list[tuple[str, str]]:
-        pairs = [self._in_order(*pair) for pair in files.pairs(paths, files.Reading())]
-        if not pairs:
-            raise UserError(f"{' and '.join(map(str, paths))}: no usable lines; give files with text on both sides")
+    def _texts(self, paths: Sequence[Path], chosen: Container[int] | None = None) -> list[tuple[str, str]]:
+        """The pairs of these files as they stand there, or those with the chosen numbers. Raises UserError."""
+        every = enumerate(files.pairs(paths, files.Reading()))
+        pairs = [self._in_order(*pair) for number, pair in every if chosen is None or number in chosen]
         return [(s.lower(), t.lower()) for s, t in pairs] if self.lowercase else pairs
 
-    def copies(self, numbers: Sequence[int]) -> bool:
-        return self.tokenizers[1].knows_not(numbers)
-
-    def write_copying(self, numbers: Sequence[int], line: str, looked_at: Sequence[int]) -> str:
-        pieces = [*self.tokenizers[0].pieces(line.strip()), ""]  # nothing stands at the end token
+    def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
         target = self.tokenizers[1]
-        spoken = [(number, at) for number, at in zip(numbers, looked_at, strict=True) if number > END]
+        if not target.knows_not(written):
+            return self.write(written)
+        pieces = [*self.tokenizers[0].pieces(line)[: len(source)], ""]  # nothing stands at the end token
+        looked_at = learner.looked_at(source, written)
+        spoken = [(number, at) for number, at in zip(written, looked_at, strict=True) if number > END]
         texts = [pieces[at] if target.knows_not([number]) else target.decode([number]) for number, at in spoken]
         return (" " if self.tokenizer == "words" else "").join(texts)
 
@@ -161,7 +162,7 @@ class Translation(PairsTask):
         return f"{files}{' swapped' if self.swap else ''}: {self.training_size:,} pairs of lines; {kind}"
 
     def fingerprint(self) -> str:
-        return f"sha256 {self._content}"
+        return f"sha256 {files.content_hash(_paths('train', self.train))}"
 
 
 @final
@@ -179,20 +180,13 @@ class _Chosen:
         return self._rows.padded(indices if self._chosen is None else self._chosen[indices])
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer that a run keeps. Raises UserError."""
-    try:
-        return Tokenizer.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}; the run cannot answer without it") from None
-
-
-def _held_out(source: store.Encoded) -> frozenset[int]:
-    """About HELD_OUT rows, a tenth at most, by a hash of the source: equal sources are held out together."""
+def _held_out(source: store.Encoded) -> np.ndarray:
+    """Which rows `(N,)` are held out: about HELD_OUT, a tenth at most, by a hash of the source, so that equal sources
+    are held out together."""
     bound = min(0.1, HELD_OUT / len(source)) * 2**32
-    rows = source.rows(torch.arange(len(source)))
-    found = frozenset(i for i, row in enumerate(rows) if zlib.crc32(repr(row).encode()) < bound)
-    if not found or len(found) == len(source):
+    ids, rows = np.asarray(source.ids), pairwise(np.asarray(source.offsets))
+    found = np.fromiter((zlib.crc32(ids[start:end].tobytes()) < bound for start, end in rows), bool, len(source))
+    if not found.any() or found.all():
         raise UserError(f"{len(source)} pairs are too few to hold some out; give held-out files with --valid")
     return found
 

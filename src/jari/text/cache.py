@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from jari.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when what an entry holds changes: older entries are then no longer found."""
 
 _MANIFEST = "manifest.json"

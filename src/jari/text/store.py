@@ -22,6 +22,7 @@ from jari.text.files import Reading, content_hash, document_files, documents, no
 from jari.text.tokenizers import TRAINING_BYTES, Tokenizer, train
 from jari.text.vocabulary import PADDING
 
+_NUMBERS = "pairs.numbers"
 _BATCH_ROWS = 4096
 _BATCH_CHARACTERS = 1 << 18
 
@@ -73,11 +74,15 @@ class Encoded:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Row n of `source` belongs to row n of `target`; `reading` counts what was used and what was left out."""
+    """Row n of `source` belongs to row n of `target`; `reading` counts what was used and what was left out.
+
+    numbers: `(N,)`, which of the pairs that `files.pairs` gives each row is.
+    """
 
     source: Encoded
     target: Encoded
     reading: Reading
+    numbers: np.ndarray
 
     def __len__(self) -> int:
         return len(self.source)
@@ -104,16 +109,22 @@ def prepare_pairs(
     }
 
     def make(folder: Path) -> dict[str, int]:
-        reading = Reading()
-        with _Writer(folder, "source", source) as left, _Writer(folder, "target", target) as right:
+        reading, read = Reading(), 0
+        with (
+            _Writer(folder, "source", source) as left,
+            _Writer(folder, "target", target) as right,
+            (folder / _NUMBERS).open("wb") as numbers,
+        ):
             for batch in _batches(pairs(paths, reading)):
                 ones, others = (list(side) for side in zip(*batch, strict=True))
                 both = zip(source.encode_batch(ones), target.encode_batch(others), strict=True)
-                short = [pair for pair in both if max(map(len, pair)) <= longest]
+                short = [(n, *pair) for n, pair in enumerate(both, read) if max(map(len, pair)) <= longest]
+                read += len(batch)
                 reading.pairs -= len(batch) - len(short)
                 reading.too_long += len(batch) - len(short)
-                left.rows([one for one, _ in short])
-                right.rows([other for _, other in short])
+                numbers.write(np.array([n for n, _, _ in short], np.int64).tobytes())
+                left.rows([one for _, one, _ in short])
+                right.rows([other for _, _, other in short])
         if not reading.pairs:
             named = " and ".join(str(path) for path in paths)
             raise UserError(
@@ -123,7 +134,8 @@ def prepare_pairs(
         return asdict(reading)
 
     def load(folder: Path, kept: Mapping[str, Any]) -> EncodedPairs:
-        return EncodedPairs(_mapped(folder, "source", source), _mapped(folder, "target", target), Reading(**kept))
+        sides = _mapped(folder, "source", source), _mapped(folder, "target", target)
+        return EncodedPairs(*sides, Reading(**kept), np.memmap(folder / _NUMBERS, np.int64, "r"))
 
     return cached(facts, make, load)
 

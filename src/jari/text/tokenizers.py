@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 import tokenizers as hf
@@ -75,7 +76,7 @@ class _Vocabulary:
 class Tokenizer:
     """Text to token numbers and back. PADDING, FIRST and END are 0, 1 and 2; UNKNOWN is 3 where there is one.
 
-    Made by `train` or `Tokenizer.from_json`.
+    Made by `train`, `Tokenizer.from_json` or `Tokenizer.read`.
     """
 
     def __init__(self, vocabulary: _Vocabulary):
@@ -173,6 +174,14 @@ class Tokenizer:
         except (ValueError, RecursionError):
             _foreign("no JSON")
         return Tokenizer(_checked_vocabulary(data))
+
+    @staticmethod
+    def read(path: Path) -> Tokenizer:
+        """The tokenizer in a file that a run keeps. Raises UserError."""
+        try:
+            return Tokenizer.from_json(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {error}; the run cannot answer without it") from None
 
     @cached_property
     def fingerprint(self) -> str:

@@ -60,6 +60,15 @@ class Answering:
     def scores(self, batch: Batch) -> Float[Tensor, "B L V"]:
         return self.model(*batch.inputs).float()
 
+    @torch.no_grad()
+    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+        """By the last attention to the source, on the mean of its heads."""
+        target = Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target")
+        with record(self.model) as tape:
+            self.model(self.task.sources([source]), target)
+        site = next(site for site in reversed(tape.sites) if site.endswith(".cross"))
+        return tape.weights(site)[0].mean(0).argmax(-1).tolist()
+
 
 def evaluate(model: nn.Module, task: Task, examples: int | None = None, decoding: Decoding = GREEDY) -> dict[str, Any]:
     """The task's metrics, in float32; on all held-out data unless told."""
@@ -122,15 +131,3 @@ def answered(model: Any, task: Task, ids: list[int]) -> Answered:
     said = [FIRST, *written[:-1]]
     target = Tokens.of(torch.tensor([said]), "target")
     return Answered((source, target), task.show_source(source.ids[0].tolist()), task.show_target(said), written)
-
-
-@torch.no_grad()
-def looked_at(model: Any, task: Task, ids: list[int], written: Sequence[int]) -> list[int]:
-    """For each token written, the number of the source token that the last attention to the source weighs most, on the
-    mean of its heads: what an unknown word is copied from."""
-    source = task.sources([ids])
-    target = Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target")
-    with record(model) as tape:
-        model(source, target)
-    site = next(site for site in reversed(tape.sites) if site.endswith(".cross"))
-    return tape.weights(site)[0].mean(0).argmax(-1).tolist()

@@ -187,7 +187,12 @@ def load_model(path: Path, model: nn.Module, run: str) -> None:
     owner = state.get("run") if isinstance(state, dict) else None
     if owner != run:
         raise UserError(f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; put it back")
-    tensors = _tensors(path / "model.safetensors")
+    fill(model, path / "model.safetensors")
+
+
+def fill(model: nn.Module, path: Path) -> None:
+    """Give the model the weights in this file. Raises UserError that names the first tensor that does not fit."""
+    tensors = _tensors(path)
     own = model.state_dict()
     for name in sorted(own.keys() | tensors.keys()):
         if name not in tensors or name not in own:

@@ -7,14 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 import torch
+from annotated_types import Ge, Lt
 
 from jari.encodings import compose
 from jari.errors import UserError, unknown
 from jari.models.base import registry as models
-from jari.registry import Option, names_a_file, options_of, read_options
+from jari.registry import Option, check_fields, names_a_file, options_of, read_options
 from jari.tasks.base import Task
 from jari.tasks.base import registry as tasks
 from jari.training.options import Training
@@ -32,8 +33,8 @@ class Experiment:
     model: str
     model_options: dict[str, Any]
     training: dict[str, Any]
-    seed: int
-    precision: str
+    seed: Annotated[int, Ge(0), Lt(2**63)]
+    precision: Literal["float32", "bfloat16"]
 
     @staticmethod
     def of(
@@ -71,26 +72,36 @@ class Experiment:
         training = _complete("training", Training, sections["training"])
         if precision == "auto":
             precision = choose_precision(model_options.get("width", 0))
+        if precision not in ("float32", "bfloat16"):
+            raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
         return Experiment(task_spec.name, task_options, model, model_options, training, seed, precision)
 
     @staticmethod
     def read(record: Mapping[str, Any], where: str, *, trust_code: bool = False) -> Experiment:
         """The experiment in the record of a run. Nothing in it is executed: a spec that names a Python file is refused
-        unless `trust_code` is given. Raises UserError for a record that is not one of ours."""
-        try:
-            experiment = Experiment(**{name: record[name] for name in Experiment.__dataclass_fields__})
-            if not all(isinstance(getattr(experiment, f"{section}_options"), dict) for section in ("task", "model")):
-                raise TypeError
-            named = [experiment.task, experiment.model]
-            named += (str(v) for n, v in experiment.model_options.items() if n.endswith("encoding"))
-            files = [part for text in named for part in compose.parts_of(text) if names_a_file(part)]
-        except (KeyError, TypeError, AttributeError):
-            raise UserError(f"{where} does not describe a run of jari: its experiment is incomplete") from None
+        unless `trust_code` is given. Raises UserError for a record that is not one of ours, naming the field."""
+        fields = get_type_hints(Experiment, include_extras=True)
+        check_fields(f"{where}: experiment", fields, record)
+        experiment = Experiment(**{name: record[name] for name in fields})
+        own = experiment.model_options
+        encodings = {name: str | None for name in own if name.endswith("encoding")} | {"encoding": str}
+        check_fields(f"{where}: experiment: model_options", encodings, own)
+        named = [experiment.task, experiment.model, *(own[name] for name in encodings if own[name] is not None)]
+        files = [part for text in named for part in compose.parts_of(text) if names_a_file(part)]
         if files and not trust_code:
             raise UserError(
                 f"{where} names the Python file {files[0].partition(':')[0]}, and to use the run is to execute that "
                 "file; if it is yours, say so with --trust-code"
             )
+        _checked(f"{where}: experiment: training", Training, experiment.training)
+        for section, registry in (("task", tasks), ("model", models)):
+            name = record[section]
+            if names_a_file(name.strip()):
+                continue  # its options are checked when it is built: to look at them is to execute the file
+            if name not in registry.names():
+                raise unknown(f"{section} in {where}", name, registry.names())
+            options = f"{section}_options"
+            _checked(f"{where}: experiment: {options}", registry.spec(name).target, record[options])
         return experiment
 
     def task_instance(self, run: Path | None = None) -> Task:
@@ -125,7 +136,7 @@ class Experiment:
 
     @property
     def options(self) -> Training:
-        return Training(**self.training)
+        return Training(**_checked("training", Training, self.training))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

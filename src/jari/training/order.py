@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import final
+from bisect import bisect_right
+from typing import NamedTuple, final
 
+import numpy as np
 import torch
 
 from jari.errors import UserError
@@ -70,47 +72,78 @@ class TokenOrder(DataOrder):
     drawn from (seed, pass), so a step's examples follow from the seed and its number."""
 
     def __init__(self, lengths: Int[Tensor, " N"], tokens: int, budget: int, seed: int):
-        self.lengths, self.tokens, self.seed = lengths, tokens, seed
+        self.tokens, self.seed = tokens, seed
         longest = int(lengths.max())
         if longest > tokens:
             raise UserError(
                 f"training.tokens={tokens} holds no example of {longest} tokens; use training.tokens={longest} "
                 "or more, or a smaller task.longest"
             )
-        self._pool = max(1, POOL * tokens // max(1, int(lengths.double().mean().ceil())))
-        self._pass: tuple[int, list[Tensor]] | None = None
-        self._starts = [0]  # the first step of each pass
+        self._lengths = lengths.numpy().astype(np.min_scalar_type(longest))  # narrow numbers are sorted faster
+        pool = max(1, POOL * tokens // max(1, int(lengths.double().mean().ceil())))
+        self._pool = min(len(lengths), pool)
+        self._pass: tuple[int, _Pass] | None = None
+        self._firsts = [0]  # the first step of each pass
         left, self.examples = budget, 0
         while left > 0:
-            batches = self._batches(len(self._starts) - 1)
-            sizes = torch.tensor([len(batch) for batch in batches])
-            seen = sizes.cumsum(0)
-            taken = min(len(batches), int((seen < left).sum()) + 1)
-            self._starts.append(self._starts[-1] + taken)
+            plan = self._plan(len(self._firsts) - 1)
+            seen = np.cumsum(plan.stops - plan.starts)
+            taken = min(len(seen), int((seen < left).sum()) + 1)
+            self._firsts.append(self._firsts[-1] + taken)
             self.examples += int(seen[taken - 1])
             left -= int(seen[taken - 1])
-        self.steps = self._starts[-1]
+        self.steps = self._firsts[-1]
 
     def at(self, step: int) -> Int[Tensor, " B"]:
-        number = int(torch.searchsorted(torch.tensor(self._starts), step, right=True)) - 1
-        return self._batches(number)[step - self._starts[number]]
+        number = bisect_right(self._firsts, step) - 1
+        plan, batch = self._plan(number), step - self._firsts[number]
+        return plan.examples[plan.starts[batch] : plan.stops[batch]]
 
-    def _batches(self, number: int) -> list[Tensor]:
+    def _plan(self, number: int) -> _Pass:
         if self._pass is None or self._pass[0] != number:
             generator = generator_for(self.seed, f"data/{number}")
-            permutation = torch.randperm(len(self.lengths), generator=generator)
-            batches = [batch for pool in permutation.split(self._pool) for batch in self._cut(pool)]
-            shuffled = torch.randperm(len(batches), generator=generator).tolist()
-            self._pass = (number, [batches[i] for i in shuffled])
+            examples = torch.randperm(len(self._lengths), generator=generator).numpy()
+            examples = examples[_sorted_in_pools(self._lengths[examples], self._pool)]
+            starts = _cuts(self._lengths[examples].astype(np.int64), self._pool, self.tokens)
+            stops = np.append(starts[1:], len(examples))
+            shuffled = torch.randperm(len(starts), generator=generator).numpy()
+            self._pass = (number, _Pass(torch.from_numpy(examples), starts[shuffled], stops[shuffled]))
         return self._pass[1]
 
-    def _cut(self, pool: Tensor) -> list[Tensor]:
-        lengths = self.lengths[pool]
-        lengths, order = lengths.sort(stable=True)
-        pool, sizes = pool[order], lengths.tolist()
-        batches, start = [], 0
-        for stop, length in enumerate(sizes):
-            if (stop + 1 - start) * length > self.tokens:
-                batches.append(pool[start:stop])
-                start = stop
-        return [*batches, pool[start:]]
+
+@final
+class _Pass(NamedTuple):
+    """Batch k is examples[starts[k] : stops[k]]."""
+
+    examples: Int[Tensor, " N"]
+    starts: np.ndarray
+    stops: np.ndarray
+
+
+def _sorted_in_pools(lengths: np.ndarray, pool: int) -> np.ndarray:
+    """The places `(N,)` of these lengths, pool after pool, each sorted by length; equal ones keep their order."""
+    rows = -(-len(lengths) // pool)
+    padded = np.full(rows * pool, lengths.max(), lengths.dtype)  # what fills the last pool ends up behind all of it
+    padded[: len(lengths)] = lengths
+    order = padded.reshape(rows, pool).argsort(axis=1, kind="stable") + pool * np.arange(rows)[:, None]
+    return order.ravel()[: len(lengths)]
+
+
+def _cuts(lengths: np.ndarray, pool: int, tokens: int) -> np.ndarray:
+    """Where each batch starts: it holds as many examples as fit, a step in all pools at once.
+
+    lengths: sorted within each pool, so that the last example of a batch is its longest.
+    """
+    starts = np.arange(0, len(lengths), pool)
+    ends = np.minimum(starts + pool, len(lengths))
+    found = []
+    while len(starts):
+        found.append(starts)
+        # Bisection: of the batches that may begin here, longer ones take up more.
+        low, high = starts + 1, ends
+        while (low < high).any():
+            stop = (low + high + 1) // 2
+            fits = (stop - starts) * lengths[stop - 1] <= tokens
+            low, high = np.where(fits, stop, low), np.where(fits, high, stop - 1)
+        starts, ends = low[low < ends], ends[low < ends]
+    return np.sort(np.concatenate(found))

@@ -13,16 +13,26 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import torch
 
 from jari._version import __version__
 from jari.errors import UserError
+from jari.registry import check_fields
 from jari.training import checkpoint
 from jari.training.experiment import Experiment
 
 FORMAT = 1
+FIELDS = {
+    "format": Literal[1],
+    "hash": str,
+    "experiment": dict[str, Any],
+    "data": str,
+    "kept": dict[str, str],
+    "environment": dict[str, Any],
+}
+"""What run.json holds; `kernels` are added at the first step."""
 
 
 class Interrupted(BaseException):
@@ -75,7 +85,7 @@ class Run:
         run = cls(folder, record, lock)
         try:
             if path.exists():
-                run._compare(checkpoint.read_json(path), experiment, fingerprint)
+                run._compare(read_run(folder), experiment, fingerprint)
             else:
                 for name, text in kept.items():
                     checkpoint.write_text(folder / name, text)
@@ -87,20 +97,20 @@ class Run:
             raise
         return run
 
-    def _compare(self, held: Any, experiment: Experiment, fingerprint: str) -> None:
+    def _compare(self, held: dict[str, Any], experiment: Experiment, fingerprint: str) -> None:
         there = read_experiment(held, self.folder / "run.json", trust_code=True)
         differences = experiment.difference(there)
         kept = self.record["kept"]
-        if held.get("kept", {}) != kept:
+        if held["kept"] != kept:
             differences.append(
                 "vocabulary: another here than there, made from other data or by another tokenizers library"
             )
-        if held.get("data") != fingerprint:
-            differences.append(f"data: {fingerprint!r} here, {held.get('data')!r} there")
+        if held["data"] != fingerprint:
+            differences.append(f"data: {fingerprint!r} here, {held['data']!r} there")
         if differences:
             lines = "\n  ".join(differences)
             raise UserError(f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}")
-        before, now = held.get("environment", {}), self.record["environment"]
+        before, now = held["environment"], self.record["environment"]
         for key in ("torch", "threads", "cpu", "capability"):
             if before.get(key) != now[key]:
                 self.notice(f"not bit-exact from here on: {key} was {before.get(key)}, is {now[key]}")
@@ -147,19 +157,19 @@ def read_run(folder: Path) -> dict[str, Any]:
     record = checkpoint.read_json(path)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
+    record.setdefault("kept", {})  # absent from runs of before there were tasks that keep something
+    check_fields(str(path), FIELDS, record)
     return record
 
 
-def read_experiment(record: Any, where: Path, *, trust_code: bool = False) -> Experiment:
+def read_experiment(record: dict[str, Any], where: Path, *, trust_code: bool = False) -> Experiment:
     """The experiment of a run.json. Raises UserError."""
-    if not isinstance(record, dict) or not isinstance(record.get("experiment"), dict):
-        raise UserError(f"{where} does not describe a run of jari")
     return Experiment.read(record["experiment"], str(where), trust_code=trust_code)
 
 
 def check_kept(record: dict[str, Any], folder: Path) -> None:
     """Raises UserError where a vocabulary or another file that the run keeps is not the one it was trained with."""
-    for name, digest in record.get("kept", {}).items():
+    for name, digest in record["kept"].items():
         path = folder / Path(name).name
         try:
             found = hashlib.sha256(path.read_bytes()).hexdigest()

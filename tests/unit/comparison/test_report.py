@@ -22,8 +22,11 @@ import matplotlib.image
 import numpy
 import pytest
 
+import jari
+from jari.comparison import report_data, study
 from jari.comparison.report import render
 from jari.metrics import METRICS
+from jari.training.experiment import Experiment
 
 Payload = dict[str, Any]
 BROWSER_ARGUMENTS = [
@@ -175,6 +178,7 @@ def make_payload(
     ]
     return {
         "title": f"arithmetic: {', '.join(goals)}",
+        "model": "encoder_decoder",
         "task": {
             "name": "arithmetic",
             "sentence": "i+j and i-j, 0 <= i, j <= 999; 2,000,000 expressions",
@@ -289,6 +293,7 @@ def make_translation() -> Payload:
 def make_language() -> Payload:
     """A comparison of one seed by loss, without examples."""
     payload = measured_by(make_payload({"alibi": 0.5, "rotary": 0.8}), "loss", -1.0, 2.0) | {"examples": []}
+    payload["model"] = "decoder"
     for row in payload["summary"]:
         row |= {"low": None, "high": None, "interval": "none: one seed, so nothing about others"}
     return payload
@@ -354,7 +359,7 @@ def test_nothing_outside_the_file_is_named(payload: Payload) -> None:
 
 
 def test_page_is_small(payload: Payload) -> None:
-    assert len(render(payload)) - len(read_payload(render(payload))) < 56_000
+    assert len(render(payload)) - len(read_payload(render(payload))) < 58_000
 
 
 # ------------------------------------------------------------------------------------------------ in a browser
@@ -662,6 +667,42 @@ def test_headline_says_what_the_data_say(
     assert page.locator("h1").inner_text().replace("\u00a0", " ") == sentence
 
 
+def test_a_recurrent_model_knows_the_order_by_itself(open_report: Any) -> None:
+    payload = make_payload({"none": 0.96, "rotary": 0.99}) | {"model": "recurrent"}
+    for example in payload["examples"]:
+        for model in example["models"]:
+            model["sites"] = [site for site in model["sites"] if site["name"].endswith(".cross")]
+    page = open_report(payload)
+    lede = page.locator(".lede").inner_text()
+    assert lede.startswith("A recurrent network, a small neural network, reads 21+211 and should write 232.")
+    assert "A recurrent network reads one character after the other, so it knows their order by itself" in lede
+    assert "(none tells it nothing)" in lede
+    assert (
+        page.locator("h1").inner_text() == "On unseen problems, rotary answers 99.00\u00a0% exactly, none 96.0\u00a0%."
+    )
+    words = page.locator("body").inner_text()
+    for untrue in ("does not know by itself", "Transformer", "ceiling", "cannot do better", "bag of characters"):
+        assert untrue not in words, f"{untrue} is true of Transformers only"
+    assert not page.locator("#rows").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            "encoder_decoder",
+            "does not know by itself in which order the characters stand: a positional encoding has to",
+        ),
+        ("decoder", "in which order the characters stand; each one sees only those before it, from which a model can"),
+        ("recurrent", "A recurrent network reads one character after the other, so it knows their order by itself; a"),
+    ],
+)
+def test_the_page_says_what_a_model_of_its_kind_knows_of_order(open_report: Any, model: str, said: str) -> None:
+    page = open_report(make_payload() | {"model": model})
+    assert said in page.locator(".lede").inner_text()
+    assert len(page.locator("[data-model]:visible").all()) == 1
+
+
 def test_bleu_is_drawn_as_it_is(open_report: Any) -> None:
     payload = make_translation()
     page = open_report(payload)
@@ -882,3 +923,23 @@ def test_print_shows_tables_and_hides_controls(open_report: Any, payload: Payloa
     assert page.evaluate("document.documentElement.scrollWidth") == 690, "the tables fit on a sheet of A4"
     assert not page.locator("#controls").is_visible()
     assert read_pixels(page)[2, 2].mean() > 200, "dark ink on white paper"
+
+
+# ------------------------------------------------------------------------------------------------ the payload's data
+
+
+def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) -> None:
+    settings = {"task.lines": 40, "task.held_out": 5, "task.longest": 4, "model.width": 8, "training.evaluations": 1}
+    settings |= {"training.passes": 1.0, "training.tokens": 30}
+    experiment = Experiment.of("copy", "none", settings, model="recurrent")
+    jari.train("copy", tmp_path / "none-1", encoding="none", model="recurrent", settings=settings, threads=1)
+    task = experiment.task_instance()
+    table = study.tabulate([study.Trial("none-1", experiment, tmp_path / "none-1")], task)
+    made = report_data.payload(table, [(experiment, tmp_path / "none-1")], task)
+    assert made["model"] == made["what_ran"]["model"] == "recurrent"
+    told = {name: value for name, value in made["what_ran"].items() if name.startswith("training: ")}
+    assert told["training: passes"] == 1.0
+    assert told["training: tokens"] == 30
+    assert not {"training: examples", "training: batch"} & told.keys(), "these decide nothing here"
+    plain = report_data._deciding(Experiment.of("copy", "none").training)
+    assert {"examples", "batch"} <= plain.keys(), "and these do"

@@ -71,6 +71,8 @@ function choices(legend, type, options, chosen, change) {
 
 const { summary = [], trials = [], examples = [], differences = [], task } = payload;
 const { metric } = task;
+const ordered = payload.model === 'recurrent'; // it knows the order of its input without an encoding
+if (ordered) task.ceiling = task.ceiling_sentence = null; // which is of models that do not
 const exact = metric.name === 'exact_match';
 const title = metric.title.replace(/^[a-z](?=[a-z ]+$)/, (letter) => letter.toUpperCase());
 const better = metric.higher ? 'higher is better' : 'lower is better';
@@ -102,7 +104,7 @@ function headline() {
     return [`${title} on unseen data (${better}): `, ...ranked.slice(0, 4).flatMap((row, index) => [index ? ', ' : '',
       name(row.encoding), ` ${shown(row.mean)}`]), '.'];
   }
-  if (!without || without === best) {
+  if (!without || without === best || ordered) {
     const rest = ranked.slice(1, 4).flatMap((row) => [', ', name(row.encoding), ` ${percent(row.mean)}`]);
     return ['On unseen problems, ', name(best.encoding), ` answers ${percent(best.mean)} exactly`, ...rest, '.'];
   }
@@ -118,7 +120,7 @@ function reword() {
     const words = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
     while (words.nextNode()) words.currentNode.data = words.currentNode.data.replaceAll('character', 'token');
   }
-  const texts = { kind: 'A small neural network', 'accuracy-link': 'Results', 'accuracy-title': 'How good the models are', metric: metric.title, meaning: `: ${better}.`,
+  const texts = { kind: ordered ? 'A recurrent network' : 'A small neural network', 'accuracy-link': 'Results', 'accuracy-title': 'How good the models are', metric: metric.title, meaning: `: ${better}.`,
     'match-title': `${title} on held-out data`, 'loss-title': 'Loss in training' };
   for (const [id, text] of Object.entries(texts)) byId(id).replaceChildren(text);
 }
@@ -130,6 +132,8 @@ function fillHeader() {
   byId('bare').hidden = bare === null;
   byId('bare-name').append(bare ?? '');
   byId('example').hidden = !examples.length;
+  if (exact && ordered) byId('kind').replaceChildren('A recurrent network, a small neural network,');
+  for (const part of document.querySelectorAll('[data-model]')) part.hidden = part.dataset.model !== payload.model;
   byId('whose').append(examples.length ? 'Its attention' : 'Attention');
   byId('example-input').append(examples[0]?.input ?? '');
   byId('example-right').hidden = !known(examples[0]?.expected);
@@ -202,7 +206,7 @@ function drawBars() {
 function fillAccuracy() {
   const interval = unique(summary.filter((row) => known(row.low)).map((row) => row.interval)).join('; ');
   byId('task').append(`The ${task.name} task: ${task.sentence}. Scored on ${whole(task.held_out)} held-out `
-    + `${exact ? 'problems' : 'examples'}, which no model saw in training.`);
+    + `${exact ? 'problems' : 'examples'}, set apart from those to train on.`);
   byId('interval-kind').append(interval);
   byId('interval').hidden = !interval;
   byId('no-interval').hidden = Boolean(interval);

@@ -1,0 +1,311 @@
+"""Trained runs, looked into: one input at a time, at any step of their training that was kept."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from jari import verbs
+from jari.errors import UserError, unknown
+from jari.explorer import facts, payload
+from jari.explorer.operation import Operation
+from jari.inspect.capture import Tape, record
+from jari.inspect.decompose import Parts, parts, valued
+from jari.inspect.lenses import Link, pharaoh
+from jari.inspect.walk import walk
+from jari.text import END
+from jari.training import snapshots
+from jari.training.answering import Answered, Answering, answered
+from jari.training.run import read_metrics
+
+FIRST_FREE = END + 1
+"""The first token number of a vocabulary that stands for text."""
+LONGEST = 2048
+"""Tokens of an input: a map has their square."""
+REMEMBERED = 8
+"""How many inputs and models are kept at hand, the last used ones."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One input's way through a model."""
+
+    ids: list[int]
+    said: Answered
+    tape: Tape
+    scores: torch.Tensor
+    untrained: Tape
+
+
+class Opened:
+    """A run whose inside is looked at."""
+
+    def __init__(self, folder: Path, name: str, *, trust_code: bool = False):
+        self.folder, self.name = folder, name
+        self.loaded = verbs.load(folder, trust_code=trust_code)
+        self.task = self.loaded.task
+        kept = snapshots.steps_of(folder, self.loaded.experiment.hash)
+        self.steps = sorted({0, self.loaded.step, *kept})
+        self._models: OrderedDict[Hashable, nn.Module] = OrderedDict()
+        self._seen: OrderedDict[Hashable, Seen] = OrderedDict()
+        self._views: OrderedDict[Hashable, dict[str, Any]] = OrderedDict()
+
+    def model(self, step: int, *, precise: bool = False) -> nn.Module:
+        """The model as it was after so many steps. precise: in float64. Raises UserError for a step not kept."""
+        if step == self.loaded.step and not precise:
+            return self.loaded.model
+        return _remembered(self._models, (step, precise), lambda: self._made(step, precise))
+
+    def _made(self, step: int, precise: bool) -> nn.Module:
+        if precise:
+            return copy.deepcopy(self.model(step)).double()
+        if step not in self.steps:
+            kept = ", ".join(str(step) for step in self.steps)
+            raise UserError(
+                f"{self.folder} keeps its weights of the steps {kept}, not of {step}; train with --snapshots N to keep "
+                "those of N steps"
+            )
+        return snapshots.load(self.folder, self.loaded.experiment, self.task, step).eval()
+
+    def see(self, line: str, step: int) -> Seen:
+        """Answer the input and keep the attention of one forward over input and answer."""
+
+        @torch.no_grad()
+        def look() -> Seen:
+            ids = self.task.read(line)
+            if len(ids) > LONGEST:
+                raise UserError(f"expected at most {LONGEST} tokens, got {len(ids)}; shorten the input")
+            model, first = self.model(step), self.model(0)
+            said = answered(model, self.task, ids)
+            with record(model) as tape:
+                scores = model(*said.inputs)[0].float()
+            with record(first) as untrained:
+                first(*said.inputs)
+            return Seen(ids, said, tape, scores, untrained)
+
+        return _remembered(self._seen, (line, step), look)
+
+    def view(self, line: str, step: int, gold: Sequence[Link] | None = None) -> dict[str, Any]:
+        """One model's part of the page. gold: links of an alignment."""
+        return _remembered(self._views, (line, step), lambda: self._whole(line, step, gold))
+
+    def _whole(self, line: str, step: int, gold: Sequence[Link] | None) -> dict[str, Any]:
+        seen = self.see(line, step)
+        model, said = self.model(step), seen.said
+        view = self._view(line, step, seen.tape, seen.scores, seen)
+        more = facts.matters(model, said)
+        if self.task.continues:
+            vocabulary = range(FIRST_FREE, next(iter(self.task.model_options.values())))
+            for site, measured in facts.probe(model, self.model(0), vocabulary).items():
+                more.setdefault(site, {}).update(measured)
+        for site in view["sites"]:
+            site["measures"] |= more.get(site["site"], {})
+        ones_first = self.loaded.experiment.task_options.get("answers") == "reversed"
+        lens = facts.digits(seen.tape, said, self.task.show_target(said.written), ones_first=ones_first)
+        return view | {"checks": facts.checks(model, said), "lens": lens or facts.aligned(seen.tape, gold)}
+
+    def _view(self, line: str, step: int, tape: Tape, scores: torch.Tensor, seen: Seen) -> dict[str, Any]:
+        """What a forward over the original answer looks like."""
+        said, task, experiment = seen.said, self.task, self.loaded.experiment
+        answer, written = None, [*said.written[1:], int(scores[-1].argmax())]
+        if not task.continues:
+            written = said.written
+            answer = task.answer(Answering(self.model(step), task), line.strip(), seen.ids, written)
+        names = self.names(said)
+        return {
+            "run": str(self.folder),
+            "name": self.name,
+            "task": experiment.task,
+            "model": experiment.model,
+            "encoding": experiment.encoding,
+            "seed": experiment.seed,
+            "step": step,
+            "steps": self.steps,
+            "experiment": experiment.hash,
+            "curve": self.curve,
+            "metric": task.metric.name,
+            "input": line.strip(),
+            "answer": answer,
+            "expected": task.expected(line.strip()),
+            "sides": {side: {"tokens": tokens} for side, tokens in names.items()},
+            "outputs": payload.outputs_of(scores, written, task.show_target),
+            "sites": payload.sites_of(tape, names, seen.untrained),
+            "vocabulary": self.vocabulary,
+            "checks": [],
+            "lens": None,
+        }
+
+    def names(self, said: Answered) -> dict[str, list[str]]:
+        """The tokens of each side."""
+        return {"target": said.target} if self.task.continues else {"source": said.source, "target": said.target}
+
+    def detail(self, line: str, step: int, site: str, head: int, query: int = 0) -> dict[str, Any]:
+        """One head, matrix by matrix, in float64. query: of a recurrent decoder, whose walk follows one step."""
+        seen, task = self.see(line, step), self.task
+        said, model = seen.said, self.model(step, precise=True)
+        of_side = {"source": said.source, "target": said.target}
+        queries, keys = (of_side[side] for side in payload.sides_of(site))
+        recurrent = self.loaded.experiment.model == "recurrent"
+        vocabulary = task.show_target(range(next(reversed(task.model_options.values()))))
+        walked = walk(
+            model,
+            said.inputs,
+            site=site,
+            head=head,
+            queries=queries,
+            keys=keys,
+            step=query if recurrent else None,
+            vocabulary=vocabulary,
+        )
+        try:
+            found = parts(model, said.inputs, site, head)
+        except UserError as error:  # positions that were added cannot be told apart after a norm
+            found = Parts([], [], str(error), 0.0)
+        return {
+            "query": query if recurrent else None,
+            "steps": [payload.step_of(step) for step in walked.steps],
+            "walk_error": walked.error,
+            **payload.scores_of(seen.tape, site, head),
+            "lens": payload.lens_of(walked.call, head),
+            "parts": [
+                {"name": name, "matrix": payload.block(matrix, "float32")}
+                for name, matrix in zip(found.names, found.matrices, strict=True)
+            ],
+            "parts_about": found.about,
+            "parts_error": found.error,
+            "valued": payload.block(valued(model, said.inputs, site, head), "float32"),
+            "erasure": facts.erased(self.model(step), said, site, head),
+        }
+
+    def operate(self, line: str, step: int, operation: Operation) -> dict[str, Any]:
+        """The answer and the maps under edits, and how far they are from what they were."""
+        seen, model = self.see(line, step), self.model(step)
+        said = seen.said
+        tape, scores = operation.run(model, said)
+        view = self._view(line, step, tape, scores, seen)
+        for site in view["sites"]:
+            edited = operation.weights(tape, site["site"])
+            if edited is not None:
+                site["weights"] = payload.block(payload.pooled(edited)[0], "uint16")
+        effect = operation.effect(model, said)
+        tokens = self.task.show_target(said.written if len(said.inputs) > 1 else said.written[1:])
+        rows = zip(tokens, effect.before.tolist(), effect.after.tolist(), strict=True)
+        return {
+            "view": view,
+            "effect": {
+                "answer": operation.answer(model, self.task, line.strip(), seen.ids, said),
+                "log_probability": {"before": effect.log_before, "after": effect.log_after},
+                "divergence": effect.divergence,
+                "tokens": [{"token": token, "before": before, "after": after} for token, before, after in rows],
+                **operation.controls(model, said),
+            },
+        }
+
+    @cached_property
+    def curve(self) -> list[list[Any]]:
+        """Step, training loss and held-out value, as the training wrote them."""
+        return [[row["step"], row.get("loss"), row.get("value")] for row in read_metrics(self.folder)]
+
+    @cached_property
+    def vocabulary(self) -> str:
+        """Equal where two runs have the same tokens."""
+        sizes = self.task.model_options
+        texts = [f"{name}={size}:{self.task.show_target(range(size))}" for name, size in sizes.items()]
+        return hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
+
+
+class Explorer:
+    """Runs side by side on the same input. One caller at a time computes; the others wait."""
+
+    def __init__(self, runs: Sequence[str | Path], *, align: str | None = None, trust_code: bool = False):
+        """align: gold links between the tokens of source and answer, such as `0-0 1-2`, counted from 0."""
+        self._gold = None if align is None else pharaoh(align)
+        if not runs:
+            raise UserError("nothing to explore: expected the folder of a run, got none")
+        folders = [Path(run) for run in runs]
+        names = [folder.name for folder in folders]
+        if len(set(names)) < len(names):
+            names = [str(folder) for folder in folders]
+        if len(set(names)) < len(names):
+            raise UserError("the same run is given twice; name each once")
+        self.opened = [Opened(f, n, trust_code=trust_code) for f, n in zip(folders, names, strict=True)]
+        self._lock = threading.Lock()
+
+    def look(
+        self,
+        line: str,
+        steps: Mapping[int, int] | None = None,
+        *,
+        live: bool,
+        site: str | None = None,
+        head: int = 0,
+    ) -> dict[str, Any]:
+        """The whole page for one input. steps: of training, by the number of the view; the newest by default.
+
+        site, head: what it opens at. Raises UserError for an input, a step, a site or a head that is not there.
+        """
+        with self._lock:
+            views = [
+                opened.view(line, (steps or {}).get(number, opened.loaded.step), self._gold)
+                for number, opened in enumerate(self.opened)
+            ]
+            noise = self._noise(line, steps or {})
+        sites = {shown["site"]: shown["heads"] for shown in views[0]["sites"]}
+        opens = next(iter(sites)) if site is None else site
+        if opens not in sites:
+            raise unknown("site", opens, sites)
+        if not 0 <= head < sites[opens]:
+            raise UserError(f"{opens} has the heads 0 to {sites[opens] - 1}, got {head}")
+        return payload.page_of(views, live=live, site=opens, head=head) | {"noise": noise}
+
+    def _noise(self, line: str, steps: Mapping[int, int]) -> dict[str, Any] | None:
+        tapes = []
+        for number, opened in enumerate(self.opened):
+            apart_from_seed = replace(opened.loaded.experiment, seed=0).hash
+            step = steps.get(number, opened.loaded.step)
+            tapes.append((f"{apart_from_seed} {step}", opened.see(line, step).tape))
+        return facts.noise(tapes)
+
+    def head(
+        self, line: str, view: int, site: str, head: int, step: int | None = None, query: int = 0
+    ) -> dict[str, Any]:
+        """What is shown of one head that is opened."""
+        opened = self.view(view)
+        with self._lock:
+            return opened.detail(line, opened.loaded.step if step is None else step, site, head, query)
+
+    def operate(
+        self, line: str, view: int, changes: Sequence[Mapping[str, Any]], step: int | None = None
+    ) -> dict[str, Any]:
+        """What becomes of one view's answer and maps under changes; see `Operation`."""
+        opened, operation = self.view(view), Operation(changes)
+        with self._lock:
+            return opened.operate(line, opened.loaded.step if step is None else step, operation)
+
+    def view(self, number: int) -> Opened:
+        """The run with this number. Raises UserError where there is none."""
+        if not 0 <= number < len(self.opened):
+            raise UserError(f"expected a view from 0 to {len(self.opened) - 1}, got {number}")
+        return self.opened[number]
+
+
+def _remembered(held: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    """What was made for this key before; only the last few are kept."""
+    if key not in held:
+        held[key] = make()
+        while len(held) > REMEMBERED:
+            held.popitem(last=False)
+    held.move_to_end(key)
+    return held[key]

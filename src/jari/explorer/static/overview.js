@@ -1,0 +1,101 @@
+// Every head as a small map: layers down, heads across.
+import { clamp, el, headWeights, largestOf, siteHidden, styled } from "./data.js";
+import { drawMap } from "./draw.js";
+import { kindsOf } from "./state.js";
+import { refill } from "./panelkit.js";
+
+const OVERVIEW_PIXELS = 96; // larger maps are max-pooled to this, so that no weight is lost between pixels
+const overviewPools = new WeakMap(); // site -> maps by head
+let overviewSeen = null;
+
+/** One head's weights, made small enough: the largest of each square; hidden where all of it is hidden. */
+function overviewPool(site, head) {
+  if (!overviewPools.has(site)) overviewPools.set(site, []);
+  const pools = overviewPools.get(site);
+  if (pools[head]) return pools[head];
+  const [rows, columns] = site.shape;
+  const [data, mask] = [headWeights(site, head), siteHidden(site)];
+  const factor = Math.ceil(Math.max(rows, columns) / OVERVIEW_PIXELS);
+  if (factor === 1) return pools[head] = { data, hidden: mask, rows, columns };
+  const [high, wide] = [Math.ceil(rows / factor), Math.ceil(columns / factor)];
+  const [small, hidden] = [new Float32Array(high * wide), new Uint8Array(high * wide).fill(1)];
+  for (let row = 0; row < rows; row += 1) {
+    const base = Math.floor(row / factor) * wide;
+    for (let column = 0; column < columns; column += 1) {
+      const at = row * columns + column;
+      const place = base + Math.floor(column / factor);
+      if (mask?.[at]) continue;
+      hidden[place] = 0;
+      if (data[at] > small[place]) small[place] = data[at];
+    }
+  }
+  return pools[head] = { data: small, hidden, rows: high, columns: wide };
+}
+
+function overviewPaint(canvas, app, site, head) {
+  const { data, hidden, rows, columns } = overviewPool(site, head);
+  const { lock, range, scale } = app.state;
+  drawMap(canvas, data, rows, columns, { high: lock ?? (range === "full" ? 1 : largestOf(data, hidden) || 1), hidden, scale });
+}
+
+export function drawOverview(root, app) {
+  overviewSeen?.disconnect();
+  const view = app.view();
+  const painters = new Map();
+  overviewSeen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      painters.get(target)();
+      overviewSeen.unobserve(target);
+    }
+  }, { rootMargin: "300px" });
+  const { lock, range } = app.state;
+  refill(root, ...kindsOf(view).map(([kind, sites]) => overviewGrid(app, kind, sites, painters)),
+    el("p", { class: "note" }, app.t(lock ? "thumbsLocked" : range === "full" ? "thumbsFull" : "thumbsFit", app.number(lock ?? 1))));
+  for (const canvas of painters.keys()) overviewSeen.observe(canvas);
+  markOverview(root, app);
+}
+
+function overviewGrid(app, kind, sites, painters) {
+  const heads = Math.max(...sites.map((site) => site.heads));
+  const grid = styled(el("div", { class: "heads", role: "group", "aria-label": app.t(`kind_${kind}`) }, el("span"),
+    Array.from({ length: heads }, (_, head) => el("span", {}, String(head)))), { "--heads": heads });
+  sites.forEach((site, row) => {
+    grid.append(el("span", { title: site.site }, String(site.layer)));
+    for (let head = 0; head < heads; head += 1) {
+      if (head >= site.heads) { grid.append(el("span")); continue; }
+      const [rows, columns] = site.shape;
+      const canvas = el("canvas", { width: columns, height: rows });
+      painters.set(canvas, () => overviewPaint(canvas, app, site, head));
+      grid.append(el("button", { type: "button", "data-site": site.site, "data-head": head, "data-row": row, "data-keep": `${site.site} ${head}`,
+        "aria-label": app.t("headName", site.site, head), title: app.t("headName", site.site, head), onkeydown: overviewMove,
+        onclick: () => app.set({ site: site.site, head }) }, canvas));
+    }
+  });
+  return el("figure", { class: "kind" }, el("figcaption", {}, el("b", {}, app.t(`kind_${kind}`)), " ", app.t(`sides_${kind}`)), grid);
+}
+
+const OVERVIEW_ARROWS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1], Home: [0, -99], End: [0, 99] };
+function overviewMove(event) {
+  const [down, across] = OVERVIEW_ARROWS[event.key] ?? [0, 0];
+  if ((!down && !across) || event.ctrlKey || event.altKey || event.metaKey) return;
+  event.preventDefault();
+  const grid = event.currentTarget.parentNode;
+  const { row, head } = event.currentTarget.dataset;
+  const there = [...grid.querySelectorAll(`[data-row="${Number(row) + down}"]`)];
+  const next = there[clamp(Number(head) + across, 0, there.length - 1)];
+  if (!next) return;
+  overviewStop(grid, next);
+  next.focus();
+}
+const overviewStop = (grid, chosen) => { for (const button of grid.querySelectorAll("button")) button.tabIndex = button === chosen ? 0 : -1; };
+
+/** Frame the head that is open; each grid keeps one tab stop. */
+export function markOverview(root, app) {
+  for (const grid of root.querySelectorAll(".heads")) {
+    const buttons = [...grid.querySelectorAll("button")];
+    const open = ({ dataset }) => dataset.site === app.state.site && Number(dataset.head) === app.state.head;
+    for (const button of buttons) button.setAttribute("aria-pressed", open(button));
+    overviewStop(grid, buttons.find(open) ?? buttons[0]);
+  }
+}

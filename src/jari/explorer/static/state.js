@@ -1,0 +1,177 @@
+// What is looked at: the state, its copy in the address, and where data come from (this file, or the server that sent it).
+import { block, byId, clamp, el, firstPayload, headWeights, known, number, svg, token, unique } from "./data.js";
+import { colour, drawMap, signedColour } from "./draw.js";
+import { chosenLanguage, language, setLanguage, t } from "./words.js";
+
+export const SCALES = ["linear", "sqrt", "log"];
+const STATE_CHOICES = { scale: SCALES, display: ["map", "lines"], range: ["full", "fit"], zoom: ["fit", "large"] };
+const STATE_COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
+const STATE_FLAGS = ["heads", "every"];
+const STATE_STEPS = ["view", "site", "head", "display", "panel", "steps", "input", "first", "second"]; // a way back is kept for these
+
+const stateFirstView = firstPayload.views[0];
+/** To begin with: a query in the middle, and the key it looks at most. */
+function stateCell() {
+  const site = stateFirstView.sites.find((one) => one.site === firstPayload.site) ?? stateFirstView.sites[0];
+  const [rows, columns] = site.shape;
+  const query = Math.floor(rows / 2);
+  const row = headWeights(site, Math.min(firstPayload.head ?? 0, site.heads - 1)).subarray(query * columns, (query + 1) * columns);
+  return { query, key: row.indexOf(Math.max(...row)) };
+}
+const stateDefaults = {
+  view: 0, site: firstPayload.site ?? stateFirstView.sites[0].site, head: firstPayload.head ?? 0, ...stateCell(),
+  scale: "linear", range: Math.max(...stateFirstView.sites.flatMap((site) => site.shape)) > 24 ? "fit" : "full", lock: null,
+  display: "map", zoom: "fit", top: 3, heads: false, every: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
+};
+
+function stateRead() {
+  const read = { ...stateDefaults, steps: {} };
+  const address = new URLSearchParams(location.hash.slice(1));
+  for (const [key, value] of address) {
+    if (STATE_CHOICES[key]?.includes(value)) read[key] = value;
+    else if (STATE_COUNTS.includes(key) && /^\d{1,6}$/.test(value)) read[key] = Number(value);
+    else if (STATE_FLAGS.includes(key)) read[key] = value === "1";
+    else if (key === "lock" && Number(value) > 0 && Number(value) <= 1) read.lock = Number(value);
+    else if (["site", "panel", "input"].includes(key)) read[key] = value;
+    else if (key === "steps") for (const [, view, step] of value.matchAll(/(\d+):(\d+)/g)) read.steps[view] = Number(step);
+  }
+  return read;
+}
+function stateWrite(keepsWay) {
+  const address = new URLSearchParams();
+  for (const [key, value] of Object.entries(app.state)) {
+    const steps = key === "steps" && Object.entries(value).map((pair) => pair.join(":")).join(" ");
+    const words = steps || (value === true ? "1" : value === false ? "0" : value);
+    if (key === "steps" ? steps : known(value) && value !== stateDefaults[key]) address.set(key, words);
+  }
+  if (chosenLanguage()) address.set("lang", chosenLanguage());
+  try {
+    history[keepsWay ? "pushState" : "replaceState"](null, "", `#${address}`);
+  } catch { /* a page inside a page (a notebook) has no address of its own */ }
+}
+
+/** Make the state point at something that exists. */
+function stateFit() {
+  const { state } = app;
+  const count = app.payload.views.length;
+  state.view = clamp(state.view, 0, count - 1);
+  state.first = clamp(state.first, 0, count - 1);
+  state.second = clamp(state.second, 0, count - 1);
+  const { sites } = app.view();
+  const wanted = /^(\w+)\.\d+/.exec(state.site)?.[1];
+  if (!sites.some((site) => site.site === state.site)) state.site = (sites.find((site) => site.site.startsWith(wanted)) ?? sites[0]).site;
+  const site = app.site();
+  state.head = clamp(state.head, 0, site.heads - 1);
+  state.query = clamp(state.query, 0, site.shape[0] - 1);
+  state.key = clamp(state.key, 0, site.shape[1] - 1);
+}
+
+const stateDetails = new WeakMap(); // view -> promises by site and head
+let stateTurn = 0; // only the latest answer to a look is shown
+
+export const app = {
+  payload: firstPayload, state: stateRead(), live: firstPayload.live, panels: [], onchange: () => {},
+  t, el, svg, block, colour, signedColour, drawMap, token, number,
+  get language() { return language(); },
+  view: (index = app.state.view) => app.payload.views[index],
+  site: (index = app.state.view) => app.payload.views[index]?.sites.find((site) => site.site === app.state.site) ?? null,
+
+  set(patch) {
+    const before = { ...app.state };
+    Object.assign(app.state, patch);
+    stateFit();
+    const changed = new Set(Object.keys(app.state).filter((key) => app.state[key] !== before[key]));
+    if (!changed.size) return;
+    stateWrite(STATE_STEPS.some((key) => changed.has(key)));
+    app.onchange(changed);
+  },
+  replaceViews(payload) {
+    app.payload = { ...app.payload, ...payload };
+    app.state.input = app.view(0).input;
+    stateFit();
+    stateWrite(false);
+    app.onchange(new Set(["views"]));
+  },
+  async post(path, body) {
+    if (!app.live) throw new Error(t("notLive"));
+    let answer;
+    try {
+      const response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+      answer = await response.json();
+    } catch {
+      throw new Error(t("noServer"));
+    }
+    if (answer.error) throw new Error(answer.error);
+    return answer;
+  },
+  detail(index = app.state.view) {
+    const [view, site, { head, query }] = [app.view(index), app.site(index), app.state];
+    if (!site || head >= site.heads) return Promise.reject(new Error(t("noHead")));
+    const saved = site.details?.[head];
+    if (saved && !(app.live && known(saved.query) && saved.query !== query)) return Promise.resolve(saved);
+    if (!app.live) return Promise.reject(new Error(t("notInFile")));
+    if (!stateDetails.has(view)) stateDetails.set(view, new Map());
+    const cache = stateDetails.get(view);
+    const step = view.model === "recurrent" ? { query } : {}; // a recurrent decoder computes one query at a time
+    const name = [site.site, head, ...Object.values(step)].join(" ");
+    if (!cache.has(name)) {
+      const answer = app.post("/api/head", { input: view.input, view: index, site: site.site, head, step: view.step, ...step });
+      answer.catch(() => cache.delete(name));
+      cache.set(name, answer);
+    }
+    return cache.get(name);
+  },
+};
+
+/** Show the models for an input at training steps: asked from the server, or the frame that lies in this file. */
+export async function look(patch) {
+  const wanted = { input: app.state.input, steps: app.state.steps, ...patch };
+  const turn = stateTurn += 1;
+  stateSay("");
+  if (!app.live) {
+    const frames = app.payload.frames ?? [];
+    const step = Object.values(wanted.steps)[0] ?? frames.at(-1)?.step;
+    const frame = frames.find((one) => one.step === step);
+    if (!frame) return;
+    app.set({ steps: wanted.steps });
+    // the views that the file opens with have more details
+    app.replaceViews({ views: firstPayload.views.every((view) => view.step === step) ? firstPayload.views : frame.views });
+    return;
+  }
+  document.documentElement.setAttribute("aria-busy", "true");
+  try {
+    const payload = await app.post("/api/look", { input: wanted.input, steps: wanted.steps });
+    if (turn !== stateTurn) return;
+    app.set(wanted);
+    app.replaceViews(payload);
+  } catch (error) {
+    if (turn === stateTurn) stateSay(error.message);
+  } finally {
+    if (turn === stateTurn) document.documentElement.removeAttribute("aria-busy");
+  }
+}
+const stateSay = (message) => byId("error").replaceChildren(message);
+
+/** Follow the address; ask for what it names where that is not what is shown. */
+function stateFollow() {
+  const before = app.state;
+  app.state = stateRead();
+  const { input, steps } = app.state;
+  const elsewhere = input !== app.view(0).input || JSON.stringify(steps) !== JSON.stringify(before.steps);
+  stateFit();
+  app.onchange(new Set(Object.keys(app.state).filter((key) => JSON.stringify(app.state[key]) !== JSON.stringify(before[key]))));
+  if (elsewhere) look({ input, steps });
+}
+export function followAddress() {
+  const { input, steps } = app.state;
+  addEventListener("popstate", stateFollow);
+  if ((app.live && input !== app.view(0).input) || Object.keys(steps).length) look({ input, steps });
+}
+export function chooseLanguage(wanted) {
+  setLanguage(wanted);
+  stateWrite(false);
+  app.onchange(new Set(["language"]));
+}
+/** Sites of a view by kind, in the order of the model. */
+export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);
+stateFit();

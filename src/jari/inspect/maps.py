@@ -1,0 +1,106 @@
+"""A map, with what a measure needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from jari.errors import UserError
+from jari.inspect.capture import Tape
+from jari.positions import Positions
+from jari.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """What the measures need to know of one site for one input.
+
+    weights: after the softmax. scores: before mask and softmax. allowed: who may look at whom, without any True
+    for a query that may look at nobody. queries, keys: the names of the tokens. q_at, k_at: their coordinates. q_order,
+    k_order: the order in which they follow each other. same: queries and keys are of one sequence. All on the CPU.
+    Raises UserError where the names are not as many as the rows and columns.
+    """
+
+    weights: Float[Tensor, "H Q K"]
+    scores: Float[Tensor, "H Q K"]
+    allowed: Bool[Tensor, "Q K"]
+    queries: Sequence[str]
+    keys: Sequence[str]
+    q_at: Float[Tensor, "Q A"]
+    k_at: Float[Tensor, "K A"]
+    q_order: Int[Tensor, " Q"]
+    k_order: Int[Tensor, " K"]
+    same: bool
+
+    def __post_init__(self) -> None:
+        for side, names, places in (("queries", self.queries, self.q_order), ("keys", self.keys, self.k_order)):
+            if len(names) != len(places):
+                raise UserError(
+                    f"expected a name for each of the {len(places)} {side}, got {len(names)}; "
+                    "name every token that the model read, first and last ones included"
+                )
+
+    @staticmethod
+    def of(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map:
+        """The map at `site` of a forward of one input, in float64.
+
+        Raises UserError as `Tape.weights` does, for a batch of several, and for names that do not fit.
+        """
+        weights_BHQK, scores_BHQK = tape.weights(site), tape.scores(site)
+        if len(weights_BHQK) != 1:
+            raise UserError(f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time")
+        calls = [recorded.call for recorded in tape.calls[site]]
+        width = weights_BHQK.shape[-1]
+        allowed = []
+        for call in calls:
+            place, rows = call.geometry, call.q.shape[2]
+            of_call = torch.ones(rows, width, dtype=torch.bool, device=call.q.device)
+            for rule in (place.allowed, place.alive):
+                of_call = of_call if rule is None else of_call & rule[0, 0]
+            allowed.append(of_call)
+        q_at, q_order = zip(*(_places(call.geometry.q_pos) for call in calls), strict=True)
+        k_at, k_order = _places(calls[0].geometry.k_pos)
+        return Map(
+            weights_BHQK[0].double().cpu(),
+            scores_BHQK[0].double().cpu(),
+            torch.cat(allowed).cpu(),
+            queries,
+            keys,
+            torch.cat(q_at),
+            k_at,
+            torch.cat(q_order),
+            k_order,
+            not calls[0].geometry.encoding.site.cross,
+        )
+
+    @cached_property
+    def count(self) -> Int[Tensor, " Q"]:
+        """How many keys each query may look at."""
+        return self.allowed.sum(-1)
+
+    @cached_property
+    def ahead(self) -> Int[Tensor, "Q K"]:
+        """How far each key lies ahead of each query in the order of tokens; -1 is the key just before."""
+        return self.k_order - self.q_order.unsqueeze(-1)
+
+    @cached_property
+    def even(self) -> Map:
+        """One head that looks at all allowed keys alike."""
+        even_QK = self.allowed.to(self.weights.dtype) / self.count.clamp_min(1).unsqueeze(-1)
+        return replace(self, weights=even_QK.unsqueeze(0), scores=torch.zeros_like(even_QK).unsqueeze(0))
+
+
+def _places(positions: Positions) -> tuple[Tensor, Tensor]:
+    coordinates = positions.coordinates
+    return (coordinates if coordinates.ndim == 2 else coordinates[0]).double().cpu(), positions.order.cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A measure of each head, and what chance would give it. NaN where the map does not determine it."""
+
+    value: Float[Tensor, " H"]
+    chance: Float[Tensor, " H"]

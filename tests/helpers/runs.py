@@ -1,0 +1,76 @@
+"""Runs of a second: their experiments, what they leave behind, and a power cut on the way."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jari.training import loop
+from jari.training.experiment import Experiment
+from jari.training.run import read_metrics
+
+TIMES = ("seconds", "cpu_seconds")
+TINY_MODEL = {"model.width": 16, "model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}
+TINY = {
+    **TINY_MODEL,
+    "model.dropout": 0.1,
+    "training.batch": 16,
+    "training.examples": 16 * 12,
+    "training.evaluations": 4,
+    "training.evaluation_examples": 20,
+}
+
+
+def dotted(settings: dict[str, Any]) -> dict[str, Any]:
+    """Keywords as names of settings: `training__batch` is `training.batch`."""
+    return {key.replace("__", "."): value for key, value in settings.items()}
+
+
+def tiny(encoding: str = "shaw", **settings: Any) -> Experiment:
+    """An experiment of 12 steps with dropout, a look and a checkpoint after every third."""
+    return Experiment.of("arithmetic:maximum=30", encoding, {**TINY, **dotted(settings)}, 1, "float32")
+
+
+def train(folder: Path, experiment: Experiment | None = None, **options: Any) -> dict[str, Any]:
+    return loop.train(experiment or tiny(), folder, threads=1, **options)
+
+
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in TIMES}
+
+
+def outcome(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """Everything a run leaves behind, apart from times."""
+    checkpoints = {
+        path.name: (
+            (path / "model.safetensors").read_bytes(),
+            (path / "optimizer.safetensors").read_bytes(),
+            timeless(json.loads((path / "state.json").read_text())),
+        )
+        for path in (folder / "checkpoints").iterdir()
+    }
+    result = timeless(json.loads((folder / "result.json").read_text()))
+    return checkpoints, [timeless(row) for row in read_metrics(folder)], result
+
+
+def newest_of(folder: Path) -> Path:
+    """The newest checkpoint of a run."""
+    return sorted((folder / "checkpoints").glob("step-*"))[-1]
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def cut() -> None:
+    raise PowerCutError
+
+
+def at(step: int, do: Callable[[], object]) -> Callable[[dict[str, Any]], None]:
+    """A report that does something at a step, such as `cut`."""
+
+    def report(row: dict[str, Any]) -> None:
+        if row["step"] == step:
+            do()
+
+    return report

@@ -1,0 +1,77 @@
+"""The maps that travel to the page are those of the tape, to half of a 65535th."""
+
+import numpy as np
+import pytest
+import torch
+
+import jari
+from helpers.blocks import unpacked
+from jari.errors import UserError
+from jari.explorer import payload, saved
+from jari.inspect.capture import Tape, record
+from jari.page import to_json
+
+NAMES = {"source": list("12+12"), "target": ["<bos>", "2", "4"]}
+
+
+@pytest.fixture
+def tape() -> Tape:
+    model = jari.EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=3, encoding="alibi").eval()
+    with record(model) as tape, torch.no_grad():
+        model(torch.tensor([[3, 4, 5, 3, 4]]), torch.tensor([[1, 4, 6]]))
+    return tape
+
+
+def test_every_site_is_there_however_many_layers_each_stack_has(tape: Tape) -> None:
+    sites = payload.sites_of(tape, NAMES)
+    assert [(site["site"], site["kind"], site["layer"]) for site in sites] == [
+        ("encoder.0", "encoder", 0),
+        *(
+            (f"decoder.{layer}.{kind}", name, layer)
+            for layer in range(3)
+            for kind, name in (("self", "decoder"), ("cross", "cross"))
+        ),
+    ]
+
+
+def test_a_map_is_that_of_the_tape_queries_down_keys_across(tape: Tape) -> None:
+    for site in payload.sites_of(tape, NAMES):
+        weights = tape.weights(site["site"])[0].numpy()
+        assert unpacked(site["weights"]).shape == weights.shape
+        assert np.abs(unpacked(site["weights"]) - weights).max() <= 0.5 / 65535 + 1e-9
+        assert site["shape"] == [len(NAMES[site["queries"]]), len(NAMES[site["keys"]])]
+
+
+def test_what_the_mask_hides_is_marked_and_nothing_else(tape: Tape) -> None:
+    hidden = {site["site"]: site["hidden"] for site in payload.sites_of(tape, NAMES)}
+    assert hidden["encoder.0"] is None
+    assert hidden["decoder.2.cross"] is None
+    assert unpacked(hidden["decoder.0.self"]).tolist() == [[0, 1, 1], [0, 0, 1], [0, 0, 0]]
+
+
+def test_scores_are_products_times_scale_plus_bias(tape: Tape) -> None:
+    parts = payload.scores_of(tape, "encoder.0", 1)
+    scores = unpacked(parts["products"]) * parts["scale"] + unpacked(parts["bias"])
+    assert np.allclose(scores, tape.scores("encoder.0")[0, 1], atol=1e-5)
+    assert np.abs(unpacked(parts["bias"])).max() > 0.01
+
+
+def test_a_large_map_is_pooled_by_its_largest_weights_and_says_so() -> None:
+    maps = torch.rand(2, 1025, 600)
+    small, factor = payload.pooled(maps)
+    assert (factor, small.shape) == (3, (2, 342, 200))
+    assert small[1, 5, 7] == maps[1, 15:18, 21:24].max()
+    assert payload.pooled(maps[:, :512, :512])[1] == 1
+
+
+def test_numbers_without_a_word_in_json_become_null() -> None:
+    assert to_json({"a": [float("nan"), float("inf"), 1.0]}) == '{"a":[null,null,1.0]}'
+    assert unpacked(payload.block(torch.tensor([float("-inf"), 1.0]), "float32"))[0] == np.float32(payload.HIDDEN)
+
+
+def test_a_tape_shows_itself_with_names_or_places(tape: Tape) -> None:
+    page = saved.of_tape(tape, None, "tape")
+    assert page["views"][0]["sides"]["source"]["tokens"] == ["0", "1", "2", "3", "4"]
+    assert saved.of_tape(tape, NAMES, "tape")["views"][0]["sides"]["target"]["tokens"] == NAMES["target"]
+    with pytest.raises(UserError, match="expected a name for each of the 5 queries, got 2"):
+        saved.of_tape(tape, {"source": ["a", "b"]}, "tape")

@@ -1,0 +1,103 @@
+"""The live page's server: what it answers, and what it refuses."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from jari.errors import UserError
+from jari.explorer import server
+from jari.explorer.session import Explorer
+
+HOST = "127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def explorer(runs: Path) -> Iterator[Explorer]:
+    return Explorer([runs / "none", runs / "rotary"])
+
+
+def ask(explorer: Explorer, *requests: tuple[str, str, dict[str, Any]]) -> list[httpx.Response]:
+    """Send requests, all at once."""
+
+    async def all_at_once() -> list[httpx.Response]:
+        app = server.application(explorer, "1+2", {HOST})
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://{HOST}") as client:
+            return await asyncio.gather(*(client.request(method, path, **how) for method, path, how in requests))
+
+    return asyncio.run(all_at_once())
+
+
+def post(explorer: Explorer, path: str, body: Any, **headers: str) -> httpx.Response:
+    return ask(explorer, ("POST", path, {"json": body, "headers": headers}))[0]
+
+
+def test_another_input_and_a_head_are_answered(explorer: Explorer) -> None:
+    page = post(explorer, "/api/look", {"input": "12+3", "steps": {"1": 0}})
+    assert page.status_code == 200
+    assert [view["step"] for view in page.json()["views"]] == [12, 0]
+    assert page.headers["cache-control"] == "no-store"
+    head = post(explorer, "/api/head", {"input": "12+3", "view": 1, "site": "encoder.0", "head": 1, "step": 0})
+    assert {"steps", "scores", "lens"} <= head.json().keys()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"input": "1+x"}, 400, "no token for 'x'"),
+        ({"input": "1+2", "steps": {"0": 5}}, 400, "keeps its weights of the steps 0, 12, not of 5"),
+        ({"input": 3}, 422, "input: Input should be a valid string"),
+        ({}, 422, "input: Field required"),
+        ({"input": "1+2", "more": 1}, 422, "more: Extra inputs are not permitted"),
+        ({"input": "1" * 100_001}, 422, "input: String should have at most 100000 characters"),
+    ],
+)
+def test_what_cannot_be_read_is_told(explorer: Explorer, body: Any, status: int, words: str) -> None:
+    response = post(explorer, "/api/look", body)
+    assert response.status_code == status
+    assert words in response.json()["error"]
+
+
+def test_only_its_own_page_is_served(explorer: Explorer) -> None:
+    body = {"input": "1+2"}
+    assert post(explorer, "/api/look", body, host="evil.example").status_code == 421
+    assert post(explorer, "/api/look", body, origin="http://evil.example").status_code == 403
+    assert post(explorer, "/api/look", body, origin="null").status_code == 403
+    assert post(explorer, "/api/look", body, origin=f"http://{HOST}").status_code == 200
+    plain = {"content": b'{"input":"1+2"}', "headers": {"content-type": "text/plain"}}
+    assert ask(explorer, ("POST", "/api/look", plain))[0].status_code == 415
+    assert ask(explorer, ("GET", "/etc/passwd", {}))[0].json()["error"] == "GET /etc/passwd: Not Found"
+
+
+def test_a_large_body_is_refused_unread(explorer: Explorer) -> None:
+    headers = {"content-type": "application/json", "content-length": str(50 * 2**20)}
+    response = ask(explorer, ("POST", "/api/look", {"content": b"{}", "headers": headers}))[0]
+    assert (response.status_code, response.json()["error"]) == (413, "expected at most 1 MB, got 50 MB")
+
+
+def test_broken_json_is_told(explorer: Explorer) -> None:
+    how = {"content": b'{"inp', "headers": {"content-type": "application/json"}}
+    response = ask(explorer, ("POST", "/api/look", how))[0]
+    assert (response.status_code, response.json()["error"]) == (422, "the body is no JSON")
+
+
+def test_64_at_once_are_answered_or_sent_away_and_it_lives_on(explorer: Explorer) -> None:
+    requests = [("POST", "/api/look", {"json": {"input": f"{number % 30}+1"}}) for number in range(64)]
+    codes = [response.status_code for response in ask(explorer, *requests)]
+    assert set(codes) == {200, 503}
+    assert codes.count(200) >= server.WAITING
+    assert post(explorer, "/api/look", {"input": "1+2"}).status_code == 200
+
+
+def test_a_port_in_use_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(
+            UserError, match="cannot be listened on: Address already in use; choose another with --port"
+        ):
+            server.listen("127.0.0.1", taken.getsockname()[1])

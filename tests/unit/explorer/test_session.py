@@ -1,0 +1,194 @@
+"""Runs that are looked into: the right model, the right step, and mistakes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jari
+from helpers.blocks import unpacked
+from helpers.runs import tiny, train
+from jari.errors import UserError
+from jari.explorer import saved
+from jari.explorer.session import LONGEST, REMEMBERED, Explorer
+
+
+def test_a_view_says_what_predict_says(runs: Path) -> None:
+    view = Explorer([runs / "rotary"]).look("12+7", live=False)["views"][0]
+    (answer,) = jari.predict(runs / "rotary", ["12+7"])
+    assert view["answer"] == answer.answer
+    assert view["expected"] == "19"
+    assert [output["token"] for output in view["outputs"]] == [token for token, _ in answer.tokens]
+    assert view["sides"]["source"]["tokens"] == ["1", "2", "+", "7"]
+    for output, (_, probability) in zip(view["outputs"], answer.tokens, strict=True):
+        assert output["top"][0] == [output["token"], pytest.approx(probability, abs=1e-5)]
+
+
+@pytest.mark.parametrize(
+    ("run", "line", "sites"),
+    [
+        ("rotary", "1+2", {"encoder.0", "decoder.0.self", "decoder.0.cross"}),
+        ("recurrent", "3 5 2", {"decoder.cross"}),
+        ("lm", "one two", {"decoder.0.self", "decoder.1.self"}),
+    ],
+)
+def test_every_kind_of_model_opens_head_by_head(runs: Path, run: str, line: str, sites: set[str]) -> None:
+    explorer = Explorer([runs / run])
+    page = explorer.look(line, live=False)
+    shown = page["views"][0]["sites"]
+    assert sites <= {site["site"] for site in shown} or run == "recurrent"
+    for site in shown:
+        detail = explorer.head(line, 0, site["site"], site["heads"] - 1)
+        assert detail["walk_error"] < 1e-9
+        assert detail["scores"]["shape"] == site["shape"]
+        assert site["trust"]["rebuild_error"] < 1e-4
+
+
+def test_runs_stand_side_by_side_on_the_same_input(runs: Path) -> None:
+    page = Explorer([runs / "none", runs / "rotary"]).look("11+1", live=True)
+    first, second = page["views"]
+    assert (first["name"], second["name"]) == ("none", "rotary")
+    assert first["vocabulary"] == second["vocabulary"]
+    assert first["sites"][0]["weights"] != second["sites"][0]["weights"]
+
+
+def test_step_0_is_the_model_before_training(runs: Path) -> None:
+    explorer = Explorer([runs / "rotary"])
+    begun = explorer.look("12+7", {0: 0}, live=False)["views"][0]
+    trained = explorer.look("12+7", live=False)["views"][0]
+    assert (begun["step"], trained["step"], trained["steps"]) == (0, 12, [0, 12])
+    assert begun["sites"][0]["weights"] != trained["sites"][0]["weights"]
+    untrained = trained["sites"][0]["measures"]["entropy"]["untrained"]
+    assert untrained == pytest.approx(begun["sites"][0]["measures"]["entropy"]["value"])
+
+
+def test_only_the_last_inputs_are_remembered(runs: Path) -> None:
+    explorer = Explorer([runs / "rotary"])
+    for number in range(REMEMBERED + 3):
+        explorer.look(f"{number}+1", live=False)
+    assert len(explorer.opened[0]._seen) == REMEMBERED
+
+
+def test_a_file_holds_every_head_and_step_while_it_is_small(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    explorer = Explorer([runs / "rotary"])
+    page = saved.whole(explorer, "1+2", "decoder.0.cross", 1)
+    assert all(len(site["details"]) == site["heads"] for site in page["views"][0]["sites"])
+    assert [frame["step"] for frame in page["frames"]] == [0, 12]
+    monkeypatch.setattr(saved, "ROOM", 0)
+    page = saved.whole(explorer, "1+2", "decoder.0.cross", 1)
+    opened = {site["site"]: set(site["details"]) for site in page["views"][0]["sites"]}
+    assert opened == {"encoder.0": set(), "decoder.0.self": set(), "decoder.0.cross": {"1"}}
+    assert "frames" not in page
+
+
+def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no run of jari"):
+        Explorer([tmp_path])
+    with pytest.raises(UserError, match="given twice"):
+        Explorer([runs / "none", runs / "none"])
+    with pytest.raises(UserError, match="expected the folder of a run"):
+        Explorer([])
+    explorer = Explorer([runs / "lm"])
+    with pytest.raises(UserError, match=f"at most {LONGEST} tokens"):
+        explorer.look("a" * (LONGEST + 1), live=False)
+    with pytest.raises(UserError, match="keeps its weights of the steps 0, 4, not of 3"):
+        explorer.look("one", {0: 3}, live=False)
+    with pytest.raises(UserError, match="view from 0 to 0, got 7"):
+        explorer.head("one", 7, "decoder.0.self", 0)
+    with pytest.raises(UserError, match="unknown site 'encoder'"):
+        explorer.head("one", 0, "encoder", 0)
+    with pytest.raises(UserError, match="heads 0 to 1, got 9"):
+        saved.whole(explorer, "one", "decoder.0.self", 9)
+
+
+def test_an_edit_changes_the_answer_as_forced_decoding_says(runs: Path) -> None:
+    explorer = Explorer([runs / "rotary"])
+    page = explorer.look("12+7", live=True)
+    off = [{"kind": "head", "site": "decoder.0.cross", "head": head} for head in range(2)]
+    edited = explorer.operate("12+7", 0, off)
+    effect = edited["effect"]
+    before = [output["top"][0][1] for output in page["views"][0]["outputs"]]
+    assert [row["before"] for row in effect["tokens"]] == pytest.approx(before, abs=1e-5)
+    assert effect["log_probability"]["after"] != effect["log_probability"]["before"]
+    assert 0 < effect["divergence"] < 0.7
+    assert effect["rank"] == "there is no other place of this kind to compare with"
+    assert edited["view"]["answer"] == page["views"][0]["answer"], "the view goes along the original answer"
+
+
+def test_a_forced_link_stands_in_the_map(runs: Path) -> None:
+    explorer = Explorer([runs / "rotary"])
+    link = {"kind": "link", "site": "encoder.0", "head": 1, "query": 2, "key": 0, "how": "force"}
+    edited = explorer.operate("12+7", 0, [link])
+    weights = unpacked(next(s for s in edited["view"]["sites"] if s["site"] == "encoder.0")["weights"])
+    assert weights[1, 2].tolist() == [1, 0, 0, 0]
+    assert weights[0, 2].max() < 1
+    assert len(edited["effect"]["controls"]) == 20
+
+
+def test_moving_all_places_means_nothing_to_rotary_and_all_to_no_model_without(runs: Path) -> None:
+    explorer = Explorer([runs / "none", runs / "rotary"])
+    shift = [{"kind": "place", "side": "both", "how": "shift", "amount": 5}]
+    off = [{"kind": "place", "side": "source", "how": "off"}]
+    assert explorer.operate("12+7", 1, shift)["effect"]["divergence"] < 1e-9
+    assert explorer.operate("12+7", 0, off)["effect"]["divergence"] < 1e-12
+    assert explorer.operate("12+7", 1, off)["effect"]["divergence"] > 1e-9
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "head", "site": "encoder.0"}, "needs site, head; head is missing"),
+        ({"kind": "head", "site": "encoder.7", "head": 0}, "unknown site"),
+        ({"kind": "link", "site": "encoder.0", "query": 0, "key": 9, "how": "erase"}, "keys 0 to 3, got 9"),
+        ({"kind": "place", "how": "stretch", "amount": 1e300}, "places are moved by"),
+    ],
+)
+def test_edits_that_cannot_be_are_told(runs: Path, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Explorer([runs / "rotary"]).operate("12+7", 0, [change])
+
+
+def test_checks_tell_who_is_blind_to_order(runs: Path) -> None:
+    none, rotary = Explorer([runs / "none", runs / "rotary"]).look("12+7", live=False)["views"]
+    value = {check["label"]: check["value"] for check in none["checks"]}
+    assert value["permutation, encoder.0"] == 0
+    assert next(check["value"] for check in rotary["checks"] if check["name"] == "permutation") > 1e-6
+    assert all(check["value"] < 1e-6 for check in rotary["checks"] if check["name"] == "shift")
+
+
+def test_an_expression_has_its_digit_places_and_carries(runs: Path) -> None:
+    lens = Explorer([runs / "rotary"]).look("19+7", live=False)["views"][0]["lens"]
+    assert lens["kind"] == "arithmetic"
+    assert lens["places"]["source"] == [
+        {"role": "left", "place": 1},
+        {"role": "left", "place": 0},
+        {"role": "operator", "place": None},
+        {"role": "right", "place": 0},
+    ]
+    assert "decoder.0.cross" in lens["share"]
+
+
+def test_gold_links_give_an_error_rate(runs: Path) -> None:
+    lens = Explorer([runs / "recurrent"], align="0-0").look("3 5 2", live=False)["views"][0]["lens"]
+    assert lens["kind"] == "alignment"
+    assert 0 <= lens["error_rate"] <= 1
+    with pytest.raises(UserError, match="expected links such as 0-0 1-2"):
+        Explorer([runs / "recurrent"], align="0:0")
+
+
+def test_the_noise_floor_is_that_of_runs_that_differ_by_their_seed(runs: Path, tmp_path: Path) -> None:
+    train(tmp_path / "rotary-2", replace(tiny("rotary"), seed=2))
+    both = Explorer([runs / "rotary", tmp_path / "rotary-2"]).look("12+7", live=False)
+    assert 0 < both["noise"]["value"] < 0.7
+    assert Explorer([runs / "none", runs / "rotary"]).look("12+7", live=False)["noise"] is None
+
+
+def test_a_head_comes_with_its_parts_and_what_erasing_does(runs: Path) -> None:
+    detail = Explorer([runs / "rotary"]).head("12+7", 0, "encoder.0", 1)
+    summed = sum(unpacked(part["matrix"]) for part in detail["parts"])
+    assert np.allclose(summed, unpacked(detail["scores"]), atol=1e-4)
+    assert detail["parts_error"] < 1e-9
+    assert {"largest", "random"} <= detail["erasure"].keys()
+    assert detail["valued"]["shape"] == [4, 4]

@@ -1,0 +1,58 @@
+"""Weights kept on the way, to look at how a model came about."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import jari
+from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
+from jari.errors import UserError
+from jari.training import snapshots
+
+
+def test_they_are_spread_evenly_up_to_the_last_step() -> None:
+    assert snapshots.planned(12, 4) == {3, 6, 9, 12}
+    assert snapshots.planned(12, 0) == set()
+    assert snapshots.planned(3, 100) == {1, 2, 3}
+
+
+def test_a_run_with_them_is_the_same_run(tmp_path: Path) -> None:
+    train(tmp_path / "with", snapshots=6)
+    train(tmp_path / "without")
+    assert outcome(tmp_path / "with") == outcome(tmp_path / "without")
+    run = jari.load(tmp_path / "with")
+    assert snapshots.steps_of(tmp_path / "with", run.experiment.hash) == [2, 4, 6, 8, 10, 12]
+    assert snapshots.steps_of(tmp_path / "without", run.experiment.hash) == []
+
+
+def test_the_last_is_the_model_and_the_one_before_the_first_is_the_seeds(tmp_path: Path) -> None:
+    train(tmp_path, snapshots=2)
+    run = jari.load(tmp_path)
+    models = {step: snapshots.load(tmp_path, run.experiment, run.task, step) for step in (0, 6, 12)}
+    fresh = run.experiment.model_instance(run.task)
+    jari.initialise(fresh, run.experiment.seed)
+
+    def equal(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+        return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+    assert equal(models[12], run.model)
+    assert equal(models[0], fresh)
+    assert not equal(models[6], models[12])
+
+
+def test_a_run_that_was_cut_off_has_all_of_them_in_the_end(tmp_path: Path) -> None:
+    with pytest.raises(PowerCutError):
+        train(tmp_path, snapshots=6, report=at(5, cut))
+    train(tmp_path, snapshots=6)
+    assert snapshots.steps_of(tmp_path, tiny().hash) == [2, 4, 6, 8, 10, 12]
+
+
+def test_foreign_and_damaged_ones_are_told(tmp_path: Path) -> None:
+    train(tmp_path, snapshots=1)
+    with pytest.raises(UserError, match=f"written by the run {tiny().hash}, not by other"):
+        snapshots.steps_of(tmp_path, "other")
+    path = next((tmp_path / "snapshots").iterdir())
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match="damaged or no safetensors file"):
+        snapshots.steps_of(tmp_path, tiny().hash)
