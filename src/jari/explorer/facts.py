@@ -12,6 +12,7 @@ from torch import nn
 
 from jari.errors import UserError
 from jari.explorer import payload
+from jari.explorer.payload import Names
 from jari.inspect import effects, invariance, lenses, surgery
 from jari.inspect.capture import Tape, record
 from jari.inspect.lenses import Link, Place
@@ -132,6 +133,16 @@ def aligned(tape: Tape, gold: Sequence[Link] | None) -> dict[str, Any] | None:
         rate = lenses.alignment_error_rate(weights_QK, list(gold), list(gold))
         found |= {"gold": {"sure": sure, "possible": []}, "error_rate": rate}
     return found
+
+
+def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
+    """What each place of the encoder's output is made of; None without an encoder, and for inputs that are pooled."""
+    sites = [site for site in tape.sites if payload.kind_of(site) == "encoder"]
+    if not sites or len(names["source"]) > payload.LARGEST:
+        return None
+    return payload.block(
+        lenses.rollout([Map.of(tape, site, names["source"], names["source"]) for site in sites]), "uint16"
+    )
 
 
 def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:

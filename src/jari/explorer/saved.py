@@ -80,6 +80,7 @@ def of_tape(tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | No
         "outputs": [],
         "sites": payload.sites_of(tape, names),
         "vocabulary": None,
+        "rollout": None,
         "checks": [],
         "lens": None,
     }

@@ -143,6 +143,7 @@ class Opened:
             "outputs": payload.outputs_of(scores, written, task.show_target),
             "sites": payload.sites_of(tape, names, seen.untrained),
             "vocabulary": self.vocabulary,
+            "rollout": facts.rollout(tape, names),
             "checks": [],
             "lens": None,
         }

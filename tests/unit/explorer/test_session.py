@@ -170,6 +170,13 @@ def test_an_expression_has_its_digit_places_and_carries(runs: Path) -> None:
     assert "decoder.0.cross" in lens["share"]
 
 
+def test_an_encoder_has_its_rollout_and_a_language_model_none(runs: Path) -> None:
+    rolled = unpacked(Explorer([runs / "rotary"]).look("19+7", live=False)["views"][0]["rollout"])
+    assert rolled.shape == (4, 4)
+    assert np.allclose(rolled.sum(1), 1, atol=1e-4)
+    assert Explorer([runs / "lm"]).look("one", live=False)["views"][0]["rollout"] is None
+
+
 def test_gold_links_give_an_error_rate(runs: Path) -> None:
     lens = Explorer([runs / "recurrent"], align="0-0").look("3 5 2", live=False)["views"][0]["lens"]
     assert lens["kind"] == "alignment"
