@@ -6,8 +6,9 @@ A causal model without positions can learn order from its mask, from the second 
 sinusoids and without any positions, at several depths, over paired seeds: does the gap shrink with depth, or turn, as
 the paper found for words? Writes depth.md and depth.svg, and the report of each depth into a folder of its own.
 
-Minutes: some 40 on two cores, reckoned from 18 ms for a layer and step; not run as a whole yet.
-Expected: not measured yet; the paper, with words and 12 layers or more, found those without positions slightly better.
+Minutes: 57 of one core for all 18 trainings, half of that on two.
+Expected: on tinyshakespeare, without positions the loss is higher by 0.380, 0.073 and 0.041 nats per character at 2, 6
+and 12 layers: the gap shrinks with depth and does not vanish. The paper, with words, found none slightly better.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ import torch  # noqa: E402 - after the hook
 
 torch.set_num_threads(1)
 
+pytest_plugins = ("helpers.browser", "helpers.explorer")  # fixtures that several folders share
+
 # The same examples in every run, and no time limit that a busy machine could break.
 hypothesis.settings.register_profile("jari", derandomize=True, deadline=None, database=None, max_examples=50)
 hypothesis.settings.load_profile("jari")

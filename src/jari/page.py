@@ -23,6 +23,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";$', re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|let|function|class) )", re.MULTILINE)
 
 
@@ -34,7 +35,7 @@ def assemble(
     script: the module to begin with; those it imports are put before it, each once. live: it may ask the server it came
     from for more.
     """
-    style = "".join(read(package, name) for name in styles)
+    style = "\n".join(slim(read(package, name)) for name in styles)
     code = bundle(package, script)
     return Template(read(package, template)).substitute(
         policy=policy(code, style, live=live),
@@ -70,7 +71,16 @@ def bundle(package: str, name: str) -> str:
             found[name] = _EXPORT.sub("", _IMPORT.sub("", text))
 
     add(name)
-    return "\n".join(found.values())
+    return "\n".join(slim(text) for text in found.values())
+
+
+def slim(text: str) -> str:
+    """A script or a style without what only its source needs: comments on lines of their own, indentation, empty lines.
+
+    Lines stay lines, so a script means the same. It must have no template literal of several lines.
+    """
+    lines = (line.strip() for line in _COMMENT.sub("", text).split("\n"))
+    return "\n".join(line for line in lines if line)
 
 
 def escape_text(text: str) -> str:

@@ -566,3 +566,17 @@ def test_compare_stopped_by_a_signal_stops_its_trials_and_goes_on(tmp_path):
     for trial in folder.glob("*-1"):
         with (trial / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
+def test_a_full_disk_and_closed_streams_are_told_without_a_traceback(tmp_path: Path) -> None:
+    jari = [sys.executable, "-m", "jari"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*jari, "laws", "none", "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "jari: standard output: No space left on device\n")
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m jari laws none >&-"], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run([*jari, "train", "arithmetic", "--out", str(tmp_path / ("x" * 300))], capture_output=True)
+    assert done.returncode == 2
+    assert b"File name too long" in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -24,13 +24,13 @@ OPTIONS = {
 SINGLE = [f"{name}:{option}" if option else name for name in registry.names() for option in OPTIONS.get(name, [""])]
 
 
-SUMS = ["sinusoidal+rotary", "learned+shaw:clip=2+t5", "rotary+alibi"]
+SUMS = ["sinusoidal+rotary", "learned+shaw:clip=2+t5", "rotary+alibi", "rotary+shaw:clip=2"]
 
 # Shaw with all distances clipped to 0 adds the same vector to every key: it tells nothing, and the softmax removes it
 # again, so that it does not learn either. The laws are right to say so.
 TELLS_NOTHING = {("shaw:clip=0", "order is heard"), ("shaw:clip=0", "every parameter learns")}
 
-REASONS = ("it rotates nothing", "it has no parameters", "it reads the labels of pairs")
+REASONS = ("it rotates nothing", "it has no parameters", "it reads the labels of pairs", "no formula was given")
 
 
 @pytest.mark.parametrize("spec", [*SINGLE, *SUMS])

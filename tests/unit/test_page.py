@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.resources import files as resources
 
 import pytest
 
@@ -43,3 +44,34 @@ def test_hostile_text_ends_no_element() -> None:
     assert held is not None
     assert json.loads(held[1])["token"] == hostile
     document.encode()
+
+
+def test_what_only_the_source_needs_is_left_out() -> None:
+    source = """
+    // why
+    const one = 1; // beside code it stays
+
+      /* several
+         lines */
+    const two = "/* text */";
+      /** one line */
+      const three = one /* inside */ + two;
+    const four = `// text`;
+    /* not alone */ const five = 5;
+    """
+    assert page.slim(source).split("\n") == [
+        "const one = 1; // beside code it stays",
+        'const two = "/* text */";',
+        "const three = one /* inside */ + two;",
+        "const four = `// text`;",
+        "/* not alone */ const five = 5;",
+    ]
+
+
+@pytest.mark.parametrize("package", ["jari.explorer", "jari.comparison"])
+def test_no_template_literal_of_a_page_spans_lines(package: str) -> None:
+    modules = [entry for entry in (resources(package) / "static").iterdir() if entry.name.endswith(".js")]
+    assert modules
+    for module in modules:
+        for number, line in enumerate(module.read_text(encoding="utf-8").split("\n"), 1):
+            assert line.count("`") % 2 == 0, f"{module.name}:{number} would lose its indentation"

@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         code = _COMMANDS[options.command](options)
-        sys.stdout.flush()  # here, where a reader that has gone away is no fault
+        if sys.stdout is not None:  # closed by whoever called
+            sys.stdout.flush()  # here, where a reader that has gone away is no fault
         return code
     except UserError as error:
         print(f"jari: {error}", file=sys.stderr)
@@ -41,8 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # Whoever reads our output has had enough; nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # A full disk, a name that is too long, a folder that is not ours: nothing that a traceback would help with.
+        where = "standard output" if error.filename is None else error.filename
+        print(f"jari: {where}: {error.strerror or error}", file=sys.stderr)
+        return 2
     except BaseException as error:
         number = getattr(error, "number", None)
         if type(error).__name__ != "Interrupted" or number is None:
@@ -179,7 +186,7 @@ def _explore(options: argparse.Namespace) -> int:
         return 0
     from jari.explorer import server
 
-    session.look(options.input, live=True)  # a mistake is told here and not in a browser
+    session.look(options.input, live=True, **chosen)  # a mistake is told here and not in a browser
     listening = server.listen(options.host, options.port)
     host, port = listening.getsockname()[:2]
     print(f"http://{f'[{host}]' if ':' in host else host}:{port}/    Ctrl-C ends it", flush=True)

@@ -27,6 +27,7 @@ from jari.shapes import Tensor
 BATCH, LENGTH, HEAD_WIDTH, VALUE_WIDTH = 2, 7, 8, 5
 VOCABULARY = 11
 STARTS = (0, 7, 1000, 5000)
+CLAIMS = ("shift_invariant", "cross", "keeps_norms")
 NODES = 300  # of the graph, for encodings that read labels of pairs
 
 M = TypeVar("M", bound=nn.Module)
@@ -45,7 +46,7 @@ class Subject:
     """The encoding on trial: how to build it, and what it and positions for it look like.
 
     labels: how many it tells apart where it reads labelled relations in place of distances, by its attribute `labels`;
-        else 0. longest: as it claims, or None.
+        else 0. longest: as it claims, or None. made: the claims that it makes; a sum may make fewer than its parts.
     """
 
     spec: str
@@ -53,6 +54,7 @@ class Subject:
     heads: int
     labels: int
     longest: int | None
+    made: frozenset[str] = frozenset()
 
     @staticmethod
     def of(spec: str, oracle: Oracle | None, heads: int) -> Subject:
@@ -69,11 +71,12 @@ class Subject:
     def reading(self, encoding: Encoding) -> Subject:
         """The same trial, with the positions that `encoding` can read."""
         labels = max(getattr(module, "labels", 0) for module in encoding.modules())
-        return replace(self, labels=labels, longest=encoding.longest)
+        made = frozenset(claim for claim in CLAIMS if getattr(encoding, claim))
+        return replace(self, labels=labels, longest=encoding.longest, made=made)
 
     def claims(self, claim: str) -> bool:
-        """Whether all parts of a sum make the claim."""
-        return all(getattr(registry.spec(part).target, claim, True) for part in parts_of(self.spec))
+        """Whether it makes the claim."""
+        return claim in self.made
 
     @property
     def causal_only(self) -> bool:
@@ -244,11 +247,17 @@ def answers(encoding: Encoding, pos: Positions) -> dict[str, Tensor]:
 
 
 def _formula_of(spec: str) -> Oracle | None:
-    """The encoding's own oracle, or the paper's formula for one of the package; None where a part has neither, or
-    where two parts rotate."""
+    """The encoding's own oracle, or the paper's formula for one of the package; None where a part has neither, and
+    where the parts are no sum: two of them rotate, or one rotates the queries that another's terms compare."""
     specs = [registry.spec(part) for part in parts_of(spec)]
     oracles = [getattr(part.target, "oracle", None) or ORACLES.get(part.name) for part in specs]
     known = [oracle for oracle in oracles if oracle is not None]
-    if len(known) < len(oracles) or sum("rotate" in hooks_of(part.target) for part in specs) > 1:
+    rotating = sum("rotate" in hooks_of(part.target) for part in specs)
+    if len(known) < len(oracles) or rotating > 1:
+        return None
+    if (
+        len(known) > 1
+        and {"rotate", "terms"} <= build(spec, Site(HEAD_WIDTH, 1, HEAD_WIDTH, VALUE_WIDTH, causal=True)).hooks
+    ):
         return None
     return known[0] if len(known) == 1 else sum_of(known)

@@ -56,7 +56,9 @@ class Sum(Encoding):
         self.parts = nn.ModuleList(parts)
         # A sum claims what all of its parts do.
         self.axes = tuple(sorted(set[int].intersection(*(set(part.axes) for part in parts))))
-        self.shift_invariant = all(part.shift_invariant for part in parts)
+        # Terms compare the vectors of a relation with queries that another part has turned by their own places.
+        turned = {"rotate", "terms"} <= self.hooks
+        self.shift_invariant = all(part.shift_invariant for part in parts) and not turned
         self.causal_only = any(part.causal_only for part in parts)
         self.cross = all(part.cross for part in parts)
         self.keeps_norms = all(part.keeps_norms for part in parts)

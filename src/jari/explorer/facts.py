@@ -29,7 +29,7 @@ BLOCK = 16
 
 
 def checks(model: nn.Module, said: Answered) -> list[dict[str, Any]]:
-    """Whether attention can tell order at all, and whether it goes by distance alone. Computed in float64."""
+    """Whether attention can tell order at all, and whether it goes by distance alone. model: in float64."""
     if max(tokens.ids.shape[1] for tokens in said.inputs) > TESTED:
         return []
     found = []
@@ -148,13 +148,13 @@ def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
 def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:
     """How far the maps of runs are from each other that differ by their seed alone: heads that match best, in nats.
 
-    tapes: with each, what its run is apart from the seed.
+    tapes: with each, what its run is apart from the seed. Sites too large to be measured are left out.
     """
     found: list[float] = []
     for number, (first, one) in enumerate(tapes):
         for second, other in tapes[number + 1 :]:
             if first == second:
-                found += [_apart(one, other, site) for site in one.sites]
+                found += [_apart(one, other, site) for site in one.sites if payload.measurable(one, site)]
     if not found:
         return None
     about = "mean Jensen-Shannon divergence, in nats, of best matching heads, of runs that differ by their seed alone"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from jari._version import __version__
 from jari.attention.call import AttentionCall
 from jari.errors import UserError
 from jari.inspect.capture import Tape
-from jari.inspect.maps import Map
+from jari.inspect.maps import Map, allowed_of
 from jari.inspect.measures import MEASURES, measure
 from jari.inspect.steps import Step
 from jari.inspect.walk import divisors_of, softmax_lens
@@ -28,8 +28,11 @@ from jari.shapes import Float, Tensor
 FORMAT = "jari explorer 1"
 LARGEST = 512
 """Rows or columns of a map that is shown as it is; a larger one is pooled."""
-MEASURED = 2**24
-"""Weights of a site up to which it is measured: more would take seconds."""
+MEASURED = 2**22
+"""Weights of a site up to which it is measured: so many take a second or two, and in float64 some ten times their
+memory."""
+AT_ONCE = MEASURED
+"""Weights that are measured at a time, of a model and the untrained one together."""
 MEASURED_BY = [
     *({"name": m.name, "label": m.label, "about": m.about, "range": m.range} for m in MEASURES.values()),
     {
@@ -93,9 +96,11 @@ def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[di
 
 def _site(tape: Tape, site: str, number: int, names: Names, untrained: Tape | None) -> dict[str, Any]:
     queries, keys = sides_of(site)
-    shown = Map.of(tape, site, names[queries], names[keys])
-    weights_HQK, factor = pooled(shown.weights)
-    allowed_QK = shown.allowed
+    shown = _map(tape, site, names) if measurable(tape, site) else None
+    if shown is not None:
+        (weights_HQK, factor), allowed_QK = pooled(shown.weights), shown.allowed
+    else:
+        (weights_HQK, factor), allowed_QK = _pooled_in_pieces(tape, site), allowed_of(tape, site)
     if factor > 1:
         allowed_QK = pooled(allowed_QK.double().unsqueeze(0))[0][0] > 0
     call = tape.calls[site][0].call
@@ -113,29 +118,42 @@ def _site(tape: Tape, site: str, number: int, names: Names, untrained: Tape | No
         "weights": block(weights_HQK, "uint16"),
         "hidden": None if bool(allowed_QK.all()) else block(~allowed_QK, "uint8"),
         "trust": asdict(tape.trust(site)),
-        "measures": measures_of(shown, None if untrained is None else Map.of(untrained, site, *_both(names, site))),
+        "measures": {} if shown is None else measures_of(shown, untrained and _map(untrained, site, names)),
         "details": {},
     }
 
 
-def _both(names: Names, site: str) -> tuple[Sequence[str], Sequence[str]]:
+def measurable(tape: Tape, site: str) -> bool:
+    """Whether a map is small enough to be measured, and to be held whole."""
+    return math.prod(_size(tape, site)) <= MEASURED
+
+
+def _size(tape: Tape, site: str) -> tuple[int, int, int]:
+    calls = [recorded.call for recorded in tape.calls[site]]
+    return calls[0].k.shape[1], sum(call.q.shape[2] for call in calls), calls[0].k.shape[2]
+
+
+def _map(tape: Tape, site: str, names: Names) -> Map:
     queries, keys = sides_of(site)
-    return names[queries], names[keys]
+    return Map.of(tape, site, names[queries], names[keys])
 
 
 def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
     """Each measure of every head, beside what chance and the untrained model have."""
-    if shown.weights.numel() > MEASURED:
-        return {}
-    before = {} if untrained is None else measure(untrained)
-    return {
-        name: {
-            "value": _numbers(scored.value),
-            "chance": _numbers(scored.chance),
-            "untrained": _numbers(before[name].value) if name in before else None,
-        }
-        for name, scored in measure(shown).items()
-    }
+    heads, both = len(shown.weights), [shown] if untrained is None else [shown, untrained]
+    # What is measured does not mix heads, so those of both models are measured together.
+    weights, scores = (torch.cat([getattr(map, name) for map in both]) for name in ("weights", "scores"))
+    some = max(1, AT_ONCE // max(1, weights[0].numel()))
+    parts = [
+        measure(replace(shown, weights=weights[first : first + some], scores=scores[first : first + some]))
+        for first in range(0, len(weights), some)
+    ]
+    found = {}
+    for name in parts[0]:
+        value = _numbers(torch.cat([part[name].value for part in parts]))
+        chance = _numbers(torch.cat([part[name].chance for part in parts]))
+        found[name] = {"value": value[:heads], "chance": chance[:heads], "untrained": value[heads:] or None}
+    return found
 
 
 def _numbers(values: Float[Tensor, " H"]) -> list[float | None]:
@@ -148,6 +166,13 @@ def pooled(maps_HQK: Float[Tensor, "H Q K"]) -> tuple[Float[Tensor, "H R C"], in
     if factor == 1:
         return maps_HQK, 1
     return functional.max_pool2d(maps_HQK.unsqueeze(0), factor, ceil_mode=True)[0], factor
+
+
+def _pooled_in_pieces(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], int]:
+    """The same for a map that is never held whole."""
+    factor = -(-max(_size(tape, site)[1:]) // LARGEST)
+    pieces = [functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True).cpu() for piece_BHRK in tape.pieces(site)]
+    return functional.max_pool2d(torch.cat(pieces, 2), (factor, 1), ceil_mode=True)[0].double(), factor
 
 
 def outputs_of(

@@ -198,4 +198,4 @@ def serve(explorer: Explorer, line: str, listening: socket.socket, *, site: str 
     config.bind = [f"fd://{listening.fileno()}"]
     config.accesslog = config.errorlog = None
     config.h11_max_incomplete_size = 2**16
-    asyncio.run(hypercorn_serve(application(explorer, line, hosts, **opens), config))  # type: ignore[arg-type]
+    asyncio.run(hypercorn_serve(application(explorer, line, hosts, site=site, head=head), config))  # type: ignore[arg-type]

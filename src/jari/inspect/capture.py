@@ -112,12 +112,18 @@ class Tape:
     @torch.no_grad()
     def weights(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """The attention weights, by the definition, before dropout."""
-        return torch.cat([definition.weights(rows) for rows in self._rows(site, index)], 2)
+        return _joined([definition.weights(rows) for rows in self._rows(site, index)])
+
+    @torch.no_grad()
+    def pieces(self, site: str, index: int | None = None) -> Iterator[Float[Tensor, "B H R K"]]:
+        """The same, a few rows at a time, for a map that is too large to be held."""
+        for rows in self._rows(site, index):
+            yield definition.weights(rows)
 
     @torch.no_grad()
     def scores(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """Scaled scores with all that the encoding adds, before mask and softmax."""
-        return torch.cat([definition.scores(rows) for rows in self._rows(site, index)], 2)
+        return _joined([definition.scores(rows) for rows in self._rows(site, index)])
 
     @torch.no_grad()
     def before(self, site: str, index: int | None = None) -> tuple[Float[Tensor, "B H Q E"], Float[Tensor, "B H K E"]]:
@@ -223,6 +229,11 @@ def site_name(path: str) -> str:
     """`decoder.layers.1.cross_attention.attend` -> `decoder.1.cross`."""
     parts = [part.removesuffix("_attention") for part in path.split(".")]
     return ".".join(part for part in parts if part not in ("layers", "attention", "attend")) or "attention"
+
+
+def _joined(pieces: list[Float[Tensor, "B H _ K"]]) -> Float[Tensor, "B H Q K"]:
+    """One below the other. A map that came in one piece is not copied."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2)
 
 
 def _trust(recorded: Recorded) -> Iterator[Trust]:

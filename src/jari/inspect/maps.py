@@ -53,20 +53,12 @@ class Map:
         if len(weights_BHQK) != 1:
             raise UserError(f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time")
         calls = [recorded.call for recorded in tape.calls[site]]
-        width = weights_BHQK.shape[-1]
-        allowed = []
-        for call in calls:
-            place, rows = call.geometry, call.q.shape[2]
-            of_call = torch.ones(rows, width, dtype=torch.bool, device=call.q.device)
-            for rule in (place.allowed, place.alive):
-                of_call = of_call if rule is None else of_call & rule[0, 0]
-            allowed.append(of_call)
         q_at, q_order = zip(*(_places(call.geometry.q_pos) for call in calls), strict=True)
         k_at, k_order = _places(calls[0].geometry.k_pos)
         return Map(
             weights_BHQK[0].double().cpu(),
             scores_BHQK[0].double().cpu(),
-            torch.cat(allowed).cpu(),
+            allowed_of(tape, site),
             queries,
             keys,
             torch.cat(q_at),
@@ -91,6 +83,18 @@ class Map:
         """One head that looks at all allowed keys alike."""
         even_QK = self.allowed.to(self.weights.dtype) / self.count.clamp_min(1).unsqueeze(-1)
         return replace(self, weights=even_QK.unsqueeze(0), scores=torch.zeros_like(even_QK).unsqueeze(0))
+
+
+def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
+    """Who may look at whom at a site of a forward of one input, as a `Map` has it."""
+    allowed = []
+    for call in (recorded.call for recorded in tape.calls[site]):
+        place = call.geometry
+        of_call = torch.ones(call.q.shape[2], call.k.shape[2], dtype=torch.bool, device=call.q.device)
+        for rule in (place.allowed, place.alive):
+            of_call = of_call if rule is None else of_call & rule[0, 0]
+        allowed.append(of_call)
+    return torch.cat(allowed).cpu()
 
 
 def _places(positions: Positions) -> tuple[Tensor, Tensor]:

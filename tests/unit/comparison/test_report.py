@@ -4,38 +4,28 @@ import base64
 import copy
 import hashlib
 import html
-import io
 import itertools
 import json
 import math
 import random
 import re
-import shutil
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import matplotlib.image
 import numpy
 import pytest
 
 import jari
+from helpers.browser import assert_colours, read_cells, read_pixels
 from jari.comparison import report_data, study
 from jari.comparison.report import render
 from jari.metrics import METRICS
 from jari.training.experiment import Experiment
 
 Payload = dict[str, Any]
-BROWSER_ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 HOSTILE = "</script><img src=x onerror=\"window.attacked='yes'\"><!--<script>"
 RIGHT_TO_LEFT = "שלום\u202e"
 
@@ -365,20 +355,6 @@ def test_page_is_small(payload: Payload) -> None:
 # ------------------------------------------------------------------------------------------------ in a browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium under Playwright."""
-    executable = shutil.which("chromium")
-    if executable is None:
-        pytest.skip("NO CHROMIUM: the report was NOT checked in a browser (apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=BROWSER_ARGUMENTS)
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
 def open_report(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Open a payload's report; at the end no message, error or request may have come up."""
@@ -404,31 +380,6 @@ def open_report(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     for context in contexts:
         context.close()
     assert (troubles, requests) == ([], addresses)
-
-
-def read_pixels(source: Any) -> numpy.ndarray:
-    """Take a picture of an element or of the page as numbers 0..255: row, column, red green blue."""
-    picture = matplotlib.image.imread(io.BytesIO(source.screenshot()))
-    return numpy.round(255 * picture[..., :3]).astype(int)
-
-
-def read_cells(locator: Any, rows: int, columns: int) -> numpy.ndarray:
-    """Return the colour in the middle of each cell of a map."""
-    pixels = read_pixels(locator)
-    height, width = pixels.shape[0] / rows, pixels.shape[1] / columns
-    return numpy.array(
-        [[pixels[int((r + 0.5) * height), int((c + 0.5) * width)] for c in range(columns)] for r in range(rows)]
-    )
-
-
-def viridis(weights: list[list[float]]) -> numpy.ndarray:
-    """Return matplotlib's colours."""
-    return numpy.round(255 * matplotlib.colormaps["viridis"](numpy.array(weights))[..., :3]).astype(int)
-
-
-def assert_colours(found: numpy.ndarray, weights: list[list[float]]) -> None:
-    """Compare with viridis; straight lines between 18 of its colours are up to 6 of 255 away from it."""
-    assert numpy.abs(found - viridis(weights)).max() <= 7
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,5 +1,5 @@
 // Two models on the same input: the signed difference of their weights, and how far their rows lie apart.
-import { el, headWeights, known, largestOf, number, siteHidden, siteTokens } from "./data.js";
+import { el, known, largestOf, number } from "./data.js";
 
 const compareSame = (first, second) => first.length === second.length && first.every((item, place) => item === second[place]);
 
@@ -17,28 +17,26 @@ function compareRow(first, second, start, columns) {
   return Math.max(0, divergence);
 }
 
-/** {why} in words, or the difference second - first with its rows' divergence. */
-export function differenceOf(app) {
-  const { first, second, head } = app.state;
-  const [views, sites] = [[app.view(first), app.view(second)], [app.site(first), app.site(second)]];
+/** {why} in words, or the difference second - first of two maps with their rows' divergence. */
+export function differenceOf(app, first, second) {
+  const both = [first, second];
   if (first === second) return { why: app.t("sameModel") };
-  if (sites.some((site) => !site || head >= site.heads)) return { why: app.t("noHead") };
-  for (const side of ["queries", "keys"]) {
-    const [one, two] = [0, 1].map((place) => views[place].sides[sites[place][side]]?.tokens ?? []);
-    if (!compareSame(one, two)) return { why: app.t(`other_${side}`) };
+  if (both.some((pane) => !pane.site)) return { why: app.t("notBoth") };
+  for (const side of ["rowTokens", "columnTokens"]) {
+    if (compareSame(first[side], second[side])) continue;
+    const shared = first.view.vocabulary === second.view.vocabulary;
+    return { why: app.t(shared ? `other_${side}` : "otherVocabulary") };
   }
-  if (!compareSame(sites[0].shape, sites[1].shape)) return { why: app.t("otherShape") };
-  const [one, two] = sites.map((site) => headWeights(site, head));
-  const [rows, columns] = sites[0].shape;
-  const masks = sites.map(siteHidden);
-  const hidden = masks.every(Boolean) ? masks[0].map((flag, place) => flag & masks[1][place]) : null;
+  if (!compareSame(first.site.shape, second.site.shape)) return { why: app.t("otherShape") };
+  const [one, two] = [first.data, second.data];
+  const [rows, columns] = first.site.shape;
+  const hidden = first.hidden && second.hidden ? first.hidden.map((flag, place) => flag & second.hidden[place]) : null;
   const data = two.map((value, place) => value - one[place]);
-  const pooled = sites[0].pooled > 1;
-  const strip = pooled ? null : Array.from({ length: rows }, (_, row) => compareRow(one, two, row * columns, columns));
+  const shares = first.site.pooled === 1 && app.state.drawn !== "valued"; // rows add up to 1
+  const strip = shares ? Array.from({ length: rows }, (_, row) => compareRow(one, two, row * columns, columns)) : null;
   const told = strip?.filter(known) ?? [];
   return {
-    kind: "difference", name: `${views[1].name} − ${views[0].name}`, view: views[1], site: sites[1], data, hidden, strip,
-    rowTokens: siteTokens(views[1], sites[1], "queries"), columnTokens: siteTokens(views[1], sites[1], "keys"), high: largestOf(data, hidden) || 1,
+    ...second, kind: "difference", name: `${second.name} − ${first.name}`, index: null, data, hidden, strip, high: largestOf(data, hidden) || 1,
     mean: told.length ? told.reduce((sum, value) => sum + value, 0) / told.length : null,
   };
 }

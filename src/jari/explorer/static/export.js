@@ -1,10 +1,12 @@
 // What is on screen as a file: SVG, PNG, CSV or NPZ, each with a caption that says where it comes from.
-import { cutToken, el, known, number, svg, token } from "./data.js";
+import { byId, cutToken, el, known, number, svg, token } from "./data.js";
 import { colour, drawMap, signedColour, valueColour } from "./draw.js";
 import { linesDrawing } from "./lines.js";
-import { panesOf } from "./map.js";
+import { mapDrawn, panesOf } from "./map.js";
 
 const EXPORT_CELLS = 10000; // larger maps are one picture inside the drawing, not a rectangle for each cell
+const EXPORT_DRAWN = { weights: "weights", valued: "norm of weight x value x W_O (Kobayashi et al. 2020)",
+  rollout: "attention rollout of all encoder layers and heads (Abnar and Zuidema 2020)" };
 const exportClean = (text) => token(String(text).replace(/\s+/g, " "));
 
 /** Lines of words: run, encoding, step, head, colour range. */
@@ -12,13 +14,13 @@ function exportCaption(app) {
   const { site, head, scale, query, display, top, heads, every } = app.state;
   const panes = panesOf(app).filter((pane) => pane.site);
   const pane = panes.find(({ kind }) => kind === "map");
-  const lines = [display === "map" ? `colour range 0 to ${number(pane.options.high)}, ${scale}`
+  const lines = [display === "map" ? `${EXPORT_DRAWN[mapDrawn(app)]}, colour range 0 to ${number(pane.options.high)}, ${scale}`
     : `lines from ${every ? "every query" : `query ${query}`} to its ${top} largest keys${heads ? ", every head" : ""}`];
   const difference = panes.find(({ kind }) => kind === "difference");
   if (difference) lines.push(`difference ${difference.name}, colour range ${number(-difference.high)} to ${number(difference.high)}`);
   const facts = ["run", "experiment", "encoding", "seed", "step", "input", "answer"];
   const told = ({ view }) => `${view.name}: ${facts.filter((fact) => known(view[fact])).map((fact) => `${fact} ${view[fact]}`).join(", ")}`;
-  return [`${site} head ${head}; ${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(told), `jari ${app.payload.jari}`].map(exportClean);
+  return [`${mapDrawn(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(told), `jari ${app.payload.jari}`].map(exportClean);
 }
 
 const exportText = (text, attributes) => svg("text", { "font-size": 13, fill: "#1e2328", ...attributes }, text);
@@ -168,7 +170,7 @@ function exportNpz(app) {
   const files = [["caption.npy", exportWords(exportCaption(app))]];
   for (const [index, { kind, view, site, data, hidden, rowTokens, columnTokens }] of panesOf(app).filter((pane) => pane.site).entries()) {
     const name = kind === "difference" ? "difference" : `${index}_${view.name.replace(/[^\w.-]+/g, "_")}`;
-    files.push([`weights_${name}.npy`, exportNumbers(data, site.shape)], [`queries_${name}.npy`, exportWords(rowTokens)],
+    files.push([`${mapDrawn(app)}_${name}.npy`, exportNumbers(data, site.shape)], [`queries_${name}.npy`, exportWords(rowTokens)],
       [`keys_${name}.npy`, exportWords(columnTokens)]);
     if (hidden) files.push([`hidden_${name}.npy`, exportNpy("|b1", site.shape, Uint8Array.from(hidden))]);
   }
@@ -180,9 +182,13 @@ export const exporters = { svg: exportSvg, png: exportPng, csv: exportCsv, npz: 
 
 /** Save what is shown under a name that says which head it is. */
 export async function saveAs(app, kind) {
+  if (!panesOf(app).some((pane) => pane.site)) {
+    for (const id of ["live", "readout"]) byId(id).replaceChildren(app.t("nothingShown"));
+    return;
+  }
   const blob = await exporters[kind](app);
   const names = app.payload.views.map((view) => view.name).join("-").replace(/[^\w.-]+/g, "_").slice(0, 60);
-  const link = el("a", { href: URL.createObjectURL(blob), download: `${names}-${app.state.site}-head${app.state.head}.${kind}` });
+  const link = el("a", { href: URL.createObjectURL(blob), download: `${names}-${mapDrawn(app) === "rollout" ? "rollout" : `${app.state.site}-head${app.state.head}`}.${kind}` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

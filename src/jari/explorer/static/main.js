@@ -1,12 +1,12 @@
 // The page: header, controls, tabs; what is drawn again when something changes.
 import { byId, clamp, el, firstPayload, known, nameNode, percent, styled, token, tokenNode, toned } from "./data.js";
-import { SCALES, app, chooseLanguage, followAddress, look } from "./state.js";
+import { DRAWN, SCALES, app, chooseLanguage, followAddress, look } from "./state.js";
 import { t } from "./words.js";
 import { drawOverview, markOverview } from "./overview.js";
 import { drawMaps, fitMaps, markCell } from "./map.js";
 import { drawScrub } from "./scrub.js";
 import { exporters, saveAs } from "./export.js";
-import { refill } from "./panelkit.js";
+import { chooser, labelled, pressable, refill } from "./panelkit.js";
 import { walkPanel } from "./walk.js";
 import { lensPanel } from "./lens.js";
 import { partsPanel } from "./parts.js";
@@ -25,11 +25,10 @@ function mainHeader() {
   const texts = { skip: "skip", headline: "title", lede: "lede", "overview-title": "allHeads", "panels-title": "panels", "map-help": "help" };
   for (const [id, words] of Object.entries(texts)) byId(id).replaceChildren(t(words));
   const other = app.language === "ko" ? "en" : "ko";
-  refill(byId("language"), mainButton("language", t("language"), () => chooseLanguage(other), { class: "plain", lang: other }));
+  refill(byId("language"), pressable("language", t("language"), () => chooseLanguage(other), { class: "plain", lang: other }));
   mainInput(views);
   refill(byId("models"), ...views.map(mainCard));
 }
-const mainButton = (keep, words, onclick, more = {}) => el("button", { type: "button", "data-keep": keep, onclick, ...more }, words);
 
 function mainInput(views) {
   const typed = document.activeElement?.id === "input" && app.live ? document.activeElement.value : null;
@@ -72,39 +71,37 @@ function mainOutputs({ outputs }, index) {
     row.children[clamp(place + step, 0, outputs.length - 1)].focus();
   };
   const row = el("div", { class: "outputs", role: "toolbar", "aria-label": t("written") }, outputs.map((output, place) =>
-    mainButton(`output ${index} ${place}`, tokenNode(output.token), () => show(place), { tabindex: place ? -1 : 0,
+    pressable(`output ${index} ${place}`, tokenNode(output.token), () => show(place), { tabindex: place ? -1 : 0,
       onpointerenter: () => show(place), onfocus: () => show(place), onkeydown: (event) => move(event, place) })));
   return [row, said];
 }
 
 // ---------------------------------------------------------------- controls
 
-const mainField = (words, control, tag = "label") => el(tag, { class: "field-of" }, el("span", {}, t(words)), control);
 const mainFlag = (name, change = (on) => app.set({ [name]: on })) => el("label", { class: "flag" }, el("input", { type: "checkbox",
   checked: Boolean(app.state[name]), "data-keep": name, onchange: (event) => change(event.target.checked) }), ` ${t(`flag_${name}`)}`);
 /** A choice of [value, words] for one name of the state. */
-const mainSelect = (name, words, options) => mainField(words, el("select", { "data-keep": name,
-  onchange: (event) => app.set({ [name]: options[event.target.selectedIndex][0] }) },
-options.map(([value, text]) => el("option", { selected: app.state[name] === value }, text))));
+const mainSelect = (name, words, options, more = {}) => labelled(t(words), chooser(name, app.state[name], options, (value) => app.set({ [name]: value, ...more })));
 
 function mainTools() {
-  const pick = (name, words, pairs) => mainSelect(name, words, pairs.map(([value, key]) => [value, t(key)]));
+  const pick = (name, words, pairs, more) => mainSelect(name, words, pairs.map(([value, key]) => [value, t(key)]), more);
   const names = app.payload.views.map((view, index) => [index, token(view.name)]);
   const lock = (on) => app.set({ lock: on ? Number(byId("legend").dataset.high) : null });
   const ofLines = () => [mainSelect("top", "topKeys", [1, 3, 5, 10].map((count) => [count, count])), mainFlag("heads"), mainFlag("every")];
-  const ofMaps = () => [pick("scale", "colours", SCALES.map((name) => [name, name])), pick("range", "range", [["full", "full"], ["fit", "fit"]]),
+  const drawn = DRAWN.map((name) => [name, `drawn_${name}`]);
+  const ofMaps = () => [pick("drawn", "drawn", drawn, { lock: null }), pick("scale", "colours", SCALES.map((name) => [name, name])), pick("range", "range", [["full", "full"], ["fit", "fit"]]),
     mainFlag("lock", lock), pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
     ...(names.length > 2 ? [mainSelect("second", "difference", names), mainSelect("first", "minus", names)] : [])];
-  const save = Object.keys(exporters).map((kind) => mainButton(`save ${kind}`, kind.toUpperCase(), () => saveAs(app, kind)));
+  const save = Object.keys(exporters).map((kind) => pressable(`save ${kind}`, kind.toUpperCase(), () => saveAs(app, kind)));
   refill(byId("tools"), pick("display", "display", [["map", "maps"], ["lines", "lines"]]),
-    ...(app.state.display === "lines" ? ofLines() : ofMaps()), mainField("save", el("div", { class: "row" }, save), "div"));
+    ...(app.state.display === "lines" ? ofLines() : ofMaps()), labelled(t("save"), el("div", { class: "row" }, save), "div"));
 }
 
 // ---------------------------------------------------------------- tabs
 
 function mainTabs() {
   const open = mainOpen();
-  refill(byId("tabs"), ...app.panels.map((panel) => mainButton(panel.id, t(panel.title), () => app.set({ panel: panel.id }), { role: "tab",
+  refill(byId("tabs"), ...app.panels.map((panel) => pressable(panel.id, t(panel.title), () => app.set({ panel: panel.id }), { role: "tab",
     id: `tab-${panel.id}`, "aria-controls": `panel-${panel.id}`, "aria-selected": String(panel === open), tabindex: panel === open ? 0 : -1,
     onkeydown: mainTabMove })));
   for (const panel of app.panels) mainRoot(panel).hidden = panel !== open;
@@ -146,8 +143,8 @@ async function mainPanel() {
 const MAIN_ALL = ["views", "language"];
 const MAIN_HEADER = [...MAIN_ALL, "view"];
 const MAIN_COLOURS = ["view", "scale", "range", "lock"];
-const MAIN_MAPS = [...MAIN_COLOURS, "site", "head", "display", "zoom", "first", "second", "top", "heads", "every"];
-const MAIN_TOOLS = ["display", "scale", "range", "lock", "zoom", "first", "second", "top", "heads", "every"];
+const MAIN_MAPS = [...MAIN_COLOURS, "site", "head", "drawn", "display", "zoom", "first", "second", "top", "heads", "every"];
+const MAIN_TOOLS = ["drawn", "display", "scale", "range", "lock", "zoom", "first", "second", "top", "heads", "every"];
 
 function mainDraw(changed) {
   const any = (...lists) => lists.flat().some((name) => changed.has(name));

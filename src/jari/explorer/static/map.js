@@ -1,10 +1,10 @@
 // One head large, in every model: maps that share their colours, their scrolling and the cell that is pointed at.
-import { byId, clamp, el, headWeights, known, largestOf, nameNode, number, rankOf, siteHidden, siteTokens, styled, tokenNode, toned } from "./data.js";
+import { block, byId, clamp, el, headWeights, known, largestOf, maxPool, nameNode, number, rankOf, siteHidden, siteTokens, styled, token, tokenNode, toned } from "./data.js";
 import { drawMap, legendNode } from "./draw.js";
 import { differenceNote, differenceOf } from "./compare.js";
 import { linesNode } from "./lines.js";
 import { kindsOf } from "./state.js";
-import { refill } from "./panelkit.js";
+import { refill, scrolling, tableOf } from "./panelkit.js";
 
 let mapPanes = []; // what is on screen
 let mapSpot = null; // the cell that is pointed at; the pinned one is in the state
@@ -16,17 +16,35 @@ export function panesOf(app) {
   const { head, lock, range, scale } = app.state;
   const panes = views.map((view, index) => {
     const site = app.site(index);
-    if (!site || head >= site.heads) return { name: view.name, view, index, why: app.t("noHead") };
-    return { kind: "map", name: view.name, view, index, site, data: headWeights(site, head), hidden: siteHidden(site), strip: null,
+    const { why, data } = !site || head >= site.heads ? { why: app.t("noHead", app.state.site, app.state.head, mapHas(view)) } : mapData(app, view, index, site);
+    if (why) return { name: view.name, view, index, why };
+    return { kind: "map", name: view.name, view, index, site, data, hidden: siteHidden(site), strip: null,
       rowTokens: siteTokens(view, site, "queries"), columnTokens: siteTokens(view, site, "keys") };
   });
   const shown = panes.filter((pane) => pane.site);
-  const high = lock ?? (range === "full" ? 1 : Math.max(...shown.map((pane) => largestOf(pane.data, pane.hidden))) || 1);
+  const high = lock ?? (range === "full" && mapDrawn(app) !== "valued" ? 1 : Math.max(...shown.map((pane) => largestOf(pane.data, pane.hidden))) || 1);
   for (const pane of shown) pane.options = { low: 0, high, scale, hidden: pane.hidden };
   if (views.length < 2 || app.state.display === "lines") return panes;
-  const difference = differenceOf(app);
+  const difference = differenceOf(app, panes[app.state.first], panes[app.state.second]);
   if (!difference.why) difference.options = { low: -difference.high, high: difference.high, signed: true, hidden: difference.hidden };
   return [...panes, { name: app.t("difference"), ...difference }];
+}
+
+/** Which heads a model has instead, in words. */
+const mapHas = ({ sites }) => sites.length > 1 ? `${sites[0].site} – ${sites.at(-1).site}` : sites[0].site;
+
+/** What is drawn; lines are always of the weights. */
+export const mapDrawn = ({ state: { display, drawn } }) => display === "lines" ? "weights" : drawn;
+
+/** The numbers of one model's map, or {why} there are none. */
+function mapData(app, view, index, site) {
+  const drawn = mapDrawn(app);
+  if (drawn === "weights") return { data: headWeights(site, app.state.head) };
+  if (drawn === "rollout") return site.kind === "encoder" && view.rollout ? { data: block(view.rollout).data } : { why: app.t("noRollout") };
+  const { why, detail } = app.opened(index);
+  if (!detail?.valued) return { why: why ?? app.t("noValued") };
+  const { data, shape } = block(detail.valued);
+  return site.pooled === 1 ? { data } : maxPool(data, null, shape, site.pooled);
 }
 
 export function drawMaps(root, app) {
@@ -36,9 +54,9 @@ export function drawMaps(root, app) {
   const shown = mapPanes.find((pane) => pane.kind === "map");
   const lines = app.state.display === "lines";
   byId("head-title").replaceChildren(app.t("headName", app.state.site, app.state.head));
-  byId("head-about").replaceChildren(app.t(`about_${app.site().kind}`));
+  byId("head-about").replaceChildren(app.t(`about_${app.site().kind}`), " ", app.t(`about_${mapDrawn(app)}`));
   const hidden = mapPanes.some((pane) => pane.hidden) && app.t("hiddenKey");
-  byId("legend").replaceChildren(shown && !lines ? legendNode(shown.options, app.t("legend"), hidden) : "");
+  byId("legend").replaceChildren(shown && !lines ? legendNode(shown.options, app.t(`drawn_${mapDrawn(app)}`), hidden) : "");
   byId("legend").dataset.high = shown?.options.high ?? 1; // what a lock keeps
   const columns = shown?.site.shape[1] ?? 0;
   styled(root, { "--least": columns <= 12 ? "15rem" : columns <= 40 ? "20rem" : "30rem" });
@@ -57,7 +75,7 @@ function mapPane(app, pane, lines) {
     figure.append(mapBoard(app, pane));
     if (pane.kind === "difference") figure.append(legendNode(pane.options, app.t("differenceLegend")), differenceNote(app, pane));
   }
-  if (pane.kind === "map") figure.append(mapTrust(app, pane), lines ? "" : mapTable(app, pane));
+  if (pane.kind === "map") figure.append(mapDrawn(app) === "rollout" ? "" : mapTrust(app, pane), lines ? "" : mapTable(app, pane));
   return figure;
 }
 
@@ -89,7 +107,7 @@ function mapScroll({ currentTarget }) {
 export function fitMaps(app) {
   const shown = mapPanes.filter((pane) => pane.field);
   if (!shown.length) return;
-  const letters = Math.max(...shown.flatMap((pane) => pane.rowTokens.map((text) => [...app.token(text)].length)));
+  const letters = Math.max(...shown.flatMap((pane) => pane.rowTokens.map((text) => [...token(text)].length)));
   const wide = Math.min(112, 14 + 9 * letters);
   const columns = Math.max(...shown.map((pane) => pane.site.shape[1]));
   const rows = Math.max(...shown.map((pane) => pane.site.shape[0]));
@@ -100,7 +118,7 @@ export function fitMaps(app) {
   for (const { field, keys, queries, rowTokens, columnTokens } of shown) {
     styled(field.closest(".board"), { "--cell": `${cell}px`, "--every": every, "--label": `${wide}px` });
     const label = (texts) => texts.flatMap((text, place) => place % every ? [] : [tokenNode(text)]);
-    keys.classList.toggle("tall", columnTokens.some((text) => [...app.token(text)].length * 9 > cell * every));
+    keys.classList.toggle("tall", columnTokens.some((text) => [...token(text)].length * 9 > cell * every));
     keys.replaceChildren(...label(columnTokens));
     queries.replaceChildren(...label(rowTokens));
     field.mapEvery = every;
@@ -196,7 +214,7 @@ function mapReading(app, panes) {
       const [name, words] = mapValue(app, pane, spot);
       const own = mapCell(pane, spot); // models may have written different tokens
       const other = own[0] !== queryToken || own[2] !== keyToken ? ["(", tokenNode(own[0]), " → ", tokenNode(own[2]), ") "] : null;
-      return el("span", {}, mapPanes.length > 1 ? [nameNode(name), ": "] : `${app.t("weight")} `, other, el("b", {}, words));
+      return el("span", {}, mapPanes.length > 1 ? [nameNode(name), ": "] : `${app.t(`drawn_${mapDrawn(app)}`)} `, other, el("b", {}, words));
     })];
 }
 /** For people who listen: only after keys, not after each move of a pointer. */
@@ -205,7 +223,7 @@ function mapSay(app, prefix) {
   const spot = mapSpot ?? app.state;
   if (!panes.length) return;
   const [queryToken, query, keyToken, key] = mapCell(panes[0], spot);
-  byId("live").replaceChildren([prefix ? app.t(prefix) : "", app.t("sayCell", app.token(queryToken), query, app.token(keyToken), key),
+  byId("live").replaceChildren([prefix ? app.t(prefix) : "", app.t("sayCell", token(queryToken), query, token(keyToken), key),
     ...panes.map((pane) => mapValue(app, pane, spot).join(" "))].filter(Boolean).join("; "));
 }
 
@@ -234,7 +252,7 @@ const MAP_TABLE_CELLS = 4096; // of a larger map only one row becomes a table, i
 const MAP_TABLE_KEYS = 40;
 
 function mapTable(app, pane) {
-  const box = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": app.t("asTable") });
+  const box = scrolling(app.t("asTable"), []);
   const details = el("details", { open: mapTables.has(pane.name), ontoggle: () => {
     mapTables[details.open ? "add" : "delete"](pane.name);
     if (details.open && !box.firstChild) box.append(mapTableOf(app, pane));
@@ -252,8 +270,6 @@ function mapTableOf(app, { data, hidden, site, rowTokens, columnTokens }) {
   const across = whole ? all : all.sort((one, two) => data[at(pinned, two)] - data[at(pinned, one)]).slice(0, MAP_TABLE_KEYS);
   const cell = (place) => hidden?.[place] ? app.t("hiddenShort") : data[place].toFixed(4);
   const head = (scope, text, place) => el("th", { scope }, tokenNode(text), ` ${place}`);
-  return el("table", {}, whole ? null : el("caption", {}, app.t("tableCut")),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, app.t("axes")), across.map((key) => head("col", columnTokens[key], key)))),
-    el("tbody", {}, down.map((query) => el("tr", {}, head("row", rowTokens[query], query),
-      across.map((key) => el("td", {}, cell(at(query, key))))))));
+  return tableOf([app.t("axes"), ...across.map((key) => head("col", columnTokens[key], key))],
+    down.map((query) => [head("row", rowTokens[query], query), ...across.map((key) => cell(at(query, key)))]), whole ? null : app.t("tableCut"));
 }

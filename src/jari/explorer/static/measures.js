@@ -1,5 +1,5 @@
 import { el, known, number, unique } from "./data.js";
-import { beginPanel, chooser, labelled, panelNote, pressable, refill } from "./panelkit.js";
+import { barNode, beginPanel, chooser, labelled, panelNote, pressable, refill } from "./panelkit.js";
 
 const measuresState = { sort: null, falling: true, kind: "", find: null };
 const measuresDrawn = { view: null, language: "", node: null };
@@ -58,7 +58,7 @@ function measuresFill(app, node) {
   panelNote(t("measuresKey")),
   el("div", { class: "scroll" }, el("table", {}, measuresHead(app, measures, again), el("tbody", {}, ...rows.map((row) => measuresRow(app, row, measures, measuresTops(all, measures, valueOf), open))))),
   el("dl", {}, ...measures.flatMap((measure) => [el("dt", {}, measure.label), el("dd", {}, measure.about)])),
-  checks?.length && el("h4", {}, t("measuresChecks")),
+  checks?.length && el("h3", {}, t("measuresChecks")),
   checks?.length && el("dl", {}, ...checks.flatMap((check) => [el("dt", {}, `${check.label}: ${number(check.value)}`), el("dd", {}, check.about)])));
 }
 
@@ -84,11 +84,9 @@ function measuresRow(app, { site, head }, measures, tops, open) {
   const cells = measures.map((measure) => {
     const scored = site.measures?.[measure.name];
     const value = scored?.value[head];
-    if (!known(value)) return el("td", { class: "number" }, "–");
-    const bar = el("span", { class: "panel-bar" });
-    bar.style.setProperty("width", `${Math.max(0, Math.min(100, 100 * value / (tops.get(measure.name) || 1)))}%`);
+    if (!known(value)) return el("td", {}, "–");
     const small = [scored.chance, scored.untrained].filter((values) => known(values?.[head])).map((values) => `(${number(values[head])})`);
-    return el("td", { class: "number" }, number(value), bar, el("small", {}, small.join(" ")));
+    return el("td", {}, number(value), barNode(value / (tops.get(measure.name) || 1)), el("small", {}, small.join(" ")));
   });
   return el("tr", { "data-site": site.site, "data-head": head, onclick: (event) => event.target !== button && open({ site, head }) },
     el("th", { scope: "row" }, button), ...cells);

@@ -1,5 +1,5 @@
 // Every head as a small map: layers down, heads across.
-import { clamp, el, headWeights, largestOf, siteHidden, styled } from "./data.js";
+import { clamp, el, headWeights, largestOf, maxPool, number, siteHidden, styled } from "./data.js";
 import { drawMap } from "./draw.js";
 import { kindsOf } from "./state.js";
 import { refill } from "./panelkit.js";
@@ -8,7 +8,7 @@ const OVERVIEW_PIXELS = 96; // larger maps are max-pooled to this, so that no we
 const overviewPools = new WeakMap(); // site -> maps by head
 let overviewSeen = null;
 
-/** One head's weights, made small enough: the largest of each square; hidden where all of it is hidden. */
+/** One head's weights, made small enough. */
 function overviewPool(site, head) {
   if (!overviewPools.has(site)) overviewPools.set(site, []);
   const pools = overviewPools.get(site);
@@ -16,20 +16,7 @@ function overviewPool(site, head) {
   const [rows, columns] = site.shape;
   const [data, mask] = [headWeights(site, head), siteHidden(site)];
   const factor = Math.ceil(Math.max(rows, columns) / OVERVIEW_PIXELS);
-  if (factor === 1) return pools[head] = { data, hidden: mask, rows, columns };
-  const [high, wide] = [Math.ceil(rows / factor), Math.ceil(columns / factor)];
-  const [small, hidden] = [new Float32Array(high * wide), new Uint8Array(high * wide).fill(1)];
-  for (let row = 0; row < rows; row += 1) {
-    const base = Math.floor(row / factor) * wide;
-    for (let column = 0; column < columns; column += 1) {
-      const at = row * columns + column;
-      const place = base + Math.floor(column / factor);
-      if (mask?.[at]) continue;
-      hidden[place] = 0;
-      if (data[at] > small[place]) small[place] = data[at];
-    }
-  }
-  return pools[head] = { data: small, hidden, rows: high, columns: wide };
+  return pools[head] = factor === 1 ? { data, hidden: mask, rows, columns } : maxPool(data, mask, site.shape, factor);
 }
 
 function overviewPaint(canvas, app, site, head) {
@@ -51,7 +38,7 @@ export function drawOverview(root, app) {
   }, { rootMargin: "300px" });
   const { lock, range } = app.state;
   refill(root, ...kindsOf(view).map(([kind, sites]) => overviewGrid(app, kind, sites, painters)),
-    el("p", { class: "note" }, app.t(lock ? "thumbsLocked" : range === "full" ? "thumbsFull" : "thumbsFit", app.number(lock ?? 1))));
+    el("p", { class: "note" }, app.t(lock ? "thumbsLocked" : range === "full" ? "thumbsFull" : "thumbsFit", number(lock ?? 1))));
   for (const canvas of painters.keys()) overviewSeen.observe(canvas);
   markOverview(root, app);
 }

@@ -1,5 +1,5 @@
 // What the panels share.
-import { block, clamp, el, number, siteHidden, styled, token } from "./data.js";
+import { clamp, el, number, siteHidden, styled, token } from "./data.js";
 import { drawMap } from "./draw.js";
 
 const panelTurns = new WeakMap(); // root -> the drawing that may still write into it
@@ -87,16 +87,23 @@ export function smallMap(data, [rows, columns], options, label, width = 240) {
 }
 
 /** A labelled control of a form. */
-export const labelled = (words, control) => el("label", { class: "field-of" }, el("span", {}, words), control);
+export const labelled = (words, control, tag = "label") => el(tag, { class: "field-of" }, el("span", {}, words), control);
+/** A choice among options [value, words]. */
+export const chooser = (keep, chosen, options, change) => el("select", { "data-keep": keep,
+  onchange: ({ target }) => change(options[target.selectedIndex][0]) },
+options.map(([value, words]) => el("option", { selected: value === chosen }, words)));
+export const pressable = (keep, words, press, more = {}) => el("button", { type: "button", "data-keep": keep, onclick: press, ...more }, words);
 
-export function chooser(keep, chosen, options, change) {
-  const select = el("select", { "data-keep": keep, onchange: (event) => change(event.target.value) },
-    ...options.map(([value, words]) => el("option", { value }, words)));
-  select.value = chosen;
-  return select;
-}
+/** A share of 1 as a bar. */
+export const barNode = (share) => styled(el("span", { class: "panel-bar" }), { width: `${100 * clamp(share ?? 0, 0, 1)}%` });
 
-export const pressable = (keep, words, press) => el("button", { type: "button", "data-keep": keep, onclick: press }, words);
+/** What may be wider than the page; keys scroll it. */
+export const scrolling = (label, node) => el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, node);
+/** A table; the first of each row is its header. What is no cell yet becomes one. */
+export const tableOf = (heads, rows, caption = null) => el("table", {}, caption && el("caption", {}, caption),
+  el("thead", {}, el("tr", {}, heads.map((head) => head === "" ? el("td") : tableCell("th", { scope: "col" }, head)))),
+  el("tbody", {}, rows.map(([first, ...cells]) => el("tr", {}, tableCell("th", { scope: "row" }, first), cells.map((cell) => tableCell("td", {}, cell))))));
+const tableCell = (tag, attributes, cell) => cell instanceof HTMLTableCellElement ? cell : el(tag, attributes, cell);
 
 /** MathML from nested arrays, as ["mfrac", 1, ["msqrt", "d"]]: numbers, names and signs find their own elements. */
 export function math(...parts) {

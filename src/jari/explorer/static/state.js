@@ -1,13 +1,14 @@
 // What is looked at: the state, its copy in the address, and where data come from (this file, or the server that sent it).
-import { block, byId, clamp, el, firstPayload, headWeights, known, number, svg, token, unique } from "./data.js";
-import { colour, drawMap, signedColour } from "./draw.js";
+import { byId, clamp, firstPayload, headWeights, known, unique } from "./data.js";
 import { chosenLanguage, language, setLanguage, t } from "./words.js";
 
 export const SCALES = ["linear", "sqrt", "log"];
-const STATE_CHOICES = { scale: SCALES, display: ["map", "lines"], range: ["full", "fit"], zoom: ["fit", "large"] };
+/** What a map shows: the weights, the weights times the values, or what the encoder's output is made of. */
+export const DRAWN = ["weights", "valued", "rollout"];
+const STATE_CHOICES = { drawn: DRAWN, scale: SCALES, display: ["map", "lines"], range: ["full", "fit"], zoom: ["fit", "large"] };
 const STATE_COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
 const STATE_FLAGS = ["heads", "every"];
-const STATE_STEPS = ["view", "site", "head", "display", "panel", "steps", "input", "first", "second"]; // a way back is kept for these
+const STATE_STEPS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second"]; // a way back is kept for these
 
 const stateFirstView = firstPayload.views[0];
 /** To begin with: a query in the middle, and the key it looks at most. */
@@ -21,17 +22,17 @@ function stateCell() {
 const stateDefaults = {
   view: 0, site: firstPayload.site ?? stateFirstView.sites[0].site, head: firstPayload.head ?? 0, ...stateCell(),
   scale: "linear", range: Math.max(...stateFirstView.sites.flatMap((site) => site.shape)) > 24 ? "fit" : "full", lock: null,
-  display: "map", zoom: "fit", top: 3, heads: false, every: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
+  drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
 };
 
 function stateRead() {
   const read = { ...stateDefaults, steps: {} };
   const address = new URLSearchParams(location.hash.slice(1));
   for (const [key, value] of address) {
-    if (STATE_CHOICES[key]?.includes(value)) read[key] = value;
+    if (Object.hasOwn(STATE_CHOICES, key) && STATE_CHOICES[key].includes(value)) read[key] = value;
     else if (STATE_COUNTS.includes(key) && /^\d{1,6}$/.test(value)) read[key] = Number(value);
     else if (STATE_FLAGS.includes(key)) read[key] = value === "1";
-    else if (key === "lock" && Number(value) > 0 && Number(value) <= 1) read.lock = Number(value);
+    else if (key === "lock" && Number(value) > 0 && Number(value) < Infinity) read.lock = Number(value);
     else if (["site", "panel", "input"].includes(key)) read[key] = value;
     else if (key === "steps") for (const [, view, step] of value.matchAll(/(\d+):(\d+)/g)) read.steps[view] = Number(step);
   }
@@ -66,12 +67,33 @@ function stateFit() {
   state.key = clamp(state.key, 0, site.shape[1] - 1);
 }
 
-const stateDetails = new WeakMap(); // view -> promises by site and head
+const stateDetails = new WeakMap(); // view -> {promise, found} by site and head
+
+/** Where the details of the open head are: {detail}, {why} they cannot be had, or {promise} and what came of it, {found}. */
+function stateDetail(index, again = false) {
+  const [view, site, { head, query }] = [app.view(index), app.site(index), app.state];
+  if (!site || head >= site.heads) return { why: t("noHead", app.state.site, head, view.sites[0].site) };
+  const saved = site.details?.[head];
+  if (saved && !(app.live && known(saved.query) && saved.query !== query)) return { detail: saved };
+  if (!app.live) return { why: t("notInFile") };
+  if (!stateDetails.has(view)) stateDetails.set(view, new Map());
+  const cache = stateDetails.get(view);
+  const step = view.model === "recurrent" ? { query } : {}; // a recurrent decoder computes one query at a time
+  const name = [site.site, head, ...Object.values(step)].join(" ");
+  if (!cache.has(name) || (again && cache.get(name).found?.why)) {
+    const promise = app.post("/api/head", { input: view.input, view: index, site: site.site, head, step: view.step, ...step });
+    const entry = { promise, found: null };
+    cache.set(name, entry);
+    promise.then((detail) => { entry.found = { detail }; }, (error) => { entry.found = { why: error.message }; });
+  }
+  return cache.get(name);
+}
+
 let stateTurn = 0; // only the latest answer to a look is shown
 
 export const app = {
   payload: firstPayload, state: stateRead(), live: firstPayload.live, panels: [], onchange: () => {},
-  t, el, svg, block, colour, signedColour, drawMap, token, number,
+  t,
   get language() { return language(); },
   view: (index = app.state.view) => app.payload.views[index],
   site: (index = app.state.view) => app.payload.views[index]?.sites.find((site) => site.site === app.state.site) ?? null,
@@ -105,21 +127,15 @@ export const app = {
     return answer;
   },
   detail(index = app.state.view) {
-    const [view, site, { head, query }] = [app.view(index), app.site(index), app.state];
-    if (!site || head >= site.heads) return Promise.reject(new Error(t("noHead")));
-    const saved = site.details?.[head];
-    if (saved && !(app.live && known(saved.query) && saved.query !== query)) return Promise.resolve(saved);
-    if (!app.live) return Promise.reject(new Error(t("notInFile")));
-    if (!stateDetails.has(view)) stateDetails.set(view, new Map());
-    const cache = stateDetails.get(view);
-    const step = view.model === "recurrent" ? { query } : {}; // a recurrent decoder computes one query at a time
-    const name = [site.site, head, ...Object.values(step)].join(" ");
-    if (!cache.has(name)) {
-      const answer = app.post("/api/head", { input: view.input, view: index, site: site.site, head, step: view.step, ...step });
-      answer.catch(() => cache.delete(name));
-      cache.set(name, answer);
-    }
-    return cache.get(name);
+    const { detail, why, promise } = stateDetail(index, true);
+    return promise ?? (why ? Promise.reject(new Error(why)) : Promise.resolve(detail));
+  },
+  /** The same at once: {detail}, or {why} it is not there; where it is only awaited, maps are drawn again when it comes. */
+  opened(index) {
+    const { promise, found, ...here } = stateDetail(index);
+    if (!promise) return here;
+    if (!found) promise.catch(() => {}).then(() => app.onchange(new Set(["drawn"])));
+    return found ?? { why: t("panelWait") };
   },
 };
 

@@ -1,5 +1,5 @@
 import { el, known, number, percent, svg, tokenNode, headWeights } from "./data.js";
-import { beginPanel, cellAt, chooser, hiddenOf, labelled, nameCell, panelNote, pressable, refill, smallMap } from "./panelkit.js";
+import { barNode, beginPanel, cellAt, chooser, hiddenOf, labelled, nameCell, panelNote, pressable, refill, scrolling, smallMap, tableOf, withDetail } from "./panelkit.js";
 
 const surgeryForm = { side: "both", how: "off", amount: "3", link: "erase", all: false };
 const surgeryState = { model: null, edits: [], result: null, error: "", busy: false };
@@ -17,9 +17,9 @@ export const surgeryPanel = {
 
 function surgeryPage(root, app, again) {
   const { t } = app;
-  const about = el("p", {}, t("surgeryAbout"));
+  const about = [el("p", {}, t("surgeryAbout")), surgeryErasure(app)];
   if (!app.live) {
-    refill(root, about, el("p", {}, t("surgerySaved"), el("code", {}, `jari explore ${app.view().run} --input ${surgeryQuoted(app.view().input)}`)));
+    refill(root, ...about, el("p", {}, t("surgerySaved"), el("code", {}, `jari explore ${app.view().run} --input ${surgeryQuoted(app.view().input)}`)));
     return;
   }
   const { edits, error, busy } = surgeryState;
@@ -30,12 +30,20 @@ function surgeryPage(root, app, again) {
   list.forEach((item, place) => item.lastChild.setAttribute("aria-label", t("surgeryRemove", surgeryWords(app, edits[place]))));
   const run = pressable("surgery-run", t("run"), () => surgeryRun(app, again));
   run.disabled = busy || !edits.length;
-  refill(root, about, surgeryForms(app, (edit) => {
+  refill(root, ...about, surgeryForms(app, (edit) => {
     if (!edits.some((other) => JSON.stringify(other) === JSON.stringify(edit))) edits.push(edit);
     again();
   }),
-  el("h4", {}, t("surgeryEdits")), list.length ? el("ul", { class: "surgery-edits" }, ...list) : panelNote(t("surgeryNone")), run,
+  el("h3", {}, t("surgeryEdits")), list.length ? el("ul", { class: "surgery-edits" }, ...list) : panelNote(t("surgeryNone")), run,
   el("p", { role: "status" }, busy ? t("panelWait") : error), surgeryState.result && surgeryResult(app, surgeryState.result));
+}
+
+/** What the open head's largest weights do to the answer. */
+function surgeryErasure(app) {
+  const box = el("div");
+  withDetail(box, app, ({ erasure }) => erasure && refill(box, el("p", {}, app.t("surgeryErasure", number(erasure.largest), percent(erasure.largest_flips),
+    number(erasure.random), percent(erasure.random_flips), erasure.draws))));
+  return box;
 }
 
 /** A word of a POSIX shell. */
@@ -98,23 +106,15 @@ function surgeryResult(app, { view, effect, edits }) {
   const { t } = app;
   const before = app.view().answer;
   const answer = (title, text, changed) => el("div", {}, el("dt", {}, title), el("dd", { class: changed ? "changed" : "" }, tokenNode(text)));
-  const column = (words) => el("th", { scope: "col" }, words);
-  const tokens = effect.tokens.map((row) => el("tr", {}, el("th", { scope: "row" }, tokenNode(row.token)),
-    ...[row.before, row.after].map((value) => el("td", { class: "number" }, surgeryBar(value), known(value) ? percent(value) : "–"))));
+  const tokens = effect.tokens.map(({ token, before, after }) => [tokenNode(token),
+    ...[before, after].map((value) => el("td", {}, barNode(value), known(value) ? percent(value) : "–"))]);
   const { log_probability: log } = effect;
   return el("section", { class: "surgery-result", "aria-label": t("surgeryAfter") },
     panelNote(edits.map((edit) => surgeryWords(app, edit)).join("; ")),
-    el("dl", {}, answer(`${t("answer")}, ${t("surgeryBefore")}`, before, false), answer(`${t("answer")}, ${t("surgeryAfter")}`, effect.answer, effect.answer !== before)),
+    known(effect.answer) && el("dl", {}, answer(`${t("answer")}, ${t("surgeryBefore")}`, before, false), answer(`${t("answer")}, ${t("surgeryAfter")}`, effect.answer, effect.answer !== before)),
     el("p", {}, t("surgeryLog", number(log.before), number(log.after))),
-    el("div", { class: "scroll" }, el("table", {}, el("caption", {}, t("surgeryProbability")),
-      el("thead", {}, el("tr", {}, column(t("surgeryToken")), column(t("surgeryBefore")), column(t("surgeryAfter")))), el("tbody", {}, ...tokens))),
+    scrolling(t("surgeryProbability"), tableOf([t("surgeryToken"), t("surgeryBefore"), t("surgeryAfter")], tokens, t("surgeryProbability"))),
     el("p", {}, t("surgeryDivergence", number(effect.divergence))), surgeryStrip(app, effect), surgeryMaps(app, view));
-}
-
-function surgeryBar(share) {
-  const bar = el("span", { class: "panel-bar" });
-  bar.style.setProperty("width", `${40 * (share ?? 0)}px`);
-  return bar;
 }
 
 /** The divergence among those of the controls. */

@@ -1,5 +1,5 @@
-import { el, known, number, percent, styled, svg, token, tokenNode } from "./data.js";
-import { beginPanel, panelNote, pressable, refill } from "./panelkit.js";
+import { cutToken, el, known, number, percent, styled, svg, token, tokenNode } from "./data.js";
+import { barNode, beginPanel, panelNote, pressable, refill, scrolling, tableOf } from "./panelkit.js";
 
 export const tasklensPanel = {
   id: "tasklens", title: "tasklensTitle",
@@ -17,40 +17,33 @@ const tasklensNothing = (app) => [panelNote(app.t("tasklensNone"))];
 const tasklensPlace = (app, place) => place < 4 ? app.t(`tasklens_${place}`) : app.t("tasklensPlace", place);
 
 function tasklensDigits(app) {
-  const { lens, sides } = app.view();
-  const { t } = app;
-  const lines = Object.entries(lens.places).filter(([side]) => sides[side]).map(([side, places]) => {
-    const { tokens } = sides[side];
-    const carries = side === (sides.target ? "target" : "source") ? tasklensCarries(lens.carries, places) : [];
-    return el("div", { class: "scroll" }, el("table", { class: "tasklens-digits" }, el("caption", {}, t(`tasklens_${side}`)), el("tbody", {},
-      el("tr", {}, el("td", {}), ...tokens.map((text, at) => known(places[at]?.place) ? styled(el("td", { class: "place" }, tokenNode(text)), { "--tone": `var(--tone-${places[at].place % 6})` }) : el("td", {}, tokenNode(text)))),
-      el("tr", {}, el("td", {}), ...tokens.map((_, at) => el("td", { class: "note" }, t(`tasklens_${places[at]?.role ?? "other"}`), known(places[at]?.place) && el("br"),
-        known(places[at]?.place) && tasklensPlace(app, places[at].place)))),
-      carries.length > 0 && el("tr", {}, el("th", { scope: "row" }, t("tasklensCarry")), ...tokens.map((_, at) => el("td", {}, known(carries[at]) ? String(Number(carries[at])) : ""))))));
-  });
-  return [el("h4", {}, t("tasklensPlaces")), ...lines, tasklensShares(app, lens.share ?? {})];
+  const { lens, sides, outputs } = app.view();
+  const written = outputs.map(({ token }) => token); // a row of the target stands for what is written there
+  const lines = [tasklensTable(app, "source", sides.source.tokens, lens.places.source, []),
+    tasklensTable(app, "target", written, lens.places.target, lens.carries)];
+  return [el("h3", {}, app.t("tasklensPlaces")), ...lines, tasklensShares(app, lens.share)];
 }
 
-/** A carry for each token: given so, or for the digits of the answer alone. */
-function tasklensCarries(carries, places) {
-  if (!carries?.length || carries.length === places.length) return carries ?? [];
-  const digits = [...places.keys()].filter((at) => places[at].role === "answer" && known(places[at].place));
-  return digits.length === carries.length ? places.map((_, at) => carries[digits.indexOf(at)] ?? null) : [];
+/** Tokens with their parts and places; carries stand under the tokens at which their digits are written. */
+function tasklensTable(app, side, tokens, places, carries) {
+  const { t } = app;
+  const shown = tokens.map((text, at) => known(places[at].place)
+    ? styled(el("td", { class: "place" }, tokenNode(text)), { "--tone": `var(--tone-${places[at].place % 6})` }) : el("td", {}, tokenNode(text)));
+  const words = places.map(({ role, place }) => el("td", { class: "note" }, t(`tasklens_${role}`), known(place) && [el("br"), tasklensPlace(app, place)]));
+  const carried = carries.some(known) && el("tr", {}, el("th", { scope: "row" }, t("tasklensCarry")),
+    carries.map((carry) => el("td", {}, known(carry) ? String(Number(carry)) : "")));
+  return scrolling(t(`tasklens_${side}`), el("table", { class: "tasklens-digits" }, el("caption", {}, t(`tasklens_${side}`)),
+    el("tbody", {}, el("tr", {}, el("td"), shown), el("tr", {}, el("td"), words), carried)));
 }
 
 function tasklensShares(app, share) {
   const sites = Object.entries(share).filter(([, { value }]) => value.some(known));
   if (!sites.length) return null;
   const heads = Math.max(...sites.map(([, { value }]) => value.length));
-  const cell = (site, head, { value, chance }) => {
-    if (!known(value[head])) return el("td", { class: "number" }, "–");
-    const bar = styled(el("span", { class: "panel-bar" }), { width: `${100 * Math.min(1, value[head])}%` });
-    return el("td", { class: "number" }, pressable(`share-${site}-${head}`, percent(value[head]), () => app.set({ site, head })), bar,
-      known(chance?.[head]) && el("small", {}, `(${percent(chance[head])})`));
-  };
-  return el("div", { class: "scroll measures" }, el("table", {}, el("caption", {}, app.t("tasklensShare")),
-    el("thead", {}, el("tr", {}, el("td", {}), ...Array.from({ length: heads }, (_, head) => el("th", { scope: "col" }, `${app.t("head")} ${head}`)))),
-    el("tbody", {}, ...sites.map(([site, scored]) => el("tr", {}, el("th", { scope: "row" }, site), ...Array.from({ length: heads }, (_, head) => cell(site, head, scored)))))));
+  const cell = (site, value, chance, head) => el("td", {}, !known(value) ? "–" : [pressable(`share-${site}-${head}`, percent(value), () => app.set({ site, head })),
+    barNode(value), known(chance) && el("small", {}, `(${percent(chance)})`)]);
+  return el("div", { class: "scroll measures" }, tableOf(["", ...Array.from({ length: heads }, (_, head) => `${app.t("head")} ${head}`)],
+    sites.map(([site, { value, chance }]) => [site, ...value.map((one, head) => cell(site, one, chance?.[head], head))]), app.t("tasklensShare")));
 }
 
 // Sentences -----------------------------------------------------------------------------------------------------------
@@ -59,7 +52,7 @@ function tasklensShares(app, share) {
 function tasklensLine(tokens) {
   let x = 8;
   const places = tokens.map((text) => {
-    const shown = token(text).length > 14 ? `${[...token(text)].slice(0, 13).join("")}…` : token(text);
+    const shown = cutToken(text, 14);
     const width = [...shown].reduce((sum, letter) => sum + (letter.codePointAt(0) > 0x1100 ? 15 : 8.6), 16);
     x += width;
     return { text, shown, x: x - width / 2 };
@@ -69,8 +62,9 @@ function tasklensLine(tokens) {
 
 function tasklensAlignment(app) {
   const { t } = app;
-  const { lens, sides } = app.view();
-  const lines = [sides.target.tokens, sides.source.tokens].map(tasklensLine);
+  const { lens, sides, outputs } = app.view();
+  const written = outputs.map(({ token }) => token);
+  const lines = [written, sides.source.tokens].map(tasklensLine);
   const width = Math.max(...lines.map((line) => line.width));
   const height = 190;
   for (const line of lines) for (const place of line.places) place.x += (width - line.width) / 2;
@@ -84,10 +78,10 @@ function tasklensAlignment(app) {
   };
   const words = (line, y) => line.places.map((place) => svg("text", { x: place.x, y, "text-anchor": "middle" }, place.shown, svg("title", {}, token(place.text))));
   const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "tasklens-links", role: "img",
-    "aria-label": lens.links.map(([query, key]) => `${token(sides.target.tokens[query] ?? "")} – ${token(sides.source.tokens[key] ?? "")}`).join(", ") },
+    "aria-label": lens.links.map(([query, key]) => `${token(written[query] ?? "")} – ${token(sides.source.tokens[key] ?? "")}`).join(", ") },
   ...missed.map((link) => draw(link, "missed")), ...lens.links.map((link) => draw(link, !lens.gold ? "" : gold.has(pair(link)) ? "right" : "wrong")),
   ...words(lines[0], 24), ...words(lines[1], height - 16));
-  return [el("p", {}, t("tasklensLinks")), el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": t("tasklensTitle") }, image),
+  return [el("p", {}, t("tasklensLinks", lens.site)), scrolling(t("tasklensTitle"), image),
     lens.gold && el("p", { class: "tasklens-key" }, ...["Right", "Wrong", "Missed"].map((kind) => el("span", { class: kind.toLowerCase() }, t(`tasklens${kind}`)))),
     known(lens.error_rate) && el("p", {}, t("tasklensAer", number(lens.error_rate)))];
 }

@@ -1,5 +1,5 @@
-import { block, el, known, number, token } from "./data.js";
-import { beginPanel, cellAt, cellNames, factor, keptPage, limits, math, numbered, panelNote, smallMap, withDetail } from "./panelkit.js";
+import { block, el, number, token } from "./data.js";
+import { cellNames, factor, keptPage, limits, math, numbered, panelNote, scrolling, smallMap, tableOf, withDetail } from "./panelkit.js";
 
 const walkShown = 16; // numbers of a row that are written out
 const walkHidden = -3e38;
@@ -8,26 +8,9 @@ const walkPages = new WeakMap(); // detail -> what was drawn of it
 export const walkPanel = {
   id: "walk", title: "walkTitle",
   draw(root, app) {
-    return withDetail(root, app, async (opened) => {
-      const current = beginPanel(root);
-      const detail = await walkStep(app, opened);
-      if (current()) keptPage(root, app, walkPages, detail, () => walkPage(app, detail));
-    });
+    return withDetail(root, app, (detail) => keptPage(root, app, walkPages, detail, () => walkPage(app, detail)));
   },
 };
-
-const walkOthers = new WeakMap(); // detail of one step of a recurrent decoder -> those of its other steps
-
-/** Of a recurrent decoder one query's step is walked: the chosen one's where it can be had. */
-async function walkStep(app, opened) {
-  const [query] = cellAt(app, app.site().shape);
-  if (!app.live || !known(opened.query) || opened.query === query) return opened;
-  if (!walkOthers.has(opened)) walkOthers.set(opened, new Map());
-  const others = walkOthers.get(opened);
-  const { view, site, head } = app.state;
-  if (!others.has(query)) others.set(query, app.post("/api/head", { input: app.view().input, view, site, head, step: app.view().step, query }).catch(() => opened));
-  return others.get(query);
-}
 
 function walkPage(app, detail) {
   const steps = detail.steps.map((step) => ({ ...step, ...block(step.matrix) }));
@@ -37,7 +20,8 @@ function walkPage(app, detail) {
     panelNote(app.t("walkError", number(detail.walk_error))));
   const follow = ([chosen, key]) => {
     const query = detail.query ?? chosen;
-    intro.textContent = app.t("walkIntro", ...cellNames(app, [query, key]));
+    const other = query === chosen ? "" : ` ${app.t("walkOther", query)}`;
+    intro.textContent = app.t("walkIntro", ...cellNames(app, [query, key])) + other;
     for (const card of cards) card.follow(query, key);
   };
   return { node, follow };
@@ -58,9 +42,9 @@ function walkCard(app, detail, steps, place) {
   const size = Math.max(-low, high);
   const range = low < 0 ? { low: -size, high: size, signed: true } : { low: 0, high: high || 1 };
   const map = smallMap(step.data, step.shape, { ...range, hidden }, step.name, 200);
-  const numbers = el("div", { class: "walk-numbers" });
+  const numbers = el("div");
   const node = el("li", {},
-    el("h4", {}, step.name, el("span", {}, ` ${step.formula} (${(step.of ?? step.shape).join(" × ")})`)),
+    el("h3", {}, step.name, el("span", {}, ` ${step.formula} (${(step.of ?? step.shape).join(" × ")})`)),
     el("div", { class: "walk-body" },
       el("div", {}, map.node, panelNote(`${number(range.low)} … ${number(range.high)}`, step.of && `${step.of}` !== `${step.shape}` ? ` · ${app.t("walkCut", rows, columns)}` : "")), el("div", {}, numbers, walkEqual(app, step))));
   const follow = (query, key) => {
@@ -73,11 +57,18 @@ function walkCard(app, detail, steps, place) {
   return { node, follow };
 }
 
+/** Rows of equal tokens: how many are still the same and how far the others are apart; each pair on request. */
 function walkEqual(app, step) {
   const pairs = Object.entries(step.equal ?? {});
   if (!pairs.length) return "";
-  return panelNote(...pairs.slice(0, 3).flatMap(([names, apart], index) => [index ? "; " : "", `${token(names)}: `,
-    apart === 0 ? el("strong", {}, app.t("walkSame")) : app.t("walkDiffer", number(apart))]), pairs.length > 3 ? `; ${app.t("panelMore", pairs.length - 3)}` : "");
+  const apart = (value) => value > -walkHidden ? "∞" : number(value);
+  const most = pairs.reduce((top, [, value]) => Math.max(top, value), 0);
+  const same = pairs.filter(([, value]) => value === 0).length;
+  const list = el("ul");
+  const fill = () => list.firstChild ?? list.append(...pairs.map(([names, value]) =>
+    el("li", {}, `${token(names)}: `, value === 0 ? app.t("walkSame") : app.t("walkDiffer", apart(value)))));
+  return el("details", { class: "note", ontoggle: fill }, el("summary", {}, app.t("walkEqual", pairs.length), " ",
+    el("strong", {}, same === pairs.length ? app.t("walkSame") : app.t("walkDiffer", apart(most))), same && most ? `, ${app.t("walkSomeSame", same)}` : ""), list);
 }
 
 /** lines: [name, numbers] of equal length; focus: the column that the cell stands in. */
@@ -85,15 +76,12 @@ function walkTable(app, [heads, ...lines], focus) {
   const count = lines[0][1].length;
   const first = Math.max(0, Math.min((focus ?? 0) - walkShown / 2, count - walkShown));
   const shown = Array.from({ length: Math.min(walkShown, count) }, (_, place) => first + place);
-  const here = (place) => place === focus ? "number here" : "number";
+  const here = (place) => place === focus ? "here" : null;
   const written = (value) => value < walkHidden ? "−∞" : number(value);
   const more = count - shown.length;
-  return el("div", { class: "scroll" }, el("table", {},
-    el("thead", {}, el("tr", {}, el("td", {}, ""),
-      ...shown.map((place) => el("th", { scope: "col", class: here(place) }, heads ? token(heads[place]) : String(place))),
-      more ? el("td", { class: "note" }, app.t("panelMore", more)) : "")),
-    el("tbody", {}, ...lines.map(([name, numbers]) => el("tr", {}, el("th", { scope: "row" }, name),
-      ...shown.map((place) => el("td", { class: here(place) }, written(numbers[place]))))))));
+  return scrolling(lines[0][0], tableOf(["", ...shown.map((place) => el("th", { scope: "col", class: here(place) }, heads ? token(heads[place]) : String(place))),
+    ...(more ? [el("td", { class: "note" }, app.t("panelMore", more))] : [])],
+  lines.map(([name, numbers]) => [name, ...shown.map((place) => el("td", { class: here(place) }, written(numbers[place])))])));
 }
 
 // How a step's numbers follow from those of earlier steps. A rule is shown only where it gives the very number at hand,

@@ -1,0 +1,382 @@
+"""What it costs to look inside: the maps, a live answer, the page in a browser, memory.
+
+    python benchmarks/explorer.py                       # everything, about 6 minutes
+    python benchmarks/explorer.py --only capture look   # some of it
+
+capture: the map of a layer (`tape.weights`, float32) beside that layer's forward with the fused kernel, and beside its
+fused kernel alone, 8 heads of 64; aim: at most 1.5 forwards of the layer.
+look: `Explorer.look` on an input that it has not seen, all of it and by parts; aim: below 300 ms.
+page: a page made from synthetic tapes, in Chromium: when it is drawn, and how long another head takes; aims: 8 MB and
+1 s with 12 x 12 heads at 128 tokens, 100 ms for another head with 48 heads at 512 tokens.
+memory: what `Explorer.look` needs on top, for an input of 2048 tokens; aim: 1 GiB.
+
+Times are CPU seconds of one thread, as in `timing.py`; a wall time beside them says what a person waited on a machine
+that others use too, and the load is shown. In the browser they are wall times, of the main thread alone.
+
+Pages of others, in the same Chromium, where they are installed; what is not is said:
+
+    pip install bertviz circuitsvis ipython importlib_metadata
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import timing
+import torch
+
+import jari
+from jari.attention.kernels import attend
+from jari.explorer import Explorer, facts, payload, session
+from jari.inspect.capture import record
+from jari.page import to_json
+from jari.training import loop
+from jari.training.experiment import Experiment
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz "
+ONE_STEP = {
+    "training.batch": 2,
+    "training.examples": 2,
+    "training.passes": None,
+    "training.tokens": None,
+    "training.evaluations": 1,
+    "training.evaluation_examples": 2,
+}
+LOOKS = [
+    # model, width, heads, tokens
+    ("encoder_decoder", 64, 4, 8),
+    ("encoder_decoder", 128, 4, 16),
+    ("encoder_decoder", 256, 8, 32),
+    ("language_model", 64, 4, 8),
+    ("language_model", 256, 8, 32),
+]
+LAYERS = 4
+PAGES = [
+    # layers, heads, tokens, which aims
+    (6, 8, 64, {"drawn_ms": 1000}),
+    (12, 12, 128, {"mb": 8, "drawn_ms": 1000}),
+    (6, 8, 512, {"other_ms": 100}),
+]
+LONG = 2048
+CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+
+
+# The maps ------------------------------------------------------------------------------------------------------------
+
+
+def capture(table: timing.Table, rounds: int, encodings: tuple[str, ...] = ("none", "rotary", "alibi")) -> None:
+    for encoding in encodings:
+        for tokens in (128, 512):
+            for causal in (False, True):
+                capture_one(table, rounds, encoding, tokens, causal)
+
+
+def capture_one(table: timing.Table, rounds: int, encoding: str, tokens: int, causal: bool) -> None:
+    layer = jari.Attention(512, 8, encoding=encoding, causal=causal, kernel="fused").eval()
+    x_BLD, mask = torch.randn(1, tokens, 512), jari.Mask(causal=True) if causal else None
+    with torch.no_grad():
+        with record(layer) as tape:
+            layer(x_BLD, mask=mask)
+        (site,) = tape.sites
+        call = tape.recorded(site).call
+        contenders = {
+            "layer": lambda: layer(x_BLD, mask=mask),
+            "kernel": lambda: attend(call, "fused"),
+            "map": lambda: tape.weights(site),
+        }
+        times = timing.measure(contenders, rounds)
+    table.add(
+        encoding=encoding,
+        mask="causal" if causal else "",
+        tokens=tokens,
+        **{f"{name}_ms": timing.milliseconds(times, name) for name in contenders},
+        map_over_layer=timing.ratio(times, "map", "layer"),
+        map_over_kernel=timing.ratio(times, "map", "kernel"),
+        aim=1.5,
+    )
+
+
+# A live answer -------------------------------------------------------------------------------------------------------
+
+
+def run_of(folder: Path, model: str, width: int, heads: int, tokens: int, encoding: str = "rotary") -> Path:
+    """A run of one step, which answers as slowly as any other."""
+    run = folder / f"{model}-{width}-{heads}-{tokens}-{encoding}"
+    sizes = {"model.width": width, "model.heads": heads}
+    if model == "language_model":
+        text = folder / "text.txt"
+        text.write_text("\n".join(line_of(model, 100, random.Random(number)) for number in range(500)))
+        own = {"task.train": str(text), "task.context": tokens, "task.tokenizer": "characters", "model.layers": LAYERS}
+        task = "text"
+    else:
+        lines = {"task.lines": 64, "task.held_out": 2, "task.shortest": tokens, "task.longest": tokens}
+        own = {**lines, "model.encoder_layers": LAYERS, "model.decoder_layers": LAYERS}
+        task = "reverse"
+    experiment = Experiment.of(task, encoding, {**ONE_STEP, **sizes, **own}, 1, "float32")
+    loop.train(experiment, run, threads=1)
+    return run
+
+
+def line_of(model: str, tokens: int, numbers: random.Random) -> str:
+    if model == "language_model":
+        return "".join(numbers.choice(LETTERS[:-1]) for _ in range(tokens))
+    return " ".join(str(numbers.randrange(50)) for _ in range(tokens))
+
+
+class Parts:
+    """CPU seconds of each part, what runs inside another one counted once, there."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._inside = [0.0]
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        self._inside.append(0.0)
+        begin = time.process_time()
+        try:
+            yield
+        finally:
+            whole = time.process_time() - begin
+            self.seconds[name] += whole - self._inside.pop()
+            self._inside[-1] += whole
+
+    def of(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            with self.timed(name):
+                return function(*arguments, **named)
+
+        return run
+
+    @contextmanager
+    def watching(self, trained: torch.nn.Module) -> Iterator[None]:
+        """While `jari.explorer` answers with the model that was `trained`."""
+
+        @contextmanager
+        def recording(model: torch.nn.Module) -> Iterator[Any]:
+            with self.timed("record" if model is trained else "untrained"), record(model) as tape:
+                yield tape
+
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(session, "record", recording))
+            for module, function, name in (
+                (session, "answered", "answer"),
+                (payload, "sites_of", "maps"),
+                (payload, "measures_of", "measures"),
+                (facts, "checks", "checks"),
+                (facts, "matters", "matters"),
+                (facts, "probe", "probe"),
+            ):
+                stack.enter_context(mock.patch.object(module, function, self.of(name, getattr(module, function))))
+            yield
+
+
+def look(table: timing.Table, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for model, width, heads, tokens in LOOKS:
+            look_one(table, rounds, run_of(Path(folder), model, width, heads, tokens), (model, width, heads, tokens))
+
+
+def look_one(table: timing.Table, rounds: int, run: Path, case: tuple[str, int, int, int]) -> None:
+    model, width, heads, tokens = case
+    explorer, numbers = Explorer([run]), random.Random(1)
+    explorer.look(line_of(model, tokens, numbers), live=True)
+    walls: list[float] = []
+    cpus: list[float] = []
+    parts: list[dict[str, float]] = []
+    for _ in range(rounds):
+        watch, line = Parts(), line_of(model, tokens, numbers)
+        wall, cpu = time.perf_counter(), time.process_time()
+        with watch.watching(explorer.opened[0].loaded.model):
+            found = explorer.look(line, live=True)
+            with watch.timed("json"):
+                to_json(found)
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+        parts.append(watch.seconds)
+    median = {name: 1000 * statistics.median(part[name] for part in parts) for name in parts[0]}
+    names = ("answer", "record", "untrained", "maps", "measures", "checks", "matters", "probe", "json")
+    table.add(
+        model=model,
+        width=width,
+        heads=heads,
+        tokens=tokens,
+        cpu_ms=timing.Spread.of([1000 * cpu for cpu in cpus]),
+        wall_ms=round(1000 * statistics.median(walls)),
+        aim=300,
+        **{name: round(median.get(name, 0.0), 1) for name in names},
+        load=round(os.getloadavg()[0], 1),
+    )
+
+
+# The page in a browser -----------------------------------------------------------------------------------------------
+
+# After the next frame is on the screen: a task that is queued while that frame is made.
+PAINTED = """new Promise((done) => requestAnimationFrame(() => {
+  const channel = new MessageChannel();
+  channel.port1.onmessage = () => done(performance.now());
+  channel.port2.postMessage(null);
+}))"""
+OTHER = f"""async (turn) => {{
+  const heads = document.querySelectorAll("#overview button");
+  const begin = performance.now();
+  heads[turn % heads.length].click();
+  const worked = performance.now() - begin;
+  return [worked, await {PAINTED} - begin];
+}}"""
+
+
+def tape_of(layers: int, heads: int, tokens: int) -> jari.Tape:
+    encoder = jari.Encoder(16 * heads, heads, layers, encoding="rotary").eval()
+    with torch.no_grad(), record(encoder) as tape:
+        encoder(4 * torch.randn(1, tokens, 16 * heads))
+    return tape
+
+
+def page(table: timing.Table, rounds: int) -> None:
+    executable = shutil.which("chromium") or shutil.which("google-chrome")
+    if executable is None:
+        raise SystemExit("NO CHROMIUM: nothing was measured in a browser (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM)
+        for layers, heads, tokens, aims in PAGES:
+            tape, names = tape_of(layers, heads, tokens), [f"w{place}" for place in range(tokens)]
+            for by, html in pages_of(tape, names):
+                path = Path(folder) / f"{by}-{layers}-{heads}-{tokens}.html"
+                path.write_text(html, encoding="utf-8")
+                measured = page_one(chromium, path, by == "jari", rounds)
+                aim = " ".join(f"{name}<={most}" for name, most in aims.items()) if by == "jari" else ""
+                table.add(
+                    by=by, heads=f"{layers}x{heads}", tokens=tokens, mb=round(len(html) / 1e6, 2), **measured, aim=aim
+                )
+        chromium.close()
+
+
+def pages_of(tape: jari.Tape, names: list[str]) -> Iterator[tuple[str, str]]:
+    """The same maps as pages of jari and of others."""
+    yield "jari", jari.show(tape, names).html
+    for by, module, make in (
+        ("bertviz head", "bertviz", bertviz("head_view")),
+        ("bertviz model", "bertviz", bertviz("model_view")),
+        ("circuitsvis", "circuitsvis.attention", circuitsvis),
+    ):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            print(f"NOT MEASURED: {by} ({error}); pip install bertviz circuitsvis ipython importlib_metadata")
+            continue
+        yield by, make(tape, names)
+
+
+def bertviz(view: str) -> Callable[[jari.Tape, list[str]], str]:
+    def make(tape: jari.Tape, names: list[str]) -> str:
+        weights = [tape.weights(site) for site in tape.sites]
+        return getattr(importlib.import_module("bertviz"), view)(weights, names, html_action="return").data
+
+    return make
+
+
+def circuitsvis(tape: jari.Tape, names: list[str]) -> str:
+    """All heads of all layers beside each other."""
+    weights = torch.cat([tape.weights(site)[0] for site in tape.sites])
+    attention: Any = importlib.import_module("circuitsvis.attention")
+    return str(attention.attention_heads(weights, names))
+
+
+def page_one(chromium: Any, path: Path, ours: bool, rounds: int) -> dict[str, Any]:
+    """drawn: from the start of the navigation until all scripts ran and a frame is on the screen. other: from a click
+    on a head until the frame that shows it; worked: the part of that in which the page's own script ran."""
+    drawn, other, worked = [], [], []
+    for _ in range(rounds):
+        context = chromium.new_context(viewport={"width": 1280, "height": 900})
+        opened = context.new_page()
+        opened.goto(path.as_uri(), wait_until="load")
+        drawn.append(opened.evaluate(PAINTED))
+        if ours:
+            for turn in range(1, 9):
+                script, whole = opened.evaluate(OTHER, 7 * turn)
+                worked.append(script)
+                other.append(whole)
+        context.close()
+
+    def show(values: list[float]) -> int | str:
+        return round(statistics.median(values)) if values else ""
+
+    return {
+        "drawn_ms": show(drawn),
+        "other_ms": show(other),
+        "worked_ms": show(worked),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def memory(table: timing.Table, rounds: int) -> None:
+    """Each look in a process of its own, since a peak is of a process."""
+    for encoding in ("rotary", "alibi"):
+        for tokens in (512, 1024, LONG):
+            with tempfile.TemporaryDirectory() as folder, multiprocessing.get_context("spawn").Pool(1) as pool:
+                before, peaks, seconds = pool.apply(memory_of, (folder, tokens, encoding))
+            table.add(
+                encoding=encoding,
+                heads=f"{LAYERS}x12",
+                tokens=tokens,
+                before_mb=before,
+                look_mb=peaks[0],
+                after_3_looks_mb=peaks[-1],
+                cpu_s=seconds,
+                aim=1024,
+            )
+
+
+def memory_of(folder: str, tokens: int, encoding: str) -> tuple[int, list[int], float]:
+    """MB before; MB that looks at three inputs needed on top, at the peak; CPU seconds of the first."""
+    loop.deterministic(threads=1)
+    explorer = Explorer([run_of(Path(folder), "language_model", 96, 12, 64, encoding)])
+    before, peaks, numbers = peak(), [], random.Random(1)
+    begin = time.process_time()
+    seconds = 0.0
+    for number in range(3):
+        found = explorer.look(line_of("language_model", tokens, numbers), live=True)
+        seconds = time.process_time() - begin if not number else seconds
+        assert max(found["views"][0]["sites"][0]["shape"]) <= payload.LARGEST
+        peaks.append(peak() - before)
+    return before, peaks, round(seconds, 1)
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def main() -> None:
+    parser = timing.arguments(__doc__, rounds=9)
+    kinds = {"capture": capture, "look": look, "page": page, "memory": memory}
+    parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds))
+    given = parser.parse_args()
+    loop.deterministic(threads=1)
+    table = timing.Table(given.json)
+    for name in given.only:
+        kinds[name](table, given.rounds)
+    table.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""`jari explore`: the page that is live, in a browser, and the command around it."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.blocks import unpacked
+from helpers.browser import Pages, assert_colours, canvas_bytes, until
+from jari.explorer import Explorer
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it
+
+
+@contextmanager
+def started(*arguments: Any) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process, which does not live on whatever happens."""
+    command = [sys.executable, "-m", "jari", "explore", *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Where it says that the page is."""
+    said = process.stdout.readline() if process.stdout else ""
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/    Ctrl-C ends it\n", said), said + str(ended(process))
+    return said.split()[0]
+
+
+# Live ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def live(runs: Path) -> Iterator[str]:
+    """The address of a page of two models."""
+    with started(runs / "none", runs / "rotary", "--input", "12+7", "--port", 0) as process:
+        yield address_of(process)
+        process.send_signal(signal.SIGINT)
+        assert ended(process)[1:] == ("", "")
+
+
+@pytest.fixture(scope="module")
+def expected(runs: Path) -> Explorer:
+    """The same models, in this process."""
+    return Explorer([runs / "none", runs / "rotary"])
+
+
+class LivePages(Pages):
+    """Pages that may ask the one server they come from."""
+
+    server = ""
+
+    @property
+    def foreign(self) -> list[str]:
+        return [address for address in self.requests if not address.startswith(self.server)]
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path, live: str) -> Iterator[tuple[Any, LivePages]]:
+    watched = LivePages(browser, tmp_path)
+    watched.server = live
+    page = watched.visit(live)
+    yield page, watched
+    for context in watched.contexts:
+        context.close()
+    assert (watched.troubles, watched.foreign) == ([], [])
+
+
+def ask(page: Any, line: str) -> None:
+    page.locator("#input").fill(line)
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => !document.documentElement.hasAttribute('aria-busy')")
+
+
+@pytest.mark.browser
+def test_another_input_runs(opened: tuple[Any, LivePages], expected: Explorer) -> None:
+    page, _ = opened
+    for line in ("12+7", "3+0"):
+        if line != "12+7":
+            ask(page, line)
+        for number, view in enumerate(expected.look(line, live=True)["views"]):
+            card = page.locator(".model").nth(number)
+            until(page, lambda card=card, view=view: f"expected {view['expected']}" in card.text_content())
+            said = card.locator(".token.big").text_content()
+            assert said == (view["answer"] or "∅")
+            assert_colours(canvas_bytes(page, number)[..., :3], unpacked(view["sites"][0]["weights"])[0])
+    assert "input=3%2B0" in page.url
+    assert page.title().startswith("3+0")
+    page.reload()
+    until(page, lambda: page.locator(".queries").first.inner_text().split() == ["3", "+", "0"])
+    page.go_back()
+    until(page, lambda: page.locator(".queries").first.inner_text().split() == ["1", "2", "+", "7"])
+    assert page.locator("#input").input_value() == "12+7"
+
+
+@pytest.mark.browser
+def test_an_input_that_cannot_be_read_is_told_and_the_page_stays(opened: tuple[Any, LivePages]) -> None:
+    page, watched = opened
+    before = canvas_bytes(page)
+    ask(page, "1+x")
+    assert "no token for 'x'" in page.get_by_role("alert").text_content()
+    assert (canvas_bytes(page) == before).all()
+    assert page.locator(".queries").first.inner_text().split() == ["1", "2", "+", "7"]
+    assert page.locator("#input").input_value() == "1+x"
+    assert "input" not in page.url
+    ask(page, "3+0")
+    until(page, lambda: page.locator(".queries").first.inner_text().split() == ["3", "+", "0"])
+    assert page.locator("#error").text_content() == ""
+    assert len(watched.troubles) == 1  # Chromium's own line on the console
+    assert "400" in watched.troubles.pop()
+
+
+@pytest.mark.browser
+def test_a_head_is_computed_when_it_is_opened(opened: tuple[Any, LivePages]) -> None:
+    page, watched = opened
+    page.locator("[data-site='decoder.0.cross'][data-head='1']").click()
+    for panel in ("walk", "lens", "parts"):
+        page.locator(f"#tab-{panel}").click()
+        until(page, lambda panel=panel: page.locator(f"#panel-{panel} :is(table, canvas)").count() > 0)
+    assert sum(address.endswith("/api/head") for address in watched.requests) == 2  # encoder.0 at first, then this one
+
+
+@pytest.mark.browser
+def test_surgery_switches_a_head_off(opened: tuple[Any, LivePages], expected: Explorer) -> None:
+    page, _ = opened
+    page.locator("input[name=view] >> nth=1").check()
+    page.locator("#tab-surgery").click()
+    run = page.locator("[data-keep=surgery-run]")
+    assert run.is_disabled()
+    page.locator("[data-keep=add-head]").click()
+    run.click()
+    result = page.locator(".surgery-result")
+    result.wait_for()
+    edits = [{"kind": "head", "site": "encoder.0", "head": 0}]
+    effect = expected.operate("12+7", 1, edits)["effect"]
+    assert effect["divergence"] > 0
+    found = re.search(r"next-token distributions: ([\d.]+(?:·10(\S+))?)", result.text_content())
+    assert found
+    digits, _, power = found[1].partition("·10")
+    exponent = power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")) or "0"
+    assert float(f"{digits}e{exponent}") == pytest.approx(effect["divergence"], rel=6e-3)
+    after = (
+        result.locator("canvas")
+        .nth(1)
+        .evaluate("c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]")
+    )
+    assert set(zip(*[iter(after)] * 4, strict=True)) == {(0x44, 0x01, 0x54, 255)}  # it looks at nothing
+    page.get_by_role("button", name="Remove: Switch encoder.0 head 0 off").click()
+    assert run.is_disabled()
+
+
+@pytest.mark.browser
+def test_scrub_to_the_untrained_model(opened: tuple[Any, LivePages], expected: Explorer) -> None:
+    page, _ = opened
+    page.locator("#scrub").focus()
+    page.keyboard.press("Home")
+    until(page, lambda: "step 0" in page.locator(".pane h3").first.text_content())
+    views = expected.look("12+7", {0: 0, 1: 0}, live=True)["views"]
+    for number, view in enumerate(views):
+        assert_colours(canvas_bytes(page, number)[..., :3], unpacked(view["sites"][0]["weights"])[0])
+    page.reload()
+    until(page, lambda: "step 0" in page.locator(".pane h3").first.text_content())
+    page.go_back()
+    until(page, lambda: "step 12" in page.locator(".pane h3").first.text_content())
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+def test_a_file_is_saved_and_opens(pages: Pages, runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "why.html"
+    with started(runs / "rotary", "--input", "12+7", "--site", "decoder.0.cross", "--save", file) as process:
+        code, out, err = ended(process)
+    assert (code, err) == (0, "")
+    assert re.fullmatch(rf"{re.escape(str(file))}: 0\.\d MB, opens in any browser without a network\n", out)
+    page = pages.open(file.read_text())
+    assert page.locator("#head-title").text_content() == "decoder.0.cross, head 0"
+    until(page, lambda: page.locator("#panel-walk canvas").count() > 0)
+
+
+@pytest.mark.slow
+def test_mistakes_end_with_2_and_one_line(runs: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(runs / "rotary", bare, ignore=shutil.ignore_patterns("checkpoints"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        mistakes = [
+            ((bare, "--input", "1+2"), "checkpoint"),
+            ((runs / "rotary", "--input", "1+x"), "no token for 'x'"),
+            ((runs / "rotary", "--input", "1+2", "--port", port), f"127.0.0.1:{port} cannot be listened on: Address"),
+            ((tmp_path / "nowhere", "--input", "1+2"), "nowhere"),
+            ((runs / "rotary", "--input", "1+2", "--site", "encoder.9", "--port", 0), "encoder.9"),
+            ((runs / "rotary", "--input", "1+2", "--save", tmp_path / "no" / "where" / "x.html"), "x.html"),
+        ]
+        for (first, its_words), (second, other_words) in zip(mistakes[::2], mistakes[1::2], strict=True):
+            with started(*first) as one, started(*second) as other:  # a core for each
+                for process, words in ((one, its_words), (other, other_words)):
+                    code, out, err = ended(process)
+                    assert (code, out) == (2, ""), err
+                    assert words in err
+                    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_when_it_is_interrupted(runs: Path, asked: signal.Signals) -> None:
+    with started(runs / "rotary", "--input", "1+2", "--port", 0) as process:
+        host, port = address_of(process).removeprefix("http://").strip("/").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as held:  # a browser holds its connection
+            held.sendall(f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            assert held.recv(12) == b"HTTP/1.1 200"
+            process.send_signal(asked)
+            code, _, err = ended(process)
+    assert code in ({0, 130} if asked == signal.SIGINT else {0, 143, -signal.SIGTERM})
+    assert err == ""

@@ -1,0 +1,507 @@
+"""The explorer as a file, in a browser: what it draws, says and lets out, and that it asks nobody."""
+
+import copy
+import csv
+import io
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import jari
+from helpers.blocks import unpacked
+from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, read_cells, read_pixels, until
+from helpers.explorer import made_page, made_site, made_view, random_rows
+from jari.explorer import Explorer, render, saved
+from jari.inspect.capture import record
+
+pytestmark = pytest.mark.browser
+
+MAP = ".field >> nth=0"
+PANELS = ["walk", "lens", "parts", "surgery", "measures", "tasklens"]
+HATCH = [(0xF2, 0xF0, 0xEA), (0xC4, 0xC0, 0xB6)]
+SMALL = [[0.05, 0.25, 0.7], [0.4, 0.6, 0.0]]
+
+
+@pytest.fixture(scope="module")
+def payload(runs: Path) -> dict[str, Any]:
+    """Two trained models on one input, as a file has them."""
+    return saved.whole(Explorer([runs / "none", runs / "rotary"]), "12+7", None, 0)
+
+
+@pytest.fixture
+def trained(payload: dict[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy(payload)
+
+
+def small_page(weights: Any = SMALL, hidden: Any = None) -> dict[str, Any]:
+    """A cross-attention of 2 queries a, b and 3 keys x, y, z."""
+    site = made_site("decoder.0.cross", [weights], "target", "source", hidden)
+    return made_page(made_view([site], source="xyz", target="ab"))
+
+
+def say(page: Any) -> str:
+    return page.locator("#live").text_content()
+
+
+# Maps ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_query_goes_down_and_key_across(pages: Pages, scheme: str) -> None:
+    page = pages.open(render(small_page()), color_scheme=scheme)
+    assert page.locator(".queries bdi").all_text_contents() == ["a", "b"]
+    assert page.locator(".keys bdi").all_text_contents() == ["x", "y", "z"]
+    assert_colours(read_cells(page.locator(MAP), 2, 3), SMALL)
+    # the label of a row or column stands beside that row or above that column
+    size = page.locator(MAP).bounding_box()
+    assert size["width"] * 2 == pytest.approx(size["height"] * 3)
+    query, key = page.locator(".queries bdi").nth(1).bounding_box(), page.locator(".keys bdi").nth(2).bounding_box()
+    assert query["y"] == pytest.approx(size["y"] + size["height"] / 2, abs=1)
+    assert query["x"] + query["width"] <= size["x"] + 1
+    assert key["x"] == pytest.approx(size["x"] + size["width"] * 2 / 3, abs=1)
+    assert key["y"] + key["height"] <= size["y"] + 1
+
+
+def test_pointer_reads_the_weight_under_it(pages: Pages) -> None:
+    page = pages.open(render(small_page()))
+    size = page.locator(MAP).bounding_box()
+    page.mouse.move(size["x"] + size["width"] * 5 / 6, size["y"] + size["height"] / 4)
+    assert page.locator("#readout").text_content() == "query a (0) → key z (2)weight 0.7000 · rank 1 of 3"
+
+
+def test_hidden_cells_have_no_colour(pages: Pages) -> None:
+    weights = [[1, 0, 0], [0.4, 0.6, 0], [0.2, 0.3, 0.5]]
+    hidden = numpy.triu(numpy.ones((3, 3)), 1)
+    site = made_site("decoder.0.self", [weights], "target", "target", hidden)
+    page = pages.open(render(made_page(made_view([site], target="abc"))))
+    assert (canvas_bytes(page)[..., 3] == 255 * (1 - hidden)).all()
+    picture = read_pixels(page.locator(MAP))
+    cell = len(picture) // 3
+    seen = picture[4 : cell - 4, 2 * cell + 4 : -4].reshape(-1, 3)  # query 0, key 2: between two colours of the hatch
+    low, high = numpy.min(HATCH, 0), numpy.max(HATCH, 0)
+    assert ((seen >= low - 1) & (seen <= high + 1)).all()
+    assert (seen.min(0) < low + 8).all()
+    assert (seen.max(0) > high - 8).all()
+    found = read_cells(page.locator(MAP), 3, 3)
+    assert_colours(found[hidden == 0][None], numpy.array(weights)[hidden == 0][None])
+    page.locator(MAP).focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("End")
+    assert "hidden: this query may not look at this key" in say(page)
+
+
+@pytest.mark.parametrize(
+    ("scale", "share"),
+    [
+        ("linear", lambda w: w),
+        ("sqrt", numpy.sqrt),
+        ("log", lambda w: numpy.clip(1 + numpy.log10(numpy.maximum(w, 1e-30)) / 4, 0, 1)),
+    ],
+)
+def test_colours_are_the_weights(pages: Pages, scale: str, share: Callable[..., numpy.ndarray]) -> None:
+    weights = random_rows(2, 9, 13)
+    sites = [made_site("decoder.0.cross", weights, "target", "source"), made_site("decoder.1.cross", weights[::-1])]
+    sites[1] |= {"queries": "target"}
+    document = render(made_page(made_view(sites, source="abcdefghijklm", target="ABCDEFGHI"), head=1))
+    page = pages.open(document)
+    page.locator("[data-keep=scale]").select_option(index=["linear", "sqrt", "log"].index(scale))
+    written = numpy.rint(weights * 65535) / 65535
+    assert_colours(canvas_bytes(page)[..., :3], share(written[1]))
+    assert_colours(read_cells(page.locator(MAP), 9, 13), share(written[1]))
+    page.locator("[data-site='decoder.1.cross'][data-head='1']").click()  # the other layer has them the other way round
+    assert_colours(canvas_bytes(page)[..., :3], share(written[0]))
+    page.locator("[data-keep=range]").select_option(index=1)
+    assert_colours(canvas_bytes(page)[..., :3], share(written[0] / written[0].max()))
+    assert f"{written[0].max():.3f}" in page.locator("#legend").text_content()
+
+
+def test_small_maps_show_their_own_head(pages: Pages) -> None:
+    weights = random_rows(3, 4, 4)
+    sites = [made_site("encoder.0", weights), made_site("encoder.1", weights[[2, 0, 1]])]
+    page = pages.open(render(made_page(made_view(sites, source="abcd"))))
+    for site, heads in (("encoder.0", [0, 1, 2]), ("encoder.1", [2, 0, 1])):
+        for head, own in enumerate(heads):
+            canvas = page.locator(f"[data-site='{site}'][data-head='{head}'] canvas")
+            assert_colours(read_cells(canvas, 4, 4), weights[own])
+
+
+def test_the_difference_is_orange_where_the_second_is_larger(pages: Pages) -> None:
+    first, second = [[0.1, 0.5, 0.4]], [[0.6, 0.0, 0.4]]
+    views = [
+        made_view([made_site("decoder.0.cross", [rows], "target", "source")], name, source="xyz", target="a")
+        for name, rows in (("one", first), ("two", second))
+    ]
+    page = pages.open(render(made_page(*views)))
+    assert page.locator(".pane h3").all_text_contents() == ["one step 1954", "two step 1954", "two − one"]
+    assert_colours(canvas_bytes(page, 0)[..., :3], first)
+    assert_colours(canvas_bytes(page, 1)[..., :3], second)
+    plus, minus, same = read_cells(page.locator(".field").nth(2), 1, 3)[0]
+    assert tuple(plus) == (0x7A, 0x32, 0x03)  # the largest difference has the ends of the scale
+    assert tuple(minus) == (0x08, 0x30, 0x6B)
+    assert numpy.abs(same - (0xF5, 0xF5, 0xF2)).max() <= 2
+    page.locator(".field").nth(2).focus()
+    page.keyboard.press("Home")
+    assert "two − one +0.5000" in say(page)
+    page.keyboard.press("ArrowRight")
+    assert "two − one −0.5000" in say(page)
+
+
+def test_models_with_other_tokens_have_no_difference(pages: Pages, runs: Path) -> None:
+    two = jari.explore(runs / "none", runs / "lm", input="1+2", site="decoder.0.self").html
+    page = pages.open(two)
+    difference = page.locator(".pane").nth(2)
+    why = "No difference: the models cut text into other tokens (their vocabularies differ)."
+    assert why in difference.text_content()
+    assert difference.locator("canvas").count() == 0
+    page.locator("[data-site='encoder.0']").first.click()
+    why = "This model has no encoder.0, head 0; it has decoder.0.self – decoder.5.self. Choose it at the top to see"
+    assert why in page.locator(".pane").nth(1).text_content()
+    assert "No difference: it takes this map of both models." in page.locator(".pane").nth(2).text_content()
+
+
+# Reading without a mouse or without eyes -----------------------------------------------------------------------------
+
+
+def test_keyboard_path(pages: Pages, trained: dict[str, Any]) -> None:
+    page = pages.open(render(trained))
+    focused = "[document.activeElement.id, document.activeElement.className, document.activeElement.role].join(' ')"
+
+    def tab_to(wanted: str) -> None:
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if wanted in page.evaluate(focused):
+                return
+        raise AssertionError(f"{wanted} cannot be reached by Tab")
+
+    def press(*keys: str) -> str:
+        for key in keys:
+            page.keyboard.press(key)
+        return say(page)
+
+    tab_to("skip")
+    tab_to("field")
+    weights = unpacked(trained["views"][0]["sites"][0]["weights"])
+    tokens = trained["views"][0]["sides"]["source"]["tokens"]
+    press("ArrowUp", "ArrowUp", "ArrowUp", "ArrowUp", "Home")
+
+    def told(query: int, key: int, head: int = 0) -> str:
+        return f"query {tokens[query]} at {query}, key {tokens[key]} at {key}; none {weights[head, query, key]:.4f}"
+
+    assert told(0, 0) in say(page)
+    assert told(0, 0) in press("ArrowLeft")
+    assert told(1, 1) in press("ArrowDown", "ArrowRight")
+    assert told(1, len(tokens) - 1) in press("End")
+    assert told(len(tokens) - 1, 0) in press("PageDown", "Home")
+    assert press("Enter").startswith(f"pinned; {told(len(tokens) - 1, 0)}")
+    assert f"query {len(tokens) - 1} → key 0" in page.locator("#panels-cell").text_content()
+    press("ArrowUp", "Escape")
+    assert told(len(tokens) - 1, 0) in say(page)
+    assert press("]") == "encoder.0, head 1"
+    assert page.locator("#head-title").text_content() == "encoder.0, head 1"
+    assert told(len(tokens) - 2, 0, 1) in press("ArrowUp")
+    assert press("[") == "encoder.0, head 0"
+    assert press("}") == "encoder.0, head 0"  # it has one layer only
+    assert "field" in page.evaluate(focused)
+    tab_to("tab")
+    for name in [*PANELS[1:], PANELS[0]]:
+        press("ArrowRight")
+        assert page.evaluate("document.activeElement.id") == f"tab-{name}"
+        assert page.locator("[role=tab][aria-selected=true]").get_attribute("id") == f"tab-{name}"
+        assert page.locator("[role=tabpanel]:visible").get_attribute("id") == f"panel-{name}"
+        until(page, lambda name=name: page.locator(f"#panel-{name}").text_content() not in ("", "Computing…"))
+        assert "could not be drawn" not in page.locator(f"#panel-{name}").text_content()
+    press("End", "Tab")
+    assert page.evaluate("document.activeElement.id") == "panel-tasklens"
+
+
+def test_layers_by_key(pages: Pages) -> None:
+    sites = [made_site(f"encoder.{layer}", random_rows(2, 3, 3, layer)) for layer in range(3)]
+    page = pages.open(render(made_page(made_view(sites, source="abc"), site="encoder.1")))
+    page.locator(MAP).focus()
+    for key, title in (("}", "encoder.2, head 0"), ("{", "encoder.1, head 0"), ("{", "encoder.0, head 0")):
+        page.keyboard.press(key)
+        assert (say(page), page.locator("#head-title").text_content()) == (title, title)
+        assert "field" in page.evaluate("document.activeElement.className")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(pages: Pages, trained: dict[str, Any], scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = pages.open(render(trained), color_scheme=scheme, bypass_csp=True)
+    found = {}
+    for number, panel in enumerate(PANELS):
+        page.locator(f"#tab-{panel}").click()
+        until(page, lambda panel=panel: page.locator(f"#panel-{panel}").text_content() not in ("", "Computing…"))
+        page.locator("[data-keep=display]").select_option(index=number % 2)
+        result = Axe().run(page, None if number < 2 else f"#panel-{panel}")
+        for violation in result.response["violations"]:
+            nodes = sorted({node["html"][:160] for node in violation["nodes"]})
+            found[f"{panel}: {violation['id']}"] = [
+                violation["help"],
+                nodes[:5],
+                violation["nodes"][0]["failureSummary"],
+            ]
+    assert not found, json.dumps(found, indent=1)
+
+
+def test_korean(pages: Pages, trained: dict[str, Any]) -> None:
+    page = pages.open(render(trained))
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.locator("h1").text_content() == "Where the model looks"
+    hangul = re.compile("[가-힣]")
+    assert hangul.findall(page.locator("main").inner_text()) == []
+    page.locator("#language button").click()
+    assert page.locator("html").get_attribute("lang") == "ko"
+    assert page.locator("h1").text_content() == "모델은 어디를 보는가"
+    for words in ("h1", "#lede", "#models", "#overview", "#head-about", "#tools", "#legend", "#panels-cell", "#tabs"):
+        assert hangul.search(page.locator(words).inner_text()), words
+    for panel in PANELS:
+        page.locator(f"#tab-{panel}").click()
+        until(page, lambda panel=panel: bool(hangul.search(page.locator(f"#panel-{panel}").inner_text())))
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.locator("html").get_attribute("lang") == "ko"
+    page.locator("#language button").click()
+    assert page.locator("h1").text_content() == "Where the model looks"
+    assert pages.open(render(trained), locale="ko-KR").locator("html").get_attribute("lang") == "ko"
+
+
+# What is looked at, in the address -----------------------------------------------------------------------------------
+
+
+def test_the_address_brings_back_what_was_looked_at(pages: Pages, trained: dict[str, Any]) -> None:
+    page = pages.open(render(trained))
+
+    def shown() -> tuple[str, ...]:
+        return (
+            page.locator("#head-title").text_content(),
+            page.locator("#panels-cell").text_content(),
+            page.locator("[role=tab][aria-selected=true]").get_attribute("id"),
+            page.locator("input[name=view] >> nth=1").is_checked(),
+        )
+
+    began = shown()
+    page.locator("[data-site='decoder.0.cross'][data-head='1']").click()
+    page.locator("#tab-parts").click()
+    page.locator("input[name=view] >> nth=1").check()
+    page.locator(MAP).focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    page.locator("[data-keep=scale]").select_option(index=2)
+    chosen, picture = shown(), canvas_bytes(page)
+    assert chosen[0] == "decoder.0.cross, head 1"
+    assert "key 3, in rotary" in chosen[1]
+    assert chosen[2:] == ("tab-parts", True)
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert shown() == chosen
+    assert (canvas_bytes(page) == picture).all()
+    page.go_back()
+    until(page, lambda: not shown()[3])
+    assert shown()[2] == "tab-parts"
+    page.go_back()
+    until(page, lambda: shown()[2] == "tab-walk")
+    page.go_back()
+    until(page, lambda: shown()[0] == began[0])
+    assert shown() == began
+    page.go_forward()
+    until(page, lambda: shown()[0] == "decoder.0.cross, head 1")
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["#head=999999&site=nowhere&panel=none&view=7&query=50&key=50&lock=nan&steps=9:9", "#%E0%A4%A", "#__proto__=1"],
+)
+def test_an_address_of_something_else_is_mended(pages: Pages, trained: dict[str, Any], at: str) -> None:
+    page = pages.open(render(trained), at=at)
+    assert page.locator("#head-title").text_content() in ("encoder.0, head 0", "encoder.0, head 1")
+    assert page.locator(".field canvas").count() == 3
+    assert page.locator("[role=tab][aria-selected=true]").get_attribute("id") == "tab-walk"
+
+
+def test_training_steps_of_a_file(pages: Pages, trained: dict[str, Any]) -> None:
+    page = pages.open(render(trained))
+    newest = canvas_bytes(page)
+    page.locator("#scrub").focus()
+    page.keyboard.press("Home")
+    until(page, lambda: "step 0" in page.locator(".pane h3").first.text_content())
+    frame = next(frame for frame in trained["frames"] if frame["step"] == 0)
+    assert_colours(canvas_bytes(page)[..., :3], unpacked(frame["views"][0]["sites"][0]["weights"])[0])
+    assert "steps=" in page.url
+    page.keyboard.press("End")
+    until(page, lambda: "step 12" in page.locator(".pane h3").first.text_content())
+    assert (canvas_bytes(page) == newest).all()
+
+
+# Files that leave the page -------------------------------------------------------------------------------------------
+
+
+def save(page: Any, kind: str) -> bytes:
+    with page.expect_download() as download:
+        page.locator(f"[data-keep='save {kind}']").click()
+    assert download.value.suggested_filename == f"one-two-decoder.0.self-head1.{kind}"
+    return Path(download.value.path()).read_bytes()
+
+
+def exported(pages: Pages) -> tuple[Any, list[numpy.ndarray], numpy.ndarray]:
+    """A page of two models with a mask and a formula for a token; the weights of head 1 in both, and the mask."""
+    hidden = numpy.triu(numpy.ones((4, 4)), 1)
+    views, weights = [], []
+    for number, name in enumerate(("one", "two")):
+        rows = random_rows(2, 4, 4, number) * (1 - hidden)
+        rows /= rows.sum(-1, keepdims=True)
+        views.append(made_view([made_site("decoder.0.self", rows, "target", "target", hidden)], name, target=TOKENS))
+        weights.append(numpy.rint(rows[1] * 65535) / 65535)
+    return pages.open(render(made_page(*views, head=1))), weights, hidden
+
+
+TOKENS = ["a", "=1+2", 'say "x", y', "나"]
+FACTS = ["run runs/one", "step 1954", "decoder.0.self head 1", "colour range 0 to 1, linear", "encoding rotary"]
+
+
+def test_csv_has_the_weights(pages: Pages) -> None:
+    page, weights, hidden = exported(pages)
+    lines = save(page, "csv").decode().splitlines()
+    caption = [line for line in lines if line.startswith("# ")]
+    assert all(fact in " ".join(caption) for fact in FACTS)
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines[len(caption) :]))))
+    for name, values in (("one", weights[0]), ("two", weights[1]), ("two − one", weights[1] - weights[0])):
+        own = [row for row in rows if row["map"] == name]
+        assert [(row["query"], row["key"]) for row in own] == [(str(q), str(k)) for q in range(4) for k in range(4)]
+        found = [float(row["value"]) if row["value"] else -1 for row in own]
+        assert found == pytest.approx(numpy.where(hidden == 1, -1, values).ravel().tolist(), abs=6e-7)
+        assert [row["key_token"] for row in own[:4]] == ["a", "'=1+2", 'say "x", y', "나"]
+
+
+def test_npz_has_the_weights(pages: Pages) -> None:
+    page, weights, hidden = exported(pages)
+    with numpy.load(io.BytesIO(save(page, "npz")), allow_pickle=False) as arrays:
+        assert all(fact in " ".join(arrays["caption"]) for fact in FACTS)
+        assert numpy.abs(arrays["weights_0_one"] - weights[0]).max() < 1e-7
+        assert numpy.abs(arrays["weights_1_two"] - weights[1]).max() < 1e-7
+        assert numpy.abs(arrays["weights_difference"] - (weights[1] - weights[0])).max() < 2e-7
+        assert (arrays["hidden_0_one"] == (hidden == 1)).all()
+        assert arrays["queries_0_one"].tolist() == arrays["keys_1_two"].tolist() == TOKENS
+
+
+def drawn_cells(text: bytes) -> tuple[list[str], list[tuple[numpy.ndarray, list[int]]]]:
+    """The texts of a drawing, and of each map's cells the middle in points and the colour."""
+    space = "{http://www.w3.org/2000/svg}"
+    drawing = ElementTree.fromstring(text)
+    cells = []
+    for group in drawing.findall(f"{space}g"):
+        left, top = map(float, re.findall(r"[\d.]+", group.get("transform", ""))[:2])
+        for rect in group.findall(f"{space}rect"):
+            x, y, width, height = (float(rect.get(name, "")) for name in ("x", "y", "width", "height"))
+            if rect.get("fill", "").startswith("rgb") and width == height:
+                colour = [int(part) for part in re.findall(r"\d+", rect.get("fill", ""))]
+                cells.append((numpy.array([left + x + width / 2, top + y + height / 2]), colour))
+    return [element.text or "" for element in drawing.iter(f"{space}text")], cells
+
+
+def test_svg_and_png_have_the_colours(pages: Pages) -> None:
+    page, weights, hidden = exported(pages)
+    texts, cells = drawn_cells(save(page, "svg"))
+    assert all(fact in " ".join(texts) for fact in FACTS)
+    seen = hidden == 0
+    assert len(cells) == 3 * seen.sum()
+    places = numpy.array([place for place, _ in cells[: seen.sum()]])
+    size = numpy.diff(numpy.unique(places[:, 0])).min()
+    steps = numpy.rint((places - places[0]) / size).astype(int)
+    assert steps.tolist() == [[key, query] for query, key in numpy.argwhere(seen).tolist()]
+    for number in (0, 1):
+        colours = numpy.array([colour for _, colour in cells[number * seen.sum() :][: seen.sum()]])
+        assert_colours(colours[None], weights[number][seen][None])
+    picture = decode_png(save(page, "png"))
+    for (x, y), colour in cells:
+        assert numpy.abs(picture[int(2 * y), int(2 * x)] - colour).max() <= 2
+
+
+# Other people's text -------------------------------------------------------------------------------------------------
+
+HOSTILE = [
+    "</script><script>document.title='attacked'</script>",
+    "<img src=x onerror=alert(1)>",
+    "\u202eשלום\u0000\u200b",
+    "😀" * 10_000,
+]
+VISIBLE = [HOSTILE[0], HOSTILE[1], "‹202E›שלום␀‹200B›", HOSTILE[3]]
+TEXTS = {
+    "tokens",
+    "row_names",
+    "column_names",
+    "answer",
+    "expected",
+    "input",
+    "name",
+    "run",
+    "encoding",
+    "token",
+    "top",
+}
+
+
+def made_hostile(value: Any, names: dict[str, str], under: str = "") -> Any:
+    """The same payload with other texts where texts of a task or of a person stand."""
+    if isinstance(value, dict):
+        return {key: made_hostile(item, names, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [made_hostile(item, names, under) for item in value]
+    return names.get(value, value) if isinstance(value, str) and under in TEXTS else value
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_hostile_text_is_text(pages: Pages, trained: dict[str, Any], width: int) -> None:
+    names = {**dict(zip("12+7", HOSTILE, strict=True)), "none": HOSTILE[1], "rotary": HOSTILE[0], "12+7": HOSTILE[2]}
+    page = pages.open(render(made_hostile(trained, names)), width=width)
+    assert page.locator(".queries").first.locator("bdi").all_text_contents() == VISIBLE
+    assert page.locator(".pane h3 bdi").all_text_contents()[:2] == [HOSTILE[1], HOSTILE[0]]
+    for panel in PANELS:
+        page.locator(f"#tab-{panel}").click()
+        until(page, lambda panel=panel: page.locator(f"#panel-{panel}").text_content() not in ("", "Computing…"))
+        assert page.evaluate("document.documentElement.scrollWidth") == width, panel
+    page.locator("summary").first.click()
+    for place in range(4):
+        page.locator(MAP).focus()
+        page.keyboard.press("ArrowDown" if place else "Home")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.documentElement.scrollWidth") == width, place
+    page.locator("[data-keep=display]").select_option(index=1)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.documentElement.scrollHeight") < 12_000
+    assert page.locator("script").count() == 2
+    assert page.locator("img").count() == 0
+    assert "attacked" not in page.title().partition("·")[0]
+    for kind in ("svg", "csv"):
+        with page.expect_download() as download:
+            page.locator(f"[data-keep='save {kind}']").click()
+        text = Path(download.value.path()).read_text()
+        assert len(download.value.suggested_filename) < 120
+        if kind == "svg":
+            assert {element.tag.partition("}")[2] for element in ElementTree.fromstring(text).iter()} <= {
+                "svg", "defs", "pattern", "rect", "g", "text", "title", "path", "line", "circle", "tspan"
+            }  # fmt: skip
+
+
+def test_a_page_inside_a_notebook(pages: Pages) -> None:
+    model = jari.EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=1, encoding="alibi").eval()
+    with record(model) as tape, torch.no_grad():
+        model(torch.randint(3, 9, (1, 5)), torch.randint(3, 9, (1, 3)))
+    shown = tape.show({"source": list("12+12"), "target": ["<bos>", "2", "4"]}, title="notebook")
+    page = pages.open(f"<!doctype html><title>notebook</title>{shown._repr_html_()}", ready="iframe")
+    frame = page.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for(state="attached")
+    assert frame.locator(".pane h3").first.text_content() == "notebook step 0"
+    frame.locator("[data-head='1']").first.click()
+    assert frame.locator("#head-title").text_content() == "encoder.0, head 1"
+    frame.locator("#tab-measures").click()
+    assert frame.locator("#panel-measures table").count() == 1

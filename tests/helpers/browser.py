@@ -1,0 +1,138 @@
+"""Pages in Debian's Chromium: what they show, pixel by pixel, and whether they are quiet.
+
+Its fixtures are there for every file of tests; matplotlib and Playwright are imported only where they are used.
+"""
+
+import io
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+# A copy is read: Chromium remarks on a canvas that is read twice.
+READ_CANVAS = """canvas => {
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+    copy.drawImage(canvas, 0, 0);
+    return [canvas.height, canvas.width, [...copy.getImageData(0, 0, canvas.width, canvas.height).data]];
+}"""
+
+
+# Of one file of tests: while Playwright lives, nothing else on its thread can run an event loop.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium under Playwright."""
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("NO CHROMIUM: the pages were NOT checked in a browser (apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+class Pages:
+    """Pages that are watched: what they say, ask of the network, or interrupt with."""
+
+    def __init__(self, browser: Any, folder: Path):
+        self.browser, self.folder = browser, folder
+        self.contexts: list[Any] = []
+        self.troubles: list[str] = []
+        self.requests: list[str] = []
+
+    def open(self, html: str, ready: str = "html[data-ready]", at: str = "", **how: Any) -> Any:
+        """Open a document as a file, without a network. ready: what is there when it is drawn. at: behind the #."""
+        path = self.folder / f"page-{len(self.contexts)}.html"
+        path.write_text(html, encoding="utf-8")
+        return self.visit(path.as_uri() + at, ready, offline=True, **how)
+
+    def visit(self, address: str, ready: str = "html[data-ready]", width: int = 1280, **how: Any) -> Any:
+        """Open an address in a window of its own."""
+        how = {"color_scheme": "light", "locale": "en-GB", **how}
+        context = self.browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce", **how)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: self.troubles.append(message.text))
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("dialog", lambda dialog: (self.troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.goto(address)
+        page.wait_for_selector(ready, state="attached")
+        return page
+
+    @property
+    def foreign(self) -> list[str]:
+        """Requests for anything but the files that were opened."""
+        return [address for address in self.requests if not address.startswith(f"{self.folder.as_uri()}/page-")]
+
+
+@pytest.fixture
+def pages(browser: Any, tmp_path: Path) -> Iterator[Pages]:
+    """Open documents; at the end no message, error, dialog or request may have come up."""
+    watched = Pages(browser, tmp_path)
+    yield watched
+    for context in watched.contexts:
+        context.close()
+    assert (watched.troubles, watched.foreign) == ([], [])
+
+
+def read_pixels(source: Any) -> numpy.ndarray:
+    """Take a picture of an element or of the page as numbers 0..255: row, column, red green blue."""
+    return decode_png(source.screenshot())
+
+
+def decode_png(picture: bytes) -> numpy.ndarray:
+    """Return a picture as numbers 0..255: row, column, red green blue."""
+    from matplotlib import image
+
+    return numpy.round(255 * image.imread(io.BytesIO(picture))[..., :3]).astype(int)
+
+
+def read_cells(locator: Any, rows: int, columns: int) -> numpy.ndarray:
+    """Return the colour in the middle of each cell of a map."""
+    pixels = read_pixels(locator)
+    height, width = pixels.shape[0] / rows, pixels.shape[1] / columns
+    return numpy.array(
+        [[pixels[int((r + 0.5) * height), int((c + 0.5) * width)] for c in range(columns)] for r in range(rows)]
+    )
+
+
+def canvas_bytes(page: Any, place: int = 0) -> numpy.ndarray:
+    """The pixels of a map's canvas, one for each cell: row, column, red green blue alpha."""
+    rows, columns, numbers = page.locator(".field canvas").nth(place).evaluate(READ_CANVAS)
+    return numpy.array(numbers).reshape(rows, columns, 4)
+
+
+def viridis(weights: Any) -> numpy.ndarray:
+    """Return matplotlib's colours."""
+    import matplotlib
+
+    return numpy.round(255 * matplotlib.colormaps["viridis"](numpy.array(weights))[..., :3]).astype(int)
+
+
+def assert_colours(found: numpy.ndarray, weights: Sequence[Sequence[float]] | numpy.ndarray) -> None:
+    """Compare with viridis; straight lines between 18 of its colours are up to 6 of 255 away from it."""
+    assert numpy.abs(found - viridis(weights)).max() <= 7
+
+
+def until(page: Any, is_so: Callable[[], bool], milliseconds: int = 20_000) -> None:
+    """Wait for the page to become so."""
+    for _ in range(milliseconds // 50):
+        if is_so():
+            return
+        page.wait_for_timeout(50)
+    assert is_so()

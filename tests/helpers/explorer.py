@@ -1,0 +1,92 @@
+"""Trained runs to look into, and pages made up by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from helpers.runs import tiny, train
+from jari.explorer import payload
+from jari.training.experiment import Experiment
+
+TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40
+PROOF = {"row_sum_error": 1e-7, "masked_weight": 0.0, "rebuild_error": 2e-7, "dropout": 0.0}
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of small runs: none, rotary (arithmetic), recurrent, lm (a language model that knows `1+2` too)."""
+    folder = tmp_path_factory.mktemp("runs")
+    for encoding in ("none", "rotary"):
+        train(folder / encoding, tiny(encoding))
+    budget = {"training.batch": 16, "training.examples": 64, "training.passes": None, "training.tokens": None}
+    small = {**budget, "training.evaluations": 1, "training.evaluation_examples": 8, "model.width": 16}
+    train(folder / "recurrent", Experiment.of("reverse", None, small, 1, "float32", "recurrent"))
+    (folder / "text.txt").write_text(TEXT)
+    text = {"task.train": str(folder / "text.txt"), "task.context": 32, "task.tokenizer": "characters"}
+    with pytest.MonkeyPatch.context() as patch:  # a session's fixture comes before the cache of a file of tests
+        patch.setenv("JARI_CACHE", str(folder / "cache"))
+        train(folder / "lm", Experiment.of("text", "alibi", {**small, **text, "model.heads": 2}, 1, "float32"))
+    return folder
+
+
+def random_rows(heads: int, queries: int, keys: int, seed: int = 3) -> numpy.ndarray:
+    """Weights whose rows add up to 1, some of them tiny."""
+    drawn = numpy.random.default_rng(seed).random((heads, queries, keys)) ** 8 + 1e-9
+    return drawn / drawn.sum(-1, keepdims=True)
+
+
+def made_site(
+    name: str, weights: Any, queries: str = "source", keys: str = "source", hidden: Any = None
+) -> dict[str, Any]:
+    """A site with these weights (head, query, key). hidden: 1 where a query may not look at a key."""
+    weights = numpy.asarray(weights, dtype=float)
+    return {
+        "site": name,
+        "kind": payload.kind_of(name),
+        "layer": int(name.split(".")[1]),
+        "heads": len(weights),
+        "queries": queries,
+        "keys": keys,
+        "head_width": 16,
+        "shape": list(weights.shape[1:]),
+        "pooled": 1,
+        "weights": payload.block(weights, "uint16"),
+        "hidden": None if hidden is None else payload.block(numpy.asarray(hidden), "uint8"),
+        "trust": PROOF,
+        "measures": {},
+        "details": {},
+    }
+
+
+def made_view(sites: Sequence[dict[str, Any]], name: str = "made", **sides: Sequence[str]) -> dict[str, Any]:
+    """One model's part of a page; sides: the tokens of source and target."""
+    return {
+        "run": f"runs/{name}",
+        "name": name,
+        "task": "arithmetic",
+        "model": "encoder_decoder",
+        "encoding": "rotary",
+        "seed": 1,
+        "step": 1954,
+        "steps": [1954],
+        "experiment": "9f3a0123456789",
+        "curve": [],
+        "metric": "exact_match",
+        "input": " ".join(sides.get("source", [])),
+        "answer": "3",
+        "expected": "3",
+        "sides": {side: {"tokens": list(tokens)} for side, tokens in sides.items()},
+        "outputs": [],
+        "sites": list(sites),
+        "vocabulary": "abc",
+        "checks": [],
+        "lens": None,
+    }
+
+
+def made_page(*views: dict[str, Any], site: str | None = None, head: int = 0) -> dict[str, Any]:
+    """A saved page of these models."""
+    return payload.page_of(views, live=False, site=site or views[0]["sites"][0]["site"], head=head)
