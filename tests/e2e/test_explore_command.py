@@ -165,8 +165,12 @@ def test_surgery_switches_a_head_off(opened: tuple[Any, LivePages], expected: Ex
         .evaluate("c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]")
     )
     assert set(zip(*[iter(after)] * 4, strict=True)) == {(0x44, 0x01, 0x54, 255)}  # it looks at nothing
+    assert "larger than that of" in result.text_content()
     page.get_by_role("button", name="Remove: Switch encoder.0 head 0 off").click()
     assert run.is_disabled()
+    page.locator("[data-keep=add-place]").click()  # which has no other place to be compared with
+    run.click()
+    until(page, lambda: "no edits of this kind at random other places" in result.text_content())
 
 
 @pytest.mark.browser

@@ -122,6 +122,29 @@ def test_colours_are_the_weights(pages: Pages, scale: str, share: Callable[..., 
     assert f"{written[0].max():.3f}" in page.locator("#legend").text_content()
 
 
+def test_values_and_rollout_can_be_drawn_instead(pages: Pages, trained: dict[str, Any]) -> None:
+    page = pages.open(render(trained))
+    views = trained["views"]
+    valued = [unpacked(view["sites"][0]["details"]["0"]["valued"]) for view in views]
+    choice = page.locator("[data-keep=drawn]")
+    choice.select_option(index=1)
+    highest = max(norms.max() for norms in valued)
+    for number, norms in enumerate(valued):
+        assert_colours(canvas_bytes(page, number)[..., :3], norms / highest)
+    assert "Norms do not add up to 1" in page.locator("#head-about").text_content()
+    choice.select_option(index=2)
+    for number, view in enumerate(views):
+        assert_colours(canvas_bytes(page, number)[..., :3], unpacked(view["rollout"]))
+    with page.expect_download() as download:
+        page.locator("[data-keep='save npz']").click()
+    assert download.value.suggested_filename == "none-rotary-rollout.npz"
+    with numpy.load(download.value.path(), allow_pickle=False) as arrays:
+        assert numpy.abs(arrays["rollout_1_rotary"] - unpacked(views[1]["rollout"])).max() < 1e-6
+        assert "attention rollout" in arrays["caption"][0]
+    page.locator("[data-site='decoder.0.cross'][data-head='0']").click()
+    assert "Rollout is there for encoders only" in page.locator(".pane").first.text_content()
+
+
 def test_small_maps_show_their_own_head(pages: Pages) -> None:
     weights = random_rows(3, 4, 4)
     sites = [made_site("encoder.0", weights), made_site("encoder.1", weights[[2, 0, 1]])]

@@ -61,7 +61,10 @@ export function linesNode(app, pane) {
   const go = (query) => app.set({ query: clamp(query, 0, pane.site.shape[0] - 1) });
   const box = el("div", { class: "lines-box", tabindex: 0, role: "application", "aria-roledescription": app.t("linesOf"),
     "aria-label": app.t("linesLabel", pane.name), "data-keep": `lines ${pane.name}`,
-    onclick: ({ clientY }) => go(Math.floor((clientY - drawing.getBoundingClientRect().top - LINE_TOP) / LINE_ROW)),
+    onclick: ({ clientY }) => {
+      const { top, height } = drawing.getBoundingClientRect(); // a narrow page shows the drawing smaller
+      go(Math.floor(((clientY - top) / height * drawing.viewBox.baseVal.height - LINE_TOP) / LINE_ROW));
+    },
     onkeydown: (event) => {
       const move = LINE_MOVES[event.key];
       if (!move) return;

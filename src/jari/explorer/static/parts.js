@@ -45,7 +45,7 @@ function partsPage(app, detail) {
   };
   const fill = (all) => {
     const many = measured.length > partsFirst + 1;
-    const shown = [...(many ? partsSorted(app, measured, all) : measured), sum];
+    const shown = [...(many ? partsSorted(app, measured, all) : measured), ...(measured.length === 1 ? [] : [sum])];
     const ranges = shown.map((part) => limits(part.data, hidden));
     const size = Math.max(1e-9, ...ranges.map(({ low, high }) => Math.max(-low, high)));
     const range = { low: -size, high: size, signed: true };
