@@ -12,7 +12,7 @@ setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) --editable .
+	$(PIP) --editable '.[vision]'
 	@touch $@
 
 .venv/developed: .venv/installed

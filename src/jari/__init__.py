@@ -31,12 +31,18 @@ if TYPE_CHECKING:
     from jari.inspect.capture import record as record
     from jari.masks import Mask as Mask
     from jari.models.decoder import LanguageModel as LanguageModel
+    from jari.models.detector import Detector as Detector
     from jari.models.encoder_decoder import Decoder as Decoder
     from jari.models.encoder_decoder import Encoder as Encoder
     from jari.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from jari.models.recurrent import Recurrent as Recurrent
+    from jari.models.text_to_image import TextToImage as TextToImage
+    from jari.models.vision import VisionTransformer as VisionTransformer
+    from jari.patches import Pictures as Pictures
     from jari.positions import Positions as Positions
     from jari.positions import Tokens as Tokens
+    from jari.seeing import find as find
+    from jari.seeing import paint as paint
     from jari.tasks.base import Task as Task
     from jari.training.answering import Decoding as Decoding
     from jari.verbs import compare as compare
@@ -67,6 +73,12 @@ _HOME = {
     "Decoder": "jari.models.encoder_decoder",
     "Encoder": "jari.models.encoder_decoder",
     "EncoderDecoder": "jari.models.encoder_decoder",
+    "Detector": "jari.models.detector",
+    "TextToImage": "jari.models.text_to_image",
+    "VisionTransformer": "jari.models.vision",
+    "Pictures": "jari.patches",
+    "find": "jari.seeing",
+    "paint": "jari.seeing",
     "Positions": "jari.positions",
     "Tokens": "jari.positions",
     "Task": "jari.tasks.base",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from types import ModuleType
 
 
 class UserError(ValueError):
@@ -22,3 +24,12 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     match = nearest(name, known)
     guess = f" did you mean {match!r}?" if match else ""
     return UserError(f"unknown {kind} {name!r};{guess} Known: {', '.join(known) or 'nothing'}")
+
+
+def needs(module: str, extra: str) -> ModuleType:
+    """A module of a library that only some uses need, imported when used. Raises UserError naming the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        library = module.partition(".")[0]
+        raise UserError(f"this needs the package {library}; pip install 'jari[{extra}]'") from None

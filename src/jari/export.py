@@ -8,7 +8,6 @@ distance. What fits none of these is refused.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,12 @@ from torch import nn
 
 from jari.encodings.base import Encoding
 from jari.encodings.compose import LayerEncodings
-from jari.errors import UserError
+from jari.errors import UserError, needs
 from jari.layers import ACTIVATIONS, FeedForward, Residual
 from jari.models.encoder_decoder import EncoderDecoder
 from jari.positions import Positions
 from jari.shapes import Float, Tensor
+from jari.tasks.base import TokenTask
 from jari.text import END, FIRST
 from jari.verbs import load
 
@@ -47,6 +47,7 @@ def ctranslate2(run: str | Path, out: str | Path, *, trust_code: bool = False) -
     """
     loaded = load(run, trust_code=trust_code)
     model, task = _checked_model(loaded.model), loaded.task
+    assert isinstance(task, TokenTask), "an encoder-decoder reads tokens"
     source, target = (embedding.weight.shape[0] for embedding in _embeddings(model))
     return write(
         model,
@@ -236,20 +237,12 @@ def _bias(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[Te
 # The model ------------------------------------------------------------------------------------------------------------
 
 
-def _library() -> Any:
-    """The part of CTranslate2 that writes models, imported only here. Raises UserError where it is missing."""
-    try:
-        return importlib.import_module("ctranslate2.specs")
-    except ImportError:
-        raise UserError("to export needs the package ctranslate2; pip install 'jari[ctranslate2]'") from None
-
-
 def _embeddings(model: EncoderDecoder) -> tuple[Any, Any]:
     return model.source_embedding or model.target_embedding, model.target_embedding
 
 
 def _transformer(model: EncoderDecoder, source: Places, target: Places) -> Any:
-    library = _library()
+    library: Any = needs("ctranslate2.specs", "ctranslate2")  # the part that writes models
     sides = (model.encoder, source), (model.decoder, target)
     kinds = library.transformer_spec.TransformerEncoderSpec, library.transformer_spec.TransformerDecoderSpec
     encoder, decoder = (_stack(library, kind, *side) for kind, side in zip(kinds, sides, strict=True))

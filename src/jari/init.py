@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from jari.encodings.base import Encoding
-from jari.layers import TokenEmbedding
+from jari.layers import Table, TokenEmbedding
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
@@ -26,7 +26,8 @@ def initialise(model: nn.Module, seed: int) -> None:
     """Fill every parameter of `model` in place.
 
     Matrices: normal with standard deviation 1 / sqrt(fan-in), so that a product keeps the variance of its input.
-    Embeddings: 1 / sqrt(D), which their scale makes 1. Biases 0, norms 1. Encodings say themselves.
+    Embeddings: 1 / sqrt(D), which their scale makes 1. Other tables of vectors: 1. Biases 0, norms 1. Encodings say
+    themselves.
     Parameters are drawn on the CPU in float32, so that device and dtype do not change them.
     """
     for owner_name, owner in model.named_modules():
@@ -38,6 +39,8 @@ def initialise(model: nn.Module, seed: int) -> None:
                 owner.initial_value(name, value, generator)
             elif isinstance(owner, TokenEmbedding):
                 nn.init.normal_(value, std=value.shape[-1] ** -0.5, generator=generator)
+            elif isinstance(owner, Table):
+                nn.init.normal_(value, generator=generator)
             elif parameter.ndim >= 2:
                 nn.init.normal_(value, std=value[0].numel() ** -0.5, generator=generator)
             elif isinstance(owner, nn.LayerNorm) and name == "weight":

@@ -41,6 +41,18 @@ class TokenEmbedding(nn.Module):
             ) from None
 
 
+class Table(nn.Module):
+    """Learned vectors that stand for themselves, `(rows, D)`: object queries, a class token."""
+
+    def __init__(self, rows: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.normal_(Tensor(rows, width)))
+
+    def forward(self, batch: int) -> Float[Tensor, "B R D"]:
+        """The same vectors in each row of a batch."""
+        return self.weight.expand(batch, -1, -1)
+
+
 class FeedForward(nn.Module):
     """Two linear maps with a nonlinearity between (section 3.3): D -> F -> D at each position alone."""
 
@@ -61,21 +73,30 @@ class Residual(nn.Module):
     """The connection around a sublayer.
 
     post: `norm(x + f(x))`, the original. pre: `x + f(norm(x))`, which needs no warm-up to be stable; a stack of these
-    ends with a norm of its own.
+    ends with a norm of its own. drop_path: the share of examples whose sublayer is left out in a training step
+    (*Deep Networks with Stochastic Depth*, Huang et al. 2016); the others count for more, to keep the mean.
     """
 
-    def __init__(self, width: int, place: NormPlace, dropout: float = 0.0):
+    def __init__(self, width: int, place: NormPlace, dropout: float = 0.0, drop_path: float = 0.0):
         super().__init__()
         if place not in ("pre", "post"):
             raise unknown("place of the norm", place, ("pre", "post"))
-        self.place = place
+        if not 0 <= drop_path < 1:
+            raise UserError(f"drop_path expects a share from 0 to below 1, got {drop_path:g}")
+        self.place, self.drop_path = place, drop_path
         self.norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B L D"]:
         if self.place == "pre":
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+            return x + self._some(self.dropout(sublayer(self.norm(x))))
+        return self.norm(x + self._some(self.dropout(sublayer(x))))
+
+    def _some(self, added: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        if not self.training or not self.drop_path:
+            return added
+        kept = torch.rand(len(added), 1, 1, device=added.device) >= self.drop_path
+        return added * kept.to(added.dtype) / (1 - self.drop_path)
 
     def extra_repr(self) -> str:
-        return f"place={self.place}"
+        return f"place={self.place}" + (f", drop_path={self.drop_path:g}" if self.drop_path else "")

@@ -31,6 +31,11 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("exact_match", "exact match", share=True),
+        Metric("accuracy", "accuracy", share=True),
+        Metric("ap", "AP", digits=3),
+        Metric("ap50", "AP50", digits=3),
+        Metric("ap75", "AP75", digits=3),
+        Metric("psnr", "PSNR in dB"),
         Metric("bleu", "BLEU"),
         Metric("chrf", "chrF"),
         Metric("loss", "loss", higher=False, digits=4),

@@ -28,6 +28,8 @@ class Positions:
     placeless: `(L,)` or `(B, L)`, True for tokens without a place (class token, registers), or None.
     relations: `(L, L)` or `(B, L, L)` int64 labels of arbitrary relations between the nodes that the one coordinate
         numbers, or None. Slices keep the whole table.
+    extent: `(A,)` or `(B, A)`, the size of the frame along each axis (a picture of h x w patches has h, w; where
+        pictures are padded each has its own), or None where the frame has none.
     """
 
     coordinates: Tensor
@@ -36,6 +38,7 @@ class Positions:
     frame: str = "sequence"
     placeless: Bool[Tensor, "*B L"] | None = None
     relations: Int[Tensor, "*B N N"] | None = None
+    extent: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.coordinates.dtype not in (torch.int64, torch.float32, torch.float64):
@@ -47,6 +50,11 @@ class Positions:
             raise UserError(
                 f"positions must be (L, A) or (B, L, A) with A = {len(self.axes)} for the axes {self.axes}, "
                 f"got {tuple(self.coordinates.shape)}; add the last axis with unsqueeze(-1)"
+            )
+        if self.extent is not None and (self.extent.ndim not in (1, 2) or self.extent.shape[-1] != len(self.axes)):
+            raise UserError(
+                f"the extent must be (A,) or (B, A) with A = {len(self.axes)} for the axes {self.axes}, "
+                f"got {tuple(self.extent.shape)}; give the frame's size along each axis"
             )
 
     @staticmethod
@@ -65,10 +73,26 @@ class Positions:
 
     @staticmethod
     def grid(height: int, width: int, *, frame: str = "image", device: torch.device | str | None = None) -> Positions:
-        """Rows and columns of a picture's patches in row-major order."""
+        """Rows and columns of a picture's patches in row-major order, in a frame of height x width."""
         rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
         coordinates_LA = torch.cartesian_prod(rows, columns)
-        return Positions(coordinates_LA, torch.arange(height * width, device=device), ("row", "column"), frame)
+        order_L, extent_A = torch.arange(height * width, device=device), torch.tensor((height, width), device=device)
+        return Positions(coordinates_LA, order_L, ("row", "column"), frame, extent=extent_A)
+
+    @staticmethod
+    def nowhere(count: int, like: Positions) -> Positions:
+        """`count` tokens without a place in the frame of `like`, to stand before it: `nowhere(1, like).concat(like)`.
+
+        Class token and registers: their order comes before that of `like`.
+        """
+        device = like.coordinates.device
+        first = like.order[:1] if like.length else torch.zeros(1, dtype=torch.int64, device=device)
+        return replace(
+            like,
+            coordinates=like.coordinates.new_zeros(count, len(like.axes)),
+            order=torch.arange(-count, 0, device=device) + first,
+            placeless=torch.ones(count, dtype=torch.bool, device=device),
+        )
 
     @staticmethod
     def graph(relations: Int[Tensor, "*B N N"], *, frame: str = "graph") -> Positions:
@@ -85,6 +109,37 @@ class Positions:
         if len(self.axes) != 1:
             raise UserError(f"one coordinate expected, got {self.axes}; choose an encoding for {len(self.axes)} axes")
         return self.coordinates[..., 0]
+
+    def plane(self) -> Tensor:
+        """Row and column, `(L, 2)` or `(B, L, 2)`. Raises UserError where there are not two coordinates."""
+        if len(self.axes) != 2:
+            count = f"{len(self.axes)} axis" if len(self.axes) == 1 else f"{len(self.axes)} axes"
+            raise UserError(f"two coordinates expected, got {self.axes}; choose an encoding for {count}")
+        return self.coordinates
+
+    def only(self, part: str) -> Positions:
+        """What an encoding for `part` sees: the axes named `part` or `part.something`. Tokens that have none, marked by
+        -1 there, have no place. Raises UserError where no axis is of that part.
+
+        A caption and its picture in one sequence have the axes `text`, `image.row`, `image.column`.
+        """
+        chosen = [i for i, axis in enumerate(self.axes) if axis == part or axis.startswith(f"{part}.")]
+        if not chosen:
+            parts = ", ".join(dict.fromkeys(axis.partition(".")[0] for axis in self.axes))
+            raise UserError(f"these positions have no part {part!r}, got the axes {self.axes}; choose one of {parts}")
+        index = torch.tensor(chosen, device=self.coordinates.device)
+        coordinates = self.coordinates.index_select(-1, index)
+        # Between -1 and 0 lies what a rescaled grid has above its first row.
+        without = (coordinates <= -1).any(-1)
+        if self.placeless is not None:
+            without = without | self.placeless
+        return replace(
+            self,
+            coordinates=coordinates.masked_fill(without.unsqueeze(-1), 0),
+            axes=tuple(self.axes[i] for i in chosen),
+            placeless=without,
+            extent=None if self.extent is None else self.extent.index_select(-1, index),
+        )
 
     def slice(self, start: int, stop: int) -> Positions:
         """Tokens `start` to `stop` (excluded)."""
@@ -107,11 +162,24 @@ class Positions:
         if self.placeless is not None or later.placeless is not None:
             parts = [_no_place(p) for p in (self, later)]
             placeless = torch.cat(_alike(*parts), -1)
+        _check_same_extent(self.extent, later.extent)
         return replace(
             self,
             coordinates=torch.cat((first, second), -2),
             order=torch.cat((self.order, later.order)),
             placeless=placeless,
+            extent=later.extent if self.extent is None else self.extent,
+        )
+
+
+def _check_same_extent(first: Tensor | None, second: Tensor | None) -> None:
+    """Raises UserError for positions of two frames. Who knows no extent takes the other's."""
+    if first is None or second is None or first is second or torch.compiler.is_compiling():
+        return
+    if not bool((first == second).all()):
+        raise UserError(
+            f"cannot join positions of the extents {first.tolist()} and {second.tolist()}: "
+            "tokens of one sequence share a frame; give both its extent"
         )
 
 
@@ -135,11 +203,26 @@ def distance(q_pos: Positions, k_pos: Positions) -> Tensor:
 
     0 where either has no place. Shaw writes it j - i, T5 memory_position - query_position.
     """
-    q, k = q_pos.index(), k_pos.index()
-    ahead = k.unsqueeze(-2) - q.unsqueeze(-1)
-    if q_pos.placeless is not None or k_pos.placeless is not None:
-        ahead = ahead.masked_fill(_no_place(q_pos).unsqueeze(-1) | _no_place(k_pos).unsqueeze(-2), 0)
-    return ahead
+    ahead = k_pos.index().unsqueeze(-2) - q_pos.index().unsqueeze(-1)
+    apart = unrelated(q_pos, k_pos)
+    return ahead if apart is None else ahead.masked_fill(apart, 0)
+
+
+def offsets(q_pos: Positions, k_pos: Positions) -> tuple[Tensor, Tensor]:
+    """How many rows each key lies below each query and how many columns to its right: two of what `distance` is."""
+    q, k = q_pos.plane(), k_pos.plane()
+    ahead = k.unsqueeze(-3) - q.unsqueeze(-2)
+    apart = unrelated(q_pos, k_pos)
+    if apart is not None:
+        ahead = ahead.masked_fill(apart.unsqueeze(-1), 0)
+    return ahead[..., 0], ahead[..., 1]
+
+
+def unrelated(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | None:
+    """True for pairs of which one has no place, so that no distance lies between them; None where all have one."""
+    if q_pos.placeless is None and k_pos.placeless is None:
+        return None
+    return _no_place(q_pos).unsqueeze(-1) | _no_place(k_pos).unsqueeze(-2)
 
 
 @dataclass(frozen=True, eq=False)

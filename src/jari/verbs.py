@@ -17,7 +17,7 @@ from jari.errors import UserError
 from jari.inspect import walk as walking
 from jari.inspect.capture import record
 from jari.inspect.walk import Walk
-from jari.tasks.base import Task
+from jari.tasks.base import Task, TokenTask
 from jari.text import END
 from jari.training import answering, checkpoint, loop
 from jari.training.answering import GREEDY, Answering, Decoding, answered
@@ -167,10 +167,10 @@ def predict(
     Raises UserError for a language model, which has no answers: see `generate`.
     """
     loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
-    if loaded.task.continues:
+    if continues(loaded.task):
         raise UserError("a language model goes on with a text instead of answering lines; give it one with --prompt")
     for chunk in chunks(enumerate(lines, 1), at_once):
-        readable: list[tuple[int, str, list[int]]] = []
+        readable: list[tuple[int, str, Any]] = []
         found: dict[int, list[Answer]] = {}
         for number, line in chunk:
             try:
@@ -181,21 +181,19 @@ def predict(
                 shown = "" if isinstance(line, UserError) else line[:80]
                 found[number] = [Answer(number, shown, error=str(error))]
         # Lines of like length together: none waits for a much longer one, and little is padded.
-        readable.sort(key=lambda item: len(item[2]))
+        readable.sort(key=lambda item: len(item[2]) if isinstance(item[2], list) else 0)
         for some in chunks(readable, max(1, AT_ONCE // max(1, decoding.beam))):
-            written = answering.answers(
-                loaded.model, loaded.task, loaded.task.sources([ids for _, _, ids in some]), decoding
-            )
-            for (number, line, ids), hypotheses in zip(some, written, strict=True):
+            written = answering.answers(loaded.model, loaded.task, [read for _, _, read in some], decoding)
+            for (number, line, read), hypotheses in zip(some, written, strict=True):
                 found[number] = [
-                    _answer(loaded, number, line, ids, rank, hypothesis)
+                    _answer(loaded, number, line, read, rank, hypothesis)
                     for rank, hypothesis in enumerate(hypotheses, 1)
                 ]
         for number, _ in chunk:
             yield from found[number]
 
 
-def _answer(loaded: Loaded, number: int, line: str, source: list[int], rank: int, hypothesis: Hypothesis) -> Answer:
+def _answer(loaded: Loaded, number: int, line: str, source: Any, rank: int, hypothesis: Hypothesis) -> Answer:
     task, ids = loaded.task, hypothesis.ids.tolist()
     text = task.answer(Answering(loaded.model, task), line.strip(), source, ids)
     probabilities = hypothesis.log_probabilities.exp().tolist()
@@ -224,7 +222,7 @@ def generate(
     """
     loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
     task = loaded.task
-    if not task.continues:
+    if not isinstance(task, TokenTask) or not task.continues:
         raise UserError("only a language model goes on with a text; give lines to answer on standard input instead")
     if "" in stop:
         raise UserError("a text to stop at has one character or more, got an empty one; leave it out")
@@ -246,7 +244,7 @@ def generate(
     return _pieces(task, read, (int(token.ids[0]) for token in drawn), stop)
 
 
-def _pieces(task: Task, prompt: Sequence[int], numbers: Iterable[int], stop: Sequence[str]) -> Iterator[str]:
+def _pieces(task: TokenTask, prompt: Sequence[int], numbers: Iterable[int], stop: Sequence[str]) -> Iterator[str]:
     """Text as soon as it is certain: whole characters only, and nothing that may be the beginning of a stop."""
     written = list(prompt)  # where words are put together with spaces, one stands between the prompt and the first
     begun = len(task.write(written))
@@ -326,6 +324,11 @@ def walk(
     )
     text = task.answer(Answering(model, task), line.strip(), read, said.written)
     return Followed(line.strip(), text, followed)
+
+
+def continues(task: Task) -> bool:
+    """Whether a model of the task goes on with what it was given, as a language model does."""
+    return isinstance(task, TokenTask) and task.continues
 
 
 def use_threads(threads: int | None) -> None:

@@ -119,7 +119,7 @@ def test_the_probabilities_are_those_of_the_model(translated: Any, kind: str) ->
     task, model = loaded.task, loaded.model
     source = task.sources([task.read("wort1 wort9 wort2")])
     for decoding in (answering.GREEDY, jari.Decoding(beam=4)):
-        ((found, *_),) = answering.answers(model, task, source, decoding)
+        ((found, *_),) = answering.written(model, task, source, decoding)
         said = Tokens.of(torch.tensor([[FIRST, *found.ids.tolist()[:-1]]]), "target")
         log_p = model(source, said).log_softmax(-1)[0]
         expected = log_p.gather(1, found.ids.unsqueeze(1)).squeeze(1)

@@ -32,6 +32,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def picture_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of small runs on pictures: none, rotary2d, learned2d (digits), class (a class token and two registers,
+    patches that are counted), detection."""
+    folder = tmp_path_factory.mktemp("pictures")
+    small = {"training.examples": 512, "training.evaluations": 1, "training.evaluation_examples": 16}
+    vit = {**small, "model.width": 16, "model.heads": 2, "model.layers": 2, "model.patch": 2}
+    for encoding in ("none", "rotary2d", "learned2d"):
+        train(folder / encoding, Experiment.of("digits", encoding, vit, 1, "float32"))
+    tokens = {**vit, "model.pool": "class", "model.registers": 2}
+    train(folder / "class", Experiment.of("digits", "learned:positions=16", tokens, 1, "float32"))
+    found = {**small, "training.examples": 64, "model.width": 16, "model.heads": 2, "model.hidden": 16}
+    found |= {"model.encoder_layers": 1, "model.decoder_layers": 2, "model.queries": 4}
+    train(folder / "detection", Experiment.of("detection", None, found, 1, "float32"))
+    return folder
+
+
 def random_rows(heads: int, queries: int, keys: int, seed: int = 3) -> numpy.ndarray:
     """Weights whose rows add up to 1, some of them tiny."""
     drawn = numpy.random.default_rng(seed).random((heads, queries, keys)) ** 8 + 1e-9

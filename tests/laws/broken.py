@@ -498,3 +498,89 @@ class LooksBackOnly(Encoding):
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         slope = 1 / torch.arange(1.0, self.site.heads + 1)
         return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
+
+
+def plane_waves(first: Tensor, second: Tensor, width: int) -> Tensor:
+    """Something to add to the input of a picture."""
+    return torch.cat((waves(first, width // 2), waves(second, width - width // 2)), -1)
+
+
+def numpy_waves(encoding: Encoding, at: Any) -> Any:
+    half = encoding.site.width // 2
+    speed = 100.0 ** -(np.arange(half) / half)
+    return np.sin(np.concatenate((at.row * speed, at.column * speed)))
+
+
+class Plane(Encoding):
+    """A sound encoding of pictures, and its formula. The laws hold."""
+
+    axes = (2,)
+    shift_invariant = False
+    cross = False
+    oracle: ClassVar[Any] = Oracle(embed=numpy_waves)
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        row, column = pos.plane().unbind(-1)
+        return placed(x, plane_waves(row, column, x.shape[-1]), pos)
+
+
+class Transposed(Encoding):
+    """Takes columns for rows."""
+
+    axes = (2,)
+    shift_invariant = False
+    cross = False
+    oracle: ClassVar[Any] = Plane.oracle
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        row, column = pos.plane().unbind(-1)
+        return placed(x, plane_waves(column, row, x.shape[-1]), pos)
+
+
+class RowsOnly(Encoding):
+    """Cannot tell apart what stands in one row."""
+
+    axes = (2,)
+    shift_invariant = False
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.plane()[..., 0], x.shape[-1]), pos)
+
+
+class Diagonal(Encoding):
+    """Knows on which diagonal a token is: moved along one axis it is on another, and it says that nothing changes."""
+
+    axes = (2,)
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        row, column = pos.plane().unbind(-1)
+        return placed(x, waves(row - column, x.shape[-1]), pos)
+
+
+class Erases(Encoding):
+    """Keeps zeros as the cosine and sine of tokens without a place, which erases their queries and keys."""
+
+    axes = (2,)
+
+    def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
+        row, column = pos.plane().unbind(-1)
+        angle = row.double() + 0.3 * column.double()
+        size = torch.ones_like(angle) if pos.placeless is None else (~pos.placeless).double().expand(angle.shape)
+        return angle, size
+
+    def rotate(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        angle, size = rotation
+        return turn(x, angle) * (size[None, None, :, None] if size.ndim == 1 else size[:, None, :, None]).to(x.dtype)
+
+
+class FirstAxisOnly(Encoding):
+    """For lines and pictures, of which it reads the first coordinate."""
+
+    axes = (1, 2)
+    shift_invariant = False
+    cross = False
+
+    def embed(self, x: Tensor, pos: Positions) -> Tensor:
+        return placed(x, waves(pos.coordinates[..., 0], x.shape[-1]), pos)

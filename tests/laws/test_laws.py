@@ -18,19 +18,38 @@ OPTIONS = {
     "shaw": ["", "clip=0", "clip=2", "clip=2,values=false", "clip=3,keys=false", "labels=4", "labels=3,values=false"],
     "t5": ["", "buckets=4,distance=3", "buckets=10,distance=20"],
     "alibi": [""],
+    "sinusoidal2d": ["", "normalised=true", "where=inject,normalised=true", "base=100,where=inject"],
+    "learned2d": ["", "rows=120,columns=110", "layout=table,columns=24", "layout=table,where=inject"],
+    "rotary2d": ["", "pairing=interleaved", "base=500,fraction=0.5", "frequencies=mixed,pairing=interleaved"],
+    "table2d": ["", "rows=4,columns=6", "rows=3,columns=2,clip=true"],
+    "shaw2d": ["", "clip=2", "clip=3,keys=false", "clip=2,values=false"],
+    "alibi2d": ["", "distance=manhattan", "distance=chebyshev"],
 }
 
 # A name outside the table is tried with its defaults: a new encoding needs no edit here, except for more options.
 SINGLE = [f"{name}:{option}" if option else name for name in registry.names() for option in OPTIONS.get(name, [""])]
 
 
-SUMS = ["sinusoidal+rotary", "learned+shaw:clip=2+t5", "rotary+alibi", "rotary+shaw:clip=2"]
+SUMS = [
+    "sinusoidal+rotary",
+    "learned+shaw:clip=2+t5",
+    "rotary+alibi",
+    "rotary+shaw:clip=2",
+    "learned2d+rotary2d+table2d",
+    "none+rotary2d:frequencies=mixed",
+]
 
 # Shaw with all distances clipped to 0 adds the same vector to every key: it tells nothing, and the softmax removes it
 # again, so that it does not learn either. The laws are right to say so.
 TELLS_NOTHING = {("shaw:clip=0", "order is heard"), ("shaw:clip=0", "every parameter learns")}
 
-REASONS = ("it rotates nothing", "it has no parameters", "it reads the labels of pairs", "no formula was given")
+REASONS = (
+    "it rotates nothing",
+    "it has no parameters",
+    "it reads the labels of pairs",
+    "no formula was given",
+    "it does not take both",
+)
 
 
 @pytest.mark.parametrize("spec", [*SINGLE, *SUMS])
@@ -75,6 +94,23 @@ def test_options_that_a_decoder_refuses_are_the_users_mistake() -> None:
 def test_too_few_positions_for_the_laws_are_said_so() -> None:
     with pytest.raises(UserError, match="the laws need 14 positions, and learned:positions=5 has 5; try more"):
         laws("learned:positions=5")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("learned2d:rows=5", "the laws need 6 positions, and learned2d:rows=5 has 5; try more"),
+        ("table2d:columns=2", "the laws need offsets of 3, and table2d:columns=2 has 2; try more"),
+        (
+            "rotary+rotary2d",
+            r"the laws look at sequences and pictures, and rotary\+rotary2d takes positions with neither",
+        ),
+        ("rotary2d@image", "the laws look at encodings for all axes; try the parts of rotary2d@image without their @"),
+    ],
+)
+def test_pictures_that_the_laws_cannot_look_at_are_said_so(spec: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        laws(spec)
 
 
 def test_laws_are_repeatable_and_leave_the_random_numbers_alone() -> None:

@@ -210,7 +210,7 @@ def keeping(tmp_path_factory):
     """A run that keeps a vocabulary."""
     folder = tmp_path_factory.mktemp("keeping") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Arithmetic, "kept", lambda _: {"vocabulary.json": WORDS})
+        patch.setattr(Arithmetic, "kept", lambda _: {"vocabulary.json": WORDS.encode()})
         train(folder, tiny(training__examples=16, training__evaluations=1))
     return folder
 
@@ -255,7 +255,7 @@ def test_a_start_cut_off_behind_a_vocabulary_is_no_foreign_folder(tmp_path, monk
     (run / ".lock").touch()
     (run / "vocabulary.json").write_text(text, encoding="utf-8")
     (run / ".vocabulary.json.4711.partial").write_text('{"to')
-    monkeypatch.setattr(Arithmetic, "kept", lambda _: {"vocabulary.json": WORDS})
+    monkeypatch.setattr(Arithmetic, "kept", lambda _: {"vocabulary.json": WORDS.encode()})
     experiment = tiny(training__examples=16, training__evaluations=1)
     if ours:
         assert train(run, experiment)["steps"] == 1

@@ -43,4 +43,4 @@ def test_each_metric_is_found_by_its_name():
         "perplexity",
         "bits_per_character",
     }
-    assert [name for name, metric in METRICS.items() if metric.share] == ["exact_match"]
+    assert [name for name, metric in METRICS.items() if metric.share] == ["exact_match", "accuracy"]

@@ -200,8 +200,8 @@ def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folde
     own = tmp_path / "own.txt"
     own.write_text("one two three four " * 20)
     task = prepared(own, valid=str(folder))
-    for name, text in task.kept().items():
-        (tmp_path / name).write_text(text)
+    for name, held in task.kept().items():
+        (tmp_path / name).write_bytes(held)
     again = Text(train=str(own), valid=str(folder), context=7)
     again.restore(tmp_path)
     assert again.read("two four") == task.read("two four")

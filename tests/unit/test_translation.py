@@ -428,9 +428,9 @@ def test_unknown_words_are_copied_into_answers(loaded: Loaded, monkeypatch: pyte
     one = loaded.task.read("one")
     asked: list[list[int]] = []
 
-    def says(model: Any, task: Any, sources: Tokens, decoding: Any) -> list[list[jari.Hypothesis]]:
+    def says(model: Any, task: Any, read: list[list[int]], decoding: Any) -> list[list[jari.Hypothesis]]:
         known, unknown = torch.tensor([*one, *one, END]), torch.tensor([*one, UNKNOWN, END])
-        return [[jari.Hypothesis(ids, torch.zeros(3), 0.0, 0.0) for ids in (known, unknown)] for _ in sources.ids]
+        return [[jari.Hypothesis(ids, torch.zeros(3), 0.0, 0.0) for ids in (known, unknown)] for _ in read]
 
     def looks(self: Any, source: list[int], written: list[int]) -> list[int]:
         asked.append(source)

@@ -282,7 +282,7 @@ def test_trap_15_the_bias_is_added_after_scaling(spec):
 def test_trap_16_shaw_clips_and_never_runs_out_of_its_table():
     encoding = encoding_of("shaw:clip=3")
     assert encoding.key_table.shape == (7, HEAD_WIDTH)
-    row_QK = encoding.relation(far(20), far(20))
+    row_QK = encoding.relation(far(20), far(20)).rows
     assert row_QK.min() == 0
     assert row_QK.max() == 6
     assert row_QK[0, 3] == row_QK[0, 4] != row_QK[0, 2], "distances k and k + 1 are one"
@@ -419,7 +419,7 @@ def test_trap_29_a_token_without_a_place_is_at_no_distance():
     assert not bias_HQK[:, 0].any()
     assert not bias_HQK[:, :, 0].any()
     assert bias_HQK[:, 1, 3].all()
-    row_QK = encoding_of("shaw:clip=2").relation(pos, pos)
+    row_QK = encoding_of("shaw:clip=2").relation(pos, pos).rows
     assert row_QK[0].tolist() == [2] * 5
     assert row_QK[1].tolist() == [2, 2, 3, 4, 4]
 

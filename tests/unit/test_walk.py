@@ -348,7 +348,8 @@ def test_the_lens_leaves_the_score_of_a_recurrent_decoder_alone():
 
         def weights(q, row=row):
             scores = call.score(q.view(1, 1, 1, 8), call.k)
-            relation = call.geometry.relation[row : row + 1]
+            place = call.geometry
+            relation = place.encoding.relation(place.q_pos.slice(row, row + 1), place.k_pos)
             return ((scores + call.geometry.encoding.terms(q.view(1, 1, 1, 8), call.k, relation)) / 0.5).softmax(-1)
 
         norms.append(torch.autograd.functional.jacobian(weights, call.q[0, 0, row]).square().sum())

@@ -110,5 +110,6 @@ def positions_of(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
         positions,
         coordinates=picked(positions.coordinates, 3),
         placeless=None if positions.placeless is None else picked(positions.placeless, 2),
+        extent=None if positions.extent is None else picked(positions.extent, 2),
         relations=None if positions.relations is None else picked(positions.relations, 3),
     )

@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,8 @@ from jari.errors import UserError
 
 _DECODING = ("beam", "length_penalty", "no_repeat", "shortest", "longest")
 _SAMPLING = ("tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
+_PAINTING = ("n", "out", "guidance", "rerank")
+_FINDING = ("draw", "at_least")
 LONGEST_LINE = 1 << 20  # bytes of a line on standard input
 
 
@@ -92,17 +94,25 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     from jari import verbs
+    from jari.tasks.captions import Captions
+    from jari.tasks.pictures import PictureTask
 
     verbs.use_threads(options.threads)
     loaded = verbs.load(options.folder, which=options.checkpoint, trust_code=options.trust_code)
-    if loaded.task.continues:
+    if verbs.continues(loaded.task):
         return _generate(options, loaded)
-    _refuse(options, _SAMPLING, "this run answers lines and is no language model")
+    if isinstance(loaded.task, Captions):
+        return _paint(options, loaded)
+    _refuse(options, (*_SAMPLING, *_PAINTING), "this run answers what it is given and draws nothing at random")
+    if isinstance(loaded.task, PictureTask) and loaded.task.finds:
+        return _find(options, loaded)
+    _refuse(options, _FINDING, "this run does not say where things are")
+    if options.pictures and not isinstance(loaded.task, PictureTask):
+        raise UserError(f"this run answers lines of text, not files such as {options.pictures[0]}; leave it away")
     best = 1 if options.n_best is None else options.n_best
     at_once = 1 if sys.stdin.isatty() else verbs.AT_ONCE
     failed = 0
-    lines = _lines(sys.stdin.buffer) if options.prompt is None else [options.prompt]
-    for answer in verbs.predict(loaded, lines, decoding=_decoding(options, best), at_once=at_once):
+    for answer in verbs.predict(loaded, _asked(options), decoding=_decoding(options, best), at_once=at_once):
         if answer.error is not None:
             failed += 1
             print(f"jari: line {answer.line}: {answer.error}", file=sys.stderr)
@@ -118,10 +128,54 @@ def _predict(options: argparse.Namespace) -> int:
     return 2 if failed else 0
 
 
+def _asked(options: argparse.Namespace) -> Iterable[str | UserError]:
+    """What is to be answered: pictures, the prompt, or lines of standard input."""
+    if options.pictures and options.prompt is not None:
+        raise UserError("give pictures or --prompt, not both")
+    return options.pictures or ([options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer))
+
+
+def _find(options: argparse.Namespace, loaded: Any) -> int:
+    from jari import seeing
+
+    _refuse(options, (*_DECODING, "n_best"), "things are found all at once")
+    names = [*_asked(options)]
+    if options.draw and len(names) != 1:
+        raise UserError(f"--draw writes one picture, got {len(names)}; give one picture")
+    failed = 0
+    for looked in seeing.find(loaded, (str(name) for name in names), **_given(options, ("at_least",))):
+        if looked.error is not None:
+            failed += 1
+            print(f"jari: {looked.error}", file=sys.stderr)
+        if options.json:
+            print(json.dumps(asdict(looked), ensure_ascii=False))
+        else:
+            for one in looked.objects:
+                corners = " ".join(f"{side:.1f}" for side in one.box)
+                print(f"{looked.input}\t{one.label}\t{one.probability:.3f}\t{corners}")
+        if options.draw and looked.error is None:
+            seeing.draw(loaded, looked, options.draw)
+    return 2 if failed else 0
+
+
+def _paint(options: argparse.Namespace, loaded: Any) -> int:
+    from jari import seeing
+
+    only_text = ("tokens", "min_p", "repetition_penalty", "stop", *_DECODING, "n_best", *_FINDING)
+    _refuse(options, only_text, "this run paints pictures")
+    if options.prompt is None or not options.out:
+        raise UserError("this run paints pictures: say what with --prompt TEXT, and where to with --out FILE.png")
+    how = ("n", "guidance", "rerank", "temperature", "top_k", "top_p", "seed")
+    seeing.paint_to(loaded, options.prompt, options.out, **_given(options, how))
+    print(options.out)
+    return 0
+
+
 def _generate(options: argparse.Namespace, loaded: Any) -> int:
     from jari import verbs
 
     _refuse(options, (*_DECODING, "n_best"), "a language model draws tokens instead of searching for an answer")
+    _refuse(options, (*_PAINTING, *_FINDING), "a language model writes text")
     chosen = _given(options, _SAMPLING)
     for line in [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer):
         if isinstance(line, UserError):

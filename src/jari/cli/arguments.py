@@ -41,7 +41,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     Raises UserError for what cannot be understood.
     """
-    options = _parser(arguments).parse_args(arguments)
+    parser = _parser(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    # Words behind an option: argparse ends a list of words at the first option.
+    if rest and not (hasattr(options, "pictures") and not any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.pictures += rest
     for name in ("threads", "jobs"):
         number = getattr(options, name, None)
         if number is not None and number < 1:
@@ -100,9 +106,11 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
 
 def _predict(command: argparse.ArgumentParser) -> None:
     _run(command)
+    command.add_argument("pictures", metavar="PICTURE", nargs="*", help="pictures to answer, for a run that sees")
     _decoding(command)
     command.add_argument("--n-best", type=int, help="how many answers to each line, with their scores (1)")
     _sampling(command)
+    _pictures(command)
     _threads(command)
     _json(command, "one JSON object a line, with the probability of every token")
 
@@ -158,7 +166,7 @@ _ADD: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "data": (_data, "write a task's examples to a file"),
     "train": (_train, "train a model into a folder, or go on with it"),
     "evaluate": (_evaluate, "measure a run on held-out data: all of its own, or files"),
-    "predict": (_predict, "answer each line of standard input, or go on with a text"),
+    "predict": (_predict, "answer lines or pictures, go on with a text, or paint one"),
     "compare": (_compare, "train the same model under several encodings, and compare"),
     "walk": (_walk, "follow one head of an attention, matrix by matrix"),
     "explore": (_explore, "look inside trained models, live in a browser or as one file"),
@@ -289,6 +297,18 @@ def _sampling(command: argparse.ArgumentParser) -> None:
     group.add_argument("--repetition-penalty", type=float, help="above 1: what was written counts less (1)")
     group.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text")
     group.add_argument("--seed", type=int, help="decides what is drawn (1)")
+
+
+def _pictures(command: argparse.ArgumentParser) -> None:
+    """Options of `seeing.find` and `seeing.paint`; None where they are not given."""
+    group = command.add_argument_group("where things are in a picture")
+    group.add_argument("--draw", metavar="FILE", help="write the picture with boxes, as PNG")
+    group.add_argument("--at-least", type=float, metavar="P", help="the probability of what is told (0.5)")
+    group = command.add_argument_group("pictures of what --prompt says")
+    group.add_argument("--n", type=int, help="how many (8)")
+    group.add_argument("--out", metavar="FILE", help="the grid of them, as PNG; it fills while they are painted")
+    group.add_argument("--guidance", type=float, help="away from what is painted without a prompt; 1 for none (2)")
+    group.add_argument("--rerank", type=int, help="paint so many times as many, and keep the fittest (1)")
 
 
 def _model(command: argparse.ArgumentParser) -> None:

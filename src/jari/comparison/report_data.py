@@ -15,7 +15,7 @@ import torch
 
 from jari.inspect.capture import Tape, record
 from jari.inspect.measures import equal_row_difference
-from jari.tasks.base import Task
+from jari.tasks.base import Task, TokenTask
 from jari.training import checkpoint
 from jari.training.answering import Answering, answered
 from jari.training.experiment import Experiment
@@ -83,11 +83,12 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
 def _example(task: Task, line: str, shown: Sequence[tuple[Experiment, Path]]) -> dict[str, Any]:
     ids = task.read(line)
     models = [_model(task, line, ids, experiment, folder) for experiment, folder in shown]
-    return {"input": line, "expected": task.expected(line), "source": task.show_source(ids), "models": models}
+    source = task.show_source(ids) if isinstance(task, TokenTask) else []
+    return {"input": line, "expected": task.expected(line), "source": source, "models": models}
 
 
 @torch.no_grad()
-def _model(task: Task, line: str, ids: list[int], experiment: Experiment, folder: Path) -> dict[str, Any]:
+def _model(task: Task, line: str, ids: Any, experiment: Experiment, folder: Path) -> dict[str, Any]:
     model: Any = experiment.model_instance(task)
     path, _ = checkpoint.newest(folder / "checkpoints")
     assert path is not None, f"{folder} has a result, so it has a checkpoint"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jari.encodings.oracle import Oracle, Vector
+from jari.encodings.oracle import Oracle, Place, Vector
 
 
 def double_loop(
@@ -15,15 +15,16 @@ def double_loop(
     q: Vector,
     k: Vector,
     v: Vector,
-    q_at: list[int],
-    k_at: list[int],
+    q_at: list[Place],
+    k_at: list[Place],
     *,
     scale: float,
     causal: bool,
 ) -> Vector:
     """Softmax of the scores and weighted sum of the values, one query and one key after the other: `(B, H, Q, E')`.
 
-    q_at, k_at: positions. causal: no query sees a key at a later position.
+    q_at, k_at: positions. causal: no query sees a key at a later position; of cells, one in a later row, or further on
+    in its own.
     """
     output = np.zeros((*q.shape[:3], v.shape[3]))
     for b, h, query in np.ndindex(*q.shape[:3]):

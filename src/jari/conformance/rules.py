@@ -22,6 +22,7 @@ from jari.conformance.subject import (
     LENGTH,
     NODES,
     VALUE_WIDTH,
+    WIDE,
     BrokenError,
     SkippedError,
     Subject,
@@ -37,13 +38,13 @@ from jari.conformance.subject import (
     variants,
 )
 from jari.encodings.compose import WITHOUT, build, canonical
+from jari.encodings.oracle import Cell
 from jari.errors import UserError
 from jari.masks import Mask
 from jari.positions import Positions, Tokens
 
 KERNELS: tuple[Kernel, ...] = ("explicit", "fused")
 SHIFTS = (1, 100, 5000)
-NO_END = 10**9
 
 EXACT = 1e-5  # float64 with a few float32 constants, computed in another order
 POSITIONS = 2e-3  # angles in float32 are off by 2e-4 at position 5,000, which is allowed
@@ -75,20 +76,20 @@ def formula(subject: Subject) -> str:
         )
     worst, add = 0.0, subject.oracle.embed
     for start, causal in itertools.product(subject.starts(), {subject.causal_only, True}):
-        k_at = [(start + further) % (subject.longest or NO_END) for further in (0, 1, 2, 5, 9, 40, 300)]
+        k_at = subject.scattered(start)
         q_at = [k_at[5], k_at[1], k_at[3]]
-        q_pos, k_pos = subject.places(torch.tensor(q_at)), subject.places(torch.tensor(k_at))
+        q_pos, k_pos = subject.at(q_at), subject.at(k_at)
         encoding = subject.encoding(site=subject.site(causal))
         q, k = (noise(name, BATCH, subject.heads, len(at), HEAD_WIDTH) for name, at in (("q", q_at), ("k", k_at)))
         v = noise("v", BATCH, subject.heads, LENGTH, VALUE_WIDTH)
-        mask = Mask(pairs=torch.tensor(q_at).unsqueeze(-1) >= torch.tensor(k_at)) if causal else None
+        mask = Mask(pairs=torch.tensor([[j <= i for j in k_at] for i in q_at])) if causal else None
         output = definition.output(call_of(encoding, q, k, v, q_pos, k_pos, mask))
         added = encoding.embed(torch.zeros(1, LENGTH, encoding.site.width, dtype=torch.float64), k_pos)[0]
         looped = double_loop(
             subject.oracle, encoding, q.numpy(), k.numpy(), v.numpy(), q_at, k_at, scale=SCALE, causal=causal
         )
         embedded = np.stack([add(encoding, position) for position in k_at])
-        where = f"positions {k_at}{', causal' if causal else ''}"
+        where = f"positions {[tuple(at[:2]) if isinstance(at, Cell) else at for at in k_at]}{', causal' * causal}"
         worst = max(worst, near(output, torch.from_numpy(looped), POSITIONS, f"output at {where}"))
         worst = max(worst, near(added, torch.from_numpy(embedded), POSITIONS, f"what is added to the input at {where}"))
     return f"largest difference {worst:.1g}, from position {subject.starts()[0]} to {subject.starts()[-1]} on"
@@ -99,7 +100,7 @@ def kernels(subject: Subject) -> str:
     """Each kernel gives the definition's output and gradients in every precision, and exactly 0 without any key,
     or is refused when a model is built; and the definition's gradients are its slopes."""
     refused: set[Kernel] = set()
-    for start, dtype, case in itertools.product((0, subject.starts()[-1]), PRECISIONS, cases()):
+    for start, dtype, case in itertools.product((0, subject.far()), PRECISIONS, cases()):
         pos, encoding = subject.sequence(start), subject.encoding().to(dtype)
         expected = differentiate(copy.deepcopy(encoding).double(), dtype, pos, case, "definition")
         if dtype is torch.float64:
@@ -135,7 +136,9 @@ def steps(subject: Subject) -> str:
     with torch.no_grad():
         for start in subject.starts():
             pos = subject.sequence(start, frame="target")
-            memory = model.start(Tokens(source[:, :5], subject.sequence(0, 5, "source")))
+            # As far away as it can compare the target with.
+            first = 0 if subject.farthest is None else start
+            memory = model.start(Tokens(source[:, :5], subject.sequence(first, 5, "source")))
             expected = model.step(memory, target, pos, None)
             cache, pieces = model.new_cache(), []
             for first, last in itertools.pairwise((0, 1, 3, 4, LENGTH)):
@@ -153,12 +156,17 @@ def padding(subject: Subject) -> str:
     for start, side in itertools.product(subject.starts(), ("left", "right")):
         keep = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         keep[1, slice(0, LENGTH - real) if side == "left" else slice(real, None)] = False
-        padded = encoder(x, positions=subject.places(Positions.from_mask(keep).index() + start), keep=keep)
+        padded = encoder(x, positions=subject.places(Positions.from_mask(keep).index(), start), keep=keep)
         alone = encoder(x[1:, keep[1]], positions=subject.sequence(start, real))
         full = encoder(x[:1], positions=subject.sequence(start))
         near(padded[1:, keep[1]], alone, EXACT, f"a row with padding on the {side}, from position {start} on")
         near(padded[:1], full, EXACT, f"the row above one with padding on the {side}, from position {start} on")
-    return "left and right"
+        # A picture's padding lies between its rows: the real tokens stay where they are.
+        region = torch.arange(LENGTH) % WIDE < WIDE - 1
+        padded = encoder(x, positions=subject.sequence(start), keep=torch.stack((region, keep[0])))
+        alone = encoder(x[:1, region], positions=subject.places(torch.arange(LENGTH)[region], start))
+        near(padded[:1, region], alone, EXACT, f"a row with padding in between, from position {start} on")
+    return "left, right and in between"
 
 
 @law("packed documents equal separate ones")
@@ -167,7 +175,7 @@ def packing(subject: Subject) -> str:
     encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)
     document = torch.tensor([0, 0, 0, 0, 1, 1, 1]).expand(BATCH, -1)
     for start in subject.starts():
-        pos = subject.places(torch.tensor([0, 1, 2, 3, 0, 1, 2]) + start)
+        pos = subject.places(torch.tensor([0, 1, 2, 3, 0, 1, 2]), start)
         packed = encoder(x, positions=pos, mask=Mask(documents=(document, document)))
         for name, part in {"first": slice(0, 4), "second": slice(4, 7)}.items():
             alone = encoder(x[:, part], positions=subject.sequence(start, part.stop - part.start))
@@ -180,10 +188,10 @@ def shift(subject: Subject) -> str:
     """Moving all positions by the same amount changes no output where that is claimed, and some where it is not."""
     encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)
     claimed, worst = subject.claims("shift_invariant"), 0.0
-    room = SHIFTS[-1] if subject.longest is None else subject.longest - LENGTH
-    for by in (by for by in SHIFTS if by <= room):
-        index = torch.arange(LENGTH)
-        here, there = encoder(x, positions=subject.places(index)), encoder(x, positions=subject.places(index + by))
+    room = SHIFTS[-1] if subject.longest is None else subject.longest - subject.span
+    here = encoder(x, positions=subject.places(torch.arange(LENGTH)))
+    for by in itertools.chain(*(subject.moves(by) for by in SHIFTS if by <= room)):
+        there = encoder(x, positions=subject.places(torch.arange(LENGTH), by))
         worst = max(worst, apart(here, there))
         if claimed:
             near(there, here, POSITIONS, f"output with all positions moved by {by}")
@@ -215,14 +223,14 @@ def order(subject: Subject) -> str:
     this law, and rightly: it costs what an encoding costs, and the model stays a bag of tokens.
     """
     encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)
-    shuffle, hooks = torch.tensor([3, 0, 6, 1, 5, 2, 4]), ", ".join(sorted(subject.encoding().hooks))
-    for start in subject.starts():
+    hooks = ", ".join(sorted(subject.encoding().hooks))
+    for start, (which, shuffle) in itertools.product(subject.starts(), subject.shuffles().items()):
         pos = subject.sequence(start)
         difference = apart(encoder(x[:, shuffle], positions=pos), encoder(x, positions=pos)[:, shuffle])
         if hooks and not difference > HEARD:
             raise BrokenError(
-                f"it overrides {hooks}, but the outputs follow a permutation within {difference:.1g} (from position "
-                f"{start} on): it is wired to nothing, or has nothing to tell with these options"
+                f"it overrides {hooks}, but the outputs follow a permutation {which} within {difference:.1g} (from "
+                f"position {start} on): it is wired to nothing, or has nothing to tell with these options"
             )
         if not hooks and difference > EXACT:
             raise BrokenError(f"it says that it uses no hook, but a permutation changes outputs by {difference:.1g}")
@@ -235,11 +243,12 @@ def end(subject: Subject) -> str:
     it reads the millionth."""
     encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)
     last = 1_000_000 if subject.longest is None else subject.longest - 1
-    if not encoder(x, positions=subject.places(torch.arange(last + 1 - LENGTH, last + 1))).isfinite().all():
+    index = torch.arange(LENGTH)
+    if not encoder(x, positions=subject.places(index, last + 1 - subject.span)).isfinite().all():
         raise BrokenError(f"the output at position {last} is not finite")
     if subject.longest is None:
         return f"no end is claimed, and position {last:,} can be read"
-    beyond = subject.places(torch.arange(last + 2 - LENGTH, last + 2))
+    beyond = subject.places(index, last + 2 - subject.span)
     refusal = complaint(partial(encoder, x, positions=beyond))
     if refusal is None:
         raise BrokenError(
@@ -323,22 +332,21 @@ def gradients(subject: Subject) -> str:
 
 @law("tokens without a place have none")
 def placeless(subject: Subject) -> str:
-    """A token marked placeless gets no vector, no rotation, and is at distance 0 from all; the others are as ever."""
+    """A token marked placeless gets no vector, no rotation, and nothing between it and others; they are as ever."""
     encoding, nothing, token = subject.encoding(), subject.nothing(), 2
     mark_L = torch.arange(LENGTH) == token
     others = torch.arange(LENGTH)[~mark_L]
     for start, mark in itertools.product(subject.starts(), (mark_L, mark_L.expand(BATCH, -1))):
-        pos = subject.places(torch.arange(LENGTH) + start)
-        marked = answers(encoding, replace(pos, placeless=mark))
-        plain, heaped = answers(encoding, pos), answers(encoding, subject.places(torch.full((LENGTH,), start)))
+        pos = subject.places(torch.arange(LENGTH), start)
+        marked, plain = answers(encoding, replace(pos, placeless=mark)), answers(encoding, pos)
         for hook, answer in marked.items():
             where = f"{hook} at a token without a place, from position {start} on"
             if hook in ("embed", "inject", "rotate"):
                 near(answer[:, :, token], answers(nothing, pos)[hook][:, :, token], EXACT, where)
                 near(answer[:, :, others], plain[hook][:, :, others], EXACT, f"{hook} beside a token without a place")
             else:
-                near(answer[:, :, token], heaped[hook][:, :, token], EXACT, f"{where}, as query")
-                near(answer[:, :, :, token], heaped[hook][:, :, :, token], EXACT, f"{where}, as key")
+                near(answer[:, :, token], torch.zeros_like(answer[:, :, token]), EXACT, f"{where}, as query")
+                near(answer[:, :, :, token], torch.zeros_like(answer[:, :, :, token]), EXACT, f"{where}, as key")
                 rest, expected = answer[:, :, others][:, :, :, others], plain[hook][:, :, others][:, :, :, others]
                 near(rest, expected, EXACT, f"{hook} beside a token without a place")
     return "marked for all rows and row by row"
@@ -355,14 +363,24 @@ def batch(subject: Subject) -> str:
         near(turned.flip(0), ordered, EXACT, f"a reversed batch of {samples}, from position {start} on")
         if subject.labels:
             continue
-        index_BL = torch.arange(LENGTH) + 3 * torch.arange(samples).unsqueeze(-1) + start
-        index_BL = index_BL % (subject.longest or NO_END)
-        ordered = encoder(x, positions=subject.places(index_BL))
-        turned = encoder(x.flip(0), positions=subject.places(index_BL.flip(0)))
+        index_BL = torch.arange(LENGTH) + 3 * torch.arange(samples).unsqueeze(-1)
+        ordered = encoder(x, positions=subject.wrapped(index_BL, start))
+        turned = encoder(x.flip(0), positions=subject.wrapped(index_BL.flip(0), start))
         near(turned.flip(0), ordered, EXACT, f"a reversed batch of {samples} whose rows have positions of their own")
-        alone = encoder(x[1:2], positions=subject.places(index_BL[1]))
+        alone = encoder(x[1:2], positions=subject.wrapped(index_BL[1], start))
         near(ordered[1:2], alone, EXACT, f"a row with positions of its own in a batch of {samples}, and alone")
     return f"batches of {BATCH}, {LENGTH} and {subject.heads}"
+
+
+@law("a grid of one row is a line")
+def line(subject: Subject) -> str:
+    """An encoding for one axis and for two gives a picture of 1 x n what it gives a sequence of n."""
+    if not {1, 2} <= set(subject.encoding().axes):
+        raise SkippedError("it does not take both one axis and two")
+    encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)
+    grid = encoder(x, positions=Positions.grid(1, LENGTH))
+    near(grid, encoder(x, positions=Positions.sequence(LENGTH)), EXACT, f"output of a grid of 1 x {LENGTH}")
+    return f"1 x {LENGTH}"
 
 
 @law("the rest starts out the same")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from jari.attention.kernels import Kernel
 from jari.encodings.base import Encoding, Site, hooks_of, registry
-from jari.encodings.compose import WITHOUT, build, canonical, parts_of
+from jari.encodings.compose import WITHOUT, build, canonical, part_spec, parts_of
 from jari.encodings.formulas import ORACLES
-from jari.encodings.oracle import Oracle, sum_of
+from jari.encodings.oracle import Cell, Oracle, Place, sum_of
 from jari.errors import UserError
 from jari.init import generator_for, initialise
 from jari.models.encoder_decoder import Encoder, EncoderDecoder
@@ -29,6 +29,13 @@ VOCABULARY = 11
 STARTS = (0, 7, 1000, 5000)
 CLAIMS = ("shift_invariant", "cross", "keeps_norms")
 NODES = 300  # of the graph, for encodings that read labels of pairs
+# On two axes tokens are read row by row, WIDE to a row, in a frame that is larger and not square.
+WIDE, HEIGHT, WIDTH = 3, 11, 13
+PLANE_STARTS = (0, 3, 100)
+FURTHER = (0, 1, 2, 5, 9, 40, 300)  # from the start, for the formula
+FURTHER_RIGHT = (2, 0, 40, 1, 300, 9, 5)
+
+Start = int | tuple[int, int]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -46,33 +53,42 @@ class Subject:
     """The encoding on trial: how to build it, and what it and positions for it look like.
 
     labels: how many it tells apart where it reads labelled relations in place of distances, by its attribute `labels`;
-        else 0. longest: as it claims, or None. made: the claims that it makes; a sum may make fewer than its parts.
+        else 0. longest, farthest: as it claims, or None. axes: 1, or 2 where it takes no positions with one axis.
+    made: the claims that it makes; a sum may make fewer than its parts.
     """
 
     spec: str
     oracle: Oracle | None
     heads: int
     labels: int
-    longest: int | None
+    longest: int | None = None
+    farthest: int | None = None
+    axes: int = 1
     made: frozenset[str] = frozenset()
 
     @staticmethod
     def of(spec: str, oracle: Oracle | None, heads: int) -> Subject:
-        classes = [registry.spec(part).target for part in parts_of(spec)]
+        if any(axes is not None for _, axes in map(part_spec, parts_of(spec))):
+            raise UserError(f"the laws look at encodings for all axes; try the parts of {spec} without their @")
         oracle = oracle or _formula_of(spec)
-        subject = Subject(canonical(spec), oracle, heads, 0, None)
+        subject = Subject(canonical(spec), oracle, heads, 0)
         encoding, _ = build(spec, subject.site()), build(spec, subject.site(causal=True))
-        if any(1 not in target.axes for target in classes):
-            raise UserError(f"the laws look at sequences, and {spec} does not take positions with one axis")
-        if encoding.longest is not None and encoding.longest < 2 * LENGTH:
-            raise UserError(f"the laws need {2 * LENGTH} positions, and {spec} has {encoding.longest}; try more")
+        if not {1, 2} & set(encoding.axes):
+            raise UserError(
+                f"the laws look at sequences and pictures, and {spec} takes positions with neither one axis nor two"
+            )
+        made = frozenset(claim for claim in CLAIMS if getattr(encoding, claim))
+        subject = replace(subject, axes=1 if 1 in encoding.axes else 2, made=made)
+        if encoding.longest is not None and encoding.longest < 2 * subject.span:
+            raise UserError(f"the laws need {2 * subject.span} positions, and {spec} has {encoding.longest}; try more")
+        if encoding.farthest is not None and encoding.farthest < subject.span:
+            raise UserError(f"the laws need offsets of {subject.span}, and {spec} has {encoding.farthest}; try more")
         return subject.reading(encoding)
 
     def reading(self, encoding: Encoding) -> Subject:
         """The same trial, with the positions that `encoding` can read."""
         labels = max(getattr(module, "labels", 0) for module in encoding.modules())
-        made = frozenset(claim for claim in CLAIMS if getattr(encoding, claim))
-        return replace(self, labels=labels, longest=encoding.longest, made=made)
+        return replace(self, labels=labels, longest=encoding.longest, farthest=encoding.farthest)
 
     def claims(self, claim: str) -> bool:
         """Whether it makes the claim."""
@@ -121,32 +137,93 @@ class Subject:
         initialise(model, 0)
         return model
 
+    @property
+    def span(self) -> int:
+        """How many positions of an axis the tokens take: all of a line, or the rows and columns of a small picture."""
+        return LENGTH if self.axes == 1 else WIDE
+
     def starts(self) -> list[int]:
-        """Where sequences begin, as far from 0 as it can go."""
+        """Where sequences begin, on every axis, as far from 0 as it can go."""
         if self.labels:
             return [0, LENGTH]
+        starts = STARTS if self.axes == 1 else PLANE_STARTS
         if self.longest is None:
-            return list(STARTS)
-        return sorted({start for start in STARTS if start + LENGTH <= self.longest} | {self.longest - LENGTH})
+            return list(starts)
+        return sorted({start for start in starts if start + self.span <= self.longest} | {self.longest - self.span})
+
+    def far(self) -> int:
+        """Where kernels are tried besides 0. On a picture not where it is farthest: the gradient of a learned frequency
+        is multiplied by the place, and what bfloat16 rounds off with it."""
+        return self.starts()[-1] if self.axes == 1 else self.starts()[1]
+
+    def moves(self, by: int) -> list[Start]:
+        """All ways to move that far: along the line, or along both axes or one."""
+        return [by] if self.axes == 1 else [by, (by, 0), (0, by)]
+
+    def shuffles(self) -> dict[str, Tensor]:
+        """Permutations that it should hear: of all tokens, and on two axes of two in a row and of two in a column."""
+        shuffles = {"of the tokens": torch.tensor([3, 0, 6, 1, 5, 2, 4])}
+        if self.axes == 2:
+            shuffles["along a row"] = torch.tensor([1, 0, 2, 3, 4, 5, 6])
+            shuffles["along a column"] = torch.tensor([WIDE, 1, 2, 0, 4, 5, 6])
+        return shuffles
 
     def sequence(self, start: int, length: int = LENGTH, frame: str = "sequence") -> Positions:
         """Tokens that follow each other; where it reads labels, as many nodes of a graph."""
-        if not self.labels:
+        if self.labels:
+            labels = torch.randint(self.labels, (NODES, NODES), generator=generator_for(0, "labels"))
+            return Positions.graph(labels, frame=frame).slice(start, start + length)
+        if self.axes == 1:
             return Positions.sequence(length, start, frame=frame)
-        labels = torch.randint(self.labels, (NODES, NODES), generator=generator_for(0, "labels"))
-        return Positions.graph(labels, frame=frame).slice(start, start + length)
+        order = torch.arange(length)
+        return replace(self.places(order, start), order=order + start, frame=frame)
 
     def anywhere(self, length: int) -> Positions:
         """So many tokens, starting over where the encoding ends."""
         if self.labels:
             return self.sequence(0, length)
-        return self.places(torch.arange(length) % (self.longest or length))
+        if self.axes == 1:
+            return self.places(torch.arange(length) % (self.longest or length))
+        ends = [length, *(end for end in (self.longest, self.farthest) if end is not None)]
+        return self.places(torch.arange(length) % (WIDE * min(ends)))
 
-    def places(self, index: Tensor) -> Positions:
-        """Tokens at `index`, `(L,)` or `(B, L)`, in the order given."""
+    def places(self, index: Tensor, start: Start = 0) -> Positions:
+        """Tokens at `index`, `(L,)` or `(B, L)`, in the order given: steps along the line from `start` on, or cells of
+        the picture whose first is in row and column `start`."""
         if self.labels:
             raise SkippedError("it reads the labels of pairs, and a graph has no line to pad, pack or move along")
-        return Positions(index.unsqueeze(-1), torch.arange(index.shape[-1]))
+        first = torch.tensor(start)
+        if self.axes == 1:
+            return self._at((index + first).unsqueeze(-1))
+        return self._at(torch.stack((index // WIDE, index % WIDE), -1) + first)
+
+    def wrapped(self, index: Tensor, start: int) -> Positions:
+        """`places`, starting over where the encoding ends."""
+        pos = self.places(index, start)
+        return pos if self.longest is None else replace(pos, coordinates=pos.coordinates % self.longest)
+
+    def scattered(self, start: int) -> list[Place]:
+        """LENGTH positions near and far from each other, from `start` on, as the formula takes them."""
+
+        def on_axis(further: Sequence[int]) -> list[int]:
+            within = further if self.farthest is None else [f % (self.farthest + 1) for f in further]
+            return [start + f if self.longest is None else (start + f) % self.longest for f in within]
+
+        if self.axes == 1:
+            return list(on_axis(FURTHER))
+        return [Cell(*at, HEIGHT, WIDTH) for at in zip(on_axis(FURTHER), on_axis(FURTHER_RIGHT), strict=True)]
+
+    def at(self, positions: Sequence[Place]) -> Positions:
+        """Tokens at these positions."""
+        if self.labels:
+            raise SkippedError("it reads the labels of pairs, and a graph has no line to pad, pack or move along")
+        return self._at(torch.tensor([at[:2] if isinstance(at, Cell) else (at,) for at in positions]))
+
+    def _at(self, coordinates: Tensor) -> Positions:
+        order = torch.arange(coordinates.shape[-2])
+        if self.axes == 1:
+            return Positions(coordinates, order)
+        return Positions(coordinates, order, ("row", "column"), extent=torch.tensor((HEIGHT, WIDTH)))
 
 
 def owned(model: nn.Module) -> dict[str, nn.Parameter]:

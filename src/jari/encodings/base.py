@@ -61,7 +61,7 @@ class Encoding(nn.Module):
     """Makes sense only where queries never see later keys."""
     cross: bool = True
     """May be asked for in cross-attention."""
-    shared: ClassVar[bool] = True
+    shared: bool = True
     """One instance serves all layers; otherwise each layer has its own."""
     keeps_norms: bool = True
     """`rotate` changes no vector's length."""
@@ -83,7 +83,12 @@ class Encoding(nn.Module):
 
     @property
     def longest(self) -> int | None:
-        """The number of positions it can tell apart from 0 on, or None if there is no end."""
+        """The number of positions it can tell apart from 0 on, along any axis, or None if there is no end."""
+        return None
+
+    @property
+    def farthest(self) -> int | None:
+        """The largest distance along any axis that it can compare two tokens over, or None if any will do."""
         return None
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
@@ -139,8 +144,12 @@ def frequencies(count: int, base: float, step: float, device: torch.device) -> F
     Computed afresh from the constructor's numbers at each forward, so that no cast of the model, no checkpoint and no
     meta device can spoil it: in bfloat16 the angle at position 4,096 would be off by 1.8 radians.
     """
-    precise = torch.float32 if device.type == "mps" else torch.float64
-    return base ** (-torch.arange(count, device=device, dtype=precise) * step)
+    return base ** (-torch.arange(count, device=device, dtype=precise_on(device)) * step)
+
+
+def precise_on(device: torch.device) -> torch.dtype:
+    """The best precision the device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def angles(index: Tensor, frequency_F: Tensor) -> Float[Tensor, "*B L F"]:

@@ -1,4 +1,4 @@
-"""Sums of encodings, and the encodings of a stack of layers."""
+"""Sums of encodings, encodings for a part of the axes, and the encodings of a stack of layers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from torch import nn
 from jari.encodings.base import Encoding, Site, registry
 from jari.errors import UserError
 from jari.positions import Positions
+from jari.registry import Spec, names_a_file
 from jari.shapes import Float, Tensor
 
 WITHOUT = "none"
 """The spec of no encoding, which every other is held against."""
 
+MOST_AXES = 3
+"""Of a caption and a picture in one sequence: the word's place, row and column."""
+
 # `1e+4` and `sinusoidal+rotary` both hold a plus; a name starts with a letter, a path perhaps with a dot or a slash.
 _PLUS = re.compile(r"\+(?=\s*[A-Za-z_./])")
+_AXES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 def parts_of(text: str) -> list[str]:
@@ -25,9 +30,25 @@ def parts_of(text: str) -> list[str]:
     return [part.strip() for part in _PLUS.split(text)]
 
 
+def part_spec(text: str) -> tuple[Spec, str | None]:
+    """The encoding that one part of a sum names, and for which part of the axes: `rotary2d:base=50@image` is for
+    `image`, `rotary` for all of them, None. Raises UserError."""
+    encoding, _, axes = text.rpartition("@")
+    if encoding and _AXES.fullmatch(axes.strip()):
+        return registry.spec(encoding), axes.strip()
+    name, _, options = text.partition(":")
+    before, _, part = name.rpartition("@")
+    if before and part and not names_a_file(text):
+        raise UserError(
+            f"expected the part that {before} is for at the end, got {text!r}; write {before}:{options}@{part}"
+        )
+    return registry.spec(text), None
+
+
 def canonical(text: str) -> str:
     """The shortest text for the same encoding: options at their defaults are left out. Raises UserError."""
-    return "+".join(str(registry.spec(part)) for part in parts_of(text))
+    specs = [part_spec(part) for part in parts_of(text)]
+    return "+".join(str(spec) if axes is None else f"{spec}@{axes}" for spec, axes in specs)
 
 
 def build(text: str, site: Site) -> Encoding:
@@ -37,14 +58,71 @@ def build(text: str, site: Site) -> Encoding:
 
 
 def _build_part(text: str, site: Site) -> Encoding:
-    spec = registry.spec(text)
+    spec, axes = part_spec(text)
     if not issubclass(spec.target, Encoding):
         raise UserError(f"{spec.name} is no encoding: write a subclass of jari.Encoding")
-    if site.cross and not spec.target.cross:
-        raise UserError(f"{spec.name} cannot be the encoding of cross-attention; use it in the encoder and the decoder")
-    if spec.target.causal_only and not site.causal:
-        raise UserError(f"{spec.name} works only where queries never see later keys; use it in a causal decoder")
-    return spec.build(site)
+    encoding: Encoding = spec.build(site)
+    if site.cross and not encoding.cross:
+        raise UserError(f"{spec} cannot be the encoding of cross-attention; use it in the encoder and the decoder")
+    if encoding.causal_only and not site.causal:
+        raise UserError(f"{spec} works only where queries never see later keys; use it in a causal decoder")
+    return encoding if axes is None else Of(encoding, axes)
+
+
+@final
+class Of(Encoding):
+    """An encoding for one part of the axes, the caption or the picture of a sequence that has both; tokens of other
+    parts have no place for it. Its claims are those of what it wraps."""
+
+    def __init__(self, encoding: Encoding, part: str):
+        super().__init__(encoding.site)
+        self.encoding, self.part = encoding, part
+        # Of any number of axes it takes its own.
+        self.axes = tuple(range(min(encoding.axes), MOST_AXES + 1))
+        self.shift_invariant = encoding.shift_invariant
+        self.causal_only, self.cross, self.shared = encoding.causal_only, encoding.cross, encoding.shared
+        self.keeps_norms = encoding.keeps_norms
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        return self.encoding.hooks
+
+    @property
+    def longest(self) -> int | None:
+        return self.encoding.longest
+
+    @property
+    def farthest(self) -> int | None:
+        return self.encoding.farthest
+
+    def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        return self.encoding.embed(x, pos.only(self.part)) if "embed" in self.hooks else x
+
+    def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        return self.encoding.inject(x, pos.only(self.part)) if "inject" in self.hooks else x
+
+    def rotation(self, pos: Positions) -> Any:
+        return self.encoding.rotation(pos.only(self.part))
+
+    def rotate(self, x: Float[Tensor, "B H L E"], rotation: Any) -> Float[Tensor, "B H L E"]:
+        return self.encoding.rotate(x, rotation)
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"] | None:
+        return self.encoding.bias(q_pos.only(self.part), k_pos.only(self.part))
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Any:
+        return self.encoding.relation(q_pos.only(self.part), k_pos.only(self.part))
+
+    def terms(
+        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Any
+    ) -> Float[Tensor, "B H Q K"] | None:
+        return self.encoding.terms(q, k, relation)
+
+    def values(self, weights: Float[Tensor, "B H Q K"], relation: Any) -> Float[Tensor, "B H Q E"] | None:
+        return self.encoding.values(weights, relation)
+
+    def extra_repr(self) -> str:
+        return f"part={self.part}"
 
 
 @final
@@ -80,6 +158,10 @@ class Sum(Encoding):
     @property
     def longest(self) -> int | None:
         return min((part.longest for part in self._encodings() if part.longest is not None), default=None)
+
+    @property
+    def farthest(self) -> int | None:
+        return min((part.farthest for part in self._encodings() if part.farthest is not None), default=None)
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         for part in self._using("embed"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from jari.encodings.oracle import Oracle, Vector
+from jari.encodings.oracle import Cell, Oracle, Vector
 from jari.encodings.oracle import plain_score as score
 
 
@@ -129,6 +129,95 @@ def alibi_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | floa
     return score(encoding, array(q_E), array(k_E), i, j, head, scale) - slope * abs(i - j)
 
 
+def waves_of_half(encoding: Any, place: int | float) -> list[float]:
+    """Vaswani et al. 2017, section 3.5, for one axis of a picture, in half of the width."""
+    half = encoding.site.width // 2
+    phases = [place / encoding.base ** (2 * (dimension // 2) / half) for dimension in range(half)]
+    return [math.cos(phase) if dimension % 2 else math.sin(phase) for dimension, phase in enumerate(phases)]
+
+
+def sinusoidal2d_embed(encoding: Any, at: Cell) -> Vector:
+    """Carion et al. 2020, appendix A.4: "for both spatial coordinates of each embedding we independently use d/2 sine
+    and cosine functions", rows first; scaled, in their code, to 2 pi in a frame whose first cell counts 1."""
+    if encoding.where == "inject":
+        return numpy.zeros(encoding.site.width)
+    row, column = at.row, at.column
+    if encoding.normalised:
+        row = (at.row + 1) / (at.height + 1e-6) * 2 * math.pi
+        column = (at.column + 1) / (at.width + 1e-6) * 2 * math.pi
+    return numpy.array(waves_of_half(encoding, row) + waves_of_half(encoding, column))
+
+
+def learned2d_embed(encoding: Any, at: Cell) -> Vector:
+    """Dosovitskiy et al. 2021, appendix D.4: an embedding for the cell; or one for each axis (Ramesh et al. 2021)."""
+    if encoding.where == "inject":
+        return numpy.zeros(encoding.site.width)
+    if encoding.layout == "table":
+        return array(encoding.table).reshape(encoding.rows, encoding.columns, -1)[at.row, at.column]
+    return array(encoding.row_table)[at.row] + array(encoding.column_table)[at.column]
+
+
+def rotary2d_turn(encoding: Any, x_E: Any, at: Cell, head: int) -> Vector:
+    """Heo et al. 2024, equation 4: R(n, t) = exp(i theta_t p_n^x) and exp(i theta_t p_n^y), theta_t = 100^(-t/(d/4));
+    equation 6, mixed: R(n, t) = exp(i (theta_t^x p_n^x + theta_t^y p_n^y)). Pairs of rows come first."""
+    x_E = array(x_E)
+    rotated = round(encoding.fraction * len(x_E))
+    base, turned = encoding.base or 100, x_E.copy()
+    for t in range(rotated // 2):
+        if encoding.frequencies == "mixed":
+            of_row, of_column = array(encoding.frequency)[head, t]
+        else:
+            slow = base ** (-(t % (rotated // 4)) / (rotated / 4))
+            of_row, of_column = (slow, 0.0) if t < rotated // 4 else (0.0, slow)
+        angle = of_row * at.row + of_column * at.column
+        real, imaginary = (t, t + rotated // 2) if encoding.pairing == "half" else (2 * t, 2 * t + 1)
+        z = complex(x_E[real], x_E[imaginary]) * complex(math.cos(angle), math.sin(angle))
+        turned[real], turned[imaginary] = z.real, z.imag
+    return turned
+
+
+def rotary2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float) -> float:
+    """Heo et al. 2024, equation 5: the real part of q'_n times the conjugate of k'_m."""
+    q_E, k_E = rotary2d_turn(encoding, q_E, i, head), rotary2d_turn(encoding, k_E, j, head)
+    return score(encoding, q_E, k_E, i, j, head, scale)
+
+
+def table2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float) -> float:
+    """Liu et al. 2021, equation 4: B taken from a table of (2M - 1) x (2M - 1) offsets."""
+    down, right = j.row - i.row, j.column - i.column
+    if encoding.clip:
+        down = max(-encoding.rows, min(encoding.rows, down))
+        right = max(-encoding.columns, min(encoding.columns, right))
+    table = array(encoding.table).reshape(2 * encoding.rows + 1, 2 * encoding.columns + 1, -1)
+    bias = float(table[down + encoding.rows, right + encoding.columns, head])
+    return score(encoding, array(q_E), array(k_E), i, j, head, scale) + bias
+
+
+def shaw2d_vector(encoding: Any, kind: str, i: Cell, j: Cell) -> Vector | float:
+    """Shaw et al. 2018, section 3.2, once for rows and once for columns."""
+    rows, columns = getattr(encoding, f"{kind}_row_table"), getattr(encoding, f"{kind}_column_table")
+    if rows is None:
+        return 0.0
+    return array(rows)[shaw_row(encoding, i.row, j.row)] + array(columns)[shaw_row(encoding, i.column, j.column)]
+
+
+def shaw2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float) -> float:
+    """Shaw et al. 2018, equation 4, with the vectors of both axes."""
+    return score(encoding, array(q_E), array(k_E) + shaw2d_vector(encoding, "key", i, j), i, j, head, scale)
+
+
+def shaw2d_value(encoding: Any, v_E: Any, i: Cell, j: Cell, head: int) -> Vector:
+    """Shaw et al. 2018, equation 3, with the vectors of both axes."""
+    return array(v_E) + shaw2d_vector(encoding, "value", i, j)
+
+
+def alibi2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float) -> float:
+    """Press et al. 2022, section 3, with a distance in the plane: its Minkowski norm of order 1, 2 or infinity."""
+    order = {"manhattan": 1, "euclidean": 2, "chebyshev": math.inf}[encoding.distance]
+    away = float(numpy.linalg.norm([i.row - j.row, i.column - j.column], order))
+    return score(encoding, array(q_E), array(k_E), i, j, head, scale) - alibi_slopes(encoding.site.heads)[head] * away
+
+
 ORACLES = {
     "none": Oracle(),
     "sinusoidal": Oracle(embed=sinusoidal_embed),
@@ -137,4 +226,10 @@ ORACLES = {
     "shaw": Oracle(score=shaw_score, value=shaw_value),
     "t5": Oracle(score=t5_score),
     "alibi": Oracle(score=alibi_score),
+    "sinusoidal2d": Oracle(embed=sinusoidal2d_embed),
+    "learned2d": Oracle(embed=learned2d_embed),
+    "rotary2d": Oracle(score=rotary2d_score),
+    "table2d": Oracle(score=table2d_score),
+    "shaw2d": Oracle(score=shaw2d_score, value=shaw2d_value),
+    "alibi2d": Oracle(score=alibi2d_score),
 }

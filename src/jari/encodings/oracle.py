@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 Vector = np.ndarray
 
 
-def plain_score(
-    encoding: Any, q_E: Vector, k_E: Vector, i: int | float, j: int | float, head: int, scale: float
-) -> float:
+class Cell(NamedTuple):
+    """A position on two axes, in a frame of `height` rows and `width` columns."""
+
+    row: int
+    column: int
+    height: int
+    width: int
+
+
+Place: TypeAlias = Any  # a number where there is one axis, a Cell where there are two: a formula knows which it is for
+
+
+def plain_score(encoding: Any, q_E: Vector, k_E: Vector, i: Place, j: Place, head: int, scale: float) -> float:
     """Vaswani et al. 2017, equation 1: q . k / sqrt(d_k)."""
     return scale * sum(float(q_E[e] * k_E[e]) for e in range(len(q_E)))
 
 
-def plain_value(encoding: Any, v_E: Vector, i: int | float, j: int | float, head: int) -> Vector:
+def plain_value(encoding: Any, v_E: Vector, i: Place, j: Place, head: int) -> Vector:
     """Vaswani et al. 2017, equation 1: the value itself."""
     return v_E
 
 
-def plain_embed(encoding: Any, position: int | float) -> Vector:
+def plain_embed(encoding: Any, position: Place) -> Vector:
     """Nothing is added to the input."""
     return np.zeros(encoding.site.width)
 
@@ -37,30 +47,29 @@ class Oracle:
     value(encoding, v_E, i, j, head): what the query at i takes from the key at j, before the weight; v_E by default.
     embed(encoding, position): what is added to the input, of width D; nothing by default.
 
+    A position is a number, or a Cell where there are two axes.
     Parameters are read from the encoding: `encoding.table.detach().numpy()`. It is in float64.
     """
 
-    score: Callable[[Any, Vector, Vector, int | float, int | float, int, float], float] = plain_score
-    value: Callable[[Any, Vector, int | float, int | float, int], Vector] = plain_value
-    embed: Callable[[Any, int | float], Vector] = plain_embed
+    score: Callable[[Any, Vector, Vector, Place, Place, int, float], float] = plain_score
+    value: Callable[[Any, Vector, Place, Place, int], Vector] = plain_value
+    embed: Callable[[Any, Place], Vector] = plain_embed
 
 
 def sum_of(oracles: Sequence[Oracle]) -> Oracle:
     """The formula of a sum of encodings, given its parts': what each adds is added. At most one of them may rotate,
     since two rotations are no sum."""
 
-    def score(
-        encoding: Any, q_E: Vector, k_E: Vector, i: int | float, j: int | float, head: int, scale: float
-    ) -> float:
+    def score(encoding: Any, q_E: Vector, k_E: Vector, i: Place, j: Place, head: int, scale: float) -> float:
         plain = plain_score(encoding, q_E, k_E, i, j, head, scale)
         parts = zip(oracles, encoding.parts, strict=True)
         return plain + sum(oracle.score(part, q_E, k_E, i, j, head, scale) - plain for oracle, part in parts)
 
-    def value(encoding: Any, v_E: Vector, i: int | float, j: int | float, head: int) -> Vector:
+    def value(encoding: Any, v_E: Vector, i: Place, j: Place, head: int) -> Vector:
         parts = zip(oracles, encoding.parts, strict=True)
         return v_E + sum(oracle.value(part, v_E, i, j, head) - v_E for oracle, part in parts)
 
-    def embed(encoding: Any, position: int | float) -> Vector:
+    def embed(encoding: Any, position: Place) -> Vector:
         parts = zip(oracles, encoding.parts, strict=True)
         return sum((oracle.embed(part, position) for oracle, part in parts), plain_embed(encoding, position))
 

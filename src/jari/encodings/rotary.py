@@ -12,6 +12,8 @@ from jari.errors import UserError
 from jari.positions import Positions
 from jari.shapes import Float, Tensor
 
+Pairing = Literal["half", "interleaved"]
+
 
 @final
 @registry.register("rotary")
@@ -31,10 +33,11 @@ class Rotary(Encoding):
         *,
         base: Annotated[float, Gt(1)] = 10000.0,
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
-        pairing: Literal["half", "interleaved"] = "half",
+        pairing: Pairing = "half",
     ):
         super().__init__(site)
-        self.base, self.fraction, self.pairing = base, fraction, pairing
+        self.base, self.fraction = base, fraction
+        self.pairing: Pairing = pairing
         self.rotated = round(site.head_width * fraction)
         if self.rotated % 2 or self.rotated == 0:
             raise UserError(_uneven(site, fraction, self.rotated))
@@ -45,28 +48,31 @@ class Rotary(Encoding):
         angle_LF = angles(index, frequencies(self.rotated // 2, self.base, 2 / self.rotated, index.device))
         if pos.placeless is not None:
             angle_LF = angle_LF.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
-        cosine, sine = angle_LF.cos().float(), angle_LF.sin().float()
-        if self.pairing == "half":
-            cosine, sine = torch.cat((cosine, cosine), -1), torch.cat((-sine, sine), -1)
-        else:
-            cosine = cosine.repeat_interleave(2, -1)
-            sine = torch.stack((-sine, sine), -1).flatten(-2)
-        if angle_LF.ndim == 2:
-            return cosine[None, None], sine[None, None]
-        return cosine[:, None], sine[:, None]
+        angle = angle_LF[None, None] if angle_LF.ndim == 2 else angle_LF[:, None]
+        return cosine_and_sine(angle, self.pairing)
 
     def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:
-        cosine, sine = rotation[0].to(x.dtype), rotation[1].to(x.dtype)
-        x = x.contiguous()  # heads before positions, so that the broadcast runs over whole rows
-        turned, rest = (
-            (x, None) if self.rotated == x.shape[-1] else x.split((self.rotated, x.shape[-1] - self.rotated), -1)
-        )
-        if self.pairing == "half":
-            partner = turned.roll(self.rotated // 2, -1)
-        else:
-            partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        turned = torch.addcmul(turned * cosine, partner, sine)
-        return turned if rest is None else torch.cat((turned, rest), -1)
+        return turned(x, rotation, self.rotated, self.pairing)
+
+
+def cosine_and_sine(angle: Float[Tensor, "*B L F"], pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """Cosine and signed sine of F pairs for their 2 F components: what `turned` takes."""
+    cosine, sine = angle.cos().float(), angle.sin().float()
+    if pairing == "half":
+        return torch.cat((cosine, cosine), -1), torch.cat((-sine, sine), -1)
+    return cosine.repeat_interleave(2, -1), torch.stack((-sine, sine), -1).flatten(-2)
+
+
+def turned(
+    x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor], rotated: int, pairing: Pairing
+) -> Float[Tensor, "B H L E"]:
+    """The first `rotated` components of `x`, paired and turned, and the others as they are."""
+    cosine, sine = rotation[0].to(x.dtype), rotation[1].to(x.dtype)
+    x = x.contiguous()  # heads before positions, so that the broadcast runs over whole rows
+    moved, rest = (x, None) if rotated == x.shape[-1] else x.split((rotated, x.shape[-1] - rotated), -1)
+    partner = moved.roll(rotated // 2, -1) if pairing == "half" else moved.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    moved = torch.addcmul(moved * cosine, partner, sine)
+    return moved if rest is None else torch.cat((moved, rest), -1)
 
 
 def _uneven(site: Site, fraction: float, rotated: int) -> str:

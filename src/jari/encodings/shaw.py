@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, final
 
 import torch
@@ -10,8 +11,17 @@ from torch import nn
 
 from jari.encodings.base import Encoding, Site, registry, whole_numbers
 from jari.errors import UserError
-from jari.positions import Positions, distance
-from jari.shapes import Float, Int, Tensor
+from jari.positions import Positions, distance, unrelated
+from jari.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """rows: the row of the tables for each pair, `(*B, Q, K)`. apart: True for pairs of which one has no place, and
+    which therefore have no vector, or None."""
+
+    rows: Int[Tensor, "*B Q K"]
+    apart: Bool[Tensor, "*B Q K"] | None = None
 
 
 @final
@@ -58,12 +68,15 @@ class Shaw(Encoding):
         std = parameter.shape[-1] ** -0.5 if name == "key_table" else 0.02
         nn.init.normal_(parameter, std=std, generator=generator)
 
-    def relation(self, q_pos: Positions, k_pos: Positions) -> Int[Tensor, "*B Q K"]:
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Relation:
         """The row of the tables for each pair: clip(j - i) + clip, or the graph's label."""
-        if not self.labels:
-            if k_pos.relations is not None:
-                raise UserError("these positions carry labelled relations; use shaw:labels=N with their number")
-            return whole_numbers("shaw", distance(q_pos, k_pos)).clamp(-self.clip, self.clip) + self.clip
+        if self.labels:
+            return Relation(self._label(q_pos, k_pos), unrelated(q_pos, k_pos))
+        if k_pos.relations is not None:
+            raise UserError("these positions carry labelled relations; use shaw:labels=N with their number")
+        return Relation(clipped("shaw", distance(q_pos, k_pos), self.clip), unrelated(q_pos, k_pos))
+
+    def _label(self, q_pos: Positions, k_pos: Positions) -> Int[Tensor, "*B Q K"]:
         if k_pos.relations is None or q_pos.relations is not k_pos.relations:
             raise UserError("shaw:labels needs positions with relations; make them with Positions.graph(labels)")
         q, k = q_pos.index().unsqueeze(-1), k_pos.index().unsqueeze(-2)
@@ -81,38 +94,59 @@ class Shaw(Encoding):
         return label
 
     def terms(
-        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Int[Tensor, "*B Q K"]
+        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Relation
     ) -> Float[Tensor, "B H Q K"] | None:
         """q_i . a^K_ij: equation 4 without its scale, which the call applies to the sum. None without key vectors."""
-        if self.key_table is None:
-            return None
-        batch, heads, queries, width = q.shape
-        if self._few_pairs(relation):
-            # One product per query with the vectors of its own keys: (Q, B H, E) x (Q, E, K).
-            key_QKE = nn.functional.embedding(relation, self.key_table).to(q.dtype)
-            product = torch.bmm(q.permute(2, 0, 1, 3).reshape(queries, batch * heads, width), key_QKE.transpose(1, 2))
-            return product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
-        # One product with each of the table's vectors, then pick: no tensor of Q x K vectors.
-        each_BHQR = q @ self.key_table.to(q.dtype).t()
-        index = relation if relation.ndim == 3 else relation.unsqueeze(0)
-        return each_BHQR.gather(-1, index.unsqueeze(1).expand(batch, heads, -1, -1))
+        return None if self.key_table is None else compared(q, self.key_table, relation)
 
-    def values(
-        self, weights: Float[Tensor, "B H Q K"], relation: Int[Tensor, "*B Q K"]
-    ) -> Float[Tensor, "B H Q E"] | None:
+    def values(self, weights: Float[Tensor, "B H Q K"], relation: Relation) -> Float[Tensor, "B H Q E"] | None:
         """Sum over j of alpha_ij a^V_ij: the second part of equation 3. None without value vectors."""
-        if self.value_table is None:
-            return None
-        batch, heads, queries, keys = weights.shape
-        if self._few_pairs(relation):
-            value_QKE = nn.functional.embedding(relation, self.value_table).to(weights.dtype)
-            product = torch.bmm(weights.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys), value_QKE)
-            return product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
-        # The weight each relation gets in all, then one product with the table.
-        index = relation if relation.ndim == 3 else relation.unsqueeze(0)
-        share_BHQR = weights.new_zeros(batch, heads, queries, self.relations)
-        share_BHQR = share_BHQR.scatter_add(-1, index.unsqueeze(1).expand(batch, heads, -1, -1), weights)
-        return share_BHQR @ self.value_table.to(weights.dtype)
+        return None if self.value_table is None else collected(weights, self.value_table, relation)
 
-    def _few_pairs(self, relation: Tensor) -> bool:
-        return relation.ndim == 2 and relation.shape[-1] <= self.relations
+
+def clipped(name: str, ahead: Tensor, clip: int) -> Int[Tensor, "*B Q K"]:
+    """The row of a table of 2 clip + 1 for each distance. Raises UserError for distances between whole ones."""
+    return whole_numbers(name, ahead).clamp(-clip, clip) + clip
+
+
+def compared(q: Float[Tensor, "B H Q E"], table: Float[Tensor, "R E"], relation: Relation) -> Float[Tensor, "B H Q K"]:
+    """Each query times the vector of its relation to each key."""
+    batch, heads, queries, width = q.shape
+    rows = relation.rows
+    if _few_pairs(rows, table):
+        # One product per query with the vectors of its own keys: (Q, B H, E) x (Q, E, K).
+        key_QKE = nn.functional.embedding(rows, table).to(q.dtype)
+        product = torch.bmm(q.permute(2, 0, 1, 3).reshape(queries, batch * heads, width), key_QKE.transpose(1, 2))
+        terms_BHQK = product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
+    else:
+        # One product with each of the table's vectors, then pick: no tensor of Q x K vectors.
+        each_BHQR = q @ table.to(q.dtype).t()
+        index = rows if rows.ndim == 3 else rows.unsqueeze(0)
+        terms_BHQK = each_BHQR.gather(-1, index.unsqueeze(1).expand(batch, heads, -1, -1))
+    return _placed(terms_BHQK, relation)
+
+
+def collected(
+    weights: Float[Tensor, "B H Q K"], table: Float[Tensor, "R E"], relation: Relation
+) -> Float[Tensor, "B H Q E"]:
+    """For each query the vectors of its relations to the keys, summed with its weights."""
+    batch, heads, queries, keys = weights.shape
+    weights, rows = _placed(weights, relation), relation.rows
+    if _few_pairs(rows, table):
+        value_QKE = nn.functional.embedding(rows, table).to(weights.dtype)
+        product = torch.bmm(weights.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys), value_QKE)
+        return product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
+    # The weight each relation gets in all, then one product with the table.
+    index = rows if rows.ndim == 3 else rows.unsqueeze(0)
+    share_BHQR = weights.new_zeros(batch, heads, queries, len(table))
+    share_BHQR = share_BHQR.scatter_add(-1, index.unsqueeze(1).expand(batch, heads, -1, -1), weights)
+    return share_BHQR @ table.to(weights.dtype)
+
+
+def _few_pairs(rows: Tensor, table: Tensor) -> bool:
+    return rows.ndim == 2 and rows.shape[-1] <= len(table)
+
+
+def _placed(x_BHQK: Tensor, relation: Relation) -> Tensor:
+    """0 for pairs of which one has no place."""
+    return x_BHQK if relation.apart is None else x_BHQK.masked_fill(relation.apart.unsqueeze(-3), 0.0)

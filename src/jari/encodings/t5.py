@@ -11,7 +11,7 @@ from torch import nn
 
 from jari.encodings.base import Encoding, Site, registry, whole_numbers
 from jari.errors import UserError
-from jari.positions import Positions, distance
+from jari.positions import Positions, distance, unrelated
 from jari.shapes import Float, Int, Tensor
 
 
@@ -51,8 +51,9 @@ class T5(Encoding):
         near = torch.arange(-self.distance, self.distance + 1, device=ahead.device)
         row_HR = nn.functional.embedding(self.bucket(near), self.table).t().contiguous()
         picked = (ahead.clamp(-self.distance, self.distance) + self.distance).flatten()
-        bias_HQK = row_HR.index_select(1, picked).view(self.site.heads, *ahead.shape)
-        return bias_HQK.movedim(0, -3)
+        bias = row_HR.index_select(1, picked).view(self.site.heads, *ahead.shape).movedim(0, -3)
+        apart = unrelated(q_pos, k_pos)
+        return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
 
     def bucket(self, ahead: Int[Tensor, "*P"]) -> Int[Tensor, "*P"]:
         """The bucket of each distance key - query. The logarithm is taken in float64, whatever the model's precision:

@@ -13,16 +13,16 @@ from torch import nn
 from jari.errors import UserError
 from jari.explorer import payload
 from jari.explorer.payload import Names
-from jari.inspect import effects, invariance, lenses, surgery
+from jari.inspect import effects, invariance, lenses
 from jari.inspect.capture import Tape, record
 from jari.inspect.lenses import Link, Place
 from jari.inspect.maps import Map
 from jari.positions import Positions, Tokens
 from jari.training.answering import Answered
 
-TESTED = 128
-"""Tokens up to which order is tested and heads are switched off: each takes a forward of its own."""
-FORWARDS = 64
+TESTED = 256
+"""Tokens up to which order is tested, in float64, and heads are switched off."""
+FORWARDS = 128
 """Heads up to which each is switched off."""
 BLOCK = 16
 """Tokens of the random block that is repeated to find induction heads."""
@@ -30,13 +30,11 @@ BLOCK = 16
 
 def checks(model: nn.Module, said: Answered) -> list[dict[str, Any]]:
     """Whether attention can tell order at all, and whether it goes by distance alone. model: in float64."""
-    if max(tokens.ids.shape[1] for tokens in said.inputs) > TESTED:
+    if max(len(said.source), len(said.target)) > TESTED:
         return []
     found = []
-    sites = [site for site in surgery.attends_of(model) if payload.kind_of(site) == "encoder"]
     about = "the largest change of a weight when tokens are dealt out anew and places stay; 0: blind to order"
-    for site in sites:
-        value = invariance.permuted(model, said.inputs, site)
+    for site, value in invariance.permuted(model, said.inputs).items():
         found.append({"name": "permutation", "label": f"permutation, {site}", "value": value, "about": about})
     about = "the largest change of a weight when every position moves by 1; 0: only distances count"
     try:
@@ -50,7 +48,7 @@ def checks(model: nn.Module, said: Answered) -> list[dict[str, Any]]:
 def matters(model: nn.Module, said: Answered) -> dict[str, dict[str, Any]]:
     """Measures of each site that take forwards of their own, where these are few."""
     found: dict[str, dict[str, Any]] = {}
-    if max(tokens.ids.shape[1] for tokens in said.inputs) > TESTED:
+    if max(len(said.source), len(said.target)) > TESTED:
         return found
     for site, value_H in effects.importance(model, said.inputs, said.written).items():
         found.setdefault(site, {})["importance"] = _alone(value_H.tolist())

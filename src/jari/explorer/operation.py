@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
+from jari import verbs
 from jari.errors import UserError
+from jari.explorer.seen import said_of
 from jari.inspect import effects, surgery
 from jari.inspect.capture import Tape, record
 from jari.inspect.effects import Effect
-from jari.inspect.surgery import Displaced, Edit, HeadOff, Link, Places
-from jari.positions import Tokens
+from jari.inspect.inputs import Inputs
+from jari.inspect.surgery import Displaced, Edit, HeadOff, Link, Places, displaced
+from jari.patches import Pictures
 from jari.tasks.base import Task
-from jari.training.answering import Answered, Answering, answers
+from jari.tasks.pictures import PictureTask
+from jari.training.answering import Answered, Answering, written
 
 CONTROLS = 20
 
@@ -46,7 +51,7 @@ class Operation:
                 raise UserError(f"the places of the {side} are moved twice; take one of the two away")
             self.places[side] = Places(how, change.get("amount", 1))
 
-    def moved(self, inputs: tuple[Tokens, ...]) -> tuple[Tokens, ...]:
+    def moved(self, inputs: Inputs) -> Inputs:
         """The same tokens at other places. The last of them is the target, also where it is the only one."""
         sides = ("source", "target")[-len(inputs) :]
         return tuple(
@@ -54,14 +59,35 @@ class Operation:
             for side, tokens in zip(sides, inputs, strict=True)
         )
 
-    def run(self, model: nn.Module, said: Answered) -> tuple[Tape, torch.Tensor]:
-        """The tape and the scores of the edited forward over the original answer."""
-        with torch.no_grad(), surgery.operate(model, self.edits), record(model) as tape:
-            scores = model(*self.moved(said.inputs))[0].float()
-        return tape, scores
+    @contextmanager
+    def moving(self, model: nn.Module, inputs: Inputs) -> Iterator[Inputs]:
+        """What to call the model with inside the block. A picture's patches are moved in the model itself. Raises
+        UserError for places that what is said of a picture does not have."""
+        if not isinstance(inputs[-1], Pictures):
+            yield self.moved(inputs)
+            return
+        with displaced(model, self.of_picture) if self.places else nullcontext():
+            yield inputs
+
+    @property
+    def of_picture(self) -> Places:
+        """Where the patches of a picture go."""
+        if "source" not in self.places:
+            raise UserError("what is said of a picture has no places to move; move those of the source, its patches")
+        return self.places["source"]
+
+    def run(self, model: nn.Module, said: Answered) -> tuple[Tape, Any]:
+        """The tape and the outputs of the edited forward over the original answer."""
+        moving, edited = self.moving(model, said.inputs), surgery.operate(model, self.edits)
+        with torch.no_grad(), moving as inputs, edited, record(model) as tape:
+            outputs = model(*inputs)
+        return tape, outputs
 
     def effect(self, model: nn.Module, said: Answered) -> Effect:
-        return effects.effect(model, said.inputs, said.written, self.edits, self.moved(said.inputs))
+        placed: Any = None
+        if self.places:
+            placed = self.of_picture if isinstance(said.inputs[-1], Pictures) else self.moved(said.inputs)
+        return effects.effect(model, said.inputs, said.written, self.edits, placed)
 
     def controls(self, model: nn.Module, said: Answered) -> dict[str, Any]:
         """The same edits at random other places; there is nothing to compare a move of all tokens with."""
@@ -71,19 +97,22 @@ class Operation:
         rows = [{"what": ", ".join(str(e) for e in edits), "divergence": value} for edits, value in found.each]
         return {"controls": rows, "rank": found.rank}
 
-    def answer(self, model: nn.Module, task: Task, line: str, ids: list[int], said: Answered) -> str | None:
-        """What the edited model writes freely; a language model answers nothing."""
-        if task.continues:
+    def answer(self, model: nn.Module, task: Task, line: str, read: Any, said: Answered) -> str | None:
+        """What the edited model writes freely, or says of a picture; a language model answers nothing."""
+        if isinstance(task, PictureTask):
+            with self.moving(model, said.inputs), surgery.operate(model, self.edits):
+                return said_of(model, task, read)
+        if verbs.continues(task):
             return None
         writer: Any = model
         if "target" in self.places:
             writer = Displaced(model, self.places["target"], len(said.written))
-        source = task.sources([ids])
+        source = task.sources([read])
         if "source" in self.places:
             source = surgery.moved(source, self.places["source"])
         with surgery.operate(model, self.edits, free=True):
-            written = answers(writer, task, source)[0][0].ids.tolist()
-            return task.answer(Answering(model, task), line, ids, written)
+            ids_written = written(writer, task, source)[0][0].ids.tolist()
+            return task.answer(Answering(model, task), line, read, ids_written)
 
     def weights(self, tape: Tape, site: str) -> torch.Tensor | None:
         """The edited map `(H, Q, K)` of a site whose weights were edited: a tape knows those the model meant to use."""

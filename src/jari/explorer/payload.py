@@ -139,7 +139,7 @@ def _map(tape: Tape, site: str, names: Names) -> Map:
 
 
 def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
-    """Each measure of every head, beside what chance and the untrained model have."""
+    """Each measure of every head, beside what chance and the untrained model have; those that mean something here."""
     heads, both = len(shown.weights), [shown] if untrained is None else [shown, untrained]
     # What is measured does not mix heads, so those of both models are measured together.
     weights, scores = (torch.cat([getattr(map, name) for map in both]) for name in ("weights", "scores"))
@@ -152,7 +152,8 @@ def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
     for name in parts[0]:
         value = _numbers(torch.cat([part[name].value for part in parts]))
         chance = _numbers(torch.cat([part[name].chance for part in parts]))
-        found[name] = {"value": value[:heads], "chance": chance[:heads], "untrained": value[heads:] or None}
+        if any(one is not None for one in value):
+            found[name] = {"value": value[:heads], "chance": chance[:heads], "untrained": value[heads:] or None}
     return found
 
 

@@ -16,13 +16,17 @@ import torch
 from torch import nn
 
 from jari import verbs
+from jari.boxes import Detected
 from jari.errors import UserError, unknown
-from jari.explorer import facts, payload
+from jari.explorer import facts, payload, seen
 from jari.explorer.operation import Operation
 from jari.inspect.capture import Tape, record
 from jari.inspect.decompose import Parts, parts, valued
+from jari.inspect.inputs import precise, scores_of
 from jari.inspect.lenses import Link, pharaoh
 from jari.inspect.walk import walk
+from jari.tasks.base import TokenTask
+from jari.tasks.pictures import PictureTask
 from jari.text import END
 from jari.training import snapshots
 from jari.training.answering import Answered, Answering, answered
@@ -42,10 +46,10 @@ T = TypeVar("T")
 class Seen:
     """One input's way through a model. untrained: None for an input that is too long to be measured."""
 
-    ids: list[int]
+    read: Any
     said: Answered
     tape: Tape
-    scores: torch.Tensor
+    outputs: Any
     untrained: Tape | None
 
 
@@ -56,8 +60,14 @@ class Opened:
         self.folder, self.name = folder, name
         self.loaded = verbs.load(folder, trust_code=trust_code)
         self.task = self.loaded.task
+        if not isinstance(self.task, TokenTask | PictureTask):
+            raise UserError(
+                f"{folder} paints pictures, and its page is not made yet; record one forward of the model itself with "
+                "jari.record, and look at the maps with tape.show()"
+            )
         kept = snapshots.steps_of(folder, self.loaded.experiment.hash)
         self.steps = sorted({0, self.loaded.step, *kept})
+        self.continues = verbs.continues(self.task)
         self._models: OrderedDict[Hashable, nn.Module] = OrderedDict()
         self._seen: OrderedDict[Hashable, Seen] = OrderedDict()
         self._views: OrderedDict[Hashable, dict[str, Any]] = OrderedDict()
@@ -84,20 +94,22 @@ class Opened:
 
         @torch.no_grad()
         def look() -> Seen:
-            ids = self.task.read(line)
-            if len(ids) > LONGEST:
-                raise UserError(f"expected at most {LONGEST} tokens, got {len(ids)}; shorten the input")
-            if len(ids) > payload.LARGEST:  # a tape may hold the square of its length: no two of them
+            read, model, first = self.task.read(line), self.model(step), self.model(0)
+            if isinstance(read, list) and len(read) > LONGEST:
+                raise UserError(f"expected at most {LONGEST} tokens, got {len(read)}; shorten the input")
+            if isinstance(self.task, PictureTask):
+                said = seen.answered_of(model, self.task, read, LONGEST)
+            else:
+                said = answered(model, self.task, read)
+            if len(said.source) > payload.LARGEST:  # a tape may hold the square of its length: no two of them
                 self._seen.clear()
-            model, first = self.model(step), self.model(0)
-            said = answered(model, self.task, ids)
             with record(model) as tape:
-                scores = model(*said.inputs)[0].float()
+                outputs = model(*said.inputs)
             untrained = None
             if any(payload.measurable(tape, site) for site in tape.sites):
                 with record(first) as untrained:
                     first(*said.inputs)
-            return Seen(ids, said, tape, scores, untrained)
+            return Seen(read, said, tape, outputs, untrained)
 
         return _remembered(self._seen, (line, step), look)
 
@@ -106,30 +118,33 @@ class Opened:
         return _remembered(self._views, (line, step), lambda: self._whole(line, step, gold))
 
     def _whole(self, line: str, step: int, gold: Sequence[Link] | None) -> dict[str, Any]:
-        seen = self.see(line, step)
-        model, said = self.model(step), seen.said
-        view = self._view(line, step, seen.tape, seen.scores, seen)
+        looked = self.see(line, step)
+        model, said = self.model(step), looked.said
+        view = self._view(line, step, looked.tape, looked.outputs, looked)
         more = facts.matters(model, said)
-        if self.task.continues:
+        if self.continues:
             vocabulary = range(FIRST_FREE, next(iter(self.task.model_options.values())))
             for site, measured in facts.probe(model, self.model(0), vocabulary).items():
                 more.setdefault(site, {}).update(measured)
         for site in view["sites"]:
             site["measures"] |= more.get(site["site"], {})
-        ones_first = self.loaded.experiment.task_options.get("answers") == "reversed"
-        lens = facts.digits(seen.tape, said, self.task.show_target(said.written), ones_first=ones_first)
-        return view | {
-            "checks": facts.checks(self.model(step, precise=True), said),
-            "lens": lens or facts.aligned(seen.tape, gold),
-        }
+        checks = facts.checks(self.model(step, precise=True), said)
+        return view | {"checks": checks, "lens": self._lens(looked, gold)}
 
-    def _view(self, line: str, step: int, tape: Tape, scores: torch.Tensor, seen: Seen) -> dict[str, Any]:
+    def _lens(self, looked: Seen, gold: Sequence[Link] | None) -> dict[str, Any] | None:
+        """What is known of the task itself; of pictures, all that is is on the picture."""
+        if isinstance(self.task, PictureTask):
+            return None
+        ones_first = self.loaded.experiment.task_options.get("answers") == "reversed"
+        written = self.task.show_target(looked.said.written)
+        lens = facts.digits(looked.tape, looked.said, written, ones_first=ones_first)
+        return lens or facts.aligned(looked.tape, gold)
+
+    def _view(self, line: str, step: int, tape: Tape, outputs: Any, looked: Seen) -> dict[str, Any]:
         """What a forward over the original answer looks like."""
-        said, task, experiment = seen.said, self.task, self.loaded.experiment
-        answer, written = None, [*said.written[1:], int(scores[-1].argmax())]
-        if not task.continues:
-            written = said.written
-            answer = task.answer(Answering(self.model(step), task), line.strip(), seen.ids, written)
+        said, task, experiment = looked.said, self.task, self.loaded.experiment
+        scores = scores_of(outputs)[0].float()
+        written = [*said.written[1:], int(scores[-1].argmax())] if self.continues else said.written
         names = self.names(said)
         return {
             "run": str(self.folder),
@@ -144,55 +159,84 @@ class Opened:
             "curve": self.curve,
             "metric": task.metric.name,
             "input": line.strip(),
-            "answer": answer,
+            "answer": self._answer(line.strip(), step, looked),
             "expected": self._expected(line.strip()),
-            "sides": {side: {"tokens": tokens} for side, tokens in names.items()},
-            "outputs": payload.outputs_of(scores, written, task.show_target),
-            "sites": payload.sites_of(tape, names, seen.untrained),
+            "sides": self._sides(names, step, outputs, looked),
+            "outputs": payload.outputs_of(scores, written, self._show),
+            "sites": payload.sites_of(tape, names, looked.untrained),
             "vocabulary": self.vocabulary,
             "rollout": facts.rollout(tape, names),
             "checks": [],
             "lens": None,
         }
 
+    def _sides(self, names: dict[str, list[str]], step: int, outputs: Any, looked: Seen) -> dict[str, Any]:
+        """Tokens; the picture that they are of; the boxes of object queries."""
+        sides: dict[str, dict[str, Any]] = {side: {"tokens": tokens} for side, tokens in names.items()}
+        if isinstance(self.task, PictureTask):
+            pictures = looked.said.inputs[0]
+            sides["source"]["picture"] = seen.picture_of(self.model(step), pictures, looked.read.pixels)
+        if isinstance(outputs, Detected):
+            sides["target"]["boxes"] = seen.boxes_of(outputs)
+        return sides
+
+    def _answer(self, line: str, step: int, looked: Seen) -> str | None:
+        """What the model says in the end; a language model only reads."""
+        if self.continues:
+            return None
+        model, task = self.model(step), self.task
+        if isinstance(task, PictureTask):
+            return seen.said_of(model, task, looked.read)
+        return task.answer(Answering(model, task), line, looked.read, looked.said.written)
+
+    def _show(self, numbers: Sequence[int]) -> list[str]:
+        """The name of each token or class that can be said."""
+        task = self.task
+        return seen.names_of(task, numbers) if isinstance(task, PictureTask) else task.show_target(numbers)
+
     def _expected(self, line: str) -> str | None:
         """The right answer, where it is known: a run is looked at where its data are not, too."""
+        task = self.task
         try:
-            return self.task.expected(line)
+            return seen.expected_of(task, line) if isinstance(task, PictureTask) else task.expected(line)
         except UserError:
             return None
 
     def names(self, said: Answered) -> dict[str, list[str]]:
         """The tokens of each side."""
-        return {"target": said.target} if self.task.continues else {"source": said.source, "target": said.target}
+        if self.continues:
+            return {"target": said.target}
+        if not said.target:  # a class is said of the whole picture
+            return {"source": said.source}
+        return {"source": said.source, "target": said.target}
 
     def detail(self, line: str, step: int, site: str, head: int, query: int = 0) -> dict[str, Any]:
         """One head, matrix by matrix, in float64. query: of a recurrent decoder, whose walk follows one step."""
-        seen, task = self.see(line, step), self.task
-        said, model = seen.said, self.model(step, precise=True)
+        looked = self.see(line, step)
+        said, model = looked.said, self.model(step, precise=True)
+        inputs = precise(said.inputs)
         of_side = {"source": said.source, "target": said.target}
         queries, keys = (of_side[side] for side in payload.sides_of(site))
         recurrent = self.loaded.experiment.model == "recurrent"
-        vocabulary = task.show_target(range(next(reversed(task.model_options.values()))))
         walked = walk(
             model,
-            said.inputs,
+            inputs,
             site=site,
             head=head,
             queries=queries,
             keys=keys,
             step=query if recurrent else None,
-            vocabulary=vocabulary,
+            vocabulary=self._target_vocabulary() if recurrent else None,
         )
         try:
-            found = parts(model, said.inputs, site, head)
+            found = parts(model, inputs, site, head)
         except UserError as error:  # positions that were added cannot be told apart after a norm
             found = Parts([], [], str(error), 0.0)
         return {
             "query": query if recurrent else None,
             "steps": [payload.step_of(step) for step in walked.steps],
             "walk_error": walked.error,
-            **payload.scores_of(seen.tape, site, head),
+            **payload.scores_of(looked.tape, site, head),
             "lens": payload.lens_of(walked.call, head),
             "parts": [
                 {"name": name, "matrix": payload.block(matrix, "float32")}
@@ -200,33 +244,36 @@ class Opened:
             ],
             "parts_about": found.about,
             "parts_error": found.error,
-            "valued": payload.block(valued(model, said.inputs, site, head), "float32"),
+            "valued": payload.block(valued(model, inputs, site, head), "float32"),
             "erasure": facts.erased(self.model(step), said, site, head),
         }
 
     def operate(self, line: str, step: int, operation: Operation) -> dict[str, Any]:
         """The answer and the maps under edits, and how far they are from what they were."""
-        seen, model = self.see(line, step), self.model(step)
-        said = seen.said
-        tape, scores = operation.run(model, said)
-        view = self._view(line, step, tape, scores, seen)
+        looked, model = self.see(line, step), self.model(step)
+        said = looked.said
+        tape, outputs = operation.run(model, said)
+        view = self._view(line, step, tape, outputs, looked)
         for site in view["sites"]:
             edited = operation.weights(tape, site["site"])
             if edited is not None:
                 site["weights"] = payload.block(payload.pooled(edited)[0], "uint16")
         effect = operation.effect(model, said)
-        tokens = self.task.show_target(said.written if len(said.inputs) > 1 else said.written[1:])
+        tokens = self._show(said.written[1:] if self.continues else said.written)
         rows = zip(tokens, effect.before.tolist(), effect.after.tolist(), strict=True)
         return {
             "view": view,
             "effect": {
-                "answer": operation.answer(model, self.task, line.strip(), seen.ids, said),
+                "answer": operation.answer(model, self.task, line.strip(), looked.read, said),
                 "log_probability": {"before": effect.log_before, "after": effect.log_after},
                 "divergence": effect.divergence,
                 "tokens": [{"token": token, "before": before, "after": after} for token, before, after in rows],
                 **operation.controls(model, said),
             },
         }
+
+    def _target_vocabulary(self) -> list[str]:
+        return self.task.show_target(range(next(reversed(self.task.model_options.values()))))
 
     @cached_property
     def curve(self) -> list[list[Any]]:
@@ -236,6 +283,8 @@ class Opened:
     @cached_property
     def vocabulary(self) -> str:
         """Equal where two runs have the same tokens."""
+        if isinstance(self.task, PictureTask):
+            return hashlib.sha256("\n".join(self.task.classes).encode()).hexdigest()[:12]
         sizes = self.task.model_options
         texts = [f"{name}={size}:{self.task.show_target(range(size))}" for name, size in sizes.items()]
         return hashlib.sha256("".join(texts).encode()).hexdigest()[:12]

@@ -186,8 +186,9 @@ def of_queries(call: AttentionCall, rows: slice) -> AttentionCall:
 
     encoding, q_pos = whole.encoding, whole.q_pos.slice(rows.start, rows.stop)
     relation = None if whole.relation is None else encoding.relation(q_pos, whole.k_pos)
-    some = replace(whole, q_pos=q_pos, relation=relation, allowed=cut(whole.allowed), alive=cut(whole.alive))
-    return replace(call, q=call.q[:, :, rows], geometry=replace(some, bias=cut(whole.bias), additive=None))
+    allowed, alive, bias = cut(whole.allowed), cut(whole.alive), cut(whole.bias)
+    geometry = replace(whole, q_pos=q_pos, relation=relation, allowed=allowed, alive=alive, bias=bias, additive=None)
+    return replace(call, q=call.q[:, :, rows], geometry=geometry)
 
 
 @contextmanager

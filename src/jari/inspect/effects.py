@@ -1,6 +1,7 @@
 """What an edit of a forward does to the answer, beside the same edit elsewhere; what each head matters.
 
-written, where it is asked for: what was written after each token of the last input.
+written, where it is asked for: what was written after each token of the last input; the class of a picture, or that of
+each object query.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, final
@@ -22,17 +23,19 @@ from jari.attention.call import AttentionCall
 from jari.attention.module import Attend
 from jari.errors import UserError
 from jari.inspect.capture import record
+from jari.inspect.inputs import Inputs, keep_of, repeated, scores_of
 from jari.inspect.surgery import (
     Cut,
     Edit,
-    HeadOff,
-    Inputs,
     Link,
+    Places,
     allowed_links,
     attends_of,
     check_evaluating,
+    displaced,
     operate,
 )
+from jari.positions import Tokens
 from jari.shapes import Float, Int, Tensor
 
 IGNORED = -1  # the label where nothing was written
@@ -60,16 +63,18 @@ def effect(
     inputs: Inputs,
     written: Sequence[int] | Int[Tensor, "B L"],
     edits: Sequence[Edit],
-    placed: Inputs | None = None,
+    placed: Inputs | Places | None = None,
 ) -> Effect:
     """Compare the forward with the edited one.
 
     written: what was written after each token of the last input; `(B, L)` numbers, below 0 where nothing was, or those
     of a batch of one. A language model's are the next of its tokens, whatever is given as a sequence.
-    placed: the same tokens at other places, for the edited forward; see `moved`.
+    placed: for the edited forward, the same tokens at other places, see `moved`, or where a picture's patches are.
     """
     labels = _labels(inputs, written)
-    before, after = _logs(model, inputs), _logs(model, placed or inputs, edits)
+    before = _logs(model, inputs)
+    with displaced(model, placed) if isinstance(placed, Places) else nullcontext():
+        after = _logs(model, placed if isinstance(placed, tuple) else inputs, edits)
     real = labels >= 0
     log_before, log_after = (_picked(log, labels)[real] for log in (before, after))
     divergence = _divergence(before, after, inputs)
@@ -79,12 +84,19 @@ def effect(
 def _logs(model: nn.Module, inputs: Inputs, edits: Sequence[Edit] = ()) -> Float[Tensor, "B L V"]:
     """Log-probabilities of the next token, in float64."""
     with torch.no_grad(), operate(model, edits):
-        return model(*inputs).double().log_softmax(-1)
+        return _log_softmax(model(*inputs))
+
+
+def _log_softmax(outputs: Any) -> Float[Tensor, "B L V"]:
+    return scores_of(outputs).double().log_softmax(-1)
 
 
 def _labels(inputs: Inputs, written: Sequence[int] | Tensor) -> Int[Tensor, "B L"]:
-    """The number of what was written after each token, below 0 for nothing."""
-    ids, keep = inputs[-1].ids, inputs[-1].keep
+    """The number of what was written after each token, below 0 for nothing; of what is said of a picture."""
+    last = inputs[-1]
+    if not isinstance(last, Tokens):
+        return written if isinstance(written, Tensor) else torch.tensor([list(written)], device=last.pixels.device)
+    ids, keep = last.ids, last.keep
     if isinstance(written, Tensor):
         labels = written.to(ids.device)
     elif len(inputs) > 1:
@@ -102,7 +114,12 @@ def _labels(inputs: Inputs, written: Sequence[int] | Tensor) -> Int[Tensor, "B L
 
 
 def _picked(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, "B L"]:
-    """The log-probability of each label, 0 where there is none."""
+    """The log-probability of each label, 0 where there is none. Raises UserError for labels of other places."""
+    if labels_BL.shape != log_BLV.shape[:2]:
+        raise UserError(
+            f"expected the number of what is said at each of {tuple(log_BLV.shape[:2])} places, got "
+            f"{tuple(labels_BL.shape)}; take inputs and written from the same answer"
+        )
     picked_BL = log_BLV.gather(-1, labels_BL.clamp_min(0).unsqueeze(-1)).squeeze(-1)
     return picked_BL.masked_fill(labels_BL < 0, 0.0)
 
@@ -118,7 +135,7 @@ def _divergence(first_BLV: Tensor, second_BLV: Tensor, inputs: Inputs) -> float:
     # What has no probability in either adds nothing.
     logs_2BLV = torch.stack((first_BLV, second_BLV))
     each_BL = 0.5 * (logs_2BLV.exp() * (logs_2BLV - middle).nan_to_num(0.0, neginf=0.0)).sum((0, -1))
-    keep = inputs[-1].keep
+    keep = keep_of(inputs)
     return float((each_BL if keep is None else each_BL[keep]).mean().clamp(0.0, math.log(2)))
 
 
@@ -282,7 +299,7 @@ def importance(
     labels = _labels(inputs, written)
     # cuDNN has no gradient of a recurrence in evaluation.
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False), _gated(model) as gates:
-        loss_B = _losses(model(*inputs).double().log_softmax(-1), labels)
+        loss_B = _losses(_log_softmax(model(*inputs)), labels)
         gradients = torch.autograd.grad(loss_B.sum(), list(gates.values()))
     each = (gradient_BH11.flatten(1).abs().mean(0) for gradient_BH11 in gradients)
     return {site: functional.normalize(share_H, dim=0) for site, share_H in zip(gates, each, strict=True)}
@@ -312,17 +329,34 @@ def _gated(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 def ablation(
     model: nn.Module, inputs: Inputs, written: Sequence[int] | Int[Tensor, "B L"]
 ) -> dict[str, Float[Tensor, " H"]]:
-    """How much the loss of `importance`, in nats, really rises with each head off: one forward each."""
-    labels = _labels(inputs, written)
+    """How much the loss of `importance`, in nats, really rises with each head off, as `HeadOff` has it: one forward for
+    each site, over a copy of the batch for each head and one with all heads on."""
+    check_evaluating(model)
+    labels, found = _labels(inputs, written), {}
+    for site, place in _places(model, inputs).items():
+        copies = place.heads + 1
+        with torch.no_grad(), _each_head_off(model, site, place.heads):
+            log_RLV = _log_softmax(model(*(repeated(one, copies) for one in inputs)))
+        loss_C = _losses(log_RLV, labels.repeat(copies, 1)).unflatten(0, (copies, -1)).mean(1)
+        found[site] = loss_C[:-1] - loss_C[-1]
+    return found
 
-    def loss(edits: Sequence[Edit]) -> Tensor:
-        return _losses(_logs(model, inputs, edits), labels).mean()
 
-    whole = loss([])
-    return {
-        site: torch.stack([loss([HeadOff(site, head)]) - whole for head in range(place.heads)])
-        for site, place in _places(model, inputs).items()
-    }
+@contextmanager
+def _each_head_off(model: nn.Module, site: str, heads: int) -> Iterator[None]:
+    """In the first copy of a batch the first head's output is zero, and so on; in what comes after, none is."""
+
+    def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> Tensor:
+        output = output.unflatten(0, (heads + 1, -1)).clone()
+        for head in range(heads):
+            output[head, :, head] = 0.0
+        return output.flatten(0, 1)
+
+    handle = attends_of(model)[site].register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @final
@@ -362,7 +396,7 @@ def erasure(
     def change(cut: Cut) -> tuple[float, float]:
         after = _logs(model, inputs, [cut])
         flipped_BL = before.argmax(-1) != after.argmax(-1)
-        keep = inputs[-1].keep
+        keep = keep_of(inputs)
         flips = float((flipped_BL if keep is None else flipped_BL[keep]).double().mean())
         return float((_picked(after, labels) - _picked(before, labels)).sum()), flips
 

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import torch
 
+from jari.attention.geometry import Geometry
 from jari.errors import UserError
 from jari.inspect.capture import Tape
-from jari.positions import Positions
+from jari.positions import Positions, unrelated
 from jari.shapes import Bool, Float, Int, Tensor
 
 
@@ -20,7 +21,8 @@ class Map:
 
     weights: after the softmax. scores: before mask and softmax. allowed: who may look at whom, without any True
     for a query that may look at nobody. queries, keys: the names of the tokens. q_at, k_at: their coordinates. q_order,
-    k_order: the order in which they follow each other. same: queries and keys are of one sequence. All on the CPU.
+    k_order: the order in which they follow each other. same: queries and keys are of one sequence. apart: pairs of
+    which one has no place, or None where all have one. All on the CPU.
     Raises UserError where the names are not as many as the rows and columns.
     """
 
@@ -34,6 +36,7 @@ class Map:
     q_order: Int[Tensor, " Q"]
     k_order: Int[Tensor, " K"]
     same: bool
+    apart: Bool[Tensor, "Q K"] | None = None
 
     def __post_init__(self) -> None:
         for side, names, places in (("queries", self.queries, self.q_order), ("keys", self.keys, self.k_order)):
@@ -66,6 +69,7 @@ class Map:
             torch.cat(q_order),
             k_order,
             not calls[0].geometry.encoding.site.cross,
+            _apart(calls[0].geometry) if len(calls) == 1 else None,
         )
 
     @cached_property
@@ -77,6 +81,18 @@ class Map:
     def ahead(self) -> Int[Tensor, "Q K"]:
         """How far each key lies ahead of each query in the order of tokens; -1 is the key just before."""
         return self.k_order - self.q_order.unsqueeze(-1)
+
+    @cached_property
+    def offset(self) -> Int[Tensor, "Q K"]:
+        """A number for each way that keys lie from queries: how far ahead in the order of tokens, or, in a picture, how
+        many rows down and columns to the right; one for all pairs of which one has no place."""
+        if self.q_at.shape[-1] == 1:
+            return self.ahead
+        ways = self.k_at - self.q_at.unsqueeze(1)
+        if self.apart is not None:
+            ways = ways.masked_fill(self.apart.unsqueeze(-1), float("inf"))
+        _, index = ways.flatten(0, 1).unique(dim=0, return_inverse=True)
+        return index.view(self.ahead.shape)
 
     @cached_property
     def even(self) -> Map:
@@ -100,6 +116,12 @@ def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
 def _places(positions: Positions) -> tuple[Tensor, Tensor]:
     coordinates = positions.coordinates
     return (coordinates if coordinates.ndim == 2 else coordinates[0]).double().cpu(), positions.order.cpu()
+
+
+def _apart(place: Geometry) -> Tensor | None:
+    """Pairs of one forward of which query or key has no place."""
+    apart = unrelated(place.q_pos, place.k_pos)
+    return None if apart is None else apart.reshape(-1, *apart.shape[-2:])[0].cpu()
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,7 +113,16 @@ def _confidence(map: Map) -> Tensor:
 
 def _distance(map: Map) -> Tensor:
     away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist").to(map.weights.dtype)
-    return _mean((map.weights * away_QK).sum(-1), map.count > 0)
+    if map.apart is None:
+        return _mean((map.weights * away_QK).sum(-1), map.count > 0)
+    near_QK = map.allowed & ~map.apart
+    share_HQ = (map.weights * near_QK).sum(-1).clamp_min(torch.finfo(map.weights.dtype).tiny)
+    return _mean((map.weights * away_QK.masked_fill(~near_QK, 0.0)).sum(-1) / share_HQ, near_QK.any(-1))
+
+
+def _line(map: Map) -> Tensor:
+    """True where tokens follow each other on a line; a picture's rows end."""
+    return torch.tensor(map.q_at.shape[-1] == 1).expand_as(map.ahead)
 
 
 def _sink(map: Map) -> Tensor:
@@ -136,7 +145,7 @@ def _commonest(map: Map) -> tuple[Tensor, Tensor]:
     weights_HQK = map.weights[:, rows_Q].float().masked_fill(~map.allowed[rows_Q], -1.0)
     largest_HQK = weights_HQK == weights_HQK.amax(-1, keepdim=True)
     picks_HQK = largest_HQK / largest_HQK.sum(-1, keepdim=True)
-    offsets, index_QK = map.ahead[rows_Q].unique(return_inverse=True)
+    offsets, index_QK = map.offset[rows_Q].unique(return_inverse=True)
     picked = picks_HQK.new_zeros(len(picks_HQK), len(offsets)).index_add_(1, index_QK.flatten(), picks_HQK.flatten(1))
     most, which = (picked / int(rows_Q.sum())).to(map.weights.dtype).max(-1)
     return offsets[which].to(most.dtype), most
@@ -157,7 +166,7 @@ def _luckiest(map: Map) -> float:
     count_Q1 = allowed_QK.sum(-1, keepdim=True)
     if not len(count_Q1):
         return float("nan")
-    offsets, index_C = map.ahead[map.count > 1][allowed_QK].unique(return_inverse=True)
+    offsets, index_C = map.offset[map.count > 1][allowed_QK].unique(return_inverse=True)
     luck_QN = torch.rand(len(count_Q1), DRAWS, generator=torch.Generator().manual_seed(0))
     nth_QN = count_Q1.cumsum(0) - count_Q1 + (luck_QN * count_Q1).long().minimum(count_Q1 - 1)
     picked_ND = torch.zeros(DRAWS, len(offsets)).scatter_add_(1, index_C[nth_QN].t(), torch.ones_like(luck_QN).t())
@@ -165,7 +174,7 @@ def _luckiest(map: Map) -> float:
 
 
 def _offset(map: Map) -> Scored:
-    value_H = _commonest(map)[0]
+    value_H = _commonest(map)[0] if map.q_at.shape[-1] == 1 else undefined(map)
     return Scored(value_H, torch.full_like(value_H, float("nan")))
 
 
@@ -215,6 +224,8 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
         ((fitted_DH * sums_DH).sum(0) / total_H).clamp(0, 1).masked_fill(total_H <= CONSTANT * size_H, float("nan"))
     )
     chance = (len(labels) - _components(linked_DD > 0)) / free
+    if chance >= 1:  # places between the patches of a picture: no two pairs lie the same way
+        return Scored(undefined(map), undefined(map))
     return Scored(value_H, torch.full_like(value_H, chance))
 
 
@@ -261,7 +272,8 @@ MEASURES = {
         Measure(
             "distance",
             "distance",
-            "The distance from a query's place to a key's, weighted; mean over queries.",
+            "The distance from a query's place to a key's, weighted; mean over queries. In a picture, in patches, in "
+            "a straight line, over what has a place.",
             None,
             beside_even(_within(_distance)),
         ),
@@ -270,7 +282,7 @@ MEASURES = {
             "previous token",
             "The weight on the token just before the query, mean over queries that may look at it.",
             SHARE,
-            beside_even(_within(mass(lambda map: map.ahead == -1))),
+            beside_even(_within(mass(lambda map: (map.ahead == -1) & _line(map)))),
         ),
         Measure(
             "positional",
@@ -284,7 +296,7 @@ MEASURES = {
             "offset",
             "commonest offset",
             "The place of the key minus that of the query, in tokens, at which most queries have their largest weight; "
-            "-1 is the token just before.",
+            "-1 is the token just before. A picture's is no single number.",
             None,
             _offset,
         ),
@@ -323,7 +335,7 @@ MEASURES = {
             "The share of the variance of a query's scores, before the softmax, that the offset between key and query "
             "explains by itself (R^2). Chance: of scores at random, which few tokens make large.",
             SHARE,
-            lambda map: _explained(map, map.ahead),
+            lambda map: _explained(map, map.offset),
         ),
         Measure(
             "key_share",

@@ -24,11 +24,9 @@ from jari.attention.call import AttentionCall
 from jari.attention.module import Attend
 from jari.errors import UserError, unknown
 from jari.inspect.capture import site_name
+from jari.patches import Pictures
 from jari.positions import Positions, Tokens
 from jari.shapes import Bool, Float, Int, Tensor
-
-Inputs = tuple[Tokens, ...]
-"""What a model is called with. The last of them holds the tokens after each of which something is written."""
 
 FARTHEST = 2**40  # places stay whole numbers when they are moved by this
 
@@ -307,25 +305,53 @@ class Places:
 
 def moved(tokens: Tokens, places: Places) -> Tokens:
     """The same tokens at other places. What an encoding cannot do with those it says in the next forward."""
-    positions = tokens.positions
+    keep = torch.ones_like(tokens.ids[:1], dtype=torch.bool) if tokens.keep is None else tokens.keep
+    return replace(tokens, positions=moved_positions(tokens.positions, places, keep))
+
+
+def moved_positions(positions: Positions, places: Places, keep_RL: Bool[Tensor, "R L"]) -> Positions:
+    """Other places for the same tokens. keep: False on padding, which is not shuffled."""
     if places.how != "shuffle":
         if positions.relations is not None:
             raise UserError(f"the nodes of a graph have names, not places: cannot {places.how} them; use shuffle")
-        return replace(tokens, positions=replace(positions, coordinates=places.of(positions.coordinates)))
-    index_RL = permutations(tokens, places.seed)
+        return replace(positions, coordinates=places.of(positions.coordinates))
+    index_RL = permutations(keep_RL, places.seed)
     coordinates = positions.coordinates
     if len(index_RL) == 1:
-        coordinates = coordinates[..., index_RL[0], :]
-    else:
-        index_BLA = index_RL.unsqueeze(-1).expand(-1, -1, coordinates.shape[-1])
-        coordinates = coordinates.expand(*index_BLA.shape).gather(1, index_BLA)
-    return replace(tokens, positions=replace(positions, coordinates=coordinates))
+        return replace(positions, coordinates=coordinates[..., index_RL[0], :])
+    index_BLA = index_RL.unsqueeze(-1).expand(-1, -1, coordinates.shape[-1])
+    return replace(positions, coordinates=coordinates.expand(*index_BLA.shape).gather(1, index_BLA))
 
 
-def permutations(tokens: Tokens, seed: int) -> Int[Tensor, "R L"]:
-    """For each row, whose place or token comes to each place; padding stays, and no row of two or more stays as it is.
-    One row where there is no padding."""
-    keep_RL = torch.ones_like(tokens.ids[:1], dtype=torch.bool) if tokens.keep is None else tokens.keep
+@contextmanager
+def displaced(model: Any, places: Places) -> Iterator[None]:
+    """Every forward of a model of pictures inside the block has their patches at other places; tokens that have none
+    stay without. Raises UserError for a model that does not place its inputs itself."""
+    own = getattr(model, "places", None)
+    if own is None:
+        raise UserError("this model takes places with its tokens; move them there, with moved(tokens, places)")
+
+    def elsewhere(pictures: Pictures) -> Positions:
+        positions = own(pictures)
+        return moved_positions(positions, places, placed(positions))
+
+    model.places = elsewhere
+    try:
+        yield
+    finally:
+        del model.places
+
+
+def placed(positions: Positions) -> Bool[Tensor, "R L"]:
+    """Which tokens have a place."""
+    if positions.placeless is None:
+        return torch.ones(1, positions.length, dtype=torch.bool, device=positions.coordinates.device)
+    return ~positions.placeless.reshape(-1, positions.length)
+
+
+def permutations(keep_RL: Bool[Tensor, "R L"], seed: int) -> Int[Tensor, "R L"]:
+    """For each row, whose place or token comes to each place; those not kept stay, and no row of two or more others
+    stays as it is."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for keep_L in keep_RL.cpu():
@@ -333,7 +359,7 @@ def permutations(tokens: Tokens, seed: int) -> Int[Tensor, "R L"]:
         drawn = torch.randperm(len(real), generator=generator)
         index_L[real] = real[drawn.roll(1) if torch.equal(drawn, drawn.sort().values) else drawn]
         rows.append(index_L)
-    return torch.stack(rows).to(tokens.ids.device)
+    return torch.stack(rows).to(keep_RL.device)
 
 
 @final
@@ -346,8 +372,8 @@ class Displaced:
 
     def __init__(self, model: Any, places: Places, length: int):
         self._model, self._places = model, places
-        one = Tokens.of(torch.zeros(1, max(1, length), dtype=torch.long))
-        self._deal = permutations(one, places.seed)[0] if places.how == "shuffle" else None
+        real = torch.ones(1, max(1, length), dtype=torch.bool)
+        self._deal = permutations(real, places.seed)[0] if places.how == "shuffle" else None
 
     def start(self, source: Tokens | None) -> Any:
         return self._model.start(source)

@@ -21,8 +21,10 @@ from jari.attention.recurrent import LuongAttention
 from jari.encodings.compose import LayerEncodings
 from jari.errors import UserError, unknown
 from jari.inspect.capture import of_queries, record, site_name
+from jari.inspect.inputs import precise
 from jari.inspect.recurrent import steps_from_context, steps_to_vocabulary, steps_to_weights
 from jari.inspect.steps import Step
+from jari.patches import Pictures
 from jari.shapes import Float, Tensor
 
 ARRIVES = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -72,19 +74,14 @@ def walk(
     if step is not None:
         raise UserError(f"{site} does all of its queries at once and has no steps; leave step={step} out")
 
-    stack_path = path.partition(".layers.")[0]
-    stack = model.get_submodule(stack_path)
+    stack = model.get_submodule(path.partition(".layers.")[0])
+    if attention.query.weight.dtype is torch.float64:
+        inputs = precise(tuple(inputs))
     seen = _Seen(stack, attention)
     with record(model) as tape, seen:
         model(*inputs)
     call = tape.recorded(site).call
-    steps = []
-    if seen.stack_input is not None:
-        steps.append(Step("embedding", "E[token] * sqrt(D)", seen.stack_input, "queries", queries))
-        encodings = getattr(stack, "encoding", None)
-        if isinstance(encodings, LayerEncodings) and "embed" in encodings.of_layer[0].hooks:
-            placed = encodings.embed(seen.stack_input.unsqueeze(0), call.geometry.q_pos)[0]
-            steps.append(Step("embedding + position", f"embedding + {encodings.spec}", placed, "queries", queries))
+    steps = _steps_of_stack(stack, call, seen, queries, _made_of(inputs, site))
     steps += _steps_of_head(attention, call, seen, head, queries, keys)
     # W_O mixes all heads, so the walk has arrived when what all of them give it is the model's own output.
     error = _arrive(site, steps[-1].matrix, seen.output)
@@ -115,10 +112,11 @@ def _arrive(site: str, matrix: Tensor, output: Tensor) -> float:
 
 
 class _Seen:
-    """What goes into a stack, and into and out of one attention in it, during a forward."""
+    """What goes into a stack and its first layer, and into and out of one attention in it, during a forward."""
 
     def __init__(self, stack: nn.Module, attention: Attention):
         self.stack_input: Tensor | None = None
+        self.layer_input: Tensor | None = None
         self.x = self.source = self.output = torch.empty(0)
         self._modules = stack, attention
 
@@ -126,7 +124,9 @@ class _Seen:
         stack, attention = self._modules
         self._handles = [attention.register_forward_hook(self._attention)]
         if stack is not attention:
+            first: Any = stack.get_submodule("layers.0")
             self._handles.append(stack.register_forward_pre_hook(self._stack))
+            self._handles.append(first.register_forward_pre_hook(self._layer))
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
@@ -136,9 +136,40 @@ class _Seen:
         if isinstance(arguments[0], Tensor):
             self.stack_input = arguments[0][0]
 
+    def _layer(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        self.layer_input = arguments[0][0]
+
     def _attention(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
         self.x, self.output = arguments[0][0], output[0]
         self.source = arguments[1][0] if len(arguments) > 1 else self.x
+
+
+def _made_of(inputs: Sequence[Any], site: str) -> str:
+    """What the input of a stack is, in a formula."""
+    if isinstance(inputs[-1], Pictures):
+        return "what the model makes of each patch" if site.startswith("encoder") else "a learned vector of each query"
+    return "E[token] * sqrt(D)"
+
+
+def _steps_of_stack(
+    stack: nn.Module, call: AttentionCall, seen: _Seen, queries: Sequence[str], made_of: str
+) -> list[Step]:
+    """What goes into the stack, and what places are added there. Some stacks have queries of their own, and are given
+    what these look at: then it is what their first layer is given."""
+    if seen.layer_input is None:
+        return []
+    whole, before = seen.layer_input, seen.stack_input
+    encodings = getattr(stack, "encoding", None)
+    if isinstance(encodings, LayerEncodings) and "embed" in encodings.of_layer[0].hooks:
+        if before is not None and before.shape == whole.shape:
+            placed = encodings.embed(before.unsqueeze(0), call.geometry.q_pos)[0]
+            if torch.equal(placed, whole):
+                return [
+                    Step("embedding", made_of, before, "queries", queries),
+                    Step("embedding + position", f"embedding + {encodings.spec}", placed, "queries", queries),
+                ]
+        return [Step("embedding + position", f"{made_of} + {encodings.spec}", whole, "queries", queries)]
+    return [Step("embedding", made_of, whole, "queries", queries)]
 
 
 def _steps_of_head(

@@ -25,7 +25,8 @@ from jari.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What the layers of a stack are made of. hidden: F of the feed-forward, 4 D by default."""
+    """What the layers of a stack are made of. hidden: F of the feed-forward, 4 D by default. drop_path: of the last
+    layer; it rises evenly from 0 in the first."""
 
     width: int
     heads: int
@@ -34,6 +35,11 @@ class LayerOptions:
     activation: Activation = "relu"
     dropout: float = 0.0
     kernel: Kernel = "auto"
+    drop_path: float = 0.0
+
+    def of_layer(self, layer: int, layers: int) -> LayerOptions:
+        """Those of one layer of a stack."""
+        return replace(self, drop_path=self.drop_path * layer / max(1, layers - 1)) if self.drop_path else self
 
     def encodings(self, spec: str, layers: int, *, causal: bool = False, cross: bool = False) -> LayerEncodings:
         """The encodings of one kind of attention in the stack. Raises UserError where they, or the stack, cannot be."""
@@ -52,7 +58,7 @@ class LayerOptions:
         return FeedForward(self.width, hidden, self.activation, self.dropout)
 
     def residual(self) -> Residual:
-        return Residual(self.width, self.norm, self.dropout)
+        return Residual(self.width, self.norm, self.dropout, self.drop_path)
 
     def last_norm(self) -> nn.Module:
         """What a stack of these ends with."""
@@ -82,7 +88,8 @@ class Encoder(nn.Module):
         encoder = jari.Encoder(64, layers=2, encoding="rotary")
         y_BLD = encoder(x_BLD, keep=keep_BL)
 
-    hidden: F of the feed-forward, 4 D by default. norm: `pre` or the original's `post`.
+    hidden: F of the feed-forward, 4 D by default. norm: `pre` or the original's `post`. drop_path: the share of
+    examples that leave out a sublayer of the last layer in training; it rises evenly from 0 in the first.
     encoding: one spec for all layers. Raises UserError where it cannot be an encoder's.
     """
 
@@ -98,11 +105,12 @@ class Encoder(nn.Module):
         activation: Activation = "relu",
         dropout: float = 0.0,
         kernel: Kernel = "auto",
+        drop_path: float = 0.0,
     ):
         super().__init__()
-        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
+        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel, drop_path)
         self.encoding = options.encodings(encoding, layers)
-        self.layers = nn.ModuleList(EncoderLayer(options) for _ in range(layers))
+        self.layers = nn.ModuleList(EncoderLayer(options.of_layer(i, layers)) for i in range(layers))
         self.norm = options.last_norm()
 
     def forward(
@@ -172,12 +180,13 @@ class Decoder(nn.Module):
         activation: Activation = "relu",
         dropout: float = 0.0,
         kernel: Kernel = "auto",
+        drop_path: float = 0.0,
     ):
         super().__init__()
-        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
+        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel, drop_path)
         self.encoding = options.encodings(encoding, layers, causal=True)
         self.cross_encoding = options.encodings(cross_encoding, layers, cross=True)
-        self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(layers))
+        self.layers = nn.ModuleList(DecoderLayer(options.of_layer(i, layers)) for i in range(layers))
         self.norm = options.last_norm()
 
     def forward(
@@ -228,6 +237,10 @@ def _side_by_side(positions: Positions, hypotheses: int) -> Positions:
     if hypotheses == 1:
         return positions
 
+    extent = positions.extent
+    if extent is not None and extent.ndim == 2:
+        extent = extent[::hypotheses]  # the hypotheses about a source are in one frame
+
     def folded(held: Tensor, axes: int) -> Tensor:
         if held.ndim < axes or held.shape[0] == 1:
             return torch.cat([held] * hypotheses, held.ndim - axes + 1)
@@ -238,6 +251,7 @@ def _side_by_side(positions: Positions, hypotheses: int) -> Positions:
         coordinates=folded(positions.coordinates, 3),
         order=positions.order.repeat(hypotheses),
         placeless=None if positions.placeless is None else folded(positions.placeless, 2),
+        extent=extent,
     )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from jari.errors import UserError
 from jari.positions import Positions, Tokens
 from jari.shapes import Int
-from jari.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
+from jari.tasks.base import Batch, Learner, TokenTask, evenly, registry, right_padded
 from jari.tasks.ceiling import bag_ceiling
 from jari.text import END, FIRST, PADDING, CharacterVocabulary
 
@@ -29,7 +29,7 @@ HELD_OUT = 50  # one expression in fifty
 
 
 @registry.register("arithmetic")
-class Arithmetic(Task):
+class Arithmetic(TokenTask):
     """All expressions i + j and i - j with minimum <= i, j <= maximum; one in fifty is held out, by a hash of it.
 
     operators: `+`, `-` or `+-`. answers: plain (`232`), reversed (`232` written from the ones up), or padded with

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,10 +24,10 @@ registry = Registry("task", "jari.tasks")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """inputs: what the model is called with. labels: what it should say, `(B, L)`."""
+    """inputs: what the model is called with. labels: what it should say about each of the B examples; `len` gives B."""
 
-    inputs: tuple[Tokens, ...]
-    labels: Int[Tensor, "B L"]
+    inputs: tuple[Any, ...]
+    labels: Any
 
 
 @runtime_checkable
@@ -38,8 +38,9 @@ class Learner(Protocol):
         """Answers written freely: token numbers, the end included."""
         ...
 
-    def scores(self, batch: Batch) -> Float[Tensor, "B L V"]:
-        """Scores of every token of the labels, given the right ones before it."""
+    def scores(self, batch: Batch) -> Any:
+        """What the model says of the inputs: scores `(B, L, V)` of every token of the labels, given the right ones
+        before it; scores of classes; objects."""
         ...
 
     def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
@@ -58,9 +59,6 @@ class Task(ABC):
     """The kinds of model it is for, the usual one first."""
     metric: Metric = METRICS["exact_match"]
 
-    continues: ClassVar[bool] = False
-    """Whether what the model writes goes on with what it was given, as a language model's does."""
-
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
         """Settings that suit this task better than the usual ones: `{"model.width": 256}`."""
@@ -70,8 +68,8 @@ class Task(ABC):
         """Read the data. Raises UserError."""
         return
 
-    def kept(self) -> dict[str, str]:
-        """The files a run keeps so that it can answer without the data, by name: vocabularies."""
+    def kept(self) -> dict[str, bytes]:
+        """The files a run keeps so that it can answer without the data, by name: vocabularies, names of classes."""
         return {}
 
     def restore(self, folder: Path) -> None:
@@ -102,9 +100,9 @@ class Task(ABC):
         return
 
     @property
-    @abstractmethod
     def longest(self) -> dict[str, int]:
-        """The longest sequence of each side, in tokens."""
+        """The longest sequence of each side, in tokens, where there are tokens."""
+        return {}
 
     @property
     @abstractmethod
@@ -120,13 +118,10 @@ class Task(ABC):
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         """The training examples with these numbers. generator: for what is drawn at random; keyed by seed and step."""
 
-    def loss(self, scores: Float[Tensor, "B L V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """What training makes smaller: the mean cross-entropy of the labels, padding left out, in nats.
-
-        smoothing: the share of the target's probability that is spread evenly over the vocabulary (Szegedy et al.
-        2016). A batch of nothing but padding has a loss of 0.
-        """
-        return cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing)
+    @abstractmethod
+    def loss(self, scores: Any, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """What training makes smaller. scores: what the model says of the batch. smoothing: the share of a target's
+        probability that is spread over what else there is."""
 
     @abstractmethod
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
@@ -136,29 +131,25 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def read(self, line: str) -> list[int]:
-        """A person's input as source tokens. Raises UserError."""
+    def read(self, line: str) -> Any:
+        """A person's input as what `sources` batches: token numbers, a picture. Raises UserError."""
 
     @abstractmethod
-    def sources(self, lines: Sequence[list[int]]) -> Tokens:
+    def sources(self, lines: Sequence[Any]) -> Any:
         """A batch of what `read` gave."""
 
     @abstractmethod
     def write(self, numbers: Sequence[int]) -> str:
-        """An answer's token numbers as a person reads them."""
+        """An answer's token numbers, or the number of a class, as a person reads them."""
 
-    def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
-        """The answer to a line, whose tokens are `source`, as a person reads it and as it is judged: what has no token
-        of its own may be copied from where the learner looked."""
+    def answer(self, learner: Learner, line: str, source: Any, written: Sequence[int]) -> str:
+        """The answer to a line, which `read` made `source` of, as a person reads it and as it is judged: what has no
+        token of its own may be copied from where the learner looked."""
         return self.write(written)
 
     @abstractmethod
-    def show_source(self, numbers: Sequence[int]) -> list[str]:
-        """The name of each source token."""
-
-    @abstractmethod
     def show_target(self, numbers: Sequence[int]) -> list[str]:
-        """The name of each target token."""
+        """The name of each token, or class, that can be said."""
 
     def ceiling(self) -> dict[str, float] | None:
         """The share of exact answers that no model without positions can pass, for each group; None if not known."""
@@ -187,6 +178,30 @@ class Task(ABC):
     def fingerprint(self) -> str:
         """What the training data is, so that a run is not continued on other data. Raises UserError."""
         return self.describe()
+
+
+class TokenTask(Task):
+    """A task whose inputs and answers are tokens."""
+
+    continues: ClassVar[bool] = False
+    """Whether what the model writes goes on with what it was given, as a language model's does."""
+
+    @final
+    def loss(self, scores: Float[Tensor, "B L V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """What training makes smaller: the mean cross-entropy of the labels, padding left out, in nats.
+
+        smoothing: the share of the target's probability that is spread evenly over the vocabulary (Szegedy et al.
+        2016). A batch of nothing but padding has a loss of 0.
+        """
+        return cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing)
+
+    @abstractmethod
+    def sources(self, lines: Sequence[list[int]]) -> Tokens:
+        """A batch of what `read` gave."""
+
+    @abstractmethod
+    def show_source(self, numbers: Sequence[int]) -> list[str]:
+        """The name of each source token."""
 
 
 def evenly(count: int, examples: int | None) -> Int[Tensor, " N"]:

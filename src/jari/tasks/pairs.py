@@ -15,7 +15,7 @@ from torch.nn import functional
 from jari.errors import UserError
 from jari.positions import Positions, Tokens
 from jari.shapes import Int
-from jari.tasks.base import Batch, Learner, Task, evenly, right_padded
+from jari.tasks.base import Batch, Learner, TokenTask, evenly, right_padded
 from jari.text import END, FIRST, PADDING
 
 AT_ONCE = 256  # held-out examples answered together, those of like length side by side
@@ -73,7 +73,7 @@ class Vocabulary(Protocol):
     def __len__(self) -> int: ...
 
 
-class PairsTask(Task):
+class PairsTask(TokenTask):
     """A source text and a target text, of tokens. A subclass says where they come from, and may have groups of held-out
     examples.
 

@@ -15,7 +15,7 @@ from jari.errors import UserError
 from jari.metrics import METRICS
 from jari.positions import Positions, Tokens
 from jari.shapes import Int, Tensor
-from jari.tasks.base import Batch, Learner, Task, evenly, registry
+from jari.tasks.base import Batch, Learner, TokenTask, evenly, registry
 from jari.text import END, FIRST, PADDING, files, store
 from jari.text.tokenizers import Tokenizer
 
@@ -24,7 +24,7 @@ AT_ONCE = 64  # windows scored together
 
 @registry.register("text")
 @final
-class Text(Task):
+class Text(TokenTask):
     """The next token of a text: one file, or a folder of *.txt and *.txt.gz, each a document of its own.
 
     Training reads windows of the text, wherever they begin; documents are packed one behind the other, and those in one
@@ -85,8 +85,8 @@ class Text(Task):
     def _stream(self, path: str) -> _Stream:
         return _Stream(store.prepare_documents(Path(path), self._known))
 
-    def kept(self) -> dict[str, str]:
-        return {"vocabulary.json": self._known.to_json()}
+    def kept(self) -> dict[str, bytes]:
+        return {"vocabulary.json": self._known.to_json().encode()}
 
     def restore(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.read(folder / "vocabulary.json")

@@ -82,8 +82,8 @@ class Translation(PairsTask):
         assert self._tokenizers is not None, "prepare or restore comes first"
         return self._tokenizers
 
-    def kept(self) -> dict[str, str]:
-        return {name: t.to_json() for name, t in zip(_KEPT, self.tokenizers, strict=True)}
+    def kept(self) -> dict[str, bytes]:
+        return {name: t.to_json().encode() for name, t in zip(_KEPT, self.tokenizers, strict=True)}
 
     def restore(self, folder: Path) -> None:
         source, target = (Tokenizer.read(folder / name) for name in _KEPT)

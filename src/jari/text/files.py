@@ -53,7 +53,7 @@ def lines(path: Path, *, longest_line: int = LONGEST_LINE) -> Iterator[str]:
     the start is dropped. Raises UserError for what is no UTF-8, for NUL, for a line of more than `longest_line` bytes
     and for damaged gzip.
     """
-    with _opened(path) as stream:
+    with opened(path) as stream:
         skipped = _mark(path, stream)
         number = 0
         while raw := stream.readline(longest_line + 2):
@@ -109,7 +109,7 @@ def document_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = []
-    for folder, inner, names in os.walk(path, onerror=_unreadable):
+    for folder, inner, names in os.walk(path, onerror=unreadable):
         inner[:] = [name for name in inner if not name.startswith(".")]
         found += [Path(folder, n) for n in names if not n.startswith(".") and n.lower().endswith(DOCUMENTS)]
     if not found:
@@ -121,7 +121,7 @@ def content_hash(paths: Sequence[Path]) -> str:
     """The sha256 of the contents of files in this order, whatever they are called."""
     whole = hashlib.sha256()
     for path in paths:
-        with _raw(path) as stream:
+        with raw(path) as stream:
             whole.update(hashlib.file_digest(stream, "sha256").digest())
     return whole.hexdigest()
 
@@ -158,7 +158,7 @@ def _parallel(source: Path, target: Path, longest_line: int) -> Iterator[tuple[s
 
 
 def _pieces(path: Path) -> Iterator[str]:
-    with _opened(path) as stream:
+    with opened(path) as stream:
         skipped = _mark(path, stream)
         line, column, pending, text = 1, skipped, b"", ""
         while True:
@@ -194,7 +194,7 @@ def _cut(text: str) -> int:
 
 
 @contextmanager
-def _raw(path: Path) -> Iterator[BufferedReader]:
+def raw(path: Path) -> Iterator[BufferedReader]:
     """A regular file, open for reading; every failure to read it told as the person's."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -213,9 +213,9 @@ def _raw(path: Path) -> Iterator[BufferedReader]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Stream]:
+def opened(path: Path) -> Iterator[Stream]:
     """The bytes of a file, unpacked if it begins as gzip does."""
-    with _raw(path) as stream:
+    with raw(path) as stream:
         packed = stream.read(2) == _GZIP
         stream.seek(0)
         if not packed:
@@ -248,7 +248,8 @@ def _long(path: Path, number: int, size: int, last: bytes, stream: Stream, longe
     )
 
 
-def _unreadable(error: OSError) -> None:
+def unreadable(error: OSError) -> None:
+    """What `os.walk` is to do with a folder that it cannot list. Raises UserError."""
     raise UserError(f"{error.filename}: cannot be read ({error.strerror}); check the path and its rights")
 
 

@@ -11,10 +11,13 @@ import torch
 from torch import nn
 
 from jari.decoding import Hypothesis, beam, greedy
+from jari.errors import UserError
 from jari.inspect.capture import record
+from jari.patches import patch_names
 from jari.positions import Tokens
 from jari.shapes import Float, Int, Tensor
-from jari.tasks.base import Batch, Task
+from jari.tasks.base import Batch, Task, TokenTask
+from jari.tasks.pictures import PictureTask, Said
 from jari.text import END, FIRST, PADDING
 
 
@@ -54,11 +57,11 @@ class Answering:
     decoding: Decoding = GREEDY
 
     def write(self, sources: Tokens) -> list[list[int]]:
-        return [best[0].ids.tolist() for best in answers(self.model, self.task, sources, self.decoding)]
+        return [best[0].ids.tolist() for best in written(self.model, self.task, sources, self.decoding)]
 
     @torch.no_grad()
-    def scores(self, batch: Batch) -> Float[Tensor, "B L V"]:
-        return self.model(*batch.inputs).float()
+    def scores(self, batch: Batch) -> Any:
+        return self.model(*batch.inputs)
 
     @torch.no_grad()
     def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
@@ -80,7 +83,31 @@ def evaluate(model: nn.Module, task: Task, examples: int | None = None, decoding
         model.train(training)
 
 
-def answers(model: Any, task: Task, sources: Tokens, decoding: Decoding = GREEDY) -> list[list[Hypothesis]]:
+def answers(model: Any, task: Task, read: Sequence[Any], decoding: Decoding = GREEDY) -> list[list[Hypothesis]]:
+    """What the model says to each of what `task.read` gave, the best answer first: tokens, or a class."""
+    if isinstance(task, PictureTask):
+        _check_classes(decoding)
+        return [[_class(said) for said in ranked[: decoding.best]] for ranked in seen(model, task, read)]
+    return written(model, task, task.sources(read), decoding)
+
+
+@torch.no_grad()
+def seen(model: Any, task: PictureTask, pictures: Sequence[Any]) -> list[list[Said]]:
+    """All that the model says of each picture, the surest first."""
+    return task.said(model(task.sources(pictures)), pictures)
+
+
+def _check_classes(decoding: Decoding) -> None:
+    if decoding != Decoding(best=decoding.best):
+        raise UserError("this run says what is in a picture and writes no tokens; leave beam and its like away")
+
+
+def _class(said: Said) -> Hypothesis:
+    log = math.log(max(said.probability, 1e-45))
+    return Hypothesis(torch.tensor([said.number]), torch.tensor([log]), log, log)
+
+
+def written(model: Any, task: Task, sources: Tokens, decoding: Decoding = GREEDY) -> list[list[Hypothesis]]:
     """What the model writes for each of a batch of sources, the best answer first."""
     limit = task.longest["target"]
     longest = limit if decoding.longest is None else min(limit, decoding.longest)
@@ -97,9 +124,9 @@ def answers(model: Any, task: Task, sources: Tokens, decoding: Decoding = GREEDY
             shortest=decoding.shortest,
             no_repeat=decoding.no_repeat,
         )
-    written = greedy(model, sources, first=FIRST, end=END, padding=PADDING, longest=longest)
-    lengths = (written.ids != PADDING).sum(1).tolist()
-    rows = zip(written.ids, written.log_probabilities, lengths, strict=True)
+    found = greedy(model, sources, first=FIRST, end=END, padding=PADDING, longest=longest)
+    lengths = (found.ids != PADDING).sum(1).tolist()
+    rows = zip(found.ids, found.log_probabilities, lengths, strict=True)
     return [[_hypothesis(ids[:n], logs[:n], decoding.length_penalty)] for ids, logs, n in rows]
 
 
@@ -112,22 +139,26 @@ def _hypothesis(ids: Int[Tensor, " L"], logs: Float[Tensor, " L"], penalty: floa
 class Answered:
     """One input and the model's answer to it, as one forward shows what generation saw step by step.
 
-    inputs: what to call the model with. source, target: the names of their tokens. written: the answer's tokens.
+    inputs: what to call the model with. source, target: the names of their tokens. written: the answer's tokens, or the
+    class.
     """
 
-    inputs: tuple[Tokens, ...]
+    inputs: tuple[Any, ...]
     source: list[str]
     target: list[str]
     written: list[int]
 
 
-def answered(model: Any, task: Task, ids: list[int]) -> Answered:
+def answered(model: Any, task: Task, read: Any) -> Answered:
     """The answer to what `task.read` gave; a language model only reads."""
-    source = task.sources([ids])
+    source = task.sources([read])
+    if isinstance(task, PictureTask):
+        return Answered((source,), patch_names(model.places(source)), [], [seen(model, task, [read])[0][0].number])
+    assert isinstance(task, TokenTask)
     if task.continues:
         names = task.show_target(source.ids[0].tolist())
-        return Answered((source,), names, names, ids)
-    written = answers(model, task, source)[0][0].ids.tolist()
-    said = [FIRST, *written[:-1]]
+        return Answered((source,), names, names, read)
+    ids = written(model, task, source)[0][0].ids.tolist()
+    said = [FIRST, *ids[:-1]]
     target = Tokens.of(torch.tensor([said]), "target")
-    return Answered((source, target), task.show_source(source.ids[0].tolist()), task.show_target(said), written)
+    return Answered((source, target), task.show_source(source.ids[0].tolist()), task.show_target(said), ids)

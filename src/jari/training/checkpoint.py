@@ -51,12 +51,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str | Iterable[str]) -> None:
-    """Replace a file by this text, or by pieces of it one after another, in one step: readers see the old or the new
-    one. Raises UserError on a full disk."""
+    """Replace a file by this text, or by pieces of it one after another, as `write_bytes` does."""
+    _replace(path, (piece.encode() for piece in ([text] if isinstance(text, str) else text)))
+
+
+def write_bytes(path: Path, held: bytes) -> None:
+    """Replace a file in one step: readers see the old or the new one. Raises UserError on a full disk."""
+    _replace(path, [held])
+
+
+def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.writelines([text] if isinstance(text, str) else text)
+        with partial.open("wb") as file:
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

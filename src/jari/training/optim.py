@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from jari.encodings.base import Encoding
-from jari.layers import TokenEmbedding
+from jari.layers import Table, TokenEmbedding
 from jari.training.options import Training
 
 BETAS, EPSILON = (0.9, 0.98), 1e-9  # the paper's, section 5.3
@@ -16,14 +16,14 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, torch.opt
     """One optimizer or two, by name.
 
     Muon orthogonalises the update of a matrix that maps vectors to vectors. Tables of vectors (embeddings, what an
-    encoding owns, the generator, whose rows are tokens) are none, whatever their shape; nor are the weights of a
-    recurrent cell, which hold one matrix for each gate.
+    encoding owns, the generator, whose rows are tokens or classes) are none, whatever their shape; nor are the weights
+    of a recurrent cell, which hold one matrix for each gate.
     """
     matrices, rest = [], []
     for owner_name, owner in model.named_modules():
         for name, parameter in owner.named_parameters(recurse=False):
             full_name = f"{owner_name}.{name}" if owner_name else name
-            table = isinstance(owner, TokenEmbedding | Encoding | nn.RNNBase) or owner_name == "generator"
+            table = isinstance(owner, Table | TokenEmbedding | Encoding | nn.RNNBase) or owner_name == "generator"
             (matrices if parameter.ndim == 2 and not table else rest).append((full_name, parameter))
     rate, decay = options.learning_rate, options.weight_decay
     if options.optimizer == "adamw":

@@ -55,10 +55,10 @@ class Run:
         self.result: dict[str, Any] | None = None
 
     @classmethod
-    def open(cls, folder: Path, experiment: Experiment, fingerprint: str, kept: Mapping[str, str]) -> Run:
+    def open(cls, folder: Path, experiment: Experiment, fingerprint: str, kept: Mapping[str, bytes]) -> Run:
         """Make the folder, or take up the same run in it. Raises UserError if it holds anything else.
 
-        fingerprint: of the training data. kept: the texts of files that answering needs, by name.
+        fingerprint: of the training data. kept: the files that answering needs, by name.
         """
         path = folder / "run.json"
         if folder.exists() and (not folder.is_dir() or (not path.exists() and _foreign(folder, kept))):
@@ -79,7 +79,7 @@ class Run:
             "hash": experiment.hash,
             "experiment": experiment.as_dict(),
             "data": fingerprint,
-            "kept": {name: _sha256(text) for name, text in kept.items()},
+            "kept": {name: _sha256(held) for name, held in kept.items()},
             "environment": environment,
         }
         run = cls(folder, record, lock)
@@ -87,8 +87,8 @@ class Run:
             if path.exists():
                 run._compare(read_run(folder), experiment, fingerprint)
             else:
-                for name, text in kept.items():
-                    checkpoint.write_text(folder / name, text)
+                for name, held in kept.items():
+                    checkpoint.write_bytes(folder / name, held)
                 checkpoint.write_json(path, record)
             if (folder / "result.json").exists():
                 run.result = read_result(folder, experiment.hash)
@@ -254,16 +254,16 @@ class StopSignals:
             raise Interrupted(self.signal)
 
 
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _sha256(held: bytes) -> str:
+    return hashlib.sha256(held).hexdigest()
 
 
-def _foreign(folder: Path, kept: Mapping[str, str]) -> bool:
+def _foreign(folder: Path, kept: Mapping[str, bytes]) -> bool:
     # A start that was cut off leaves the lock, files that a run keeps, and a half-written one of these or run.json.
     partials = [f".{name}.*.partial" for name in ("run.json", *kept)]
 
     def ours(path: Path) -> bool:
-        whole = path.name in kept and path.is_file() and path.read_bytes() == kept[path.name].encode()
+        whole = path.name in kept and path.is_file() and path.read_bytes() == kept[path.name]
         return whole or path.name == ".lock" or any(path.match(partial) for partial in partials)
 
     return not all(ours(path) for path in folder.iterdir())

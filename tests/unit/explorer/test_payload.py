@@ -8,6 +8,7 @@ import jari
 from helpers.blocks import unpacked
 from jari.errors import UserError
 from jari.explorer import payload, saved
+from jari.inspect import capture
 from jari.inspect.capture import Tape, record
 from jari.page import to_json
 
@@ -62,6 +63,36 @@ def test_a_large_map_is_pooled_by_its_largest_weights_and_says_so() -> None:
     assert (factor, small.shape) == (3, (2, 342, 200))
     assert small[1, 5, 7] == maps[1, 15:18, 21:24].max()
     assert payload.pooled(maps[:, :512, :512])[1] == 1
+
+
+@pytest.mark.parametrize(("length", "causal"), [(1025, False), (700, True)])
+def test_pooling_in_pieces_is_pooling(length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = jari.Attention(8, 2, encoding="alibi", causal=causal).eval()
+    monkeypatch.setattr(capture, "BLOCK", 2**16)  # pieces that end in the middle of a square of cells
+    with torch.no_grad(), record(attention) as tape:
+        attention(torch.randn(1, length, 8), mask=jari.Mask(causal=True) if causal else None)
+    (site,) = tape.sites
+    assert len(list(tape.pieces(site))) > 5
+    whole, factor = payload.pooled(tape.weights(site)[0].double())
+    pieces, factor_of_pieces = payload._pooled_in_pieces(tape, site)
+    assert factor_of_pieces == factor > 1
+    assert torch.equal(pieces, whole)
+
+
+def test_a_map_above_the_limit_is_shown_and_not_measured(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = tape.weights("encoder.0").numel()
+    assert weights == 2 * 5 * 5, "the largest site: two heads of 5 tokens"
+    monkeypatch.setattr(payload, "MEASURED", weights)
+    assert all(site["measures"] for site in payload.sites_of(tape, NAMES))
+    monkeypatch.setattr(payload, "MEASURED", weights - 1)
+    first, *others = payload.sites_of(tape, NAMES)
+    assert first["measures"] == {}
+    assert np.abs(unpacked(first["weights"]) - tape.weights("encoder.0")[0].numpy()).max() <= 0.5 / 65535 + 1e-9
+    assert all(site["measures"] for site in others)
+
+
+def test_a_site_is_measured_up_to_four_million_weights() -> None:
+    assert payload.MEASURED == 4 * 1024**2  # of 8 heads, 724 tokens; of 4, 1,024
 
 
 def test_numbers_without_a_word_in_json_become_null() -> None:

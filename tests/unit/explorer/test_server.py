@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ HOST = "127.0.0.1:8000"
 
 
 @pytest.fixture(scope="module")
-def explorer(runs: Path) -> Iterator[Explorer]:
+def explorer(runs: Path) -> Explorer:
     return Explorer([runs / "none", runs / "rotary"])
 
 

@@ -9,10 +9,11 @@ import pytest
 
 import jari
 from helpers.blocks import unpacked
-from helpers.runs import tiny, train
+from helpers.runs import TINY_MODEL, tiny, train
 from jari.errors import UserError
 from jari.explorer import saved
 from jari.explorer.session import LONGEST, REMEMBERED, Explorer
+from jari.training.experiment import Experiment
 
 
 def test_a_view_says_what_predict_says(runs: Path) -> None:
@@ -175,6 +176,22 @@ def test_an_encoder_has_its_rollout_and_a_language_model_none(runs: Path) -> Non
     assert rolled.shape == (4, 4)
     assert np.allclose(rolled.sum(1), 1, atol=1e-4)
     assert Explorer([runs / "lm"]).look("one", live=False)["views"][0]["rollout"] is None
+
+
+def test_a_run_whose_data_have_moved_is_looked_at_without_the_right_answer(tmp_path: Path) -> None:
+    lines = ["one two", "three", "two one three", "one", "two", "three two"] * 4
+    for name, side in (("de", lines), ("en", lines)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(side) + "\n")
+    files = {"task.train": (str(tmp_path / "de.txt"), str(tmp_path / "en.txt")), "task.tokenizer": "words"}
+    small = {**TINY_MODEL, **files, "training.batch": 8, "training.examples": 16, "training.evaluations": 1}
+    train(tmp_path / "run", Experiment.of("translation", "rotary", small, 1, "float32"))
+    task: Any = jari.load(tmp_path / "run").task
+    held_out = task.held_out[0]
+    assert Explorer([tmp_path / "run"]).look(held_out[0], live=False)["views"][0]["expected"] == held_out[1]
+    (tmp_path / "de.txt").rename(tmp_path / "elsewhere.txt")
+    view = Explorer([tmp_path / "run"]).look(held_out[0], live=False)["views"][0]
+    assert view["expected"] is None
+    assert view["answer"] is not None
 
 
 def test_gold_links_give_an_error_rate(runs: Path) -> None:

@@ -1,9 +1,10 @@
 // The page: header, controls, tabs; what is drawn again when something changes.
 import { byId, clamp, el, firstPayload, known, nameNode, percent, styled, token, tokenNode, toned } from "./data.js";
-import { DRAWN, SCALES, app, chooseLanguage, followAddress, look } from "./state.js";
+import { DRAWN, SCALES, app, chooseLanguage, followAddress, look, wordsOf } from "./state.js";
 import { t } from "./words.js";
 import { drawOverview, markOverview } from "./overview.js";
 import { drawMaps, fitMaps, markCell } from "./map.js";
+import { drawPicture, markPicture } from "./picture.js";
 import { drawScrub } from "./scrub.js";
 import { exporters, saveAs } from "./export.js";
 import { chooser, labelled, pressable, refill } from "./panelkit.js";
@@ -56,9 +57,10 @@ function mainVerdict({ answer, expected }) {
 }
 
 /** The answer token by token; the one pointed at tells what else was likely. */
-function mainOutputs({ outputs }, index) {
+function mainOutputs(view, index) {
+  const { outputs } = view;
   if (!outputs.length) return null;
-  const said = el("p", { class: "likely", "aria-live": "polite" }, t("written"));
+  const said = el("p", { class: "likely", "aria-live": "polite" }, t(wordsOf(view, "written")));
   const likely = ([text, share]) => el("span", { class: "likely-one" }, tokenNode(text), ` ${percent(share)}`, styled(el("i"), { "--share": share }));
   const show = (place) => {
     for (const [at, button] of [...row.children].entries()) button.tabIndex = at === place ? 0 : -1;
@@ -70,7 +72,7 @@ function mainOutputs({ outputs }, index) {
     event.preventDefault();
     row.children[clamp(place + step, 0, outputs.length - 1)].focus();
   };
-  const row = el("div", { class: "outputs", role: "toolbar", "aria-label": t("written") }, outputs.map((output, place) =>
+  const row = el("div", { class: "outputs", role: "toolbar", "aria-label": t(wordsOf(view, "written")) }, outputs.map((output, place) =>
     pressable(`output ${index} ${place}`, tokenNode(output.token), () => show(place), { tabindex: place ? -1 : 0,
       onpointerenter: () => show(place), onfocus: () => show(place), onkeydown: (event) => move(event, place) })));
   return [row, said];
@@ -156,12 +158,14 @@ function mainDraw(changed) {
   else if (any("site", "head")) markOverview(byId("overview"), app);
   if (any(MAIN_ALL, MAIN_MAPS) || (app.state.display === "lines" && any("query"))) drawMaps(byId("maps"), app);
   else if (any("query", "key")) markCell(app);
+  if (any(MAIN_ALL, MAIN_MAPS, ["query", "key"])) drawPicture(byId("picture"), app);
   if (any(MAIN_ALL, MAIN_TOOLS)) mainTools();
   if (any(MAIN_ALL, "panel")) mainTabs();
   mainPanel();
 }
 
 app.onchange = mainDraw;
+app.onspot = markPicture;
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   if (app.live) look({ input: byId("input").value });

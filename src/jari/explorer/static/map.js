@@ -3,12 +3,20 @@ import { block, byId, clamp, el, headWeights, known, largestOf, maxPool, nameNod
 import { drawMap, legendNode } from "./draw.js";
 import { differenceNote, differenceOf } from "./compare.js";
 import { linesNode } from "./lines.js";
-import { kindsOf } from "./state.js";
+import { kindsOf, wordsOf } from "./state.js";
 import { refill, scrolling, tableOf } from "./panelkit.js";
 
 let mapPanes = []; // what is on screen
 let mapSpot = null; // the cell that is pointed at; the pinned one is in the state
 const mapTables = new Set(); // names of the panes whose table is open
+
+/** What is on screen of a model. */
+export const shownPane = (index) => mapPanes[index];
+/** Point at a cell from elsewhere; null: at none. */
+export function pointCell(app, spot) {
+  mapSpot = spot;
+  markCell(app);
+}
 
 /** Everything there is to draw of the open head, for the maps and for the export. */
 export function panesOf(app) {
@@ -54,7 +62,7 @@ export function drawMaps(root, app) {
   const shown = mapPanes.find((pane) => pane.kind === "map");
   const lines = app.state.display === "lines";
   byId("head-title").replaceChildren(app.t("headName", app.state.site, app.state.head));
-  byId("head-about").replaceChildren(app.t(`about_${app.site().kind}`), " ", app.t(`about_${mapDrawn(app)}`));
+  byId("head-about").replaceChildren(app.t(wordsOf(app.view(), `about_${app.site().kind}`)), " ", app.t(`about_${mapDrawn(app)}`));
   const hidden = mapPanes.some((pane) => pane.hidden) && app.t("hiddenKey");
   byId("legend").replaceChildren(shown && !lines ? legendNode(shown.options, app.t(`drawn_${mapDrawn(app)}`), hidden) : "");
   byId("legend").dataset.high = shown?.options.high ?? 1; // what a lock keeps
@@ -189,6 +197,7 @@ export function markCell(app) {
     marked.add(pane);
   }
   byId("readout").replaceChildren(...mapReading(app, [...marked]));
+  app.onspot(spot);
 }
 
 /** [name, value in words] of a pane at a cell. */

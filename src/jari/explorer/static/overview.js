@@ -1,7 +1,7 @@
 // Every head as a small map: layers down, heads across.
 import { clamp, el, headWeights, largestOf, maxPool, number, siteHidden, styled } from "./data.js";
 import { drawMap } from "./draw.js";
-import { kindsOf } from "./state.js";
+import { kindsOf, wordsOf } from "./state.js";
 import { refill } from "./panelkit.js";
 
 const OVERVIEW_PIXELS = 96; // larger maps are max-pooled to this, so that no weight is lost between pixels
@@ -59,7 +59,7 @@ function overviewGrid(app, kind, sites, painters) {
         onclick: () => app.set({ site: site.site, head }) }, canvas));
     }
   });
-  return el("figure", { class: "kind" }, el("figcaption", {}, el("b", {}, app.t(`kind_${kind}`)), " ", app.t(`sides_${kind}`)), grid);
+  return el("figure", { class: "kind" }, el("figcaption", {}, el("b", {}, app.t(`kind_${kind}`)), " ", app.t(wordsOf(app.view(), `sides_${kind}`))), grid);
 }
 
 const OVERVIEW_ARROWS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1], Home: [0, -99], End: [0, 99] };

@@ -92,7 +92,7 @@ function stateDetail(index, again = false) {
 let stateTurn = 0; // only the latest answer to a look is shown
 
 export const app = {
-  payload: firstPayload, state: stateRead(), live: firstPayload.live, panels: [], onchange: () => {},
+  payload: firstPayload, state: stateRead(), live: firstPayload.live, panels: [], onchange: () => {}, onspot: () => {},
   t,
   get language() { return language(); },
   view: (index = app.state.view) => app.payload.views[index],
@@ -188,6 +188,8 @@ export function chooseLanguage(wanted) {
   stateWrite(false);
   app.onchange(new Set(["language"]));
 }
+/** Words for a view: those for pictures where it is of one. */
+export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_picture` : key;
 /** Sites of a view by kind, in the order of the model. */
 export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);
 stateFit();

@@ -58,7 +58,7 @@ function surgeryForms(app, add) {
   const needs = () => { amount.disabled = !["shift", "stretch"].includes(surgeryForm.how); };
   needs();
   const how = chooser("surgery-how", surgeryForm.how, ["off", "shift", "stretch", "shuffle"].map((name) => [name, t(`surgery_${name}`)]), (value) => { set("how")(value); needs(); });
-  const sides = Object.keys(app.view().sides).length > 1 && chooser("surgery-side", surgeryForm.side, ["both", "source", "target"].map((name) => [name, t(`surgery_${name}`)]), set("side"));
+  const sides = Object.keys(app.view().sides).length > 1 && !app.view().sides.source.picture && chooser("surgery-side", surgeryForm.side, ["both", "source", "target"].map((name) => [name, t(`surgery_${name}`)]), set("side"));
   const moved = () => {
     const value = Number(surgeryForm.amount);
     if (!amount.disabled && !(surgeryForm.amount && Number.isFinite(value))) amount.focus();

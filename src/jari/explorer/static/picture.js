@@ -1,0 +1,199 @@
+// The picture that the patches are of: what a query looks at lies over it, and a patch pointed at is a cell of the maps.
+import { block, clamp, el, known, number, percent, styled, token, tokenNode } from "./data.js";
+import { drawMap, legendNode } from "./draw.js";
+import { pointCell, shownPane } from "./map.js";
+import { chooser, labelled, panelNote, pressable, refill } from "./panelkit.js";
+
+const pictureState = { side: "query", of: "query", strength: 60, spot: null };
+let pictureFollow = () => {};
+
+/** The patches of the chosen model's picture, its boxes, and the map that lies over it. */
+export function drawPicture(root, app) {
+  const view = app.view();
+  const { picture } = view.sides.source ?? {};
+  const site = app.site();
+  const pane = shownPane(app.state.view);
+  root.hidden = !picture;
+  pictureFollow = () => {};
+  if (!picture) return refill(root);
+  const over = site.keys === "source" && !pane?.why && pane?.data;
+  const inside = site.queries === "source";
+  const side = inside && over ? pictureState.side : site.keys === "source" ? "key" : null;
+  const of = over && inside && picture.pool ? pictureState.of : "query";
+  const scene = { app, view, picture, site, pane, side, of };
+  const field = pictureField(scene);
+  const said = el("p", { class: "picture-said", "aria-live": "off" });
+  const legend = el("div");
+  const follow = (spot) => {
+    const row = over ? pictureRow(scene, spot) : null;
+    pictureCover(scene, field, row);
+    pictureMark(scene, field, spot);
+    if (row) legend.replaceChildren(legendNode({ low: 0, high: row.high }, app.t(row.words, token(view.sides[site.queries].tokens[spot.query * site.pooled] ?? ""))));
+    said.replaceChildren(...pictureSaid(scene, row, spot));
+  };
+  refill(root, el("h3", {}, app.t("picture")), el("div", { class: "picture-beside" },
+    el("figure", { class: "picture-frame" }, field.node),
+    el("div", { class: "picture-words" }, pictureTools(root, scene), legend, said, pictureNowhere(scene), pictureBoxes(scene), pictureDistance(scene),
+      over ? null : panelNote(app.t(pane?.why ? "pictureNone" : "pictureOther")))));
+  pictureFollow = follow;
+  follow(app.state);
+}
+
+/** The cell that is pointed at has moved. */
+export const markPicture = (spot) => pictureFollow(spot);
+
+function pictureTools(root, { app, picture, side, site, pane }) {
+  const again = (name) => (value) => { pictureState[name] = value; drawPicture(root, app); };
+  const strength = el("input", { type: "range", min: 0, max: 100, step: 5, value: pictureState.strength, "data-keep": "picture-strength",
+    oninput: ({ target }) => { pictureState.strength = Number(target.value); markPicture(app.state); } });
+  const over = site.keys === "source" && !pane?.why;
+  const inside = over && site.queries === "source";
+  return el("div", { class: "panel-row" },
+    inside && labelled(app.t("pictureSide"), chooser("picture-side", side, ["query", "key"].map((name) => [name, app.t(name)]), again("side"))),
+    inside && picture.pool && labelled(app.t("pictureOf"), chooser("picture-of", pictureState.of, [["query", app.t("pictureOf_query")], ["pool", app.t(`pictureOf_${picture.pool}`)]], again("of"))),
+    over && labelled(app.t("pictureStrength"), strength));
+}
+
+// ---------------------------------------------------------------- the drawing
+
+function pictureField(scene) {
+  const { app, picture, side } = scene;
+  const { data, shape: [high, wide, channels] } = block(picture.pixels);
+  const canvas = el("canvas", { width: wide, height: high, class: "pixels", "aria-hidden": "true" });
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(wide, high);
+  for (let place = 0; place < high * wide; place += 1) {
+    for (let part = 0; part < 3; part += 1) image.data[4 * place + part] = data[place * channels + (channels === 1 ? 0 : part)];
+    image.data[4 * place + 3] = 255;
+  }
+  context.putImageData(image, 0, 0);
+  const cover = el("canvas", { class: "cover", "aria-hidden": "true" });
+  const share = (value, whole) => `${100 * value / whole}%`;
+  styled(cover, { width: share(picture.columns, picture.width), height: share(picture.rows, picture.height) });
+  const marks = Object.fromEntries(["key", "query"].map((name) => [name, el("div", { class: `patch ${name}`, hidden: true })]));
+  const boxes = pictureOutlines(scene);
+  const node = styled(el("div", { class: "picture-field", role: side ? "application" : "img", tabindex: side ? 0 : null, "aria-roledescription": side ? app.t("picture") : null,
+    "data-keep": "picture-field", "aria-label": app.t("pictureLabel", picture.rows, picture.columns), "aria-describedby": side ? "picture-help" : null, onkeydown: (event) => pictureKeys(event, scene),
+    onpointermove: (event) => picturePoint(event, scene), onpointerleave: () => { pictureState.spot = null; pointCell(app, null); },
+    onclick: (event) => { picturePoint(event, scene); picturePin(scene); } }, canvas, cover, ...boxes.map((box) => box.node), marks.key, marks.query,
+  side ? el("span", { class: "unseen", id: "picture-help" }, app.t("pictureHelp")) : null), { "--ratio": picture.width / picture.height, "--ratio-of": `${picture.width} / ${picture.height}` });
+  return { node, cover, marks, boxes };
+}
+
+/** The row of the map that lies over the picture: {at(patch), high, words}. */
+function pictureRow({ picture, site, pane, of }, { query }) {
+  const [rows, columns] = site.shape;
+  const patches = picture.rows * picture.columns;
+  const cell = (place) => Math.floor((picture.first + place) / site.pooled);
+  let row = pane.data.subarray(query * columns, (query + 1) * columns);
+  let words = "pictureRow";
+  if (of === "pool") {
+    // A class token comes first; a mean is over the patches, which come last.
+    words = `pictureRow_${picture.pool}`;
+    const from = picture.pool === "class" ? 0 : cell(0);
+    const count = picture.pool === "class" ? 1 : rows - from;
+    row = new Float32Array(columns);
+    for (let one = from; one < from + count; one += 1) for (let key = 0; key < columns; key += 1) row[key] += pane.data[one * columns + key] / count;
+  }
+  const values = Float32Array.from({ length: patches }, (_, place) => row[cell(place)]);
+  return { row, values, high: values.reduce((most, value) => Math.max(most, value), 0) || 1, words };
+}
+function pictureCover({ picture }, { cover }, row) {
+  cover.hidden = !row;
+  if (!row) return;
+  drawMap(cover, row.values, picture.rows, picture.columns, { low: 0, high: row.high });
+  styled(cover, { opacity: pictureState.strength / 100 });
+}
+/** Frame the patches of query and key. */
+function pictureMark({ picture, site, view, of }, { marks, boxes }, spot) {
+  for (const name of ["query", "key"]) {
+    const mine = site[name === "query" ? "queries" : "keys"] === "source";
+    const patch = spot[name] * site.pooled - picture.first;
+    marks[name].hidden = !mine || patch < 0 || (name === "query" && of === "pool");
+    if (marks[name].hidden) continue;
+    const share = (value, whole) => `${100 * value / whole}%`;
+    styled(marks[name], { top: share(Math.floor(patch / picture.columns), picture.height), left: share(patch % picture.columns, picture.width),
+      width: share(1, picture.width), height: share(1, picture.height) });
+  }
+  const chosen = site.queries === "target" && view.sides.target?.boxes ? spot.query : -1;
+  for (const box of boxes) box.node.classList.toggle("chosen", box.query === chosen);
+}
+
+/** What was found by each object query, from likely to unlikely things. */
+const pictureFound = (view) => (view.sides.target?.boxes ?? []).map((box, query) => {
+  const { token: said, top } = view.outputs[query];
+  return { box, query, said, share: top[0][1], real: said !== "nothing" };
+});
+function pictureOutlines({ view }) {
+  return pictureFound(view).map(({ box: [left, top, right, bottom], query, said, real }) => ({ query, node: styled(el("div",
+    { class: `box ${real ? "real" : "nothing"}${top < 0.09 ? " high" : ""}`, "aria-hidden": "true" }, el("span", {}, real ? `${said} · q${query}` : `q${query}`)),
+  { left: `${100 * left}%`, top: `${100 * top}%`, width: `${100 * (right - left)}%`, height: `${100 * (bottom - top)}%` }) }));
+}
+
+// ---------------------------------------------------------------- pointing
+
+function picturePoint(event, { app, picture, site, side }) {
+  if (!side) return;
+  const area = event.currentTarget.getBoundingClientRect();
+  const at = (place, begin, size, whole, count) => clamp(Math.floor((place - begin) / size * whole), 0, count - 1);
+  const row = at(event.clientY, area.top, area.height, picture.height, picture.rows);
+  const column = at(event.clientX, area.left, area.width, picture.width, picture.columns);
+  const place = Math.floor((picture.first + row * picture.columns + column) / site.pooled);
+  pictureState.spot = { query: app.state.query, key: app.state.key, [side]: place };
+  pointCell(app, pictureState.spot);
+}
+function picturePin({ app }) {
+  const { spot } = pictureState;
+  if (spot) app.set({ query: spot.query, key: spot.key });
+}
+const PICTURE_MOVES = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
+function pictureKeys(event, { app, view, picture, site, side }) {
+  const move = PICTURE_MOVES[event.key];
+  if (!move || !side || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  const patch = Math.max(0, app.state[side] * site.pooled - picture.first);
+  const row = clamp(Math.floor(patch / picture.columns) + move[0], 0, picture.rows - 1);
+  const column = clamp(patch % picture.columns + move[1], 0, picture.columns - 1);
+  const place = picture.first + row * picture.columns + column;
+  app.set({ [side]: Math.floor(place / site.pooled) });
+  const words = shownPane(app.state.view);
+  const value = words?.data ? words.data[app.state.query * site.shape[1] + app.state.key] : null;
+  document.getElementById("live").replaceChildren(`${app.t(side)} ${token(view.sides.source.tokens[place])}`, known(value) ? `; ${app.t("drawn_weights")} ${number(value)}` : "");
+}
+
+// ---------------------------------------------------------------- words
+
+function pictureSaid({ app, view, picture, site }, row, spot) {
+  if (!row) return [];
+  const best = row.values.indexOf(row.values.reduce((most, value) => Math.max(most, value), 0));
+  const name = view.sides.source.tokens[picture.first + best] ?? "";
+  const key = spot.key * site.pooled;
+  return [app.t("pictureBest"), " ", tokenNode(name), `: ${number(row.values[best])}`,
+    ...(key >= picture.first ? [`; ${app.t("key")} `, tokenNode(view.sides.source.tokens[key]), `: ${number(row.row[spot.key])}`] : [])];
+}
+
+/** Tokens without a place stand beside the picture, to be chosen there. */
+function pictureNowhere({ app, view, picture, side, site }) {
+  if (!picture.first || !side || site.pooled > 1) return null;
+  const choose = (place) => pressable(`nowhere ${place}`, tokenNode(view.sides.source.tokens[place]), () => app.set({ [side]: place }),
+    { "aria-pressed": String(app.state[side] === place) });
+  return el("p", { class: "picture-row" }, `${app.t("pictureNowhere", app.t(side))} `, Array.from({ length: picture.first }, (_, place) => choose(place)));
+}
+
+/** Each object query, to be chosen; where the maps are not of queries, the last attention to the picture opens. */
+function pictureBoxes({ app, view, site }) {
+  const found = pictureFound(view);
+  if (!found.length) return null;
+  const crosses = view.sites.filter(({ kind }) => kind === "cross");
+  const choose = (query) => app.set({ query, ...(site.kind === "cross" ? {} : { site: crosses.at(-1).site }) });
+  return el("div", { class: "picture-row", role: "group", "aria-label": app.t("pictureQueries") }, el("span", {}, app.t("pictureQueries")), found.map(({ query, said, share, real }) =>
+    pressable(`object ${query}`, [`q${query} `, real ? tokenNode(said) : app.t("pictureNothing"), ` ${percent(share)}`], () => choose(query),
+      { class: real ? "real" : "nothing", "aria-pressed": String(site.queries === "target" && app.state.query === query) })));
+}
+
+function pictureDistance({ app, site }) {
+  const distance = site.measures?.distance;
+  const value = distance?.value[app.state.head];
+  if (!known(value)) return null;
+  return panelNote(app.t("pictureDistance", number(value), number(distance.chance?.[app.state.head])));
+}

@@ -1,0 +1,106 @@
+"""What a person does with runs that see or paint pictures, as functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+
+from jari.errors import UserError
+from jari.pictures import draw as drawing
+from jari.pictures.files import read_picture
+from jari.tasks.captions import Captions
+from jari.tasks.pictures import HELD_OUT, PictureTask
+from jari.training import answering, checkpoint
+from jari.verbs import Loaded, load
+
+
+@dataclass(frozen=True)
+class Found:
+    """A thing in a picture. box: left, top, right, bottom in pixels of the file."""
+
+    label: str
+    probability: float
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was found in one picture, the surest first, or why it could not be read."""
+
+    input: str
+    objects: tuple[Found, ...] = ()
+    error: str | None = None
+
+
+def find(
+    run: str | Path | Loaded, pictures: Iterable[str], *, at_least: float = 0.5, trust_code: bool = False
+) -> Iterator[Looked]:
+    """What is in each picture, and where. at_least: the probability of what is told.
+
+    A picture that cannot be read gets its error and stops nothing. Raises UserError for a run that finds nothing.
+    """
+    loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
+    task = loaded.task
+    if not isinstance(task, PictureTask) or not task.finds:
+        raise UserError("this run does not say where things are; train one with `jari train detection`")
+    if not 0 <= at_least <= 1:
+        raise UserError(f"a probability is from 0 to 1, got {at_least:g}")
+    for name in pictures:
+        try:
+            read = task.read(name)
+        except UserError as error:
+            yield Looked(name, error=str(error))
+            continue
+        (said,) = answering.seen(loaded.model, task, [read])
+        told = [one for one in said if one.probability >= at_least and one.box is not None]
+        yield Looked(name, tuple(Found(task.classes[one.number], one.probability, one.box) for one in told))  # type: ignore[arg-type]
+
+
+def paint(
+    run: str | Path | Loaded,
+    prompt: str,
+    *,
+    n: int = 8,
+    guidance: float = 2.0,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    rerank: int = 1,
+    seed: int = 1,
+    trust_code: bool = False,
+) -> Iterator[UInt8[torch.Tensor, "n 3 H W"]]:
+    """`n` pictures of what the prompt says, again after each row of codes that is drawn; the last are whole.
+
+    guidance: 1 for none; above, away from what is drawn without a caption. rerank: draw so many times as many, and keep
+    those that a second model thinks fit best. Raises UserError for a run that paints nothing.
+    """
+    loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
+    task: Any = loaded.task
+    if not isinstance(task, Captions):
+        raise UserError("this run paints no pictures; train one with `jari train captions`")
+    model: Any = loaded.model
+    drawing = {"guidance": guidance, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    return task.pictures(model, prompt, n, rerank=rerank, seed=seed, **drawing)
+
+
+def draw(loaded: Loaded, looked: Looked, out: str | Path) -> None:
+    """Write the picture with the boxes of what was found, as PNG."""
+    task = loaded.task
+    assert isinstance(task, PictureTask)
+    path = Path(looked.input)
+    pixels = task.read(looked.input).pixels if looked.input.startswith(HELD_OUT) else read_picture(path, 3)
+    told = [(found.box, f"{found.label} {found.probability:.0%}") for found in looked.objects]
+    checkpoint.write_bytes(Path(out), drawing.png(drawing.boxes(pixels, told)))
+
+
+def paint_to(loaded: Loaded, prompt: str, out: str | Path, **how: Any) -> None:
+    """Write a grid of what `paint` paints, as PNG; the file is there from the first row of codes on, and fills."""
+    for pictures in paint(loaded, prompt, **how):
+        columns = math.ceil(math.sqrt(len(pictures)))
+        checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(list(pictures), columns)))

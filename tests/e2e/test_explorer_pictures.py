@@ -1,0 +1,158 @@
+"""The explorer's page of a picture, in a browser: weights over patches, cells that follow, boxes of object queries."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from helpers.browser import READ_CANVAS, Pages, assert_colours
+from helpers.explorer import made_page, made_site, made_view
+from jari.explorer import Explorer, payload, render, saved
+
+pytestmark = pytest.mark.browser
+
+FIELD = ".picture-field"
+# A class token, then patches of 2 rows and 3 columns; each row adds up to 1.
+LAST = [0.0, 0, 0, 0, 0.5, 0.5, 0]
+WEIGHTS = [[0.1, 0.3, 0.05, 0.15, 0.2, 0.1, 0.1], *([[0.4, 0.0, 0.1, 0.2, 0.1, 0.15, 0.05]] * 5), LAST]
+NAMES = ["[0]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
+
+
+def picture_page(pool: str = "class", pixels: Any = None) -> str:
+    """Greys from left to right under 2 x 3 patches."""
+    view = made_view([made_site("encoder.0", [WEIGHTS])], source=NAMES)
+    pixels = numpy.tile(numpy.arange(6) * 50, (4, 1))[..., None] if pixels is None else pixels
+    place = {"rows": 2, "columns": 3, "height": 2, "width": 3, "first": 1, "pool": pool}
+    view["sides"]["source"]["picture"] = {"pixels": payload.block(pixels, "uint8"), **place}
+    return render(made_page(view))
+
+
+def pixels_of(page: Any, name: str) -> numpy.ndarray:
+    rows, columns, numbers = page.locator(f"{FIELD} canvas.{name}").evaluate(READ_CANVAS)
+    return numpy.array(numbers).reshape(rows, columns, 4)
+
+
+def over(page: Any, row: int, column: int, rows: int = 2, columns: int = 3) -> tuple[float, float]:
+    """The middle of a patch, on the screen."""
+    area = page.locator(FIELD).bounding_box()
+    return area["x"] + area["width"] * (column + 0.5) / columns, area["y"] + area["height"] * (row + 0.5) / rows
+
+
+def patch_of(page: Any, name: str) -> tuple[float, float]:
+    """Row and column of a frame, in patches."""
+    area, frame = page.locator(FIELD).bounding_box(), page.locator(f"{FIELD} .patch.{name}").bounding_box()
+    return (frame["y"] - area["y"]) / area["height"] * 2, (frame["x"] - area["x"]) / area["width"] * 3
+
+
+def test_the_picture_shows_its_pixels_and_what_the_query_looks_at(pages: Pages) -> None:
+    page = pages.open(picture_page(), at="#query=6&key=4")
+    shown = pixels_of(page, "pixels")
+    assert shown.shape == (4, 6, 4)
+    assert shown[2, :, 0].tolist() == shown[2, :, 2].tolist() == [0, 50, 100, 150, 200, 250]
+    assert_colours(pixels_of(page, "cover")[..., :3], [[0, 0, 0], [1, 1, 0]])  # up to the largest of the row, 0.5
+    assert page.locator(FIELD).bounding_box()["height"] * 3 == pytest.approx(
+        page.locator(FIELD).bounding_box()["width"] * 2, rel=0.02
+    )
+    assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
+    assert patch_of(page, "key") == (pytest.approx(1, abs=0.03), pytest.approx(0, abs=0.03))
+    assert "largest at 1,0: 0.500; key 1,0: 0.500" in page.locator(".picture-said").text_content()
+
+
+def test_a_picture_in_colour_is_not_grey(pages: Pages) -> None:
+    pixels = numpy.zeros((2, 3, 3))
+    pixels[0, 1] = (255, 128, 0)
+    page = pages.open(picture_page(pixels=pixels))
+    assert pixels_of(page, "pixels")[0, 1].tolist() == [255, 128, 0, 255]
+
+
+def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pages) -> None:
+    page = pages.open(picture_page(), at="#query=1&key=3")
+    page.mouse.move(*over(page, 1, 2))
+    assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 0,2 (3)weight 0.0000")
+    assert_colours(pixels_of(page, "cover")[..., :3], [[0, 0, 0], [1, 1, 0]])
+    page.mouse.move(2, 2)
+    assert page.locator("#readout").text_content().startswith("query 0,0 (1)")
+    page.mouse.click(*over(page, 1, 2))
+    page.mouse.move(2, 2)
+    assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
+    page.locator("[data-keep=picture-side]").select_option("key")
+    page.mouse.click(*over(page, 1, 1))
+    page.mouse.move(2, 2)
+    assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 1,1 (5)weight 0.5000")
+
+
+def test_the_map_moves_the_picture(pages: Pages) -> None:
+    page = pages.open(picture_page(), at="#query=1&key=3")
+    field = page.locator(".field >> nth=0").bounding_box()
+    page.mouse.move(field["x"] + field["width"] * 4.5 / 7, field["y"] + field["height"] * 6.5 / 7)
+    assert_colours(pixels_of(page, "cover")[..., :3], [[0, 0, 0], [1, 1, 0]])
+    assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
+
+
+def test_keys_walk_over_the_patches_and_say_where(pages: Pages) -> None:
+    page = pages.open(picture_page(), at="#query=1&key=3")
+    page.locator(FIELD).focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
+    assert page.locator("#live").text_content().startswith("query 1,2")
+    assert page.locator(FIELD).evaluate("node => node === document.activeElement")
+
+
+@pytest.mark.parametrize(("pool", "row"), [("class", WEIGHTS[0]), ("mean", numpy.mean(WEIGHTS[1:], 0))])
+def test_what_a_class_is_read_from_lies_over_the_picture(pages: Pages, pool: str, row: Any) -> None:
+    page = pages.open(picture_page(pool))
+    page.locator("[data-keep=picture-of]").select_option(index=1)
+    patches = numpy.array(row)[1:].reshape(2, 3)
+    assert_colours(pixels_of(page, "cover")[..., :3], patches / patches.max())
+    assert page.locator(f"{FIELD} .patch.query").is_hidden()
+
+
+def test_tokens_without_a_place_are_chosen_beside_the_picture(pages: Pages) -> None:
+    page = pages.open(picture_page(), at="#query=1&key=3")
+    page.locator(".picture-row button", has_text="[0]").click()
+    assert page.locator("#readout").text_content().startswith("query [0] (0)")
+    patches = numpy.array(WEIGHTS[0])[1:].reshape(2, 3)
+    assert_colours(pixels_of(page, "cover")[..., :3], patches / patches.max())
+
+
+def test_text_has_no_picture(pages: Pages) -> None:
+    page = pages.open(render(made_page(made_view([made_site("encoder.0", [WEIGHTS])], source=NAMES))))
+    assert page.locator("#picture").is_hidden()
+
+
+@pytest.fixture(scope="module")
+def found(picture_runs: Path) -> dict[str, Any]:
+    page = saved.whole(Explorer([picture_runs / "detection"]), "#3", None, 0)
+    page["views"][0]["outputs"][2] |= {"token": "7", "top": [["7", 0.9]]}
+    return page
+
+
+def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, found: dict[str, Any]) -> None:
+    page = pages.open(render(found))
+    page.locator("[data-keep='object 2']").click()
+    assert page.locator("#head-title").text_content().startswith("decoder.1.cross")
+    assert page.locator("[data-keep='object 2']").get_attribute("aria-pressed") == "true"
+    box = page.locator(f"{FIELD} .box.chosen")
+    assert box.count() == 1
+    assert box.text_content() == "7 · q2"
+    area, frame = page.locator(FIELD).bounding_box(), box.bounding_box()
+    left, top, right, bottom = found["views"][0]["sides"]["target"]["boxes"][2]
+    assert (frame["x"] - area["x"]) / area["width"] == pytest.approx(left, abs=0.02)
+    assert (frame["y"] - area["y"]) / area["height"] == pytest.approx(top, abs=0.02)
+    assert frame["width"] / area["width"] == pytest.approx(max(right - left, 8 / area["width"]), abs=0.02)
+    assert frame["height"] / area["height"] == pytest.approx(max(bottom - top, 8 / area["height"]), abs=0.02)
+    site = next(site for site in found["views"][0]["sites"] if site["site"] == "decoder.1.cross")
+    row = numpy.frombuffer(base64.b64decode(site["weights"]["data"]), "<u2").reshape(2, 4, 36)[0, 2]
+    assert_colours(pixels_of(page, "cover")[..., :3], (row / row.max()).reshape(6, 6))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, found: dict[str, Any], scheme: str) -> None:
+    for language, heading in (("en", "The picture"), ("ko", "그림")):
+        page = pages.open(render(found), at=f"#site=decoder.0.cross&lang={language}", width=420, color_scheme=scheme)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
+        assert page.locator("#picture h3").text_content() == heading
+        assert page.locator(FIELD).bounding_box()["width"] >= 280

@@ -1,0 +1,101 @@
+"""Agreement with the transformers library's encodings of pictures: DETR, BEiT, Swin, Qwen2-VL."""
+
+import pytest
+import torch
+
+from jari.attention.module import Attention
+from jari.encodings import compose
+from jari.positions import Positions
+
+pytest.importorskip("transformers")
+
+from transformers import BeitConfig
+from transformers.models.beit import modeling_beit
+from transformers.models.detr import modeling_detr
+from transformers.models.qwen2_vl import modeling_qwen2_vl
+from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
+from transformers.models.swin import modeling_swin
+
+WIDTH, HEADS = 64, 4
+HEIGHT, BREADTH = 5, 8  # not square: rows and columns differ
+CLOSE = {"rtol": 0, "atol": 1e-6}
+
+
+def picture_of(width_mask_BHW):
+    """Positions of padded pictures, which lie at the top left of their frame: each has an extent of its own."""
+    extent_BA = torch.stack((width_mask_BHW.any(2).sum(1), width_mask_BHW.any(1).sum(1)), -1)
+    grid = Positions.grid(*width_mask_BHW.shape[1:])
+    return Positions(grid.coordinates, grid.order, grid.axes, grid.frame, extent=extent_BA)
+
+
+def detr_waves(mask_BHW, **options):
+    theirs = modeling_detr.DetrSinePositionEmbedding(WIDTH // 2, **options)
+    shape = torch.Size((len(mask_BHW), WIDTH, *mask_BHW.shape[1:]))
+    return theirs(shape, "cpu", torch.float64, mask_BHW).flatten(2).transpose(1, 2)
+
+
+@pytest.mark.parametrize("base", [20.0, 10000.0])
+def test_detr_sine_in_padded_pictures(base):
+    mask_BHW = torch.ones(3, HEIGHT, BREADTH, dtype=torch.bool)
+    mask_BHW[1, 3:] = mask_BHW[1, :, 6:] = mask_BHW[2, :, 2:] = False
+    wanted = detr_waves(mask_BHW, temperature=base, normalize=True)
+    ours = compose.build(f"sinusoidal2d:normalised=true,where=inject,base={base}", Attention(WIDTH, HEADS).site)
+    pos = picture_of(mask_BHW)
+    got = ours.inject(torch.zeros(3, pos.length, WIDTH, dtype=torch.float64), pos)
+    real = mask_BHW.flatten(1)
+    torch.testing.assert_close(got[real], wanted[real], **CLOSE)
+    turned = compose.build(f"sinusoidal2d:normalised=true,base={base}", Attention(WIDTH, HEADS).site)
+    swapped = Positions(pos.coordinates.flip(-1), pos.order, pos.axes, pos.frame, extent=pos.extent.flip(-1))
+    assert not torch.allclose(turned.embed(torch.zeros_like(got), swapped)[real], wanted[real], **CLOSE)
+
+
+def test_detr_sine_counts_from_one():
+    """Not normalised, theirs begins at 1 where ours begins at 0."""
+    wanted = detr_waves(torch.ones(1, HEIGHT, BREADTH, dtype=torch.bool))
+    ours, grid = compose.build("sinusoidal2d", Attention(WIDTH, HEADS).site), Positions.grid(HEIGHT, BREADTH)
+    later = Positions(grid.coordinates + 1, grid.order, grid.axes, grid.frame)
+    torch.testing.assert_close(ours.embed(torch.zeros_like(wanted), later), wanted, **CLOSE)
+
+
+def test_beit_bias_from_the_same_table():
+    # A square, since theirs reads the table of any other with rows and columns exchanged.
+    config = BeitConfig(hidden_size=WIDTH, num_attention_heads=HEADS, image_size=HEIGHT * 16, patch_size=16)
+    theirs = modeling_beit.BeitRelativePositionBias(config)
+    ours = compose.build(f"table2d:rows={HEIGHT - 1},columns={HEIGHT - 1}", Attention(WIDTH, HEADS).site)
+    with torch.no_grad():
+        theirs.relative_position_bias_table.normal_()
+        # Theirs is indexed by query minus key, ours by key minus query; its last three rows are of the class token.
+        ours.table.copy_(theirs.relative_position_bias_table[:-3].flip(0))
+    grid = Positions.grid(HEIGHT, HEIGHT)
+    torch.testing.assert_close(ours.bias(grid, grid), theirs((HEIGHT, HEIGHT))[0, :, 1:, 1:], **CLOSE)
+
+
+def test_swin_bias_from_the_same_table():
+    """Windows need not be square."""
+    theirs = modeling_swin.SwinRelativePositionBias(HEADS, (HEIGHT, BREADTH))
+    ours = compose.build(f"table2d:rows={HEIGHT - 1},columns={BREADTH - 1}", Attention(WIDTH, HEADS).site)
+    with torch.no_grad():
+        theirs.relative_position_bias_table.copy_(ours.table.flip(0))
+    grid = Positions.grid(HEIGHT, BREADTH)
+    torch.testing.assert_close(ours.bias(grid, grid), theirs()[0], **CLOSE)
+    transposed = Positions.grid(BREADTH, HEIGHT)
+    flipped = Positions(transposed.coordinates.flip(-1), transposed.order, grid.axes, grid.frame)
+    assert not torch.allclose(ours.bias(flipped, flipped), theirs()[0], **CLOSE)
+
+
+@pytest.mark.parametrize("base", [100.0, 10000.0])
+def test_qwen2_vl_turns_half_of_the_pairs_by_rows_and_half_by_columns(base):
+    config = Qwen2VLVisionConfig(
+        embed_dim=WIDTH, num_heads=HEADS, rope_parameters={"rope_type": "axial", "rope_theta": base}
+    )
+    config.num_attention_heads = HEADS
+    grid = Positions.grid(HEIGHT, BREADTH)
+    x_BHLE = torch.randn(1, HEADS, grid.length, WIDTH // HEADS)
+    cosine, sine = modeling_qwen2_vl.Qwen2VLVisionRotaryEmbedding(config)(x_BHLE, grid.coordinates)
+    x_LHE = x_BHLE[0].transpose(0, 1)
+    wanted, _ = modeling_qwen2_vl.apply_rotary_pos_emb_vision(x_LHE, x_LHE, cosine, sine)
+    ours = compose.build(f"rotary2d:base={base}", Attention(WIDTH, HEADS).site)
+    got = ours.rotate(x_BHLE, ours.rotation(grid))[0].transpose(0, 1)
+    torch.testing.assert_close(got, wanted, **CLOSE)
+    turned = Positions(grid.coordinates.flip(-1), grid.order, grid.axes, grid.frame)
+    assert not torch.allclose(ours.rotate(x_BHLE, ours.rotation(turned))[0].transpose(0, 1), wanted, **CLOSE)

@@ -1,0 +1,195 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jari.errors import UserError
+from jari.pictures.annotations import Thing, has_lists, is_held_out, read_annotations, usable
+from jari.pictures.sets import Notes
+
+HERE = (10, 20)  # height and width
+
+
+def coco(folder: Path, **changed: Any) -> list[str]:
+    (folder / "images").mkdir(exist_ok=True)
+    for name in ("a.png", "b.png"):
+        (folder / "images" / name).write_bytes(b"")
+    held = {
+        "images": [{"id": 1, "file_name": "a.png"}, {"id": 7, "file_name": "b.png"}],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 3, "name": "cat"}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 18, "bbox": [2, 3, 4, 5]}],
+    }
+    (folder / "coco.json").write_text(json.dumps({**held, **changed}))
+    return [str(folder / "coco.json"), str(folder / "images")]
+
+
+def box(name: str = "dog", left: Any = 1, top: Any = 2, right: Any = 5, bottom: Any = 9) -> str:
+    sides = zip(("xmin", "ymin", "xmax", "ymax"), (left, top, right, bottom), strict=True)
+    inner = "".join(f"<{side}>{value}</{side}>" for side, value in sides)
+    return f"<object><name>{name}</name><bndbox>{inner}</bndbox></object>"
+
+
+def voc(folder: Path, **texts: str) -> list[str]:
+    for name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / "Annotations" / f"{name}.xml").write_text(text)
+        (folder / "JPEGImages" / f"{name}.jpg").write_bytes(b"")
+    return [str(folder)]
+
+
+def xml(*things: str) -> str:
+    return f"<annotation><filename>elsewhere.jpg</filename>{''.join(things)}</annotation>"
+
+
+def test_coco_boxes_become_corners_and_ids_become_names(tmp_path: Path) -> None:
+    notes = Notes()
+    found = read_annotations("train", coco(tmp_path), notes)
+    assert found.classes == ["cat", "dog"]
+    assert [picture.path.name for picture in found.pictures] == ["a.png", "b.png"]
+    assert found.pictures[0].things == (Thing("dog", (2.0, 3.0, 6.0, 8.0)),)
+    assert notes.told() == ["pictures without any thing, kept as such: 1 (b.png)"]
+
+
+def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    categories = [{"id": n, "name": f"c{n}"} for n in (18, 3, 100)]
+    annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 1, 2, 2]}]
+    found = read_annotations("train", coco(tmp_path, categories=categories, annotations=annotations), Notes())
+    assert found.classes == ["c3", "c18", "c100"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        ({"category_id": 99}, "of a category that is not listed: 1 (annotation 1, category 99)"),
+        ({"iscrowd": 1}, "crowds left out, which are no single things: 1 (annotation 1)"),
+        ({"bbox": [1, 2, 3]}, "which are not four finite numbers: 1 (annotation 1)"),
+        ({"bbox": "1 2 3 4"}, "which are not four finite numbers: 1 (annotation 1)"),
+        ({"image_id": 5}, "of pictures that are not listed: 1 (image_id 5)"),
+        ({"image_id": None}, "annotations left out, which are not as they should be: 1 (annotation {"),
+    ],
+)
+def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: Any, said: str) -> None:
+    good = {"id": 1, "image_id": 1, "category_id": 18, "bbox": [2, 3, 4, 5]}
+    notes = Notes()
+    found = read_annotations("train", coco(tmp_path, annotations=[{**good, **annotation}]), notes)
+    assert not any(picture.things for picture in found.pictures)
+    assert any(said in line for line in notes.told()), notes.told()
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        ([{"id": 2, "file_name": "gone.png"}], "pictures left out, whose file is missing: 1 (gone.png)"),
+        (
+            [{"id": 2, "file_name": "../coco.json"}],
+            "pictures left out, whose file would lie outside the folder: 1 (../coco.json)",
+        ),
+        ([{"id": 2}], "annotations left out, which are not as they should be: 1 (image {'id': 2})"),
+        ([{"id": 1, "file_name": "b.png"}], "pictures listed again, left out: 1 (b.png)"),
+        (["a.png"], "annotations left out, which are not as they should be: 1 (image a.png)"),
+    ],
+)
+def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any], said: str) -> None:
+    notes = Notes()
+    found = read_annotations("train", coco(tmp_path, images=[{"id": 1, "file_name": "a.png"}, *images]), notes)
+    assert [picture.path.name for picture in found.pictures] == ["a.png"]
+    assert said in notes.told()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "expected COCO's JSON; got what is none"),
+        ("[" * 100_000, "expected COCO's JSON; got what is none"),
+        ("[]", "expected an object with the lists images, annotations, categories"),
+        ('{"images": [], "annotations": {}, "categories": []}', "expected an object with the lists"),
+        ('{"images": [], "annotations": [], "categories": []}', "expected pictures with boxes; got none"),
+    ],
+)
+def test_what_is_no_coco_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    paths = coco(tmp_path)
+    Path(paths[0]).write_text(text)
+    with pytest.raises(UserError, match=said):
+        read_annotations("train", paths, Notes())
+
+
+def test_voc_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
+    found = read_annotations("train", voc(tmp_path, p2=xml(box()), p10=xml(box("cat"), box())), Notes())
+    assert [picture.path.name for picture in found.pictures] == ["p2.jpg", "p10.jpg"]
+    assert found.classes == ["cat", "dog"]
+    assert [thing.name for thing in found.pictures[1].things] == ["cat", "dog"]
+    assert found.pictures[0].things[0].box == ("1", "2", "5", "9")
+
+
+def test_a_voc_list_chooses(tmp_path: Path) -> None:
+    paths = voc(tmp_path, a=xml(box()), b=xml(box()), c=xml(box()))
+    lists = tmp_path / "ImageSets" / "Main"
+    (lists / "train.txt").write_text("a\n\nb  1\na\n")
+    assert not has_lists(paths)
+    (lists / "val.txt").write_text("c\n")
+    assert has_lists(paths)
+    assert [p.path.stem for p in read_annotations("train", paths, Notes(), part="train").pictures] == ["a", "b"]
+    assert [p.path.stem for p in read_annotations("valid", paths, Notes(), part="val").pictures] == ["c"]
+    assert [p.path.stem for p in read_annotations("valid", [str(lists / "val.txt")], Notes()).pictures] == ["c"]
+    assert len(read_annotations("train", paths, Notes()).pictures) == 3
+
+
+def test_voc_files_without_partners_are_counted_and_named(tmp_path: Path) -> None:
+    paths = voc(tmp_path, a=xml(box()), b="<annotation>", c='<!DOCTYPE x [<!ENTITY a "b">]><x/>', d=xml())
+    (tmp_path / "JPEGImages" / "alone.jpg").write_bytes(b"")
+    (tmp_path / "Annotations" / "gone.xml").write_text(xml(box()))
+    (tmp_path / "Annotations" / "a.xml").write_text(xml(box(), box("")))
+    notes = Notes()
+    assert [p.path.stem for p in read_annotations("train", paths, notes).pictures] == ["a", "d"]
+    assert set(notes.told()) == {
+        "pictures left out, for which there is no annotation: 1 (alone)",
+        "pictures left out, whose file is missing: 1 (gone)",
+        "annotations left out, which are not as they should be: 2 (b.xml, c.xml)",
+        "boxes left out, without the name of a class: 1 (a.xml)",
+        "pictures without any thing, kept as such: 1 (d.jpg)",
+    }
+
+
+@pytest.mark.parametrize("paths", [["a", "b", "c"], ["nowhere"], []])
+def test_paths_of_no_known_form_are_refused(paths: list[str]) -> None:
+    with pytest.raises(UserError, match="--valid expects scenes, a COCO file and its folder"):
+        read_annotations("valid", paths, Notes())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((5, 1, 2, 4), "whose right or bottom side lies before the left or top one"),
+        ((1, 4, 2, 3), "whose right or bottom side lies before the left or top one"),
+        ((1, 1, 1, 4), "which have no area"),
+        ((1, 4, 2, 4), "which have no area"),
+        ((20, 1, 25, 4), "which lie outside their picture"),
+        ((-5, -5, 0, 4), "which lie outside their picture"),
+        ((1, 1, float("nan"), 4), "which are not four finite numbers"),
+        ((1, 1, float("inf"), 4), "which are not four finite numbers"),
+        ((1, None, 3, 4), "which are not four finite numbers"),
+        (("1", "two", "3", "4"), "which are not four finite numbers"),
+        ((True, 1, 3, 4), "which are not four finite numbers"),
+        ((10**400, 1, 3, 4), "which are not four finite numbers"),
+    ],
+)
+def test_boxes_that_can_be_none_are_left_out(given: tuple[Any, Any, Any, Any], said: str) -> None:
+    notes = Notes()
+    assert usable([Thing("dog", given)], *HERE, "a.png", notes) == []
+    assert notes.told() == [f"boxes left out, {said}: 1 (dog in a.png)"]
+
+
+def test_boxes_over_the_rim_are_cut_and_counted() -> None:
+    notes = Notes()
+    things = [Thing("dog", (-3, -1, 30, 5)), Thing("cat", ("0", "0", "20", "10"))]
+    assert usable(things, *HERE, "a.png", notes) == [("dog", (0.0, 0.0, 20.0, 5.0)), ("cat", (0.0, 0.0, 20.0, 10.0))]
+    assert notes.told() == ["boxes that reach over the rim of their picture, cut there: 1 (dog in a.png)"]
+
+
+def test_what_is_held_out_goes_by_the_name(tmp_path: Path) -> None:
+    pictures = read_annotations("train", voc(tmp_path, **{f"p{n}": xml(box()) for n in range(300)}), Notes()).pictures
+    chosen = [picture.path.name for picture in pictures if is_held_out(picture, 0.1)]
+    assert 15 <= len(chosen) <= 45
+    assert all(is_held_out(picture, 1.0) for picture in pictures)

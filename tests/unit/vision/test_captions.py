@@ -1,0 +1,318 @@
+"""Captions and their pictures: what is drawn is what is said, what is left out is told, what is generated is judged."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from jari.errors import UserError
+from jari.init import generator_for
+from jari.pictures import told
+from jari.pictures.captioned import read_captioned
+from jari.pictures.judge import Judge, halves, train_judge
+from jari.pictures.scenes import Digits
+from jari.pictures.told import FolderSource, SceneSource
+from jari.pictures.wording import STYLES, Painter, attributes, glyphs, said_right
+from jari.tasks import captions
+from jari.tasks.captions import Captions, generate_pictures
+from jari.training.experiment import Experiment
+from jari.training.loop import train
+
+TINY = {
+    "task.scenes": 60, "task.code_steps": 4, "task.judge_steps": 4,
+    "model.width": 16, "model.heads": 2, "model.layers": 1,
+    "training.examples": 16, "training.batch": 8, "training.evaluations": 1, "training.evaluation_examples": 4,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return Digits.scans("training")
+
+
+@pytest.fixture(scope="module")
+def ready() -> Captions:
+    task = Captions(captions="attributes", scenes=60, code_steps=4, judge_steps=4)
+    task.prepare()
+    return task
+
+
+# Words and pictures -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_captions_and_numbers_are_each_others_inverse(name: str) -> None:
+    style = STYLES[name]
+    values = style.values(torch.arange(style.combinations))
+    worded = [style.caption(v) for v in values]
+    assert len(set(worded)) == style.combinations == {"row": 1000, "attributes": 320}[name]
+    assert all(torch.equal(style.understand(c), v) for c, v in list(zip(worded, values, strict=True))[::37])
+
+
+def test_captions_read_as_people_write_them() -> None:
+    assert STYLES["row"].caption(torch.tensor([3, 1, 7])) == "three one seven"
+    assert STYLES["attributes"].caption(torch.tensor([0, 0, 3, 0])) == "a small red 3 top left"
+    with pytest.raises(UserError, match="expected a caption such as 'zero zero zero', got 'three one'"):
+        STYLES["row"].understand("three one")
+
+
+def test_rules_find_what_was_drawn(digits: Digits) -> None:
+    style = STYLES["attributes"]
+    numbers = torch.arange(960)
+    values = style.values(numbers % style.combinations)
+    pictures = Painter(style, digits, seed=1).paint(values, numbers)
+    found = attributes(style, pictures)
+    for name, column in (("size", 0), ("colour", 1), ("place", 3)):
+        assert (found[name] == values[:, column]).float().mean() > 0.99, name
+        wrong = values.clone()
+        wrong[:, column] = (wrong[:, column] + 1) % len(style.parts[column][1])
+        right = said_right(style, wrong, pictures, values[:, 2:3])
+        assert right[name].mean() < 0.01
+        assert right["exact_match"].mean() < 0.01
+    assert said_right(style, values, pictures, values[:, 2:3])["exact_match"].mean() > 0.98
+
+
+def test_a_picture_of_nothing_is_right_in_nothing() -> None:
+    style = STYLES["attributes"]
+    empty = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    assert glyphs(style, empty).abs().sum() == 0
+    right = said_right(style, torch.zeros(2, 4, dtype=torch.long), empty, torch.zeros(2, 1, dtype=torch.long))
+    assert right["exact_match"].tolist() == [0, 0]
+    assert right["colour"].tolist() == [0, 0]
+
+
+def test_the_row_is_drawn_in_the_order_of_the_words(digits: Digits) -> None:
+    style = STYLES["row"]
+    painter = Painter(style, digits, seed=1)
+    one = painter.paint(torch.tensor([[3, 1, 7]]), torch.tensor([5]))
+    other = painter.paint(torch.tensor([[3, 1, 8]]), torch.tensor([5]))
+    assert one.shape == (1, 3, 16, 48)
+    assert torch.equal(one[..., :32], other[..., :32])
+    assert not torch.equal(one[..., 32:], other[..., 32:])
+    ink = (one[0, 0] > 75).any(0)
+    assert all(ink[start : start + 16].any() for start in (0, 16, 32))
+
+
+def test_paintings_depend_on_seed_and_number_alone(digits: Digits) -> None:
+    style = STYLES["attributes"]
+    values = style.values(torch.tensor([5, 6, 7]))
+    painter = Painter(style, digits, seed=1)
+    together = painter.paint(values, torch.tensor([0, 1, 2]))
+    assert torch.equal(together[1:2], painter.paint(values[1:2], torch.tensor([1])))
+    assert not torch.equal(together, Painter(style, digits, seed=2).paint(values, torch.tensor([0, 1, 2])))
+
+
+def test_digits_that_are_missing_are_named(digits: Digits) -> None:
+    some = digits.labels != 4
+    few = Digits(digits.pixels[some], digits.labels[some], digits.ink[some])
+    with pytest.raises(UserError, match=r"captions name every digit, but these .* pictures show no 4"):
+        Painter(STYLES["row"], few, seed=1)
+
+
+def test_a_judge_sees_every_digit_alike_wherever_and_whatever_its_size(digits: Digits) -> None:
+    style = STYLES["attributes"]
+    painter = Painter(style, digits, seed=1)
+    corners = torch.tensor([[1, 0, 6, 0], [1, 3, 6, 3]])
+    seen = glyphs(style, painter.paint(corners, torch.tensor([1, 1])))
+    assert seen.shape == (2, 1, 24, 24)
+    assert (seen[0] - seen[1]).abs().max() < 0.15
+    rows, columns = (seen[0, 0] > 0.3).nonzero(as_tuple=True)
+    assert max(int(rows.max() - rows.min()), int(columns.max() - columns.min())) + 1 in (19, 20)
+
+
+@pytest.mark.slow
+def test_a_judge_learns_to_read_digits_it_has_not_seen(digits: Digits, tmp_path: Path) -> None:
+    style = STYLES["row"]
+    one, other = halves(digits)
+    assert len(one.labels) + len(other.labels) == len(digits.labels)
+    judge = train_judge(style, one, seed=1, steps=120)
+    values = style.values(torch.arange(0, 1000, 5))
+    pictures = Painter(style, Digits.scans("held_out"), seed=2).paint(values, torch.arange(200))
+    assert (judge.read(pictures) == values).float().mean() > 0.85
+    assert judge.score(pictures, values).mean() > judge.score(pictures, values.roll(1, 0)).mean() + 2
+    (tmp_path / "judge.safetensors").write_bytes(judge.to_bytes())
+    read = Judge.from_file(style, tmp_path / "judge.safetensors")
+    assert torch.equal(read.read(pictures), judge.read(pictures))
+
+
+# Data -------------------------------------------------------------------------------------------------------------
+
+
+def test_unseen_combinations_are_held_out_without_replacement() -> None:
+    source = SceneSource(STYLES["attributes"], "", 4000, 0.7)
+    assert len(source.seen) == 96
+    assert len(source.to_measure) == 224
+    assert not set(source.seen.tolist()) & set(source.to_measure.tolist())
+    measured = source.held_out(torch.arange(224))
+    assert len(set(measured.captions)) == 224
+    assert not set(measured.captions) & set(source.captions)
+    assert len(set(source.captions)) == 96
+    with pytest.raises(UserError, match=r"unseen=0.999 leaves none of 320 combinations"):
+        SceneSource(STYLES["attributes"], "", 10, 0.999)
+
+
+def test_pictures_to_measure_on_are_of_other_digits() -> None:
+    source = SceneSource(STYLES["row"], "", 10, 0.0)
+    trained, held = source.digits("training").pixels, source.digits("held_out").pixels
+    assert len(trained) + len(held) == 1797
+    assert not (trained[:, None] == held[None, :5]).flatten(2).all(-1).any()
+
+
+def folder_of(path: Path, count: int = 60) -> Path:
+    path.mkdir()
+    for i in range(count):
+        colour = ("red", "green", "blue")[i % 3]
+        Image.new("RGB", (20 + i % 3, 24), colour).save(path / f"p{i}.png")
+        (path / f"p{i}.txt").write_text(f"a {colour} thing\n")
+    return path
+
+
+def test_a_folder_of_pictures_and_texts(tmp_path: Path) -> None:
+    found = read_captioned(folder_of(tmp_path / "data"), 16)
+    assert found.pictures.shape == (60, 3, 16, 16)
+    assert found.captions[:3] == ["a red thing", "a green thing", "a blue thing"]
+    assert found.pictures[0, :, 8, 8].tolist() == [255, 0, 0]
+    assert found.notices == []
+    train, held = found.split(0.2)
+    assert sorted(train + held) == list(range(60))
+    assert held
+
+
+def test_what_has_no_partner_is_counted_and_named(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "data", 12)
+    Image.new("RGB", (8, 8)).save(folder / "lonely.png")
+    (folder / "mute.txt").write_text("no picture")
+    Image.new("RGB", (8, 8)).save(folder / "p1.jpg")
+    (folder / "p2.txt").write_bytes(b"\xff\xfe broken \xc3")
+    (folder / "p3.txt").write_text(" \n")
+    (folder / "p4.png").write_bytes(b"no picture at all")
+    (folder / "p5.txt").write_text("x" * 20_000)
+    found = read_captioned(folder, 16)
+    notices = "\n".join(found.notices)
+    assert len(found.captions) == len(found.pictures) == 8
+    assert "pictures without a caption, left out: 1 (lonely.png)" in notices
+    assert "captions without a picture, left out: 1 (mute.txt)" in notices
+    assert "second pictures of one caption, left out: 1" in notices
+    assert "empty, too long or no UTF-8, left out with their pictures: 3 (p2.txt, p3.txt, p5.txt)" in notices
+    assert "p4.png" in notices
+
+
+def test_folders_without_anything_to_learn_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no folder"):
+        read_captioned(tmp_path / "nowhere", 16)
+    (tmp_path / "only.txt").write_text("no picture")
+    with pytest.raises(UserError, match=r"got none: captions without a picture, left out: 1 \(only.txt\)"):
+        read_captioned(tmp_path, 16)
+    with pytest.raises(UserError, match="too few to hold some out"):
+        _ = FolderSource(str(folder_of(tmp_path / "few", 2)), 16).captions
+
+
+# The task ---------------------------------------------------------------------------------------------------------
+
+
+def test_batches_hold_captions_codes_and_what_is_left_out(ready: Captions) -> None:
+    batch = ready.training_batch(torch.arange(60), generator_for(1, "batch"))
+    rows, codes, without = batch.inputs
+    assert rows.shape == (60, 7)
+    assert codes.shape == (60, 64)
+    assert 0 < int(without.sum()) < 20
+    assert batch.labels.shape == (60, 71)
+    heard = int((~without).nonzero()[0])
+    assert batch.labels[heard, :7].tolist() == [*rows[heard, 1:].tolist(), 0]
+    assert int(batch.labels[without, :7].abs().sum()) == 0
+    assert torch.equal(batch.labels[:, 7:], codes)
+    assert ready.write(rows[0, 1:].tolist()) in set(ready._source.captions)
+
+
+def test_the_loss_weighs_codes_seven_to_one(ready: Captions) -> None:
+    class Scores:
+        text = torch.zeros(4, 7, len(ready.words))
+        picture = torch.zeros(4, 64, 200)
+
+    batch = ready.training_batch(torch.arange(4), generator_for(1, "batch"))
+    words, codes = torch.tensor(len(ready.words)).log(), torch.tensor(200.0).log()
+    assert ready.loss(Scores, batch).item() == pytest.approx((words + 7 * codes).item() / 8, rel=1e-5)
+
+
+def test_the_ceiling_of_the_judge_is_stated(ready: Captions) -> None:
+    named = {f"{what}_{of}" for what in ("digit", "exact_match") for of in ("real", "reconstructed")}
+    assert set(ready._facts["ceiling"]) == named
+    assert "of 200 codes used, perplexity" in ready.notices()[-1]
+    assert ready.reconstructions(3).shape == (6, 3, 32, 32)
+    assert "image tokenizer sha256 " + ready.codes.fingerprint in ready.fingerprint()
+
+
+def test_captions_that_cannot_be_drawn(ready: Captions) -> None:
+    with pytest.raises(UserError, match=r"no caption to train on had purple; known: .*red"):
+        ready.read("a small purple 3 top left")
+    with pytest.raises(UserError, match="expected a caption of 1 to 6 words, got 0"):
+        ready.read("")
+    with pytest.raises(UserError, match="expected a caption of 1 to 6 words, got 7"):
+        ready.read("a small small red 3 top left")
+    with pytest.raises(UserError, match="expected a multiple of 4, got 30"):
+        Captions(size=30)
+
+
+@pytest.mark.slow
+def test_a_run_trains_is_measured_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told, "HELD_OUT", 12)
+    monkeypatch.setattr(captions, "JUDGED", 40)
+    experiment = Experiment.of("captions", settings={"task.captions": "attributes", **TINY}, precision="float32")
+    result = train(experiment, tmp_path / "run")
+    measured = {"exact_match", "digit", "colour", "size", "place", "loss", "loss_of_ink", "digit_real"}
+    assert measured <= result.keys()
+    assert result["examples"] == 12
+    task = experiment.task_instance(tmp_path / "run")
+    assert isinstance(task, Captions)
+    model = experiment.model_instance(task).eval()
+    shown: list[torch.Tensor] = []
+    pictures = generate_pictures(model, task, "a small red 3 top left", 3, progress=shown.append)  # type: ignore[arg-type]
+    assert pictures.shape == (3, 3, 32, 32)
+    assert pictures.dtype is torch.uint8
+    assert len(shown) == 8
+    assert torch.equal(shown[-1], pictures)
+    # What is not drawn yet is empty, and so alike in all.
+    assert torch.equal(shown[0][0, :, 20:], shown[0][1, :, 20:])
+    again = generate_pictures(model, task, "a small red 3 top left", 3)  # type: ignore[arg-type]
+    assert torch.equal(again, pictures)
+    chosen = generate_pictures(model, task, "a small red 3 top left", 2, rerank=4)  # type: ignore[arg-type]
+    assert chosen.shape == (2, 3, 32, 32)
+    with pytest.raises(UserError, match="1 picture or more, got n 0"):
+        generate_pictures(model, task, "a small red 3 top left", 0)  # type: ignore[arg-type]
+
+
+def test_the_scorer_chooses_the_likeliest_pictures(ready: Captions, digits: Digits) -> None:
+    style = STYLES["attributes"]
+    values = style.values(torch.tensor([17, 200]))
+    pictures = Painter(style, digits, seed=1).paint(values.repeat_interleave(4, 0), torch.arange(8))
+    scores = ready._of_scenes()[1].score(pictures, values.repeat_interleave(4, 0)).view(2, 4)
+    best = ready._chosen(pictures, values, 1)
+    assert torch.equal(best[0], pictures[int(scores[0].argmax())])
+    assert torch.equal(best[1], pictures[4 + int(scores[1].argmax())])
+
+
+def test_judge_and_scorer_are_two(ready: Captions) -> None:
+    judge, scorer = ready._of_scenes()
+    assert judge.to_bytes() != scorer.to_bytes()
+
+
+def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "data", 60)
+    settings = {**TINY, "task.train": str(folder), "task.size": 16}
+    result = train(Experiment.of("captions", settings=settings, precision="float32"), tmp_path / "one")
+    assert result["metric"] == "loss"
+    assert 0 < result["examples"] < 30
+    other = Captions(train=str(folder), size=16, codes=str(tmp_path / "one"))
+    other.prepare()
+    kept = (tmp_path / "one" / "codes.safetensors").read_bytes()
+    assert other.kept()["codes.safetensors"] == kept
+    with pytest.raises(UserError, match="for scenes alone; leave rerank away"):
+        other._of_scenes()
+
+
+@pytest.mark.skipif("JARI_DATA" not in os.environ, reason="JARI_DATA names no folder with mnist/")
+def test_mnist_makes_scenes() -> None:
+    source = SceneSource(STYLES["row"], str(Path(os.environ["JARI_DATA"]) / "mnist"), 10, 0.0)
+    assert source.pictures(torch.arange(4)).shape == (4, 3, 16, 48)

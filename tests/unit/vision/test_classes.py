@@ -1,0 +1,186 @@
+"""Tasks of classes: digits, and a person's own pictures; what is predicted, and what is told."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+
+import jari
+from jari import UserError
+from jari.tasks.digits import Digits
+from jari.tasks.images import Images
+from jari.training.answering import evaluate
+from jari.training.experiment import Experiment
+
+pytest.importorskip("sklearn")
+Image = pytest.importorskip("PIL.Image")
+
+SMALL = {"training.passes": 1, "training.evaluations": 1, "training.evaluation_examples": 50, "model.width": 16,
+         "model.layers": 1, "model.heads": 2}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    jari.train("digits", folder, encoding="rotary2d", settings=SMALL, precision="float32", threads=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two classes, told apart by where the light is."""
+    root = tmp_path_factory.mktemp("pictures")
+    noise = numpy.random.default_rng(1)
+    for name in ("left", "right"):
+        (root / name).mkdir()
+        for number in range(40):
+            pixels = noise.integers(0, 60, (8, 8), dtype=numpy.uint8)
+            pixels[:, slice(0, 4) if name == "left" else slice(4, 8)] += 150
+            Image.fromarray(pixels).save(root / name / f"{number}.png")
+    return root
+
+
+def task():
+    digits = Digits()
+    digits.prepare()
+    return digits
+
+
+def test_digits_hold_out_one_in_five_and_train_on_none_of_them():
+    digits = task()
+    assert (digits.training_size, len(digits.held_out)) == (1437, 360)
+    marks = [hashlib.sha256(p.numpy().tobytes()).hexdigest() for p in digits.held_out.pictures(torch.arange(360))]
+    trained = {hashlib.sha256(p.numpy().tobytes()).hexdigest() for p in digits._training.pictures(torch.arange(1437))}
+    assert not trained & set(marks)
+    assert digits.model_options == {"shape": (1, 8, 8), "classes": 10}
+
+
+def test_pictures_are_normalised_as_the_training_pictures_are():
+    digits = task()
+    whole = digits._normalised(digits._training.pictures(torch.arange(1437)))
+    assert whole.mean().abs() < 1e-5
+    assert whole.std() == pytest.approx(1, abs=1e-3)
+
+
+def test_a_batch_is_the_same_for_a_seed_and_its_targets_add_up_to_1():
+    digits = Digits(mixup=0.4, cutmix=1.0)
+    digits.prepare()
+    first, again, other = (
+        digits.training_batch(torch.arange(16), torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert (first.inputs[0].pixels == again.inputs[0].pixels).all()
+    assert not (first.inputs[0].pixels == other.inputs[0].pixels).all()
+    assert first.labels.sum(1).tolist() == pytest.approx([1] * 16)
+    assert len(first.labels) == 16
+
+
+def test_a_run_answers_without_its_data_and_is_measured_as_it_was(run):
+    loaded = jari.load(run)
+    measured = evaluate(loaded.model, loaded.task)
+    result = json.loads((run / "result.json").read_text())
+    assert measured["accuracy"] == result["accuracy"]
+    assert measured["loss"] == pytest.approx(result["loss"], rel=1e-6)
+    kept = json.loads((run / "pictures.json").read_text())
+    assert kept["classes"] == [str(digit) for digit in range(10)]
+
+
+def test_what_is_predicted_is_ranked_and_adds_up_to_1(run):
+    (answers,) = [list(jari.predict(run, ["#3"], decoding=jari.Decoding(best=10)))]
+    assert [answer.rank for answer in answers] == list(range(1, 11))
+    probabilities = [answer.tokens[0][1] for answer in answers]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+    loaded = jari.load(run)
+    scores = loaded.model(loaded.task.sources([loaded.task.read("#3")]))
+    assert answers[0].answer == str(int(scores.argmax()))
+    assert loaded.task.expected("#3") == str(int(loaded.task.held_out.labels[3]))
+
+
+def test_a_file_is_read_as_the_training_pictures_were(run, tmp_path):
+    loaded = jari.load(run)
+    pixels = loaded.task.read("#3").pixels
+    Image.fromarray(pixels[0].numpy()).save(tmp_path / "three.png")
+    assert (loaded.task.read(str(tmp_path / "three.png")).pixels == pixels).all()
+    Image.fromarray(pixels[0].repeat_interleave(4, 0).repeat_interleave(4, 1).numpy()).save(tmp_path / "large.png")
+    large = loaded.task.read(str(tmp_path / "large.png"))
+    assert large.size == (32, 32)
+    both = torch.stack((large.pixels.flatten().float(), pixels.flatten().float()))
+    assert torch.corrcoef(both)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("#360", r"expected the number of a held-out picture, #0 to #359, got '#360'"),
+        ("#x", "expected the number of a held-out picture"),
+        ("nowhere.png", "nowhere.png"),
+    ],
+)
+def test_what_is_no_picture_gets_its_error_and_stops_nothing(run, line, why):
+    wrong, right = jari.predict(run, [line, "#3"])
+    assert wrong.answer is None
+    assert right.answer is not None
+    with pytest.raises(UserError, match=why):
+        jari.load(run).task.read(line)
+
+
+def test_a_search_for_tokens_is_refused(run):
+    with pytest.raises(UserError, match="says what is in a picture and writes no tokens"):
+        list(jari.predict(run, ["#3"], decoding=jari.Decoding(beam=2)))
+
+
+def test_folders_of_pictures_are_learned(folders, tmp_path):
+    settings = {**SMALL, "task.train": str(folders), "task.shift": 0, "task.held_out": 0.3, "training.passes": 30,
+                "training.batch": 16}  # fmt: skip
+    result = jari.train(
+        "images", tmp_path / "run", encoding="learned2d", settings=settings, precision="float32", threads=1
+    )
+    assert result["accuracy"] == 1.0
+    loaded = jari.load(tmp_path / "run")
+    assert list(loaded.task.classes) == ["left", "right"]
+    (answer,) = jari.predict(loaded, [str(folders / "right" / "3.png")])
+    assert answer.answer == "right"
+    assert jari.evaluate(tmp_path / "run", threads=1)["accuracy"] == 1.0
+    assert jari.evaluate(tmp_path / "run", data=[str(folders)], threads=1)["examples"] == 80
+
+
+def test_without_pictures_to_train_on_it_says_so():
+    with pytest.raises(UserError, match="--train names no pictures; write --train FOLDER"):
+        Images().prepare()
+
+
+def test_an_encoding_for_a_line_and_one_for_a_plane_train_alike(tmp_path):
+    for encoding in ("learned:positions=16", "none", "alibi2d", "t5"):
+        experiment = Experiment.of("digits", encoding, SMALL, 1, "float32")
+        assert experiment.model_instance(task())(jari.Pictures(torch.zeros(2, 1, 8, 8))).shape == (2, 10)
+
+
+# On the command line --------------------------------------------------------------------------------------------------
+
+
+def jari_says(*arguments, **how):
+    return subprocess.run([sys.executable, "-m", "jari", *map(str, arguments)], capture_output=True, text=True, **how)
+
+
+@pytest.mark.slow
+def test_pictures_on_the_command_line(run, tmp_path):
+    loaded = jari.load(run)
+    Image.fromarray(loaded.task.read("#3").pixels[0].numpy()).save(tmp_path / "three.png")
+    said = jari_says("predict", run, tmp_path / "three.png", "#3")
+    first, second = said.stdout.split()
+    assert (said.returncode, first) == (0, second)
+    said = jari_says("predict", run, tmp_path / "no.png", "#3")
+    assert (said.returncode, said.stdout.splitlines()[0]) == (2, "")
+    assert "no.png" in said.stderr
+    for arguments, why in [
+        (("--draw", "x.png", "#3"), "--draw means nothing here: this run does not say where things are"),
+        (("--n", "2", "#3"), "--n means nothing here"),
+        (("--prompt", "#3", "#4"), "give pictures or --prompt, not both"),
+    ]:
+        said = jari_says("predict", run, *arguments)
+        assert (said.returncode, said.stdout) == (2, "")
+        assert why in said.stderr

@@ -1,0 +1,399 @@
+import json
+import math
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from jari.boxes import Detected, corners, overlaps
+from jari.errors import UserError
+from jari.init import generator_for
+from jari.models.detector import Detector
+from jari.tasks import matching
+from jari.tasks.boxed import Boxed, average_precision, together
+from jari.tasks.detection import Detection
+from jari.tasks.matching import Objects, matched
+from jari.training import loop
+from jari.training.experiment import Experiment
+from jari.training.run import read_metrics
+
+pytest.importorskip("sklearn")
+pytest.importorskip("pycocotools")
+
+TINY = {"model.width": 16, "model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 2, "model.hidden": 32}
+
+
+def found_by_chance(layers: int = 2, batch: int = 3, queries: int = 4, classes: int = 5) -> Detected:
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(layers, batch, queries, classes + 1, generator=generator, requires_grad=True)
+    return Detected(scores, torch.rand(layers, batch, queries, 4, generator=generator).requires_grad_())
+
+
+def objects(*pictures: list[tuple[int, list[float]]]) -> Objects:
+    most = max(len(picture) for picture in pictures)
+    labels, boxes = torch.zeros(len(pictures), most, dtype=torch.long), torch.zeros(len(pictures), most, 4)
+    real = torch.zeros(len(pictures), most, dtype=torch.bool)
+    for row, picture in enumerate(pictures):
+        for i, (label, box) in enumerate(picture):
+            labels[row, i], boxes[row, i], real[row, i] = label, torch.tensor(box), True
+    return Objects(labels, boxes, real)
+
+
+SOME = objects([(1, [0.5, 0.5, 0.2, 0.2]), (0, [0.1, 0.2, 0.1, 0.1])], [], [(4, [0.9, 0.9, 0.2, 0.1])])
+
+
+def test_matching_is_the_cheapest_of_all() -> None:
+    """Against every way to pair, counted out."""
+    chance = found_by_chance()
+    found = Detected(chance.scores.detach(), chance.boxes.detach())
+    layer, picture, query, thing = matched(found, SOME)
+    for s in range(2):
+        for b in range(3):
+            count = int(SOME.real[b].sum())
+            here = (layer == s) & (picture == b)
+            pairs = dict(zip(thing[here].tolist(), query[here].tolist(), strict=True))
+            assert sorted(pairs) == list(range(count))
+
+            def cost(chosen: tuple[int, ...], s: int = s, b: int = b) -> float:
+                total = 0.0
+                for i, q in enumerate(chosen):
+                    box, there = found.boxes[s, b, q], SOME.boxes[b, i]
+                    total -= float(found.scores[s, b, q].softmax(-1)[SOME.labels[b, i]])
+                    total += 5 * float((box - there).abs().sum())
+                    total -= 2 * float(overlaps(corners(box), corners(there))[1])
+                return total
+
+            if count:
+                best = min(permutations(range(4), count), key=cost)
+                assert [pairs[i] for i in range(count)] == list(best)
+
+
+def test_the_loss_is_that_of_the_paper_for_one_layer() -> None:
+    chance = found_by_chance(layers=1)
+    found = Detected(chance.scores.detach(), chance.boxes.detach())
+    parts = matching.loss(found, SOME, 0.1)
+    _, picture, query, thing = matched(found, SOME)
+    labels = torch.full((3, 4), 5)
+    labels[picture, query] = SOME.labels[picture, thing]
+    weights = torch.tensor([1.0] * 5 + [0.1])[labels]
+    log_p = found.scores[0].log_softmax(-1).gather(-1, labels.unsqueeze(-1))[..., 0]
+    assert parts["classes"].item() == pytest.approx(float(-(weights * log_p).sum() / weights.sum()), rel=1e-5)
+    boxes, there = found.boxes[0, picture, query], SOME.boxes[picture, thing]
+    assert parts["l1"].item() == pytest.approx(5 * float((boxes - there).abs().sum()) / 3, rel=1e-5)
+    giou = overlaps(corners(boxes), corners(there))[1]
+    assert parts["giou"].item() == pytest.approx(2 * float((1 - giou).sum()) / 3, rel=1e-5)
+
+
+def test_each_layer_is_matched_afresh_and_adds_its_loss() -> None:
+    chance = found_by_chance()
+    found = Detected(chance.scores.detach(), chance.boxes.detach())
+    both = matching.loss(found, SOME, 0.1)
+    alone = [matching.loss(Detected(found.scores[[s]], found.boxes[[s]]), SOME, 0.1) for s in range(2)]
+    for name, value in both.items():
+        assert value.item() == pytest.approx(sum(part[name].item() for part in alone), rel=1e-5)
+    swapped = Detected(found.scores[:, :, [2, 0, 1, 3]], found.boxes[:, :, [2, 0, 1, 3]])
+    assert matching.loss(swapped, SOME, 0.1)["l1"].item() == pytest.approx(both["l1"].item(), rel=1e-5)
+
+
+def test_pictures_without_objects_teach_nothing_but_nothing() -> None:
+    found = found_by_chance(batch=1)
+    parts = matching.loss(found, objects([]), 0.1)
+    assert parts["l1"].item() == parts["giou"].item() == 0
+    assert parts["classes"].item() > 0
+    sum(parts.values(), torch.zeros(())).backward()
+    assert found.scores.grad is not None
+    assert (found.scores.grad[..., -1] < 0).all()
+
+
+def test_more_objects_than_queries_are_matched_as_far_as_they_go() -> None:
+    many = objects([(n % 5, [0.1 * n + 0.1, 0.5, 0.1, 0.1]) for n in range(7)])
+    found = found_by_chance(layers=1, batch=1)
+    _, _, query, thing = matched(found, many)
+    assert sorted(query.tolist()) == [0, 1, 2, 3]
+    assert len(set(thing.tolist())) == 4
+
+
+def test_what_is_not_finite_is_matched_somehow_and_told_by_the_loss() -> None:
+    found = found_by_chance()
+    broken = Detected(found.scores, found.boxes * math.nan)
+    assert sum(matching.loss(broken, SOME, 0.1).values(), torch.zeros(())).isnan()
+
+
+def test_average_precision_is_coco_s() -> None:
+    there = [Boxed(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([1]))] * 2
+    right = Boxed(there[0].boxes, torch.tensor([1]), torch.tensor([0.9]))
+    # Moved by 2 of 10 pixels: IoU 8 / 12, so right at 0.50, 0.55, 0.60 and 0.65.
+    near = Boxed(there[0].boxes + torch.tensor([2.0, 0.0, 2.0, 0.0]), torch.tensor([1]), torch.tensor([0.8]))
+    wrong = Boxed(there[0].boxes, torch.tensor([2]), torch.tensor([0.8]))
+    assert average_precision([right, right], there, 3) == {"ap": 1.0, "ap50": 1.0, "ap75": 1.0}
+    half = 51 / 101  # of the 101 recalls asked for, up to 0.5
+    assert average_precision([right, wrong], there, 3)["ap"] == pytest.approx(half)
+    found = average_precision([right, near], there, 3)
+    assert found["ap50"] == pytest.approx(1.0)
+    assert found["ap75"] == pytest.approx(half)
+    assert found["ap"] == pytest.approx((4 * 1 + 6 * half) / 10)
+
+
+def test_average_precision_counts_what_is_unsure_and_says_nothing_aloud(capfd: pytest.CaptureFixture[str]) -> None:
+    there = [Boxed(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([0]))]
+    unsure = Boxed(there[0].boxes, torch.tensor([0]), torch.tensor([1e-6]))
+    assert average_precision([unsure], there, 1)["ap"] == pytest.approx(1.0)
+    nothing = Boxed(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long), torch.zeros(0))
+    assert average_precision([nothing], there, 1)["ap"] == 0.0
+    bare = Boxed(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
+    assert average_precision([unsure], [bare], 1)["ap"] == 0.0
+    assert capfd.readouterr() == ("", "")
+
+
+# The task -------------------------------------------------------------------------------------------------------------
+
+
+def task(**options: Any) -> Detection:
+    made = Detection(**options)
+    made.prepare()
+    return made
+
+
+def test_scenes_train_and_hold_out_other_digits() -> None:
+    made = task(fewest=0)
+    batch = made.training_batch(torch.arange(16), generator_for(1, "x"))
+    assert len(batch.labels) == 16
+    pictures = batch.inputs[0].pixels
+    assert pictures.shape == (16, 1, 48, 48)
+    assert abs(float(pictures.mean())) < 0.3
+    assert made.model_options == {"channels": 1, "classes": 10}
+    assert made.training_size == 1_000_000
+    assert "1,437 digits" in made.describe()
+    assert made.fingerprint() == task(fewest=0).fingerprint() != task(fewest=0, largest=20).fingerprint()
+    assert made.notices() == []
+
+
+def photographs(folder: Path, count: int = 30, **changed: list[float]) -> list[str]:
+    """Pictures of 40 x 20 pixels with one bright box each; `p3=[...]` changes the box of number 3."""
+    from PIL import Image
+
+    (folder / "images").mkdir()
+    images, annotations = [], []
+    for n in range(count):
+        picture = Image.new("RGB", (40, 20), (20, 30, 40))
+        left, top, width, height = 2 + n % 20, 3, 10, 8
+        picture.paste((250, 200 if n % 2 else 20, 20), (left, top, left + width, top + height))
+        picture.save(folder / "images" / f"p{n}.png")
+        images.append({"id": n, "file_name": f"p{n}.png"})
+        box = changed.get(f"p{n}", [left, top, width, height])
+        annotations.append({"id": n, "image_id": n, "category_id": 1 + n % 2, "bbox": box})
+    categories = [{"id": 1, "name": "red"}, {"id": 2, "name": "yellow"}]
+    held = {"images": images, "categories": categories, "annotations": annotations}
+    (folder / "coco.json").write_text(json.dumps(held))
+    return [str(folder / "coco.json"), str(folder / "images")]
+
+
+def test_photographs_are_scaled_and_their_boxes_are_shares(tmp_path: Path) -> None:
+    made = task(train=tuple(photographs(tmp_path)), size=20)
+    assert made.classes == ["red", "yellow"]
+    assert made.training_size + len(made.held_out) == 30
+    assert 0 < len(made.held_out) < 12
+    batch = made.training_batch(torch.arange(2), generator_for(1, "x"))
+    assert batch.inputs[0].pixels.shape == (2, 3, 10, 20)
+    box = batch.labels.boxes[0, 0]
+    assert box[2:].tolist() == pytest.approx([10 / 40, 8 / 20])
+    bright = batch.inputs[0].pixels[0, 0] > 0.5
+    columns = bright.any(0).nonzero()[:, 0].tolist()
+    assert columns[0] == pytest.approx(20 * float(box[0] - box[2] / 2), abs=1.01)
+    picture = made.read("#0")
+    assert picture.size == (20, 40)
+
+
+def test_a_photograph_stored_as_jpeg_keeps_its_size(tmp_path: Path) -> None:
+    """Large ones are decoded smaller, and boxes are in the pixels of the file."""
+    from PIL import Image
+
+    paths = photographs(tmp_path)
+    for path in (tmp_path / "images").glob("*.png"):
+        Image.open(path).resize((640, 320)).save(path, format="JPEG")
+    held = json.loads(Path(paths[0]).read_text())
+    for annotation in held["annotations"]:
+        annotation["bbox"] = [16 * side for side in annotation["bbox"]]
+    Path(paths[0]).write_text(json.dumps(held))
+    made = task(train=tuple(paths), size=32)
+    assert made.read("#0").size == (320, 640)
+    assert made.notices() == []
+
+
+def test_bad_boxes_and_files_are_counted_and_named(tmp_path: Path) -> None:
+    bad = {
+        "p1": [5, 5, -3, 4],
+        "p3": [5, 5, 0, 4],
+        "p5": [50, 5, 3, 4],
+        "p7": [30, 5, 30, 4],
+        "p9": [1, float("nan"), 2, 3],
+    }
+    paths = photographs(tmp_path, **bad)
+    (tmp_path / "images" / "p11.png").unlink()
+    (tmp_path / "images" / "p13.png").write_bytes(b"no picture")
+    told = "\n".join(task(train=tuple(paths)).notices())
+    for said in (
+        "before the left or top one: 1 (yellow in p1.png)",
+        "which have no area: 1 (yellow in p3.png)",
+        "which lie outside their picture: 1 (yellow in p5.png)",
+        "cut there: 1 (yellow in p7.png)",
+        "which are not four finite numbers: 1 (yellow in p9.png)",
+        "whose file is missing: 1 (p11.png)",
+        "which cannot be read as pictures: 1 (p13.png)",
+    ):
+        assert said in told
+
+
+def test_classes_that_were_not_trained_on_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    train, valid = photographs(tmp_path), photographs(tmp_path / "more", 4)
+    held = json.loads(Path(valid[0]).read_text())
+    held["categories"][1]["name"] = "blue"
+    Path(valid[0]).write_text(json.dumps(held))
+    made = task(train=tuple(train), valid=tuple(valid))
+    assert any("do not have: 2 (blue in p1.png, blue in p3.png)" in line for line in made.notices())
+    assert made.training_size == 30
+
+
+def test_nothing_usable_and_too_few_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected things with boxes; got none that can be used"):
+        task(train=tuple(photographs(tmp_path, 1, p0=[5, 5, 0, 0])))
+    (tmp_path / "one").mkdir()
+    with pytest.raises(UserError, match="1 pictures are too few to hold some out"):
+        task(train=tuple(photographs(tmp_path / "one", 1)))
+    with pytest.raises(UserError, match="measured on pictures of the same kind"):
+        task(valid=("coco.json", "images"))
+
+
+def test_more_things_than_queries_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a scene has up to 3; use model\.queries=3 or more"):
+        task().check_model({"queries": 2})
+    paths = photographs(tmp_path)
+    held = json.loads(Path(paths[0]).read_text())
+    held["annotations"] *= 3
+    Path(paths[0]).write_text(json.dumps(held))
+    made = task(train=tuple(paths))
+    made.check_model({"queries": 3})
+    assert made.notices() == []
+    made.check_model({"queries": 2})
+    assert len(made.notices()) == 2
+    assert "more things than the 2 queries can find, up to 3 (p0.png, p1.png, " in made.notices()[0]
+    assert "model.queries=3 finds them" in made.notices()[0]
+
+
+def test_pictures_of_several_sizes_are_padded() -> None:
+    small, large = torch.full((3, 2, 5), 7, dtype=torch.uint8), torch.full((3, 4, 3), 9, dtype=torch.uint8)
+    pictures = together([small, large])
+    assert pictures.pixels.shape == (2, 3, 4, 5)
+    assert pictures.keep is not None
+    assert pictures.keep.sum((1, 2)).tolist() == [10, 12]
+    assert pictures.pixels[0].sum() == 7 * 30
+    assert together([small, small]).keep is None
+
+
+def test_flipping_moves_boxes_with_their_pictures(tmp_path: Path) -> None:
+    paths = tuple(photographs(tmp_path))
+    plain, flipping = task(train=paths, size=40), task(train=paths, size=40, flip=True)
+    numbers = torch.arange(20)
+    one, other = (t.training_batch(numbers, generator_for(1, "x")) for t in (plain, flipping))
+    moved = (one.labels.boxes != other.labels.boxes).any(-1).any(-1)
+    assert 3 < int(moved.sum()) < 17
+    for row in range(20):
+        left, top, right, bottom = (corners(other.labels.boxes[row, 0]) * torch.tensor([40, 20, 40, 20])).round().int()
+        bright = other.inputs[0].pixels[row, 0] > 0.5
+        assert bright[top:bottom, left:right].all()
+        assert int(bright.sum()) == 80
+
+
+def test_padding_stays_where_it_is_when_pictures_are_flipped() -> None:
+    from jari.patches import Pictures
+    from jari.tasks.detection import _flipped
+
+    pixels = torch.tensor([[[[1.0, 2.0, 0.0]]]] * 8)
+    keep = torch.tensor([[[True, True, False]]] * 8)
+    given = objects(*[[(0, [0.25, 0.5, 0.5, 1.0])]] * 8)
+    found, there = _flipped(Pictures(pixels, keep), given, torch.Generator().manual_seed(0))
+    rows = {(tuple(p[0, 0].tolist()), b[0, 0].item()) for p, b in zip(found.pixels, there.boxes, strict=True)}
+    assert rows == {((1.0, 2.0, 0.0), 0.25), ((2.0, 1.0, 0.0), 0.75)}
+    assert torch.equal(found.keep, keep)  # type: ignore[arg-type]
+
+
+class Knowing:
+    """A learner that says the truth, in the form of a model."""
+
+    def write(self, sources: Any) -> list[list[int]]:
+        raise NotImplementedError
+
+    def looked_at(self, source: Any, written: Any) -> list[int]:
+        raise NotImplementedError
+
+    def scores(self, batch: Any) -> Detected:
+        there = batch.labels
+        scores = functional.one_hot(torch.where(there.real, there.labels, 10), 11).float() * 20
+        return Detected(scores.unsqueeze(0), there.boxes.unsqueeze(0))
+
+
+def test_the_truth_has_an_average_precision_of_1() -> None:
+    measured = task(fewest=0).evaluate(Knowing(), 100)
+    assert measured["ap"] == measured["ap50"] == pytest.approx(1.0)
+    assert measured["examples"] == 100
+
+
+def test_what_is_said_is_in_pixels_of_the_file_the_surest_first(tmp_path: Path) -> None:
+    made = task(train=tuple(photographs(tmp_path)), size=20)
+    scores = torch.tensor([[[[0.0, 1.0, 2.0], [5.0, 0.0, 0.0]]]])
+    outputs = Detected(scores, torch.tensor([[[[0.5, 0.5, 0.5, 0.5], [0.25, 0.5, 0.1, 0.2]]]]))
+    ((first, second),) = made.said(outputs, [made.read(str(tmp_path / "images" / "p0.png"))])
+    assert first.box == pytest.approx((8, 8, 12, 12))
+    assert (first.number, second.number) == (0, 1)
+    assert first.probability == pytest.approx(float(scores[0, 0, 1].softmax(-1)[0]))
+    assert second.box == pytest.approx((10, 5, 30, 15))
+
+
+def test_held_out_pictures_have_numbers() -> None:
+    made = task()
+    assert made.sample_inputs() == ["#0", "#1", "#2", "#3"]
+    expected = made.expected("#2")
+    assert expected is not None
+    assert set(expected) <= set("0123456789, ")
+    assert made.expected("picture.png") is None
+    for wrong in ("#1000", "#-1", "#x"):
+        with pytest.raises(UserError, match="#0 to #999"):
+            made.read(wrong)
+
+
+def test_a_run_trains_goes_on_and_answers(tmp_path: Path) -> None:
+    settings = {**TINY, "training.examples": 32 * 6, "training.evaluations": 2, "training.evaluation_examples": 20}
+    experiment = Experiment.of("detection", settings=settings, precision="float32")
+    first = loop.train(experiment, tmp_path / "run", threads=1)
+    assert 0 <= first["ap"] <= 1
+    assert first["metric"] == "ap"
+    assert {"ap50", "ap75", "loss"} <= first.keys()
+    rows = read_metrics(tmp_path / "run")
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    again = experiment.task_instance(tmp_path / "run")
+    model = experiment.model_instance(again)
+    assert isinstance(model, Detector)
+    picture = again.read("#0")
+    assert len(again.said(model(again.sources([picture])), [picture])[0]) == 8  # type: ignore[attr-defined]
+
+
+@pytest.mark.long
+def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
+    settings = {"task.scenes": 16, "training.examples": 16 * 600, "training.batch": 16, "training.evaluations": 1}
+    experiment = Experiment.of("detection", settings=settings, precision="float32")
+    loop.train(experiment, tmp_path / "run", threads=1)
+    from jari.training.answering import evaluate
+    from jari.training.checkpoint import load_model, newest
+
+    learned = experiment.task_instance()
+    model = experiment.model_instance(learned)
+    begun, _ = newest(tmp_path / "run" / "checkpoints")
+    assert begun is not None
+    load_model(begun, model, experiment.hash)
+    assert isinstance(learned, Detection)
+    learned._held_out = learned._training
+    assert evaluate(model, learned)["ap"] > 0.95

@@ -1,0 +1,131 @@
+"""Looking inside models of pictures: edits, orders and measures on two axes, against what they are by definition."""
+
+import math
+
+import pytest
+import torch
+
+from jari.errors import UserError
+from jari.init import initialise
+from jari.inspect.capture import record
+from jari.inspect.effects import ablation, effect, importance
+from jari.inspect.invariance import permuted, shifted
+from jari.inspect.maps import Map
+from jari.inspect.measures import MEASURES
+from jari.inspect.surgery import HeadOff, Places, displaced, operate, permutations
+from jari.models.detector import Detector
+from jari.models.vision import VisionTransformer
+from jari.patches import Pictures, patchify, unpatchify
+
+
+def vit(encoding="rotary2d", **options):
+    model = VisionTransformer((1, 8, 8), 5, patch=2, width=16, heads=2, layers=2, encoding=encoding, **options)
+    initialise(model, 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.double().eval()
+
+
+def pictures():
+    return (Pictures(torch.randn(1, 1, 8, 8, dtype=torch.float64)),)
+
+
+def test_switching_a_head_off_is_what_ablation_says():
+    model, given = vit(), pictures()
+    before = model(*given).log_softmax(-1)[0, 3].detach()
+    for site, rises in ablation(model, given, [3]).items():
+        for head, rise in enumerate(rises.tolist()):
+            with operate(model, [HeadOff(site, head)]), torch.no_grad():
+                after = model(*given).log_softmax(-1)[0, 3]
+            assert rise == pytest.approx(float(before - after))
+            found = effect(model, given, [3], [HeadOff(site, head)])
+            assert found.log_before - found.log_after == pytest.approx(rise)
+            assert found.before.tolist() == [pytest.approx(float(before.exp()))]
+
+
+def test_every_head_of_a_detector_matters_and_importance_has_length_one():
+    model = Detector(1, 3, width=16, heads=2, encoder_layers=1, decoder_layers=1, queries=4)
+    initialise(model, 1)
+    given = (Pictures(torch.randn(1, 1, 24, 20)),)
+    found = importance(model.eval(), given, [0, 1, 3, 2])
+    assert list(found) == ["encoder.0", "decoder.0.self", "decoder.0.cross"]
+    assert all(float(values.norm()) == pytest.approx(1, abs=1e-4) for values in found.values())
+    with pytest.raises(UserError, match=r"each of \(1, 4\) places, got \(1, 2\)"):
+        importance(model, given, [0, 1])
+
+
+@pytest.mark.parametrize("encoding", ["none", "rotary2d", "learned2d"])
+def test_dealing_patches_out_is_dealing_them_out_in_the_picture(encoding):
+    model, given = vit(encoding), pictures()
+    index = permutations(torch.ones(1, 16, dtype=torch.bool), 0)[0]
+    dealt = Pictures(unpatchify(patchify(given[0].pixels, 2)[:, index], 2, (4, 4)))
+    with record(model) as tape:
+        model(*given)
+    with record(model) as other:
+        model(dealt)
+    for site, found in permuted(model, given).items():
+        expected = tape.weights(site)[0][:, index][:, :, index] - other.weights(site)[0]
+        assert found == pytest.approx(float(expected.abs().max()), abs=1e-7)
+        assert (found == 0) == (encoding == "none")
+
+
+def test_a_class_token_is_never_dealt_out():
+    assert max(permuted(vit("none", pool="class", registers=1), pictures()).values()) == 0
+
+
+def test_patches_are_elsewhere_inside_the_block_only():
+    model, given = vit("learned2d", pool="class"), pictures()
+    before = model(*given)
+    with displaced(model, Places("shuffle", seed=2)):
+        places = model.places(given[0])
+        assert not torch.allclose(model(*given), before)
+    own = model.places(given[0])
+    assert torch.equal(model(*given), before)
+    assert torch.equal(places.placeless, own.placeless)
+    assert torch.equal(places.coordinates[0], own.coordinates[0])
+    assert sorted(places.coordinates[1:].tolist()) == own.coordinates[1:].tolist()
+    assert places.coordinates.tolist() != own.coordinates.tolist()
+
+
+def test_only_distances_count_under_a_rotation():
+    assert max(shifted(vit("rotary2d"), pictures(), 3).values()) < 1e-6
+    assert min(shifted(vit("sinusoidal2d"), pictures(), 3).values()) > 1e-3
+    with (
+        pytest.raises(UserError, match="takes places with its tokens"),
+        displaced(torch.nn.Linear(1, 1), Places("off")),
+    ):
+        pass
+
+
+def test_distance_is_in_a_straight_line_and_leaves_tokens_without_a_place_out():
+    model, given = vit(pool="class"), pictures()
+    with record(model) as tape:
+        model(*given)
+    names = [str(place) for place in range(17)]
+    map = Map.of(tape, "encoder.1", names, names)
+    found = MEASURES["distance"].of(map)
+    for head in range(2):
+        rows = []
+        for query in range(16):
+            weights = map.weights[head, query + 1, 1:].tolist()
+            away = [math.hypot(query // 4 - key // 4, query % 4 - key % 4) for key in range(16)]
+            rows.append(sum(w * d for w, d in zip(weights, away, strict=True)) / sum(weights))
+        assert float(found.value[head]) == pytest.approx(sum(rows) / 16)
+
+
+def test_offsets_in_a_picture_are_rows_and_columns():
+    model, given = vit(pool="class"), pictures()
+    with record(model) as tape:
+        model(*given)
+    map = Map.of(tape, "encoder.0", [""] * 17, [""] * 17)
+    numbers: dict[object, int] = {}
+    for query in range(17):
+        for key in range(17):
+            q, k = divmod(query - 1, 4), divmod(key - 1, 4)
+            way = (k[0] - q[0], k[1] - q[1]) if query and key else None
+            assert numbers.setdefault(way, int(map.offset[query, key])) == int(map.offset[query, key])
+    assert len(set(numbers.values())) == len(numbers) == 7 * 7 + 1
+    assert bool(MEASURES["offset"].of(map).value.isnan().all())
+    assert bool(MEASURES["previous"].of(map).value.isnan().all())
+    assert bool(MEASURES["offset_share"].of(map).value.isfinite().all())

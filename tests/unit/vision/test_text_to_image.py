@@ -1,0 +1,135 @@
+"""The language model of captions and pictures: what may see what, and generation against the full forward."""
+
+import pytest
+import torch
+
+import jari
+from jari.errors import UserError
+from jari.init import initialise
+from jari.models.text_to_image import TextToImage, _Drawing, _taken
+
+ROWS, COLUMNS = 3, 4
+ENCODINGS = ["learned@text+rotary2d@image", "learned@text+learned2d@image", "none", "rotary2d@image"]
+
+
+def model_of(encoding: str = ENCODINGS[0], **options: object) -> TextToImage:
+    model = TextToImage(12, 20, 6, ROWS, COLUMNS, width=32, heads=2, layers=2, encoding=encoding, **options)  # type: ignore[arg-type]
+    initialise(model, 1)
+    return model.eval()
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(1, 12, (3, 4)), torch.randint(20, (3, ROWS * COLUMNS))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_padding_of_the_caption_changes_nothing(encoding: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, (captions, codes) = model_of(encoding), batch
+    padded = torch.nn.functional.pad(captions, (0, 2))
+    bare, more = model(captions, codes), model(padded, codes)
+    assert bare.text.shape == (3, 4, 12)
+    assert bare.picture.shape == (3, ROWS * COLUMNS, 20)
+    assert torch.allclose(bare.picture, more.picture, atol=1e-5)
+    assert torch.allclose(bare.text, more.text[:, :4], atol=1e-5)
+    assert more.text.isfinite().all()
+
+
+def test_no_score_sees_what_it_is_to_say(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, (captions, codes) = model_of(), batch
+    before = model(captions, codes)
+    changed = codes.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 20
+    after = model(captions, changed)
+    differs = (before.picture - after.picture).abs().amax((0, 2)) > 1e-6
+    assert differs.tolist() == [False] * 6 + [True] * 6
+    assert torch.equal(before.text, after.text)
+    words = captions.clone()
+    words[:, 2] = words[:, 2] % 11 + 1
+    heard = model(words, codes)
+    assert ((before.text - heard.text).abs().amax((0, 2)) > 1e-6).tolist() == [False, False, True, True]
+    assert ((before.picture - heard.picture).abs().amax((0, 2)) > 1e-6).all()
+
+
+def test_without_a_caption_no_word_is_heard(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, (captions, codes) = model_of(), batch
+    gone = torch.tensor([True, False, True])
+    other = captions.roll(1, 1)
+    one, two = model(captions, codes, gone), model(other, codes, gone)
+    assert torch.equal(one.picture[gone], two.picture[gone])
+    assert not torch.allclose(one.picture[~gone], two.picture[~gone])
+    assert torch.allclose(one.picture[1], model(captions, codes).picture[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_drawing_step_by_step_is_the_full_forward(
+    encoding: str, guidance: float, batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    """The cache knows row and column of each code, and the caption is guided away from none."""
+    model, captions = model_of(encoding), batch[0]
+    drawn = torch.stack(list(model.steps(captions, guidance=guidance, temperature=0.0, seed=1)), 1)
+    assert drawn.shape == (3, ROWS * COLUMNS)
+    given = model(captions, drawn).picture
+    bare = model(captions, drawn, torch.ones(3, dtype=torch.bool)).picture
+    assert torch.equal((bare + guidance * (given - bare)).argmax(-1), drawn)
+
+
+def test_each_code_stands_at_its_row_and_column(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """With places in the picture alone, exchanging two codes is heard; with none of it, only by their order."""
+    places = model_of()._places(4, ROWS * COLUMNS - 1, torch.device("cpu"))
+    assert places.axes == ("text", "image.row", "image.column")
+    assert places.coordinates[:4].tolist() == [[i, -1, -1] for i in range(4)]
+    assert places.coordinates[4].tolist() == [-1, -1, -1]
+    assert places.coordinates[5:].tolist() == [[-1, i // COLUMNS, i % COLUMNS] for i in range(ROWS * COLUMNS - 1)]
+
+
+def test_drawing_is_repeatable_and_follows_its_seed(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, captions = model_of(), batch[0]
+    one, same, other = (torch.stack(list(model.steps(captions, seed=seed)), 1) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_a_model_is_recorded_like_any_language_model(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, (captions, codes) = model_of(), batch
+    with jari.record(model) as tape:
+        model(captions, codes)
+    assert tape.sites == ["decoder.0.self", "decoder.1.self"]
+    assert tape.weights("decoder.0.self").shape == (3, 2, 4 + ROWS * COLUMNS, 4 + ROWS * COLUMNS)
+
+
+def test_top_k_is_a_count_and_top_p_a_probability() -> None:
+    scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log().repeat(500, 1)
+    generator = torch.Generator().manual_seed(1)
+
+    def drawn(**options: object) -> set[int]:
+        full = {"guidance": 1.0, "temperature": 1.0, "top_k": None, "top_p": None} | options
+        return set(_taken(scores, _Drawing(**full), generator).tolist())  # type: ignore[arg-type]
+
+    assert drawn() == {0, 1, 2, 3}
+    assert drawn(top_k=2) == {0, 1}
+    assert drawn(top_k=99) == {0, 1, 2, 3}
+    assert drawn(top_p=0.9) == {0, 1, 2}
+    assert drawn(temperature=0.0) == {0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"guidance": -1.0}, "guidance: expected 0 .* got -1"),
+        ({"temperature": float("inf")}, "temperature: expected 0 .* got inf"),
+        ({"top_k": 0}, "top_k: expected a count, 1 code or more; got 0"),
+        ({"top_p": 1.5}, "top_p: expected a probability above 0, 1 at most; got 1.5"),
+    ],
+)
+def test_drawing_that_cannot_be_is_refused_before_it_begins(options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        model_of().steps(torch.ones(1, 2, dtype=torch.long), seed=1, **options)
+
+
+def test_captions_that_cannot_be_drawn_together_are_refused() -> None:
+    model = model_of()
+    for captions in (torch.tensor([[1, 5, 0]]), torch.ones(1, 7, dtype=torch.long), torch.ones(1, 0, dtype=torch.long)):
+        with pytest.raises(UserError, match="of one length, 1 to 6 tokens and no padding"):
+            model.steps(captions, seed=1)

@@ -1,0 +1,141 @@
+"""The Vision Transformer."""
+
+import pytest
+import torch
+
+import jari
+import jari.patches
+from jari import Pictures, UserError, VisionTransformer
+from jari.encodings.base import registry
+
+SHAPE = (1, 8, 12)
+ENCODINGS = sorted(
+    name
+    for name in registry.names()
+    if {1, 2} & set(registry.spec(name).target.axes) and not registry.spec(name).target.causal_only
+)
+
+
+def model_of(encoding="sinusoidal2d", **options):
+    options = {"patch": 4, "width": 16, "heads": 2, "layers": 2, **options}
+    model = VisionTransformer(SHAPE, 5, encoding=encoding, **options).double()
+    jari.initialise(model, 1)
+    for parameter in model.encoder.encoding.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    return model.eval()
+
+
+def pictures(seed=1, shape=SHAPE, count=3):
+    return torch.randn(count, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def shuffled(pixels, order, patch=4):
+    """The same patches in other places."""
+    patches = jari.patches.patchify(pixels, patch)[:, order]
+    return jari.patches.unpatchify(patches, patch, jari.patches.grid_of(tuple(pixels.shape[2:]), patch))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("pool", ["mean", "class"])
+@torch.no_grad()
+def test_only_without_positions_does_the_order_of_patches_not_matter(encoding, pool):
+    model, pixels = model_of(encoding, pool=pool, registers=1), pictures()
+    apart = (model(pixels) - model(shuffled(pixels, [4, 2, 0, 5, 1, 3]))).abs().max()
+    assert (apart < 1e-12) == (encoding == "none"), apart
+
+
+@torch.no_grad()
+def test_without_positions_not_a_bit_depends_on_where_patches_are():
+    model, pixels = model_of("none").float(), pictures().float()
+    # Whole rows of patches change places, so that sums are of the same numbers in the same order of magnitude.
+    assert (model(pixels) - model(pixels.flip(2).unflatten(2, (2, 4)).flip(3).flatten(2, 3))).abs().max() < 1e-6
+
+
+@torch.no_grad()
+def test_a_transposed_picture_is_another_one_even_for_encodings_of_distance():
+    square = pictures(shape=(1, 8, 8))
+    model = VisionTransformer((1, 8, 8), 5, patch=4, width=16, heads=2, layers=2, encoding="rotary2d").double().eval()
+    assert (model(square) - model(square.transpose(2, 3))).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_padding_changes_nothing():
+    model, pixels = model_of("rotary2d", resolution="extrapolate", pool="class", registers=1), pictures()
+    padded = torch.nn.functional.pad(pixels, (0, 8, 0, 4), value=9.0)
+    keep = torch.zeros(3, 12, 20, dtype=torch.bool)
+    keep[:, :8, :12] = True
+    for pool in ("class", "mean"):
+        model.pool = pool
+        assert (model(pixels) - model(Pictures(padded, keep))).abs().max() < 1e-12, pool
+
+
+def test_tokens_without_a_place_come_first_and_have_none():
+    model = model_of(pool="class", registers=2)
+    places = model.places(Pictures(pictures()))
+    assert places.placeless.tolist() == [True] * 3 + [False] * 6
+    assert places.coordinates[3:].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    with jari.record(model) as tape, torch.no_grad():
+        model(pictures())
+    assert tape.weights("encoder.1").shape == (3, 2, 9, 9)
+
+
+def test_an_encoding_for_a_line_counts_the_patches_row_by_row():
+    model = model_of("learned:positions=6")
+    assert model.places(Pictures(pictures())).index().tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(UserError, match="learned:positions=5 knows 5 positions, but a picture has 6 patches"):
+        model_of("learned:positions=5")
+
+
+# Another resolution ---------------------------------------------------------------------------------------------------
+
+LARGE = (1, 16, 24)
+
+
+def test_pictures_of_another_size_are_refused_unless_it_is_said_what_to_do_with_them():
+    with pytest.raises(UserError, match=r"trained on pictures of 8 x 12 pixels, got 16 x 24; .*rescale or extrapolate"):
+        model_of()(pictures(shape=LARGE))
+
+
+@torch.no_grad()
+def test_each_way_with_another_size_puts_patches_elsewhere():
+    large = Pictures(pictures(shape=LARGE))
+    places = {how: model_of(resolution=how).places(large) for how in ("resize", "rescale", "extrapolate")}
+    assert places["resize"].coordinates.tolist() == jari.Positions.grid(2, 3).coordinates.tolist()
+    assert places["extrapolate"].coordinates.tolist() == jari.Positions.grid(4, 6).coordinates.tolist()
+    rescaled = places["rescale"].coordinates
+    assert rescaled[0].tolist() == [-0.25, -0.25]
+    assert rescaled[-1].tolist() == [1.25, 2.25]
+    assert places["rescale"].extent.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("encoding", ["none", "sinusoidal2d", "learned2d", "rotary2d", "table2d", "alibi2d"])
+@torch.no_grad()
+def test_every_encoding_for_a_plane_can_be_rescaled(encoding):
+    assert model_of(encoding, resolution="rescale")(pictures(shape=LARGE)).isfinite().all()
+
+
+def test_colour_where_grey_is_read_is_refused():
+    with pytest.raises(UserError, match="reads pictures of 1 channels, got 3; convert them to grey"):
+        model_of()(pictures(shape=(3, 8, 12)))
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def test_drop_path_leaves_out_whole_sublayers_of_some_examples_in_training_only():
+    model, pixels = model_of(drop_path=0.5), pictures(count=64)
+    assert [layer.attention_residual.drop_path for layer in model.encoder.layers] == [0.0, 0.5]
+    assert (model(pixels) == model(pixels)).all()
+    layer = model.encoder.layers[1].feed_forward_residual.train()
+    x = torch.ones(64, 6, 16, dtype=torch.float64)
+    added = layer(x, lambda x: torch.ones_like(x)) - x
+    assert set(added.flatten().tolist()) == {0.0, 2.0}
+    assert (added == added[:, :1, :1]).all(), "an example keeps all of it or nothing"
+
+
+def test_every_parameter_learns():
+    model = model_of("learned2d", pool="class", registers=1).train()
+    model(pictures()).square().sum().backward()
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "encoding" not in n
+    )
