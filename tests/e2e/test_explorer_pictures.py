@@ -51,7 +51,9 @@ def test_the_picture_shows_its_pixels_and_what_the_query_looks_at(pages: Pages) 
     shown = pixels_of(page, "pixels")
     assert shown.shape == (4, 6, 4)
     assert shown[2, :, 0].tolist() == shown[2, :, 2].tolist() == [0, 50, 100, 150, 200, 250]
-    assert_colours(pixels_of(page, "cover")[..., :3], [[0, 0, 0], [1, 1, 0]])  # up to the largest of the row, 0.5
+    assert_colours(
+        pixels_of(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
+    )  # up to the largest of the row, 0.5
     assert page.locator(FIELD).bounding_box()["height"] * 3 == pytest.approx(
         page.locator(FIELD).bounding_box()["width"] * 2, rel=0.02
     )
@@ -71,7 +73,7 @@ def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pag
     page = pages.open(picture_page(), at="#query=1&key=3")
     page.mouse.move(*over(page, 1, 2))
     assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 0,2 (3)weight 0.0000")
-    assert_colours(pixels_of(page, "cover")[..., :3], [[0, 0, 0], [1, 1, 0]])
+    assert_colours(pixels_of(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 0,0 (1)")
     page.mouse.click(*over(page, 1, 2))
@@ -85,9 +87,10 @@ def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pag
 
 def test_the_map_moves_the_picture(pages: Pages) -> None:
     page = pages.open(picture_page(), at="#query=1&key=3")
-    field = page.locator(".field >> nth=0").bounding_box()
-    page.mouse.move(field["x"] + field["width"] * 4.5 / 7, field["y"] + field["height"] * 6.5 / 7)
-    assert_colours(pixels_of(page, "cover")[..., :3], [[0, 0, 0], [1, 1, 0]])
+    field = page.locator(".field >> nth=0")
+    area = field.bounding_box()
+    field.hover(position={"x": area["width"] * 4.5 / 7, "y": area["height"] * 6.5 / 7})
+    assert_colours(pixels_of(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
 
 

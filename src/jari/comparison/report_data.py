@@ -14,8 +14,10 @@ import numpy as np
 import torch
 
 from jari.inspect.capture import Tape, record
+from jari.inspect.inputs import precise
 from jari.inspect.measures import equal_row_difference
 from jari.tasks.base import Task, TokenTask
+from jari.tasks.pictures import PictureTask
 from jari.training import checkpoint
 from jari.training.answering import Answering, answered
 from jari.training.experiment import Experiment
@@ -45,7 +47,7 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
         "summary": table["encodings"],
         "differences": table["differences"],
         "trials": [{**row, "curve": _curve(folder)} for row, (_, folder) in zip(table["trials"], trials, strict=True)],
-        "examples": [_example(task, line, shown) for line in task.sample_inputs()],
+        "examples": [_example(task, line, shown) for line in task.sample_inputs()] if _answers(task) else [],
         "what_ran": {
             "command": " ".join(sys.argv),
             "date": time.strftime("%Y-%m-%d %H:%M"),
@@ -80,6 +82,11 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
     return [{**{k: row[k] for k in keys}, "value": row.get("value")} for row in read_metrics(folder)]
 
 
+def _answers(task: Task) -> bool:
+    """Whether it answers an input by tokens or a class, whose attention the page shows; boxes are for the explorer."""
+    return isinstance(task, TokenTask) or (isinstance(task, PictureTask) and not task.finds)
+
+
 def _example(task: Task, line: str, shown: Sequence[tuple[Experiment, Path]]) -> dict[str, Any]:
     ids = task.read(line)
     models = [_model(task, line, ids, experiment, folder) for experiment, folder in shown]
@@ -93,12 +100,12 @@ def _model(task: Task, line: str, ids: Any, experiment: Experiment, folder: Path
     path, _ = checkpoint.newest(folder / "checkpoints")
     assert path is not None, f"{folder} has a result, so it has a checkpoint"
     checkpoint.load_model(path, model, experiment.hash)
-    # In float64, so that what is 0 in theory is not hidden behind rounding.
-    model = model.double().eval()
-    said = answered(model, task, ids)
-    with record(model) as tape:
-        model(*said.inputs)
+    said = answered(model.eval(), task, ids)
     text = task.answer(Answering(model, task), line.strip(), ids, said.written)
+    # In float64, so that what is 0 in theory is not hidden behind rounding.
+    model = model.double()
+    with record(model) as tape:
+        model(*precise(said.inputs))
     query, key, expected = said.target, said.source, task.expected(line)
     sites = [_site(tape, name, key if name.startswith("encoder") else query, key) for name in tape.sites]
     return {

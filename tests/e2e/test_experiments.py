@@ -1,0 +1,285 @@
+"""The experiments on pictures do what they say, with budgets of seconds."""
+
+import json
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import jari
+from jari.metrics import METRICS
+from jari.pictures import idx
+from jari.pictures.sets import Wanted, read_labelled
+from jari.tasks.pictures import Picture
+
+EXPERIMENTS = Path(__file__).parent.parent.parent / "experiments"
+TINY = {"model.width": 16, "training.batch": 8, "training.evaluations": 1, "training.evaluation_examples": 4}
+Load = Callable[[str], Any]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """An experiment by its name, found as Python finds it when it is run as a script."""
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    before = set(sys.modules)
+
+    def loaded(name: str) -> ModuleType:
+        return __import__(name)
+
+    yield loaded
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(EXPERIMENTS)):
+            del sys.modules[name]
+
+
+def tiny(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **settings: Any) -> None:
+    """Make the experiment one of seconds."""
+    changed = {**module.SETTINGS, **TINY, **{name.replace("__", "."): value for name, value in settings.items()}}
+    for name, value in changed.items():
+        monkeypatch.setitem(module.SETTINGS, name, value)
+
+
+def study_of(folder: Path, results: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> dict[str, Any]:
+    """What jari.compare gives and leaves behind, for trials that ended so."""
+    trials = []
+    for encoding, of_seeds in results.items():
+        for seed, result in enumerate(of_seeds, 1):
+            run = folder / f"{encoding.replace(':', '_')}-{seed}"
+            run.mkdir(parents=True)
+            (run / "result.json").write_text(json.dumps(result))
+            trials.append({"encoding": encoding, "seed": seed, "run": str(run), "held_out": result["examples"]})
+    return {"metric": metric, "trials": trials}
+
+
+def ended(accuracy: float, **more: Any) -> dict[str, Any]:
+    return {"accuracy": accuracy, "examples": 360.0, "parameters": 1234, "cpu_seconds": 26.4, **more}
+
+
+# What stands in the tables ----------------------------------------------------------------------------------------
+
+
+def test_the_table_of_encodings_has_means_paired_differences_and_the_published_figures(
+    load: Load, tmp_path: Path
+) -> None:
+    images = load("images")
+    results = {
+        "none": [ended(0.7), ended(0.8)],
+        "rotary2d": [ended(0.95), ended(0.97)],
+        "rotary2d:frequencies=mixed": [ended(0.9), ended(0.9)],
+    }
+    lines = images.table_of(study_of(tmp_path, results, "accuracy")).splitlines()
+    assert lines[:2] == [
+        "| encoding | accuracy | beyond none, paired | CIFAR-10, published | parameters | CPU-seconds |",
+        "| :--- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    assert lines[2].startswith("| `none` | 75.00% (11.47% to 100.00%) |  | 79.63% | 1,234 | 26 |")
+    assert "| `rotary2d` | 96.00% (83.29% to 100.00%) | +21.00% (-29.82% to +71.82%) | 88.49% |" in lines[3]
+    assert "| 90.00% (90.00% to 90.00%) | +15.00% (-48.53% to +78.53%) |  | 1,234" in lines[4], "no figure of another's"
+    alone = images.table_of(study_of(tmp_path / "one", {"none": [ended(0.5)], "learned": [ended(0.8)]}, "accuracy"))
+    assert "| 80.00% (75.56% to 83.81%) | +30.00% | 86.52% |" in alone, "of one seed no paired interval"
+
+
+def test_the_trained_part_of_mnist_is_its_first_pictures(load: Load, tmp_path: Path) -> None:
+    images = load("images")
+    mnist = tmp_path / "mnist"
+    mnist.mkdir()
+    pixels, labels = torch.arange(5 * 4 * 3, dtype=torch.uint8).view(5, 4, 3), torch.tensor([3, 1, 4, 1, 5])
+    for part in ("train", "t10k"):
+        (mnist / f"{part}-images-idx3-ubyte").write_bytes(
+            idx.PICTURES + struct.pack(">3I", 5, 4, 3) + pixels.numpy().tobytes()
+        )
+        held = labels.to(torch.uint8).numpy().tobytes()
+        (mnist / f"{part}-labels-idx1-ubyte").write_bytes(idx.LABELS + struct.pack(">I", 5) + held)
+    images.write_first(mnist, tmp_path / "some", 3)
+    some = read_labelled(tmp_path / "some", Wanted(1, None, "stretch", None))
+    assert torch.equal(some.pictures(torch.arange(3))[:, 0], pixels[:3])
+    assert [some.classes[int(label)] for label in some.labels] == ["3", "1", "4"]
+    with pytest.raises(jari.UserError, match=r"--mnist expects a folder with MNIST's four idx files, got .*nowhere"):
+        images.write_first(tmp_path / "nowhere", tmp_path / "some", 3)
+
+
+def test_a_refused_resolution_is_named_with_its_reason(load: Load) -> None:
+    resolution = load("resolution")
+    measured = [
+        {"as trained": 0.95, "resize": 0.5, "rescale": 0.25, "extrapolate": "it knows 4 rows"},
+        {"as trained": 0.97, "resize": 0.5, "rescale": 0.25, "extrapolate": "it knows 4 rows"},
+    ]
+    table = resolution.table_of({"learned2d": measured}, 360)
+    assert (
+        table.splitlines()[0] == "| accuracy | as trained | 2 times, resize | 2 times, rescale | 2 times, extrapolate |"
+    )
+    assert table.splitlines()[2].startswith("| `learned2d` | 96.00% (83.29% to 100.00%) | 50.00% ")
+    assert table.splitlines()[2].endswith("| refused |")
+    assert table.splitlines()[-2:] == ["- `learned2d`, extrapolate: it knows 4 rows", ""]
+
+
+def test_the_table_of_detection_holds_every_variant_against_detrs(load: Load) -> None:
+    detection = load("detection_positions")
+    scores = {"nowhere": 0.1, "once, at the input": 0.4, "at every attention": 0.5, "at every attention, rotary": 0.6}
+    results = {
+        name: [
+            {"ap": ap + seed, "ap50": ap + seed + 0.2, "examples": 1000.0, "cpu_seconds": 175.2} for seed in (0, 0.02)
+        ]
+        for name, ap in scores.items()
+    }
+    lines = detection.table_of(results).splitlines()
+    assert "| nowhere | `none` | 0.110 (-0.017 to 0.237) | -0.400 (-0.400 to -0.400) | 0.310 " in lines[2]
+    assert lines[4].startswith("| at every attention | `sinusoidal2d:where=inject,normalised=true` | 0.510 ")
+    assert "|  | 0.710 (0.583 to 0.837) |  | 175 |" in lines[4], "nothing is held against itself"
+    assert "+0.100 (+0.100 to +0.100)" in lines[5]
+
+
+def test_variants_of_detection_differ_in_their_encoding_alone_and_can_be_built(load: Load) -> None:
+    detection = load("detection_positions")
+    built = []
+    for variant in detection.VARIANTS:
+        for query_positions in ("boxes", "vectors"):
+            settings = detection.settings_of(variant, 64, query_positions, None)
+            experiment = jari.training.experiment.Experiment.of("detection", variant.encoding, settings)
+            options = {n: v for n, v in experiment.model_options.items() if n != "encoding"}
+            jari.Detector(1, 10, encoding=variant.encoding, **options)
+            built.append((query_positions, options.pop("cross_encoding"), options, experiment.training))
+    assert [cross for _, cross, _, _ in built] == [None, None, "none", "none", None, None, None, None]
+    assert all(
+        options == built[i % 2][2] and training == built[0][3] for i, (_, _, options, training) in enumerate(built)
+    )
+
+
+def test_order_tells_a_right_bag_from_a_right_order(load: Load) -> None:
+    order = load("caption_order").order_of(
+        torch.tensor([[3, 1, 7], [3, 1, 7], [2, 2, 5], [4, 4, 4]]),
+        torch.tensor([[3, 1, 7], [1, 9, 3], [5, 2, 2], [4, 4, 0]]),
+    )
+    assert order.exact == 1 / 4
+    assert order.in_place == pytest.approx((3 + 0 + 1 + 2) / 12)
+    assert order.in_any_order == pytest.approx((3 + 2 + 3 + 2) / 12)
+    assert order.shown == [[0.5, 0.5, 0], [0, 0.5, 0], [0.5, 0, 0.5]]
+    assert order.bag == pytest.approx((1 / 6 + 1 / 6 + 1 / 3 + 1) / 4)
+
+
+def test_the_table_of_order_has_the_ceilings_and_which_word_stands_where(load: Load) -> None:
+    caption_order = load("caption_order")
+    eye = torch.eye(3).tolist()
+    even = torch.full((3, 3), 1 / 3).tolist()
+    measured = {
+        "with": [caption_order.Order(0.9, 0.95, 0.97, eye, 0.22)],
+        "without": [caption_order.Order(0.2, 0.4, 0.96, even, 0.22)],
+    }
+    lines = caption_order.table_of(measured, 0.985, 640).splitlines()
+    assert lines[2].startswith("| `with` | 90.00% (87.43% to 92.09%) | 95.00% ")
+    assert lines[4] == "| the first beyond the second, paired | +70.00% | +55.00% | +1.00% |"
+    assert lines[5] == "| a bag of words, at most | 22.00% |  |  |"
+    assert lines[6] == "| the judge on real pictures | 98.50% |  |  |"
+    assert "| middle | 0.0% | 100.0% | 0.0% |" in lines
+    assert lines[-1] == "| right | 33.3% | 33.3% | 33.3% |"
+
+
+@pytest.mark.parametrize("name", ["images", "resolution", "detection_positions", "caption_order"])
+def test_an_experiment_tells_what_is_missing_before_it_trains(
+    load: Load, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jari, "compare", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert load(name).main(["--out", str(tmp_path)]) == 2
+    assert "drawn by matplotlib; install it with pip install 'jari[dev]'" in capsys.readouterr().err
+
+
+def test_lines_are_drawn_with_gaps_where_nothing_was_measured(load: Load, tmp_path: Path) -> None:
+    series = {METRICS["ap"].title: [[0.1, 0.2], None], "other": [None, [0.3]]}
+    load("images").draw(tmp_path / "figure.svg", ["none", "rotary2d"], series, "of a title")
+    assert "<svg" in (tmp_path / "figure.svg").read_text()
+
+
+# Whole, by training for seconds -----------------------------------------------------------------------------------
+
+
+def whole(module: Any, out: Path, options: Sequence[str], capsys: pytest.CaptureFixture[str], *, again: bool) -> str:
+    """The table, after running the experiment. again: twice; nothing more is trained then, and the same is said."""
+    command = ["--out", str(out), "--seeds", "1", *options]
+    assert module.main(command) == 0
+    said = capsys.readouterr().out
+    if again:
+        ends = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
+        assert module.main(command) == 0
+        assert capsys.readouterr().out == said
+        assert {path: path.stat().st_mtime_ns for path in out.rglob("result.json")} == ends
+    name = module.__name__
+    table, _, wrote = said.rpartition("wrote ")
+    assert wrote == f"{out / name}.md and {out / name}.svg\n"
+    assert (out / f"{name}.md").read_text() == table
+    assert "<svg" in (out / f"{name}.svg").read_text()
+    return table
+
+
+@pytest.mark.slow
+def test_the_encodings_are_compared(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = load("images")
+    tiny(monkeypatch, images, model__layers=1, training__passes=1, training__batch=256)
+    chosen = [spec for spec in images.specs_of(images.GRID) if spec[:5] in ("none", "table")]
+    monkeypatch.setattr(images, "specs_of", lambda grid: chosen)
+    table = whole(images, tmp_path / "out", [], capsys, again=True)
+    assert [line.split()[1] for line in table.splitlines()[2:]] == ["`none`", "`table2d:rows=3,columns=3`"]
+
+
+@pytest.mark.slow
+def test_a_model_is_measured_at_twice_its_size(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, resolution = load("images"), load("resolution")
+    tiny(monkeypatch, images, model__layers=1, training__passes=2, training__batch=64)
+    table = whole(resolution, tmp_path / "out", ["--encoding", "learned2d:rows=4,columns=4"], capsys, again=True)
+    row = [cell.strip().partition("%")[0] for cell in table.splitlines()[2].split("|")[2:-1]]
+    assert row[3] == "refused"
+    assert "learned2d knows the rows 0 to 3, got 7" in table
+    run = next((tmp_path / "out").rglob("result.json")).parent
+    trained = json.loads((run / "result.json").read_text())["accuracy"]
+    loaded = jari.load(run)
+    task: Any = loaded.task
+    held_out = task.held_out
+    there_and_back = held_out.pictures(torch.arange(len(held_out))).float()
+    for side in (16, 8):
+        there_and_back = functional.interpolate(there_and_back, (side, side), mode="bilinear", antialias=True).round()
+    pictures = [Picture(pixels.byte(), (8, 8)) for pixels in there_and_back]
+    said = loaded.model(task.sources(pictures)).argmax(-1)
+    assert float(row[0]) == pytest.approx(100 * trained, abs=0.006), "as trained is what was measured then"
+    back = float((said == held_out.labels).float().mean())
+    assert float(row[1]) == pytest.approx(100 * back, abs=1), "resize brings the large picture back"
+    assert float(row[2]) != float(row[1]), "and rescale does not"
+
+
+@pytest.mark.slow
+def test_detectors_are_compared(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detection = load("detection_positions")
+    tiny(monkeypatch, detection, model__heads=2, model__encoder_layers=1, model__decoder_layers=1)
+    monkeypatch.setattr(detection, "VARIANTS", detection.VARIANTS[1:3])
+    monkeypatch.setattr(detection, "AS_DETR", 1)
+    table = whole(detection, tmp_path / "out", ["--examples", "16"], capsys, again=False)
+    assert [line.split(" | ")[1] for line in table.splitlines()[2:]] == [
+        "`sinusoidal2d:normalised=true`",
+        "`sinusoidal2d:where=inject,normalised=true`",
+    ]
+
+
+@pytest.mark.slow
+def test_the_order_of_captions_is_compared(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caption_order = load("caption_order")
+    tiny(monkeypatch, caption_order, task__scenes=60, task__code_steps=4, task__judge_steps=4, model__heads=2)
+    options = ["--examples", "16", "--layers", "1", "--pictures", "8"]
+    table = whole(caption_order, tmp_path / "out", options, capsys, again=False)
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:4]] == [
+        "| `learned@text+rotary2d@image`",
+        "| `rotary2d@image`",
+    ]
+    assert table.count(" shows |") == 2
