@@ -120,11 +120,14 @@ def _doc(target: Callable[..., Any]) -> str:
 
 
 def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
-    """What a docstring says of each name: the sentences behind `name: `, up to the next name or paragraph."""
+    """What a docstring says of each name: the sentences behind `name: ` or `name, other: `, up to the next of these or
+    the end of the paragraph."""
     meanings: dict[str, str] = {}
+    one = f"(?:{'|'.join(map(re.escape, names))})"
     for paragraph in inspect.cleandoc(doc).split("\n\n"):
-        found = re.split(rf"(?:^|(?<=\s))({'|'.join(map(re.escape, names))}): ", " ".join(paragraph.split()))
-        meanings |= {name: text.strip().removesuffix(".") for name, text in zip(found[1::2], found[2::2], strict=True)}
+        found = re.split(rf"(?:^|(?<=\s))({one}(?:, {one})*): ", " ".join(paragraph.split()))
+        for said_of, text in zip(found[1::2], found[2::2], strict=True):
+            meanings |= dict.fromkeys(said_of.split(", "), text.strip().removesuffix("."))
     return meanings
 
 

@@ -39,7 +39,7 @@ class Looked:
 
 
 def find(
-    run: str | Path | Loaded, pictures: Iterable[str], *, at_least: float = 0.5, trust_code: bool = False
+    run: str | Path | Loaded, pictures: Iterable[str | UserError], *, at_least: float = 0.5, trust_code: bool = False
 ) -> Iterator[Looked]:
     """What is in each picture, and where. at_least: the probability of what is told.
 
@@ -53,9 +53,11 @@ def find(
         raise UserError(f"a probability is from 0 to 1, got {at_least:g}")
     for name in pictures:
         try:
+            if isinstance(name, UserError):  # a line that could not even be decoded
+                raise name
             read = task.read(name)
         except UserError as error:
-            yield Looked(name, error=str(error))
+            yield Looked("" if isinstance(name, UserError) else name, error=str(error))
             continue
         (said,) = answering.seen(loaded.model, task, [read])
         told = [one for one in said if one.probability >= at_least and one.box is not None]

@@ -16,11 +16,13 @@ from jari.decoding import Hypothesis, sample
 from jari.errors import UserError
 from jari.inspect import walk as walking
 from jari.inspect.capture import record
+from jari.inspect.inputs import precise
 from jari.inspect.walk import Walk
 from jari.tasks.base import Task, TokenTask
+from jari.tasks.pictures import PictureTask
 from jari.text import END
 from jari.training import answering, checkpoint, loop
-from jari.training.answering import GREEDY, Answering, Decoding, answered
+from jari.training.answering import GREEDY, Answered, Answering, Decoding, answered
 from jari.training.experiment import Experiment
 from jari.training.loop import Report
 from jari.training.precision import Precision
@@ -117,6 +119,7 @@ def evaluate(
     """The metrics of a run's newest or best checkpoint on all held-out data, by free generation, with the ceiling.
 
     data: files to measure on instead of the task's own held-out data. decoding: how answers are written.
+    `notices` among the metrics says what of the data was left out.
     """
     use_threads(threads)
     loaded = load(run, which=which, trust_code=trust_code)
@@ -132,7 +135,8 @@ def evaluate(
             )
     metrics = answering.evaluate(loaded.model, loaded.task, decoding=decoding)
     who = {"run": str(run), "encoding": loaded.experiment.encoding, "seed": loaded.experiment.seed, "step": loaded.step}
-    return {**who, "metric": loaded.task.metric.name, **metrics, "ceiling": loaded.task.ceiling()}
+    told = {"ceiling": loaded.task.ceiling(), "notices": loaded.task.held_out_notices()}
+    return {**who, "metric": loaded.task.metric.name, **metrics, **told}
 
 
 @dataclass(frozen=True)
@@ -308,22 +312,37 @@ def walk(
     """Follow one head of one attention, matrix by matrix, from the embedding to its output, in float64.
 
     site: the first one of the model by default. step: of a recurrent decoder, the first by default.
+    Raises UserError for a run that paints pictures.
     """
     loaded = load(run, trust_code=trust_code)
-    model, task = loaded.model.double(), loaded.task
+    model, task = loaded.model, loaded.task
+    if not isinstance(task, TokenTask | PictureTask):
+        raise UserError(
+            f"{run} paints pictures, and jari cannot walk through such runs yet; record one forward of its model with "
+            "jari.record in Python, and look at the maps with tape.weights"
+        )
     read = task.read(line)
+    # The answer is what `predict` gives; the numbers on the way to it are followed in float64.
     said = answered(model, task, read)
+    text = _text_of(model, task, line.strip(), read, said)
+    model, inputs = model.double(), precise(said.inputs)
     with record(model) as tape:
-        model(*said.inputs)
+        model(*inputs)
     site = tape.sites[0] if site is None else site
     queries = said.source if site.startswith("encoder") else said.target
     keys = said.target if site.endswith(".self") else said.source
     vocabulary = task.show_target(range(next(reversed(task.model_options.values()))))
     followed = walking.walk(
-        model, said.inputs, site=site, head=head, queries=queries, keys=keys, step=step, vocabulary=vocabulary
+        model, inputs, site=site, head=head, queries=queries, keys=keys, step=step, vocabulary=vocabulary
     )
-    text = task.answer(Answering(model, task), line.strip(), read, said.written)
     return Followed(line.strip(), text, followed)
+
+
+def _text_of(model: torch.nn.Module, task: TokenTask | PictureTask, line: str, read: Any, said: Answered) -> str:
+    """The answer as a person reads it."""
+    if isinstance(task, PictureTask):
+        return answering.said_of(model, task, read)
+    return task.answer(Answering(model, task), line, read, said.written)
 
 
 def continues(task: Task) -> bool:

@@ -1,5 +1,6 @@
 """What the README shows works, and both READMEs show the same."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -16,6 +17,10 @@ SMALL = {
     "number-words": ["--width=16", "--heads=2", "--maximum=999", "--examples=600"],
     "reverse": ["--width=16", "--lines=200", "--held-out=20", "--examples=400"],
     "text": ["--width=16", "--heads=2", "--layers=1", "--context=32", "--passes=1", "--batch=4"],
+    "digits": ["--width=16", "--layers=1", "--passes=1"],
+    "images": ["--width=16", "--layers=1", "--passes=1", "--batch=4"],
+    "detection": ["--width=16", "--heads=2", "--encoder-layers=1", "--decoder-layers=1", "--examples=8", "--batch=4"],
+    "captions": ["--width=16", "--layers=1", "--examples=8", "--scenes=40", "--code-steps=3", "--judge-steps=3"],
 }
 PHRASES = {"de": "Ein Hund rennt durch den Schnee {}.", "en": "A dog runs through the snow {}."}
 
@@ -29,6 +34,27 @@ def blocks(path: Path, language: str) -> list[str]:
 def commands(path: Path) -> list[str]:
     """The indented command lines."""
     return [line.strip() for line in path.read_text().split("\n") if re.match(r"    (jari|echo|make) ", line)]
+
+
+def pictures(folder: Path) -> None:
+    """What the README calls data/pictures, data/held-out, data/photographs with coco.json, and picture.png."""
+    library, array = pytest.importorskip("PIL.Image"), pytest.importorskip("numpy")
+    noise = array.random.default_rng(1)
+
+    def draw(path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        library.fromarray(noise.integers(0, 255, (28, 28), dtype="uint8")).save(path)
+
+    for part, count in (("pictures", 6), ("held-out", 2)):
+        for number in range(2 * count):
+            draw(folder / "data" / part / "ab"[number % 2] / f"{number}.png")
+    draw(folder / "picture.png")
+    for number in range(60):
+        draw(folder / "data" / "photographs" / f"{number}.png")
+    images = [{"id": n, "file_name": f"{n}.png", "height": 28, "width": 28} for n in range(60)]
+    things = [{"id": n, "image_id": n, "category_id": 1, "bbox": [4, 4, 12, 10]} for n in range(60)]
+    coco = {"images": images, "annotations": things, "categories": [{"id": 1, "name": "cat"}]}
+    (folder / "data" / "coco.json").write_text(json.dumps(coco))
 
 
 def run(command: list[str], folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -52,6 +78,7 @@ def test_commands_in_the_readme_run_one_after_another(tmp_path: Path, monkeypatc
             lines = "".join(phrase.format(n) + "\n" for n in range(60))
             (tmp_path / "data" / f"{part}.{language}").write_text(lines)
     (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 40)
+    pictures(tmp_path)
     monkeypatch.setenv("JARI_CACHE", str(tmp_path / "cache"))
     ran = set()
     for line in commands(ENGLISH):
@@ -65,12 +92,14 @@ def test_commands_in_the_readme_run_one_after_another(tmp_path: Path, monkeypatc
                 words += ["--heads=2", "--encoder-layers=1", "--decoder-layers=1"]
         if words[1] == "compare":
             words[words.index("3")] = "2"
+        if words[1] == "explore":
+            words += [] if "--save" in words else ["--save", "page.html"]  # which ends by itself
         stdin = piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""
         done = run([sys.executable, "-m", *words], tmp_path, stdin)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         ran.add(words[1])
-    assert ran == {"data", "train", "evaluate", "predict", "compare", "walk", "laws"}
+    assert ran == {"data", "train", "evaluate", "predict", "compare", "explore", "walk", "laws"}
 
 
 def test_make_targets_in_the_readme_exist() -> None:

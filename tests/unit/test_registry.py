@@ -141,3 +141,17 @@ def test_a_name_belongs_to_one_class():
     assert registry.register("red")(first) is first
     with pytest.raises(ValueError, match=r"colour 'red' is .*Red already"):
         registry.register("red")(type("Crimson", (), {}))
+
+
+def test_a_sentence_of_two_options_is_said_of_both() -> None:
+    class Both:
+        """What it is.
+
+        shift: how far. mixup, cutmix: how much. flip: whether.
+        """
+
+        def __init__(self, *, shift: int = 1, mixup: float = 0.0, cutmix: float = 0.0, flip: bool = False):
+            pass
+
+    meanings = {name: option.meaning for name, option in options_of(Both).items()}
+    assert meanings == {"shift": "how far", "mixup": "how much", "cutmix": "how much", "flip": "whether"}

@@ -235,3 +235,9 @@ def test_the_hash_is_of_the_contents_in_order(tmp_path: Path) -> None:
     a, b, c = (write(tmp_path, name, content) for name, content in [("a", b"1"), ("b", b"2"), ("c", b"1")])
     assert content_hash([a, b]) == content_hash([c, b])
     assert len({content_hash(paths) for paths in ([a], [b], [a, b], [b, a], [write(tmp_path, "d", b"12")])}) == 5
+
+
+@pytest.mark.parametrize("name", ["a\0b.txt", "\ud800.txt"])
+def test_a_name_that_no_file_can_have_is_the_person_s_fault(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no file can be called so"):
+        list(lines(tmp_path / name))

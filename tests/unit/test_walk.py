@@ -8,8 +8,10 @@ import torch
 
 import jari.inspect.text
 import jari.inspect.walk
+import jari.verbs
 from jari.attention import call as definition
 from jari.errors import UserError
+from jari.explorer.session import Explorer
 from jari.init import initialise
 from jari.inspect.capture import record
 from jari.inspect.measures import equal_row_difference, equal_tokens
@@ -209,6 +211,30 @@ def test_the_model_is_left_as_it_was():
     model = model_of("rotary")
     walk(model, inputs(), site="decoder.0.self", head=0, queries=QUERIES, keys=QUERIES)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("run", ["rotary2d", "class", "detection"])
+def test_a_run_on_pictures_is_walked_as_it_is_shown(picture_runs, run):
+    view = Explorer([picture_runs / run]).look("#3", live=False)["views"][0]
+    tokens = {side: of_side["tokens"] for side, of_side in view["sides"].items()}
+    for site in view["sites"]:
+        followed = jari.verbs.walk(picture_runs / run, "#3", site=site["site"], head=1)
+        assert (followed.input, followed.answer) == ("#3", view["answer"])
+        assert followed.walk.error < 1e-9
+        weights = step(followed.walk, "weights")
+        assert (weights.rows, weights.columns) == (tokens[site["queries"]], tokens[site["keys"]])
+        assert weights.matrix.dtype == torch.float64
+        assert list(weights.matrix.shape) == site["shape"]
+
+
+def test_a_run_that_paints_is_neither_walked_nor_explored(picture_runs, monkeypatch):
+    painter = jari.verbs.load(picture_runs / "none")
+    monkeypatch.setattr(jari.verbs, "load", lambda *_, **__: replace(painter, task=object()))
+    for look in (lambda run: jari.verbs.walk(run, "a three"), lambda run: Explorer([run])):
+        with pytest.raises(
+            UserError, match=r"none paints pictures, and jari cannot .* yet; record .* with jari.record"
+        ):
+            look(picture_runs / "none")
 
 
 # Measures ------------------------------------------------------------------------------------------------------------

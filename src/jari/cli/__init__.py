@@ -88,6 +88,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     chosen = _given(options, ("data", "threads", "trust_code"))
     metrics = verbs.evaluate(options.folder, decoding=_decoding(options), which=options.checkpoint, **chosen)
+    for notice in metrics["notices"]:
+        print(f"jari: {notice}", file=sys.stderr)
     _show(options, metrics, metrics_text(metrics, options.folder))
     return 0
 
@@ -139,11 +141,10 @@ def _find(options: argparse.Namespace, loaded: Any) -> int:
     from jari import seeing
 
     _refuse(options, (*_DECODING, "n_best"), "things are found all at once")
-    names = [*_asked(options)]
-    if options.draw and len(names) != 1:
-        raise UserError(f"--draw writes one picture, got {len(names)}; give one picture")
+    if options.draw and len(options.pictures) != 1:
+        raise UserError(f"--draw writes one picture, got {len(options.pictures)} on the command line; give one picture")
     failed = 0
-    for looked in seeing.find(loaded, (str(name) for name in names), **_given(options, ("at_least",))):
+    for looked in seeing.find(loaded, _asked(options), **_given(options, ("at_least",))):
         if looked.error is not None:
             failed += 1
             print(f"jari: {looked.error}", file=sys.stderr)

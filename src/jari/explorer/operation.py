@@ -11,7 +11,6 @@ from torch import nn
 
 from jari import verbs
 from jari.errors import UserError
-from jari.explorer.seen import said_of
 from jari.inspect import effects, surgery
 from jari.inspect.capture import Tape, record
 from jari.inspect.effects import Effect
@@ -20,7 +19,7 @@ from jari.inspect.surgery import Displaced, Edit, HeadOff, Link, Places, displac
 from jari.patches import Pictures
 from jari.tasks.base import Task
 from jari.tasks.pictures import PictureTask
-from jari.training.answering import Answered, Answering, written
+from jari.training.answering import Answered, Answering, said_of, written
 
 CONTROLS = 20
 

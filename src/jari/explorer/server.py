@@ -7,9 +7,11 @@ and reads small JSON only. One request computes at a time; the others wait, and 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -24,9 +26,12 @@ from jari.errors import UserError
 from jari.explorer import render
 from jari.explorer.session import Explorer
 from jari.page import to_json
+from jari.tasks.pictures import HELD_OUT, PictureTask
 
 LARGEST_BODY = 2**20
 WAITING = 16
+SHOWN = 400
+"""Characters of the beginning and of the end of an error that are told: it may quote all of what was asked."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -59,18 +64,39 @@ class Head(_Asked):
     query: int = 0
 
 
-class Edit(BaseModel):
-    """One change of a forward: of the places, of a head, of a link."""
-
+class _Edit(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    kind: Literal["place", "head", "link"]
+
+
+class PlaceEdit(_Edit):
+    """Tokens at other places."""
+
+    kind: Literal["place"]
     side: Literal["source", "target", "both"] = "both"
-    how: Literal["off", "shift", "stretch", "shuffle", "force", "erase"] | None = None
+    how: Literal["off", "shift", "stretch", "shuffle"]
     amount: float | None = None
-    site: str | None = None
+
+
+class HeadEdit(_Edit):
+    """A head switched off."""
+
+    kind: Literal["head"]
+    site: str
+    head: int
+
+
+class LinkEdit(_Edit):
+    """One query and one key; of all heads where none is named."""
+
+    kind: Literal["link"]
+    site: str
     head: int | None = None
-    query: int | None = None
-    key: int | None = None
+    query: int
+    key: int
+    how: Literal["force", "erase"]
+
+
+Edit = Annotated[PlaceEdit | HeadEdit | LinkEdit, Field(discriminator="kind")]
 
 
 class Surgery(_Asked):
@@ -92,9 +118,12 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
     """
     app = FastAPI(title="jari", docs_url=None, redoc_url=None, openapi_url=None)
     turn, waiting = asyncio.Lock(), 0
+    pictures = any(isinstance(opened.task, PictureTask) for opened in explorer.opened)
 
-    async def in_turn(work: Callable[[], Any]) -> Response:
+    async def in_turn(asked: _Asked, work: Callable[[], Any]) -> Response:
         nonlocal waiting
+        if pictures:
+            _check_picture(asked.input.strip(), line.strip())
         if waiting >= WAITING:
             raise TooManyError
         waiting += 1
@@ -117,38 +146,38 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
 
     @app.post("/api/look")
     async def look(asked: Look) -> Response:
-        return await in_turn(lambda: explorer.look(asked.input, asked.steps, live=True))
+        return await in_turn(asked, lambda: explorer.look(asked.input, asked.steps, live=True))
 
     @app.post("/api/head")
     async def head(asked: Head) -> Response:
         return await in_turn(
-            lambda: explorer.head(asked.input, asked.view, asked.site, asked.head, asked.step, asked.query)
+            asked, lambda: explorer.head(asked.input, asked.view, asked.site, asked.head, asked.step, asked.query)
         )
 
     @app.post("/api/surgery")
     async def surgery(asked: Surgery) -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in asked.edits]
-        return await in_turn(lambda: explorer.operate(asked.input, asked.view, edits, asked.step))
+        return await in_turn(asked, lambda: explorer.operate(asked.input, asked.view, edits, asked.step))
 
     @app.exception_handler(UserError)
     async def wrong(_: Request, error: UserError) -> Response:
-        return _answer({"error": str(error)}, 400)
+        return _error(str(error), 400)
 
     @app.exception_handler(TooManyError)
     async def busy(_: Request, error: TooManyError) -> Response:
-        return _answer({"error": f"{WAITING} requests are waiting already; try again in a moment"}, 503)
+        return _error(f"{WAITING} requests are waiting already; try again in a moment", 503)
 
     @app.exception_handler(RequestValidationError)
     async def misread(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return _answer({"error": "the body is no JSON"}, 422)
+            return _error("the body is no JSON", 422)
         where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-        return _answer({"error": f"{where}: {first['msg']}"}, 422)
+        return _error(f"{where}: {first['msg']}", 422)
 
     @app.exception_handler(HTTPException)
     async def nothing(request: Request, error: HTTPException) -> Response:
-        return _answer({"error": f"{request.method} {request.url.path}: {error.detail}"}, error.status_code)
+        return _error(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
 
     return app
 
@@ -157,21 +186,49 @@ def _answer(content: Any, status: int = 200) -> Response:
     return Response(to_json(content), status, media_type="application/json")
 
 
+def _error(text: str, status: int) -> Response:
+    """What went wrong: the beginning and the end where it is long, since the end says what to do."""
+    if len(text) > 2 * SHOWN:
+        text = f"{text[:SHOWN]} ... {text[-SHOWN:]}"
+    return _answer({"error": text}, status)
+
+
+def _check_picture(asked: str, first: str) -> None:
+    """Raises UserError for a file that nobody has shown: errors quote how a file begins, and pages show pictures.
+
+    first: the input from the command line, in whose folder the others may lie.
+    """
+    if asked == first or re.fullmatch(rf"{HELD_OUT}\d+", asked):
+        return
+    named = first and not first.startswith(HELD_OUT)
+    folder = Path(first).parent.resolve() if named else None
+    try:
+        if folder is not None and Path(asked).resolve().parent == folder:
+            return
+    except (OSError, ValueError, RuntimeError):  # no path at all, or one that leads in a circle
+        pass
+    where = f", or a picture in the folder {folder}" if folder is not None else ""
+    raise UserError(
+        f"expected the number of a held-out picture, such as {HELD_OUT}3{where}; got {asked[:80]!r}; open the page "
+        "with --input and a picture to look at those in its folder"
+    )
+
+
 async def _refused(request: Request, hosts: set[str]) -> Response | None:
     """Why a request is not answered: a foreign host (DNS rebinding), another page's request, a large body."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if host not in hosts:
-        return _answer({"error": f"this is not {host}; the page is at {sorted(hosts)[0]}"}, 421)
+        return _error(f"this is not {host}; the page is at {sorted(hosts)[0]}", 421)
     if origin is not None and origin.removeprefix("http://") not in hosts:
-        return _answer({"error": "only the page itself may ask"}, 403)
+        return _error("only the page itself may ask", 403)
     if request.method == "POST":
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            return _answer({"error": "expected application/json"}, 415)
+            return _error("expected application/json", 415)
         length = request.headers.get("content-length", "")
         if not length.isdecimal():
-            return _answer({"error": "expected a Content-Length"}, 411)
+            return _error("expected a Content-Length", 411)
         if int(length) > LARGEST_BODY:
-            return _answer({"error": f"expected at most {LARGEST_BODY >> 20} MB, got {int(length) >> 20} MB"}, 413)
+            return _error(f"expected at most {LARGEST_BODY >> 20} MB, got {int(length) >> 20} MB", 413)
     return None
 
 

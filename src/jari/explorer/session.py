@@ -24,12 +24,12 @@ from jari.inspect.capture import Tape, record
 from jari.inspect.decompose import Parts, parts, valued
 from jari.inspect.inputs import precise, scores_of
 from jari.inspect.lenses import Link, pharaoh
-from jari.inspect.walk import walk
+from jari.inspect.walk import attention_at, walk
 from jari.tasks.base import TokenTask
 from jari.tasks.pictures import PictureTask
 from jari.text import END
 from jari.training import snapshots
-from jari.training.answering import Answered, Answering, answered
+from jari.training.answering import Answered, Answering, answered, said_of
 from jari.training.run import read_metrics
 
 FIRST_FREE = END + 1
@@ -62,8 +62,8 @@ class Opened:
         self.task = self.loaded.task
         if not isinstance(self.task, TokenTask | PictureTask):
             raise UserError(
-                f"{folder} paints pictures, and its page is not made yet; record one forward of the model itself with "
-                "jari.record, and look at the maps with tape.show()"
+                f"{folder} paints pictures, and jari cannot look into such runs yet; record one forward of its model "
+                "with jari.record in Python, and look at the maps with tape.show()"
             )
         kept = snapshots.steps_of(folder, self.loaded.experiment.hash)
         self.steps = sorted({0, self.loaded.step, *kept})
@@ -186,7 +186,7 @@ class Opened:
             return None
         model, task = self.model(step), self.task
         if isinstance(task, PictureTask):
-            return seen.said_of(model, task, looked.read)
+            return said_of(model, task, looked.read)
         return task.answer(Answering(model, task), line, looked.read, looked.said.written)
 
     def _show(self, numbers: Sequence[int]) -> list[str]:
@@ -211,12 +211,16 @@ class Opened:
         return {"source": said.source, "target": said.target}
 
     def detail(self, line: str, step: int, site: str, head: int, query: int = 0) -> dict[str, Any]:
-        """One head, matrix by matrix, in float64. query: of a recurrent decoder, whose walk follows one step."""
+        """One head, matrix by matrix, in float64. query: of a recurrent decoder, whose walk follows one step. Raises
+        UserError for a site, a head or a query that is not there."""
         looked = self.see(line, step)
         said, model = looked.said, self.model(step, precise=True)
+        attention_at(model, site, head)
         inputs = precise(said.inputs)
         of_side = {"source": said.source, "target": said.target}
         queries, keys = (of_side[side] for side in payload.sides_of(site))
+        if not 0 <= query < len(queries):
+            raise UserError(f"{site} has the queries 0 to {len(queries) - 1}, got {query}")
         recurrent = self.loaded.experiment.model == "recurrent"
         walked = walk(
             model,

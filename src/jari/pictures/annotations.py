@@ -5,6 +5,7 @@ What cannot be used is left out, counted and named in `Notes`. Boxes are in pixe
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import zlib
@@ -16,7 +17,7 @@ from xml.etree import ElementTree
 
 from jari.errors import UserError
 from jari.pictures.files import read_bytes
-from jari.pictures.sets import Notes, natural
+from jari.pictures.sets import Notes, natural, shown
 
 Box = tuple[float, float, float, float]
 
@@ -30,10 +31,12 @@ _OUTSIDE = "boxes left out, which lie outside their picture"
 _CUT = "boxes that reach over the rim of their picture, cut there"
 _CROWDS = "crowds left out, which are no single things"
 _MISSING = "pictures left out, whose file is missing"
+_NO_NAME = "pictures left out, whose name no file can have"
 _ELSEWHERE = "pictures left out, whose file would lie outside the folder"
 _NO_ANNOTATION = "pictures left out, for which there is no annotation"
 _EMPTY = "pictures without any thing, kept as such"
 _BROKEN = "annotations left out, which are not as they should be"
+_SECOND = "second pictures of one annotation, left out"
 _TWICE = "pictures listed again, left out"
 
 
@@ -136,12 +139,7 @@ def _coco(path: Path, folder: Path, notes: Notes) -> Annotations:
     parts = ("images", "annotations", "categories")
     if not isinstance(held, dict) or any(not isinstance(held.get(part), list) for part in parts):
         raise UserError(f"{path}: expected an object with the lists {', '.join(parts)}; export it as COCO instances")
-    names = {}
-    for category in held["categories"]:
-        if isinstance(category, dict) and isinstance(category.get("name"), str) and _is_id(category.get("id")):
-            names[category["id"]] = category["name"]
-        else:
-            notes.add(_BROKEN, f"category {str(category)[:40]}")
+    names = _categories(path, held["categories"], notes)
     things: dict[Any, list[Thing]] = {}
     for annotation in held["annotations"]:
         _take(annotation, names, things, notes)
@@ -152,10 +150,8 @@ def _coco(path: Path, folder: Path, notes: Notes) -> Annotations:
             notes.add(_BROKEN, f"image {str(image)[:40]}")
         elif number in pictures:
             notes.add(_TWICE, name)
-        elif not (folder / name).resolve().is_relative_to(folder.resolve()):
-            notes.add(_ELSEWHERE, name)
-        elif not (folder / name).is_file():
-            notes.add(_MISSING, name)
+        elif (fault := _fault(folder, name)) is not None:
+            notes.add(fault, name)
         else:
             pictures[number] = Annotated(folder / name, tuple(things.get(number, ())))
     listed = {image.get("id") for image in held["images"] if isinstance(image, dict) and _is_id(image.get("id"))}
@@ -165,6 +161,35 @@ def _coco(path: Path, folder: Path, notes: Notes) -> Annotations:
         list(pictures.values()),
         list(dict.fromkeys(names[number] for number in sorted(names, key=lambda n: (isinstance(n, str), n)))),
     )
+
+
+def _categories(path: Path, listed: list[Any], notes: Notes) -> dict[Any, str]:
+    """The names of classes by their ids. Raises UserError where one is empty or an id is given twice."""
+    names: dict[Any, str] = {}
+    for category in listed:
+        if not (isinstance(category, dict) and isinstance(category.get("name"), str) and _is_id(category.get("id"))):
+            notes.add(_BROKEN, f"category {str(category)[:40]}")
+            continue
+        number, name = category["id"], shown(category["name"])
+        if not name.strip():
+            raise UserError(f"{path}: expected a name for category {shown(str(number))}; got {name!r}; give it one")
+        if number in names:
+            raise UserError(
+                f"{path}: expected an id for each category; got {shown(str(number))} for {names[number]!r} and for "
+                f"{name!r}; give each its own"
+            )
+        names[number] = name
+    return names
+
+
+def _fault(folder: Path, name: str) -> str | None:
+    """Why there is no picture of this name in a folder; None where there is one."""
+    try:
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            return _ELSEWHERE
+        return None if (folder / name).is_file() else _MISSING
+    except (OSError, ValueError):  # too long, a NUL, or a surrogate alone
+        return _NO_NAME
 
 
 def _take(annotation: Any, names: dict[Any, str], things: dict[Any, list[Thing]], notes: Notes) -> None:
@@ -197,7 +222,9 @@ def _voc(folder: Path, listed: Path | None, notes: Notes) -> Annotations:
     texts, images = folder / "Annotations", folder / "JPEGImages"
     if not texts.is_dir() or not images.is_dir():
         raise UserError(f"{folder}: expected the folders Annotations and JPEGImages of Pascal VOC; got others")
-    files = {path.stem: path for path in images.iterdir() if not path.name.startswith(".")}
+    files: dict[str, list[Path]] = {}
+    for path in sorted(path for path in images.iterdir() if not path.name.startswith(".")):
+        files.setdefault(path.stem, []).append(path)
     annotated = {path.stem: path for path in texts.glob("*.xml") if not path.name.startswith(".")}
     names = natural(annotated.keys() | files.keys())
     if listed is not None:
@@ -211,9 +238,11 @@ def _voc(folder: Path, listed: Path | None, notes: Notes) -> Annotations:
         elif name not in files:
             notes.add(_MISSING, name)
         else:
+            for other in files[name][1:]:
+                notes.add(_SECOND, other.name)
             things = _things(annotated[name], notes)
             if things is not None:
-                pictures.append(Annotated(files[name], things))
+                pictures.append(Annotated(files[name][0], things))
     return Annotations(pictures, natural({thing.name for picture in pictures for thing in picture.things}))
 
 
@@ -223,13 +252,15 @@ def _things(path: Path, notes: Notes) -> tuple[Thing, ...] | None:
     try:
         if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
             raise ValueError("it declares entities")
+        if b"\0" in data or data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise ValueError("it is UTF-16, in which such declarations would not be seen")
         objects = ElementTree.fromstring(data).findall("object")
     except (ElementTree.ParseError, ValueError, LookupError):
         notes.add(_BROKEN, path.name)
         return None
     found = []
     for item in objects:
-        name = (item.findtext("name") or "").strip()
+        name = shown((item.findtext("name") or "").strip())
         if not name:
             notes.add("boxes left out, without the name of a class", path.name)
             continue

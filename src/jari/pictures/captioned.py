@@ -69,7 +69,7 @@ def read_captioned(folder: Path, size: int) -> Captioned:
             notes.unreadable(name, error, len(drawn), folder)
             continue
         captions.append(caption)
-        keys.append(zlib.crc32(name.encode()))
+        keys.append(zlib.crc32(name.encode("utf-8", "surrogateescape")))
     if not pictures:
         found = "; ".join(notes.told()) or "no picture at all"
         raise UserError(f"{folder}: expected pictures with a *.txt of the same name beside each; got none: {found}")

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from jari.errors import UserError
 from jari.init import initialise
-from jari.models.autoencoder import STRIDE, Autoencoder
+from jari.models.autoencoder import Autoencoder
 from jari.registry import options_of, read_options
 from jari.shapes import Int, Tensor
 
@@ -143,11 +143,6 @@ def measure(codes: Codes, pictures: Pictures, count: int) -> dict[str, float]:
 def side_by_side(codes: Codes, pictures: UInt8[Tensor, "B 3 H W"]) -> UInt8[Tensor, "2*B 3 H W"]:
     """Each picture, and behind it what its codes make of it."""
     return torch.stack((pictures, codes.decode(codes.encode(pictures))), 1).flatten(0, 1)
-
-
-def grid_of(height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of the codes of a picture."""
-    return height // STRIDE, width // STRIDE
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

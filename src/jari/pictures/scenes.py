@@ -38,6 +38,7 @@ COLOURS = {
 }
 SIZES = ("small", "large")
 CORNERS = ("top left", "top right", "bottom left", "bottom right")
+PIXELS = 1 << 22  # drawn at once, so that large scenes need no more memory than small ones
 TRIES = 24  # places that are tried for a digit before it is left out
 
 
@@ -199,17 +200,23 @@ class Scenes:
     def draw(self, plan: Plan) -> UInt8[Tensor, "B C H W"]:
         """The pictures of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
         the brighter one is seen."""
-        scene, slot = plan.real.nonzero(as_tuple=True)
-        source, box = plan.sources[scene, slot], plan.boxes[scene, slot]
-        ink = self.digits.ink[source]
-        rows = _spread(box[:, 1], box[:, 3], ink[:, 1], ink[:, 3], self.world.canvas, self.digits.pixels.shape[1])
-        columns = _spread(box[:, 0], box[:, 2], ink[:, 0], ink[:, 2], self.world.canvas, self.digits.pixels.shape[2])
-        glyphs = torch.bmm(torch.bmm(rows, self.digits.pixels[source]), columns.transpose(1, 2))
-        inked = glyphs.unsqueeze(1) * self._palette[plan.colours[scene, slot]][:, : self.channels, None, None]
-        batch, most = plan.real.shape
-        canvas = torch.zeros(batch, most, *inked.shape[1:])
-        canvas[scene, slot] = inked
-        return canvas.amax(1).round().clamp(0, 255).to(torch.uint8) if most else canvas.sum(1).to(torch.uint8)
+        scenes = torch.arange(len(plan.real)).split(max(1, PIXELS // self.world.canvas**2))
+        return torch.cat([self._draw(plan, some) for some in scenes])
+
+    def _draw(self, plan: Plan, scenes: Int[Tensor, " S"]) -> UInt8[Tensor, "S C H W"]:
+        side = self.world.canvas
+        canvas = torch.zeros(len(scenes), self.channels, side, side)
+        for slot in range(plan.real.shape[1]):
+            here = plan.real[scenes, slot].nonzero()[:, 0]
+            scene = scenes[here]
+            source, box = plan.sources[scene, slot], plan.boxes[scene, slot]
+            ink = self.digits.ink[source]
+            rows = _spread(box[:, 1], box[:, 3], ink[:, 1], ink[:, 3], side, self.digits.pixels.shape[1])
+            columns = _spread(box[:, 0], box[:, 2], ink[:, 0], ink[:, 2], side, self.digits.pixels.shape[2])
+            glyphs = torch.bmm(torch.bmm(rows, self.digits.pixels[source]), columns.transpose(1, 2))
+            inked = glyphs.unsqueeze(1) * self._palette[plan.colours[scene, slot]][:, : self.channels, None, None]
+            canvas[here] = torch.maximum(canvas[here], inked)
+        return canvas.round().clamp(0, 255).to(torch.uint8)
 
     def describe(self) -> str:
         """In a few words: `1 to 3 of 60,000 digits of 12 to 22 pixels on 48 x 48`."""

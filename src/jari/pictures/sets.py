@@ -27,6 +27,7 @@ TOLERATED = 10
 """Files that may be unreadable in any set; beyond that, a tenth of all may."""
 
 _AT_ONCE = 1024
+_NAMED = 200  # characters of a name that are told
 _PATHS = {"path", "file", "filename", "image", "picture"}
 _LABELS = {"label", "class", "target", "category"}
 
@@ -108,7 +109,8 @@ class Notes:
     def add(self, said: str, name: str, count: int = 1) -> None:
         """`said` holds of the thing of this name, or of `count` things."""
         number, names = self._found.get(said, (0, []))
-        self._found[said] = (number + count, [*names, shown(name)][:3])
+        name = shown(name)
+        self._found[said] = (number + count, [*names, name[:_NAMED] + "..." * (len(name) > _NAMED)][:3])
 
     def unreadable(self, name: str, error: UserError, tried: int, where: Path) -> None:
         """A file that cannot be read, of `tried`. Raises UserError where they are too many to leave out."""
@@ -229,7 +231,8 @@ def _in_folders(folder: Path, notes: Notes) -> tuple[list[tuple[Path, str]], lis
         raise UserError(
             f"{folder}: expected a folder for each class, or idx files; got neither; see --help for the forms"
         )
-    return [(path, name) for name in names for path in _below(folder / name, folder, notes)], names
+    listed = [(path, shown(name)) for name in names for path in _below(folder / name, folder, notes)]
+    return listed, [shown(name) for name in names]
 
 
 def _below(folder: Path, root: Path, notes: Notes) -> list[Path]:
@@ -263,7 +266,7 @@ def _in_csv(path: Path, notes: Notes) -> tuple[list[tuple[Path, str]], list[str]
             )
         file, label = (row[column].strip() for column in columns)
         if file and label:
-            listed.append((path.parent / file, label))
+            listed.append((path.parent / file, shown(label)))
         else:
             notes.add(_UNLABELLED, f"line {number + 1}")
     return listed, natural({label for _, label in listed})

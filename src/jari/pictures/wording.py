@@ -32,8 +32,8 @@ GLYPH, FRAME = 20, 24  # pixels of the longer side of a digit as a judge sees it
 class Style:
     """How captions are worded. parts: for each place of the caption where words may vary, its name and these words.
 
-    height, width: of the pictures. smallest, largest: the sides a digit may have, in pixels, for each size it may be
-    said to have. digits: which parts are digits, in their order from left to right.
+    height, width: of the pictures. sides: the smallest and the largest a digit may have, in pixels, for each size it
+    may be said to have. digits: which parts are digits, in their order from left to right.
     """
 
     name: str

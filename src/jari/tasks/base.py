@@ -171,6 +171,10 @@ class Task(ABC):
         """What a person should know of the data that were read: lines left out."""
         return []
 
+    def held_out_notices(self) -> list[str]:
+        """The same of the held-out data, once these were read."""
+        return []
+
     def describe(self) -> str:
         """The data in one sentence."""
         return ""

@@ -26,14 +26,16 @@ from jari.shapes import Float, Int, Tensor
 from jari.tasks.matching import Objects
 
 _UNKNOWN = "boxes left out, of classes that the training data do not have"
-_FOUND_OUT = 0.1  # the share of photographs that is held out where nobody says which
+_HELD_OUT = 0.1  # the share of photographs that is held out where nobody says which
 
 
 class BoxedPictures(ABC):
-    """Pictures whose things are known. classes: their names. channels: of the pixels."""
+    """Pictures whose things are known. classes: their names. channels: of the pixels. notices: what a person should
+    know of the reading."""
 
     classes: Sequence[str]
     channels: int
+    notices: Sequence[str] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -49,10 +51,6 @@ class BoxedPictures(ABC):
     @abstractmethod
     def size(self, number: int) -> tuple[int, int]:
         """Height and width that the picture has in its file."""
-
-    @abstractmethod
-    def crowded(self, queries: int) -> dict[str, int]:
-        """The names of pictures with more things than `queries`, and how many these are."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -91,9 +89,6 @@ class Drawn(BoxedPictures):
     def size(self, number: int) -> tuple[int, int]:
         return self._scenes.world.canvas, self._scenes.world.canvas
 
-    def crowded(self, queries: int) -> dict[str, int]:
-        return {"scenes": self._scenes.world.most} if self._scenes.world.most > queries else {}
-
     def describe(self) -> str:
         return f"{self._count:,} scenes of {self._scenes.describe()}"
 
@@ -119,8 +114,8 @@ class Photographs(BoxedPictures):
 
     channels = 3
 
-    def __init__(self, pictures: Sequence[_Photograph], classes: Sequence[str]):
-        self._pictures, self.classes = list(pictures), list(classes)
+    def __init__(self, pictures: Sequence[_Photograph], classes: Sequence[str], notices: Sequence[str]):
+        self._pictures, self.classes, self.notices = list(pictures), list(classes), list(notices)
 
     @staticmethod
     def read(
@@ -128,13 +123,13 @@ class Photographs(BoxedPictures):
         paths: Sequence[str],
         longest: int,
         classes: Sequence[str] | None,
-        notes: Notes,
         *,
         part: str | None = None,
     ) -> Photographs:
         """Those of files as `read_annotations` wants them, the longer side scaled down to `longest`. classes: those of
         the training data, where other data are read. Raises UserError where nothing can be used, or too much is there.
         """
+        notes = Notes()
         annotations = read_annotations(option, paths, notes, part=part)
         names = list(classes or annotations.classes)
         numbers = {name: number for number, name in enumerate(names)}
@@ -160,23 +155,24 @@ class Photographs(BoxedPictures):
             known = [(numbers[name], box) for name, box in things if name in numbers]
             boxes, labels = _shares(known, picture.height, picture.width)
             size = (picture.height, picture.width)
-            held_out = is_held_out(annotated, _FOUND_OUT)
+            held_out = is_held_out(annotated, _HELD_OUT)
             found.append(_Photograph(where, picture.pixels, size, boxes, labels, held_out))
         if not any(len(photograph.labels) for photograph in found):
             said = "".join(f"; {line}" for line in notes.told())
             raise UserError(f"{paths[0]}: expected things with boxes; got none that can be used{said}; mend them")
-        return Photographs(found, names)
+        return Photographs(found, names, notes.told())
 
-    def split(self, paths: Sequence[str], notes: Notes) -> tuple[Photographs, Photographs]:
+    def split(self, paths: Sequence[str]) -> tuple[Photographs, Photographs]:
         """What to train on and what to hold out: as a VOC folder's lists say, or by the names of the files. Raises
         UserError where one side would be empty."""
         if has_lists(paths):
             longest = max(max(photograph.pixels.shape[1:]) for photograph in self._pictures)
-            return self, Photographs.read("train", paths, longest, self.classes, notes, part=SETS[1])
+            return self, Photographs.read("train", paths, longest, self.classes, part=SETS[1])
         parts = [[p for p in self._pictures if p.held_out is held_out] for held_out in (False, True)]
         if not all(any(len(p.labels) for p in part) for part in parts):
             raise UserError(f"{len(self)} pictures are too few to hold some out; give held-out pictures with --valid")
-        return Photographs(parts[0], self.classes), Photographs(parts[1], self.classes)
+        train, held_out = (Photographs(part, self.classes, self.notices) for part in parts)
+        return train, held_out
 
     def __len__(self) -> int:
         return len(self._pictures)
@@ -198,6 +194,7 @@ class Photographs(BoxedPictures):
         return self._pictures[number].size
 
     def crowded(self, queries: int) -> dict[str, int]:
+        """The names of pictures with more things than `queries`, and how many these are."""
         return {p.name: len(p.labels) for p in self._pictures if len(p.labels) > queries}
 
     def describe(self) -> str:

@@ -18,7 +18,6 @@ from jari.metrics import METRICS
 from jari.patches import Pictures
 from jari.pictures.files import decode
 from jari.pictures.scenes import Digits, Scenes, World
-from jari.pictures.sets import Notes
 from jari.shapes import Float, Int
 from jari.tasks.base import Batch, Learner, evenly, registry
 from jari.tasks.boxed import Boxed, BoxedPictures, Drawn, Photographs, average_precision, together
@@ -71,7 +70,6 @@ class Detection(PictureTask):
         self.digits, self.scenes, self.flip, self.nothing = digits, scenes, flip, nothing
         self.size = size or (CANVAS if self._makes_scenes else LONGEST)
         self._world = World(self.size, fewest, most, smallest, largest)
-        self._notes = Notes()
         self._notices: list[str] = []
         self._training: BoxedPictures | None = None
         self._held_out: BoxedPictures | None = None
@@ -94,24 +92,19 @@ class Detection(PictureTask):
             training: BoxedPictures = self._drawn("training")
             self._held_out = self._drawn("held_out") if not self.valid else self._read(self.valid)
         else:
-            training = Photographs.read("train", self.train, self.size, None, self._notes, part="train")
+            training = Photographs.read("train", self.train, self.size, None, part="train")
             if self.valid:
                 self._held_out = self._read(self.valid, training.classes)
             else:
-                training, self._held_out = training.split(self.train, self._notes)
+                training, self._held_out = training.split(self.train)
         self._training = training
-        some = torch.cat([self._pixels(training, i) for i in evenly(len(training), 500).tolist()], 1)
+        mean, deviation = _spread(training)
         self._facts = {
             "classes": list(training.classes),
             "channels": training.channels,
-            "mean": some.mean(1).tolist(),
-            "deviation": some.std(1).clamp_min(1e-3).tolist(),
+            "mean": mean.tolist(),
+            "deviation": deviation.clamp_min(1e-3).tolist(),
         }
-        self._notices += self._notes.told()
-
-    @staticmethod
-    def _pixels(pictures: BoxedPictures, number: int) -> Float[Tensor, "C P"]:
-        return pictures.pixels(torch.tensor([number]))[0].flatten(1).double() / 255
 
     def _drawn(self, part: Any) -> Drawn:
         digits = Digits.scans(part) if self.digits is None else Digits.mnist(Path(self.digits), part)
@@ -126,7 +119,7 @@ class Detection(PictureTask):
             )
         if self._makes_scenes:
             return self._drawn("held_out")
-        return Photographs.read("valid", paths, self.size, classes or self.classes, self._notes, part="val")
+        return Photographs.read("valid", paths, self.size, classes or self.classes, part="val")
 
     def hold_out(self, paths: Sequence[str]) -> None:
         self._held_out = self._read(paths)
@@ -142,8 +135,8 @@ class Detection(PictureTask):
             if self._makes_scenes or self.valid:
                 self._held_out = self._read(self.valid or self.train)
             else:
-                whole = Photographs.read("train", self.train, self.size, self.classes, self._notes, part="train")
-                self._held_out = whole.split(self.train, self._notes)[1]
+                whole = Photographs.read("train", self.train, self.size, self.classes, part="train")
+                self._held_out = whole.split(self.train)[1]
         return self._held_out
 
     def kept(self) -> dict[str, bytes]:
@@ -179,9 +172,8 @@ class Detection(PictureTask):
                 f"{queries} queries find {queries} things at most, and a scene has up to {self._world.most}; use "
                 f"model.queries={self._world.most} or more"
             )
-        for pictures in () if self._makes_scenes else (self._training, self.held_out):
-            crowded = pictures.crowded(queries)
-            if crowded:
+        for pictures in (self._training, self.held_out):
+            if isinstance(pictures, Photographs) and (crowded := pictures.crowded(queries)):
                 self._notices.append(
                     f"{len(crowded):,} pictures have more things than the {queries} queries can find, up to "
                     f"{max(crowded.values())} ({', '.join(list(crowded)[:3])}); those that cost most to match train "
@@ -274,11 +266,26 @@ class Detection(PictureTask):
         return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]
 
     def notices(self) -> list[str]:
-        return self._notices
+        read = [] if self._training is None else list(self._training.notices)
+        held_out = [f"held out: {line}" for line in self.held_out_notices() if line not in read]
+        return [*read, *held_out, *self._notices]
+
+    def held_out_notices(self) -> list[str]:
+        return [] if self._held_out is None else list(self._held_out.notices)
 
     def describe(self) -> str:
         assert self._training is not None, "prepare comes first"
         return f"{self._training.describe()}; {len(self.held_out):,} held out"
+
+
+def _spread(pictures: BoxedPictures) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
+    """Mean and deviation over some of these pictures, one in memory at a time."""
+    count, total, squares = 0, torch.zeros(()), torch.zeros(())
+    for number in evenly(len(pictures), 500).tolist():
+        some = pictures.pixels(torch.tensor([number]))[0].flatten(1).double() / 255
+        count, total, squares = count + some.shape[1], total + some.sum(1), squares + some.square().sum(1)
+    mean = total / count
+    return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
 
 
 def _flipped(pictures: Pictures, objects: Objects, generator: torch.Generator) -> tuple[Pictures, Objects]:

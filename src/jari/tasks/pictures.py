@@ -241,6 +241,9 @@ class ClassTask(PictureTask):
     def notices(self) -> list[str]:
         return self._training.notices
 
+    def held_out_notices(self) -> list[str]:
+        return [] if self._held_out is None else self._held_out.notices
+
     def sample_inputs(self) -> list[str]:
         return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]
 

@@ -197,6 +197,14 @@ def _cut(text: str) -> int:
 def raw(path: Path) -> Iterator[BufferedReader]:
     """A regular file, open for reading; every failure to read it told as the person's."""
     try:
+        os.fsencode(path)
+        if "\0" in str(path):
+            raise ValueError("a NUL")
+    except ValueError:
+        raise UserError(
+            f"{str(path)!r}: expected the name of a file; no file can be called so; check the path"
+        ) from None
+    try:
         if not stat.S_ISREG(path.stat().st_mode):
             kind = "a folder" if path.is_dir() else "no regular file"
             raise UserError(f"{path}: expected a file; got {kind}; name a file")

@@ -13,12 +13,16 @@ from torch import nn
 from jari.decoding import Hypothesis, beam, greedy
 from jari.errors import UserError
 from jari.inspect.capture import record
+from jari.inspect.inputs import scores_of
 from jari.patches import patch_names
-from jari.positions import Tokens
+from jari.positions import Positions, Tokens
 from jari.shapes import Float, Int, Tensor
 from jari.tasks.base import Batch, Task, TokenTask
 from jari.tasks.pictures import PictureTask, Said
 from jari.text import END, FIRST, PADDING
+
+SURE = 0.5
+"""The probability from which a detector is said to have found something."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ def seen(model: Any, task: PictureTask, pictures: Sequence[Any]) -> list[list[Sa
 def _check_classes(decoding: Decoding) -> None:
     if decoding != Decoding(best=decoding.best):
         raise UserError("this run says what is in a picture and writes no tokens; leave beam and its like away")
+    if decoding.best < 1:
+        raise UserError(f"expected 1 answer or more to each picture, got {decoding.best}")
 
 
 def _class(said: Said) -> Hypothesis:
@@ -139,8 +145,8 @@ def _hypothesis(ids: Int[Tensor, " L"], logs: Float[Tensor, " L"], penalty: floa
 class Answered:
     """One input and the model's answer to it, as one forward shows what generation saw step by step.
 
-    inputs: what to call the model with. source, target: the names of their tokens. written: the answer's tokens, or the
-    class.
+    inputs: what to call the model with. source, target: the names of their tokens, of patches, of object queries.
+    written: the answer's tokens; the class; or of each object query the class, or nothing, the number after the last.
     """
 
     inputs: tuple[Any, ...]
@@ -151,10 +157,10 @@ class Answered:
 
 def answered(model: Any, task: Task, read: Any) -> Answered:
     """The answer to what `task.read` gave; a language model only reads."""
-    source = task.sources([read])
     if isinstance(task, PictureTask):
-        return Answered((source,), patch_names(model.places(source)), [], [seen(model, task, [read])[0][0].number])
+        return _answered_of_picture(model, task, read)
     assert isinstance(task, TokenTask)
+    source = task.sources([read])
     if task.continues:
         names = task.show_target(source.ids[0].tolist())
         return Answered((source,), names, names, read)
@@ -162,3 +168,37 @@ def answered(model: Any, task: Task, read: Any) -> Answered:
     said = [FIRST, *ids[:-1]]
     target = Tokens.of(torch.tensor([said]), "target")
     return Answered((source, target), task.show_source(source.ids[0].tolist()), task.show_target(said), ids)
+
+
+def _answered_of_picture(model: Any, task: PictureTask, read: Any) -> Answered:
+    """Patches are named by row and column whatever the encoding sees."""
+    pictures = task.sources([read])
+    positions = model.places(pictures)
+    first, rows, columns = grid(model, positions)
+    names = patch_names(positions)[:first] + [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    if not task.finds:
+        return Answered((pictures,), names, [], [seen(model, task, [read])[0][0].number])
+    with torch.no_grad():
+        numbers = scores_of(model(pictures))[0].argmax(-1).tolist()
+    return Answered((pictures,), names, [f"q{number}" for number in range(len(numbers))], numbers)
+
+
+def grid(model: Any, positions: Positions) -> tuple[int, int, int]:
+    """Of a picture's tokens: how many have no place, and the rows and columns of those that have."""
+    first = 0
+    if positions.placeless is not None:
+        first = int(positions.placeless.reshape(-1, positions.length)[0].sum())
+    coordinates = positions.coordinates.reshape(-1, positions.length, len(positions.axes))[0, first:]
+    if coordinates.shape[1] == 2:
+        rows, columns = (len(side.unique()) for side in coordinates.unbind(1))
+    else:
+        rows, columns = model.grid
+    return first, rows, columns
+
+
+def said_of(model: Any, task: PictureTask, read: Any) -> str:
+    """The class of a picture, or those of all that was found in it, in their own order."""
+    (said,) = seen(model, task, [read])
+    if not task.finds:
+        return task.write([said[0].number])
+    return task.write(sorted(one.number for one in said if one.probability >= SURE))

@@ -61,6 +61,8 @@ def write_bytes(path: Path, held: bytes) -> None:
 
 
 def _replace(path: Path, pieces: Iterable[bytes]) -> None:
+    if path.exists() and not path.is_file():  # a device or a folder would be gone
+        raise UserError(f"{path} is there already and no file that could be replaced; choose another name")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -69,7 +71,7 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error}") from None
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -108,6 +108,9 @@ def train(
                 raise Interrupted(stopping)
 
         result = learning.result(run)
+        for notice in task.held_out_notices():
+            if notice not in task.notices():  # held-out data taken from the training data share its notices
+                run.notice(notice)
         run.finish(result)
         return result
 

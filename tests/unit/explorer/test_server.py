@@ -20,11 +20,11 @@ def explorer(runs: Path) -> Explorer:
     return Explorer([runs / "none", runs / "rotary"])
 
 
-def ask(explorer: Explorer, *requests: tuple[str, str, dict[str, Any]]) -> list[httpx.Response]:
-    """Send requests, all at once."""
+def ask(explorer: Explorer, *requests: tuple[str, str, dict[str, Any]], line: str = "1+2") -> list[httpx.Response]:
+    """Send requests, all at once. line: what the page was opened with."""
 
     async def all_at_once() -> list[httpx.Response]:
-        app = server.application(explorer, "1+2", {HOST})
+        app = server.application(explorer, line, {HOST})
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://{HOST}") as client:
             return await asyncio.gather(*(client.request(method, path, **how) for method, path, how in requests))
 
@@ -59,6 +59,86 @@ def test_what_cannot_be_read_is_told(explorer: Explorer, body: Any, status: int,
     response = post(explorer, "/api/look", body)
     assert response.status_code == status
     assert words in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "status", "words"),
+    [
+        (
+            {"kind": "link", "how": "off", "query": 0, "key": 0},
+            422,
+            "edits.0.link.how: Input should be 'force' or 'erase'",
+        ),
+        ({"kind": "link", "how": "erase", "key": 0}, 422, "edits.0.link.query: Field required"),
+        ({"kind": "head", "how": "off", "head": 0}, 422, "edits.0.head.how: Extra inputs are not permitted"),
+        ({"kind": "head", "head": 9}, 400, "encoder.0 has the heads 0 to 1, got 9"),
+        ({"kind": "none"}, 422, "expected tags: 'place', 'head', 'link'"),
+    ],
+)
+def test_an_edit_that_there_is_not_is_told(explorer: Explorer, edit: Any, status: int, words: str) -> None:
+    body = {"input": "1+2", "edits": [{"site": "encoder.0", **edit}]}
+    response = post(explorer, "/api/surgery", body)
+    assert response.status_code == status
+    assert words in response.json()["error"]
+
+
+def test_edits_of_every_kind_are_carried_out(explorer: Explorer) -> None:
+    link = {"kind": "link", "site": "encoder.0", "head": None, "query": 0, "key": 1, "how": "erase"}
+    place = {"kind": "place", "side": "both", "how": "shift", "amount": 2}
+    edits = [link, place, {"kind": "head", "site": "encoder.0", "head": 0}]
+    response = post(explorer, "/api/surgery", {"input": "1+2", "view": 1, "edits": edits})
+    assert response.json()["effect"]["divergence"] > 0
+
+
+@pytest.mark.parametrize("query", [3, 999, -1])
+def test_a_query_that_is_not_there_is_told(explorer: Explorer, query: int) -> None:
+    response = post(explorer, "/api/head", {"input": "1+2", "site": "encoder.0", "query": query})
+    assert (response.status_code, response.json()["error"]) == (400, f"encoder.0 has the queries 0 to 2, got {query}")
+
+
+def test_an_error_does_not_give_back_all_that_was_asked(explorer: Explorer) -> None:
+    for body in ({"input": "x" * 90_000}, {"input": "1+2", "y" * 90_000: 1}):
+        response = post(explorer, "/api/look", body)
+        assert response.status_code in (400, 422)
+        assert len(response.content) < 1000
+
+
+def test_only_pictures_beside_the_first_are_read(picture_runs: Path, tmp_path: Path) -> None:
+    explorer = Explorer([picture_runs / "rotary2d"])
+    here, below = tmp_path / "here", tmp_path / "here" / "below"
+    below.mkdir(parents=True)
+    pillow: Any = pytest.importorskip("PIL.Image")
+    for folder in (tmp_path, here, below):
+        pillow.new("L", (8, 8), 128).save(folder / "a.png")
+    (tmp_path / "secret").write_text("root:x:0:0")
+    (here / "link.png").symlink_to(tmp_path / "secret")
+    (here / "circle.png").symlink_to(here / "circle.png")
+    (here / "b.png").symlink_to(tmp_path / "a.png")
+
+    def told(asked: str, line: str) -> tuple[int, str]:
+        how = {"json": {"input": asked}}
+        response = ask(explorer, ("POST", "/api/look", how), line=line)[0]
+        return response.status_code, response.json().get("error", "")
+
+    first = str(here / "b.png")
+    for asked in (first, str(here / "a.png"), f" {here}/below/../a.png ", "#3"):
+        assert told(asked, first) == (200, "")
+    others = [
+        "secret",
+        "a.png",
+        "here/link.png",
+        "here/circle.png",
+        "here/below/a.png",
+        "here/../a.png",
+        "here/c\0.png",
+    ]
+    for asked in [str(tmp_path / other) for other in others] + ["/etc/passwd", "", "a" * 90_000, "#x"]:
+        for line in (first, "#3"):
+            status, error = told(asked, line)
+            assert (status, "root" in error, len(error) < 1000) == (400, False, True)
+            assert error.startswith("expected the number of a held-out picture, such as #3")
+            assert (f"or a picture in the folder {here}" in error) == (line == first)
+    assert told(str(here / "a.png"), "#3")[0] == 400
 
 
 def test_only_its_own_page_is_served(explorer: Explorer) -> None:

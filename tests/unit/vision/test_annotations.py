@@ -193,3 +193,45 @@ def test_what_is_held_out_goes_by_the_name(tmp_path: Path) -> None:
     chosen = [picture.path.name for picture in pictures if is_held_out(picture, 0.1)]
     assert 15 <= len(chosen) <= 45
     assert all(is_held_out(picture, 1.0) for picture in pictures)
+
+
+@pytest.mark.parametrize("name", ["a\0.png", "\ud800.png", "x" * 5000])
+def test_names_that_no_file_can_have_are_told_in_a_line(tmp_path: Path, name: str) -> None:
+    notes = Notes()
+    images = [{"id": 1, "file_name": "a.png"}, {"id": 7, "file_name": name}]
+    found = read_annotations("train", coco(tmp_path, images=images), notes)
+    assert [picture.path.name for picture in found.pictures] == ["a.png"]
+    (line,) = notes.told()
+    assert line.startswith("pictures left out, whose name no file can have: 1 (")
+    assert line.isprintable()
+    assert len(line) < 300
+
+
+def test_coco_categories_have_printable_names_and_ids_of_their_own(tmp_path: Path) -> None:
+    def read(*categories: tuple[int, str]) -> list[str]:
+        listed = [{"id": number, "name": name} for number, name in categories]
+        return read_annotations("train", coco(tmp_path, categories=listed), Notes()).classes
+
+    assert read((1, "\ud800"), (18, "a\x1b[2J")) == ["\\ud800", "a\\x1b[2J"]
+    with pytest.raises(UserError, match="expected a name for category 18; got ' '"):
+        read((18, " "))
+    with pytest.raises(UserError, match="got 18 for 'dog' and for 'cat'; give each its own"):
+        read((18, "dog"), (18, "cat"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_voc_of_utf_16_cannot_hide_entities(tmp_path: Path, encoding: str) -> None:
+    paths = voc(tmp_path, a=xml(box()), b=xml(box()))
+    hidden = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE annotation [<!ENTITY e "dog">]>' + xml(box("&e;"))
+    (tmp_path / "Annotations" / "b.xml").write_bytes(hidden.encode(encoding))
+    notes = Notes()
+    assert [picture.path.stem for picture in read_annotations("train", paths, notes).pictures] == ["a"]
+    assert notes.told() == ["annotations left out, which are not as they should be: 1 (b.xml)"]
+
+
+def test_of_two_voc_pictures_of_one_annotation_the_first_by_name_is_taken(tmp_path: Path) -> None:
+    paths = voc(tmp_path, a=xml(box()))
+    (tmp_path / "JPEGImages" / "a.png").write_bytes(b"")
+    notes = Notes()
+    assert [picture.path.name for picture in read_annotations("train", paths, notes).pictures] == ["a.jpg"]
+    assert notes.told() == ["second pictures of one annotation, left out: 1 (a.png)"]

@@ -148,6 +148,32 @@ def test_folders_of_pictures_are_learned(folders, tmp_path):
     assert jari.evaluate(tmp_path / "run", data=[str(folders)], threads=1)["examples"] == 80
 
 
+def test_what_is_left_out_of_held_out_pictures_is_told(folders, tmp_path, capsys):
+    for name in ("left", "other"):
+        (tmp_path / "valid" / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("L", (8, 8), 9).save(tmp_path / "valid" / name / f"{number}.png")
+    settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
+    jari.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
+    told = "pictures left out, of classes that the training data does not have: 2 ("
+    assert told in capsys.readouterr().err
+    (notice,) = jari.evaluate(tmp_path / "run", threads=1)["notices"]
+    assert notice.startswith(told)
+
+
+def test_a_picture_is_drawn_over_no_device(run, tmp_path):
+    from jari.seeing import Looked, draw
+
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="folder is there already and no file that could be replaced"):
+        draw(jari.load(run), Looked("#3"), tmp_path / "folder")
+
+
+def test_fewer_answers_than_one_are_refused(run):
+    with pytest.raises(UserError, match="expected 1 answer or more to each picture, got 0"):
+        list(jari.predict(run, ["#3"], decoding=jari.Decoding(best=0)))
+
+
 def test_without_pictures_to_train_on_it_says_so():
     with pytest.raises(UserError, match="--train names no pictures; write --train FOLDER"):
         Images().prepare()

@@ -258,6 +258,20 @@ def test_classes_that_were_not_trained_on_are_counted(tmp_path: Path) -> None:
     assert made.training_size == 30
 
 
+def test_unreadable_files_are_counted_for_each_reading_and_told(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    train, valid = photographs(tmp_path, 42), photographs(tmp_path / "more", 3)
+    for broken in ("images/p1.png", "images/p3.png", "more/images/p2.png"):
+        (tmp_path / broken).write_bytes(b"no picture")
+    made = task(train=tuple(train), valid=tuple(valid))
+    (of_train, of_valid) = made.notices()
+    assert of_train.startswith("files left out, which cannot be read as pictures: 2 (p1.png, p3.png)")
+    assert of_valid.startswith("held out: files left out, which cannot be read as pictures: 1 (p2.png)")
+    assert made.held_out_notices() == [of_valid.removeprefix("held out: ")]
+    made.hold_out(train)
+    assert made.held_out_notices() == [of_train]
+
+
 def test_nothing_usable_and_too_few_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected things with boxes; got none that can be used"):
         task(train=tuple(photographs(tmp_path, 1, p0=[5, 5, 0, 0])))

@@ -184,3 +184,11 @@ def test_a_folder_without_mnist_is_named(tmp_path: Path) -> None:
     idx(tmp_path, "train-images-idx3-ubyte.gz", (1, 2, 2), bytes(4))
     with pytest.raises(UserError, match="MNIST's four idx files"):
         Digits.mnist(tmp_path, "held_out")
+
+
+def test_large_scenes_are_drawn_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = scenes(most=5)
+    plan = made.plan(torch.arange(7))
+    whole = made.draw(plan)
+    monkeypatch.setattr("jari.pictures.scenes.PIXELS", 2 * made.world.canvas**2)
+    assert torch.equal(made.draw(plan), whole)
