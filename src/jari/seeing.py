@@ -70,7 +70,7 @@ def paint(
     *,
     n: int = 8,
     guidance: float = 2.0,
-    temperature: float = 1.0,
+    temperature: float = 0.7,
     top_k: int | None = None,
     top_p: float | None = None,
     rerank: int = 1,

@@ -96,7 +96,7 @@ class Captions(Task):
         caption_dropout: Annotated[float, Ge(0), Lt(1)] = 0.1,
         picture_weight: Annotated[float, Ge(0)] = 7.0,
         guidance: Annotated[float, Ge(0)] = 2.0,
-        temperature: Annotated[float, Ge(0)] = 1.0,
+        temperature: Annotated[float, Ge(0)] = 0.7,
         rerank: Annotated[int, Ge(1), Le(1000)] = 1,
     ):
         if size % 4:

@@ -149,7 +149,9 @@ class Detection(PictureTask):
             raise UserError(f"{folder / _KEPT} cannot be read: {error}; the run cannot answer without it") from None
 
     def fingerprint(self) -> str:
-        assert self._training is not None, "prepare comes first"
+        if self._training is None:
+            self.prepare()
+        assert self._training is not None
         return self._training.fingerprint()
 
     # What a model and the training loop ask -------------------------------------------------------------------------
