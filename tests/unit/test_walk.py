@@ -20,6 +20,7 @@ from jari.inspect.walk import divisors_of, softmax_jacobian, softmax_lens, walk
 from jari.models.encoder_decoder import EncoderDecoder
 from jari.models.recurrent import Recurrent
 from jari.positions import Positions, Tokens
+from jari.tasks.captions import Captions
 
 ENCODINGS = [
     "none",
@@ -229,7 +230,7 @@ def test_a_run_on_pictures_is_walked_as_it_is_shown(picture_runs, run):
 
 def test_a_run_that_paints_is_neither_walked_nor_explored(picture_runs, monkeypatch):
     painter = jari.verbs.load(picture_runs / "none")
-    monkeypatch.setattr(jari.verbs, "load", lambda *_, **__: replace(painter, task=object()))
+    monkeypatch.setattr(jari.verbs, "load", lambda *_, **__: replace(painter, task=Captions()))
     for look in (lambda run: jari.verbs.walk(run, "a three"), lambda run: Explorer([run])):
         with pytest.raises(
             UserError, match=r"none paints pictures, and jari cannot .* yet; record .* with jari.record"
