@@ -4,6 +4,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# A file of tests goes to one process, so that what is trained for it is trained once.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: setup demo test check slow clean
@@ -23,7 +25,7 @@ demo: setup
 	$(BIN)/jari compare arithmetic --encodings none,sinusoidal,rotary --out runs/demo --set training.examples=500000
 
 test: .venv/developed
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)
 
 slow: .venv/developed
 	$(BIN)/python -m pytest -m long

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jari.positions import Tokens as Tokens
     from jari.seeing import find as find
     from jari.seeing import paint as paint
+    from jari.seeing import reconstruct as reconstruct
     from jari.tasks.base import Task as Task
     from jari.training.answering import Decoding as Decoding
     from jari.verbs import compare as compare
@@ -79,6 +80,7 @@ _HOME = {
     "Pictures": "jari.patches",
     "find": "jari.seeing",
     "paint": "jari.seeing",
+    "reconstruct": "jari.seeing",
     "Positions": "jari.positions",
     "Tokens": "jari.positions",
     "Task": "jari.tasks.base",

@@ -9,6 +9,9 @@ from jari.errors import UserError
 from jari.positions import Positions
 from jari.shapes import Bool, Float, Tensor
 
+MOST = 1 << 16
+"""Patches of a picture: a pass over so many already takes minutes."""
+
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
@@ -48,7 +51,13 @@ def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
             f"patches of {patch} x {patch} pixels do not fill a picture of {height} x {width}; use pictures of "
             f"{fitting[0]} x {fitting[1]}, or a patch that divides both sides"
         )
-    return height // patch, width // patch
+    rows, columns = height // patch, width // patch
+    if rows * columns > MOST:
+        raise UserError(
+            f"a picture of {height} x {width} pixels has {rows * columns:,} patches of {patch} x {patch}: expected "
+            f"{MOST:,} at most, for each looks at all; make the picture smaller or the patch larger"
+        )
+    return rows, columns
 
 
 def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L N"]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import UInt8
 
 from jari.errors import UserError
 from jari.pictures import draw as drawing
+from jari.pictures.codes import decibels
 from jari.pictures.files import read_picture
 from jari.tasks.captions import Captions
 from jari.tasks.pictures import HELD_OUT, PictureTask
@@ -83,12 +84,33 @@ def paint(
     those that a second model thinks fit best. Raises UserError for a run that paints nothing.
     """
     loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
-    task: Any = loaded.task
-    if not isinstance(task, Captions):
-        raise UserError("this run paints no pictures; train one with `jari train captions`")
-    model: Any = loaded.model
+    task, model = _painter(loaded), loaded.model
     drawing = {"guidance": guidance, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    return task.pictures(model, prompt, n, rerank=rerank, seed=seed, **drawing)
+    return task.pictures(cast(Any, model), prompt, n, rerank=rerank, seed=seed, **drawing)
+
+
+def reconstruct(
+    run: str | Path | Loaded, pictures: Sequence[str] = (), *, trust_code: bool = False
+) -> list[tuple[str, UInt8[torch.Tensor, "2 3 H W"], float]]:
+    """What the image tokenizer of a run that paints makes of pictures: of each its name, itself beside what its codes
+    stand for, and how alike the two are, in decibels (PSNR).
+
+    pictures: files, of which the middle is taken at the run's size, or held-out ones, `#5`; by default 16 of these.
+    Raises UserError.
+    """
+    task = _painter(run if isinstance(run, Loaded) else load(run, trust_code=trust_code))
+    found = []
+    for name in pictures or task.sample_pictures():
+        whole = task.picture(name)
+        again = task.codes.decode(task.codes.encode(whole.unsqueeze(0)))[0]
+        found.append((name, torch.stack((whole, again)), decibels(whole, again)))
+    return found
+
+
+def _painter(loaded: Loaded) -> Captions:
+    if not isinstance(loaded.task, Captions):
+        raise UserError("this run paints no pictures; train one with `jari train captions`")
+    return loaded.task
 
 
 def draw(loaded: Loaded, looked: Looked, out: str | Path) -> None:
@@ -106,3 +128,11 @@ def paint_to(loaded: Loaded, prompt: str, out: str | Path, **how: Any) -> None:
     for pictures in paint(loaded, prompt, **how):
         columns = math.ceil(math.sqrt(len(pictures)))
         checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(list(pictures), columns)))
+
+
+def reconstruct_to(loaded: Loaded, pictures: Sequence[str], out: str | Path) -> None:
+    """Write the pictures of `reconstruct` as a grid, as PNG: each, and to its right what its codes stand for."""
+    found = reconstruct(loaded, pictures)
+    cells = [picture for _, pair, _ in found for picture in pair]
+    words = [text for name, _, alike in found for text in (Path(name).name, f"{alike:.1f} dB")]
+    checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(cells, 2 * math.ceil(math.sqrt(len(found))), words)))

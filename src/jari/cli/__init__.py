@@ -164,10 +164,16 @@ def _paint(options: argparse.Namespace, loaded: Any) -> int:
 
     only_text = ("tokens", "min_p", "repetition_penalty", "stop", *_DECODING, "n_best", *_FINDING)
     _refuse(options, only_text, "this run paints pictures")
-    if options.prompt is None or not options.out:
+    if not options.out:
         raise UserError("this run paints pictures: say what with --prompt TEXT, and where to with --out FILE.png")
     how = ("n", "guidance", "rerank", "temperature", "top_k", "top_p", "seed")
-    seeing.paint_to(loaded, options.prompt, options.out, **_given(options, how))
+    if options.prompt is None:
+        _refuse(options, how, "without --prompt, pictures are only turned into codes and back")
+        seeing.reconstruct_to(loaded, options.pictures, options.out)
+    else:
+        if options.pictures:
+            raise UserError("give pictures, to see what their codes stand for, or --prompt, not both")
+        seeing.paint_to(loaded, options.prompt, options.out, **_given(options, how))
     print(options.out)
     return 0
 

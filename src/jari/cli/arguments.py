@@ -106,7 +106,9 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
 
 def _predict(command: argparse.ArgumentParser) -> None:
     _run(command)
-    command.add_argument("pictures", metavar="PICTURE", nargs="*", help="pictures to answer, for a run that sees")
+    command.add_argument(
+        "pictures", metavar="PICTURE", nargs="*", help="pictures to answer, or to turn into codes and back"
+    )
     _decoding(command)
     command.add_argument("--n-best", type=int, help="how many answers to each line, with their scores (1)")
     _sampling(command)
@@ -306,7 +308,11 @@ def _pictures(command: argparse.ArgumentParser) -> None:
     group.add_argument("--at-least", type=float, metavar="P", help="the probability of what is told (0.5)")
     group = command.add_argument_group("pictures of what --prompt says")
     group.add_argument("--n", type=int, help="how many (8)")
-    group.add_argument("--out", metavar="FILE", help="the grid of them, as PNG; it fills while they are painted")
+    group.add_argument(
+        "--out",
+        metavar="FILE",
+        help="the grid of them, as PNG; it fills meanwhile. Without --prompt: pictures, each beside its codes' picture",
+    )
     group.add_argument("--guidance", type=float, help="away from what is painted without a prompt; 1 for none (2)")
     group.add_argument("--rerank", type=int, help="paint so many times as many, and keep the fittest (1)")
 

@@ -18,7 +18,6 @@ from torch import nn
 from torch.nn import functional
 
 from jari.errors import UserError
-from jari.models.base import registry
 from jari.shapes import Float, Int, Tensor
 
 STRIDE = 4
@@ -177,7 +176,6 @@ class Block(nn.Module):
         return x + self.two(functional.relu(self.one(functional.relu(x))))
 
 
-@registry.register("autoencoder")
 class Autoencoder(nn.Module):
     """A picture of values 0 to 1 as a grid of codes, one for 4 x 4 pixels, and back.
 

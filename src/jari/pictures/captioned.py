@@ -54,7 +54,7 @@ def read_captioned(folder: Path, size: int) -> Captioned:
             notes.add("pictures without a caption, left out", name)
         elif drawn.setdefault(Path(name).stem, name) != name:
             notes.add("second pictures of one caption, left out", name)
-    for stem in texts.keys() - drawn.keys():
+    for stem in natural(texts.keys() - drawn.keys()):
         notes.add("captions without a picture, left out", texts[stem])
     check_room(folder, len(drawn), 3, (size, size))
     captions, pictures, keys = [], [], []

@@ -134,15 +134,19 @@ def measure(codes: Codes, pictures: Pictures, count: int) -> dict[str, float]:
         values += given.numel()
     share_K = uses_K / uses_K.sum()
     return {
-        "psnr": -10 * math.log10(max(squared / values, 1e-10)),
+        "psnr": _psnr(squared / values),
         "codes_used": float((uses_K > 0).float().mean()),
         "perplexity": float(torch.special.entr(share_K).sum().exp()),
     }
 
 
-def side_by_side(codes: Codes, pictures: UInt8[Tensor, "B 3 H W"]) -> UInt8[Tensor, "2*B 3 H W"]:
-    """Each picture, and behind it what its codes make of it."""
-    return torch.stack((pictures, codes.decode(codes.encode(pictures))), 1).flatten(0, 1)
+def decibels(first: UInt8[Tensor, "*S"], second: UInt8[Tensor, "*S"]) -> float:
+    """PSNR: how alike two pictures are; 100 for equal ones."""
+    return _psnr(float((first.float() - second.float()).square().mean()) / 255**2)
+
+
+def _psnr(error: float) -> float:
+    return -10 * math.log10(max(error, 1e-10))
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxtyping import UInt8
@@ -22,6 +23,10 @@ _TEXT = 14
 _GAP = 6
 _CELL = 72  # pixels that the longer side of a picture takes in a grid, at least
 _SHEET = 480  # and alone, under boxes
+_FONTS = (
+    "NanumGothic.ttf", "NotoSansKR-Regular.ttf", "NotoSansCJK-Regular.ttc", "malgun.ttf", "AppleSDGothicNeo.ttc",
+    "AppleGothic.ttf", "DejaVuSans.ttf",
+)  # fmt: skip
 _LONGEST = 200  # characters of which any can be seen
 
 
@@ -42,7 +47,7 @@ def grid(pictures: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, captions: Seq
     if (whole := (across * columns + _GAP) * (down * rows + _GAP)) > MOST_PIXELS:
         raise UserError(f"expected a grid of at most {MOST_PIXELS:,} pixels; got {whole:,}; give fewer or smaller ones")
     sheet = library.new("RGB", (across * columns + _GAP, down * rows + _GAP), "white")
-    pen, font = drawing.Draw(sheet), _font()
+    pen, font = drawing.Draw(sheet), _font(captions or ())
     for number, picture in enumerate(pictures):
         left, top = number % columns * across + _GAP, number // columns * down + _GAP
         sheet.paste(_image(picture, factor), (left, top))
@@ -64,7 +69,7 @@ def boxes(picture: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> 
             raise UserError(f"expected a box as left, top, right, bottom; got {box} of {_plain(text)!r}; mend it")
     factor = max(1, _SHEET // max(picture.shape[1:]))
     sheet = _image(picture, factor).convert("RGB")
-    pen, font = drawing.Draw(sheet), _font()
+    pen, font = drawing.Draw(sheet), _font([text for _, text in found])
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(_kind(text) for _, text in found))}
     tags = []
     for box, text in found:
@@ -132,6 +137,11 @@ def _kind(text: str) -> str:
     return text.rpartition(" ")[0] or text
 
 
-def _font() -> Any:
+def _font(texts: Iterable[str]) -> Any:
+    """Pillow's own, which has ASCII alone; for other letters, such as Korean, one of the system's, if any."""
     library: Any = needs("PIL.ImageFont", "vision")
+    if not all(_plain(text).isascii() for text in texts):
+        for name in _FONTS:
+            with contextlib.suppress(OSError):
+                return library.truetype(name, _TEXT)
     return library.load_default(_TEXT)

@@ -31,6 +31,7 @@ FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 """What is recognised by its content, by Pillow's names; none that it hands to other programs."""
 
 _NAMED = "PNG, JPEG, GIF, BMP, WebP, TIFF or PPM"
+_BITS = 258  # of each sample, the tag of a TIFF
 _ORIENTATION = 0x0112
 
 
@@ -153,9 +154,9 @@ def _converted(image: Any, name: str, channels: int) -> Any:
     """In mode L or RGB."""
     library: Any = needs("PIL.Image", "vision")
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
-        image = library.fromarray(
-            (np.asarray(image) >> 8).astype(np.uint8)
-        )  # the high byte, as Pillow does for colours
+        # The high byte, as Pillow does for colours. A TIFF may have but 12 bits, which Pillow does not spread over 16.
+        bits = 12 if 12 in getattr(image, "tag_v2", {}).get(_BITS, ()) else 16
+        image = library.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise UserError(
             f"{name}: expected 8 or 16 bits a channel; got {'32 bits' if image.mode == 'I' else 'fractions'}, of which "

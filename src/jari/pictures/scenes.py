@@ -1,9 +1,8 @@
-"""Scenes of real handwritten digits on a dark canvas, with all that is true of them: labels, boxes, colours, sizes.
+"""Scenes of real handwritten digits on a dark canvas, with all that is true of them: labels, boxes, colours.
 
     scenes = Scenes(World(), Digits.scans("training"), seed=1)
     plan = scenes.plan(torch.arange(32))      # what stands where, without a picture
     pixels_BCHW = scenes.draw(plan)           # uint8
-    scene = scenes.scene(0)                   # one, with its objects by name
 
 A scene follows from the seed and its number alone, so that none has to be kept. Digits are split by their source: those
 of `held_out` scenes were never seen in training.
@@ -26,7 +25,6 @@ from jari.pictures import idx
 from jari.shapes import Bool, Float, Int, Tensor
 
 Part = Literal["training", "held_out"]
-Layout = Literal["free", "row", "corners"]
 
 COLOURS = {
     "red": (230, 60, 50),
@@ -36,8 +34,6 @@ COLOURS = {
     "white": (255, 255, 255),
     "purple": (190, 90, 230),
 }
-SIZES = ("small", "large")
-CORNERS = ("top left", "top right", "bottom left", "bottom right")
 PIXELS = 1 << 22  # drawn at once, so that large scenes need no more memory than small ones
 TRIES = 24  # places that are tried for a digit before it is left out
 
@@ -47,10 +43,7 @@ class World:
     """What scenes may look like.
 
     canvas: their height and width in pixels. fewest, most: digits of a scene; 0 of them is an empty one.
-    smallest, largest: the longer side of a digit in pixels; nearer to `smallest` it is called small. two_sizes: only
-    sizes from the first and last quarter of that range, so that small and large can be told apart. overlap: the largest
-    IoU of two digits' boxes.
-    layout: `free` anywhere; `row` from left to right in order; `corners` in different quarters of the canvas.
+    smallest, largest: the longer side of a digit in pixels. overlap: the largest IoU of two digits' boxes.
     colours: names from COLOURS, drawn evenly; none for grey pictures of one channel.
     """
 
@@ -59,29 +52,8 @@ class World:
     most: int = 3
     smallest: int = 12
     largest: int = 22
-    two_sizes: bool = False
     overlap: float = 0.1
-    layout: Layout = "free"
     colours: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Object:
-    """One digit of a scene. box: left, top, right, bottom in pixels. place: the corner its centre is nearest to."""
-
-    label: int
-    box: tuple[float, float, float, float]
-    colour: str | None
-    size: str
-    place: str
-
-
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """pixels: `(C, H, W)` uint8; objects in their order: of a row, from left to right."""
-
-    pixels: UInt8[Tensor, "C H W"]
-    objects: tuple[Object, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +61,7 @@ class Plan:
     """What stands where in B scenes of at most N digits; real: False where a scene has fewer.
 
     sources: numbers of the digits drawn. labels: 0 ... 9. boxes: left, top, right, bottom in pixels.
-    colours: numbers into `World.colours`. sizes: numbers into SIZES. corners: into CORNERS.
+    colours: numbers into `World.colours`.
     """
 
     real: Bool[Tensor, "B N"]
@@ -97,8 +69,6 @@ class Plan:
     labels: Int[Tensor, "B N"]
     boxes: Float[Tensor, "B N 4"]
     colours: Int[Tensor, "B N"]
-    sizes: Int[Tensor, "B N"]
-    corners: Int[Tensor, "B N"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,51 +121,23 @@ class Scenes:
         self.world, self.digits, self.seed = _checked(world), digits, seed
         self._palette = torch.tensor([COLOURS[name] for name in world.colours or ("white",)]).float()
 
-    def scene(self, number: int) -> Scene:
-        """One scene, with its objects in words."""
-        plan = self.plan(torch.tensor([number]))
-        return Scene(self.draw(plan)[0], self.objects(plan)[0])
-
-    def objects(self, plan: Plan) -> list[tuple[Object, ...]]:
-        """Those of each scene of a plan."""
-        colours = self.world.colours
-        return [
-            tuple(
-                Object(
-                    int(plan.labels[b, n]),
-                    tuple(plan.boxes[b, n].tolist()),
-                    colours[int(plan.colours[b, n])] if colours else None,
-                    SIZES[int(plan.sizes[b, n])],
-                    CORNERS[int(plan.corners[b, n])],
-                )
-                for n in range(plan.real.shape[1])
-                if plan.real[b, n]
-            )
-            for b in range(plan.real.shape[0])
-        ]
-
     def plan(self, numbers: Int[Tensor, " B"]) -> Plan:
         """What stands where in the scenes of these numbers."""
         world, most = self.world, self.world.most
-        drawn = _uniform(self.seed, numbers, 5 + most * (3 + 2 * TRIES))
+        drawn = _uniform(self.seed, numbers, 1 + most * (3 + 2 * TRIES))
         counts = world.fewest + (drawn[:, 0] * (most - world.fewest + 1)).long()
         of_each = drawn[:, 1 : 1 + 3 * most].unflatten(1, (most, 3))
-        tries = drawn[:, 1 + 3 * most : -4].unflatten(1, (most, TRIES, 2)).float()
+        tries = drawn[:, 1 + 3 * most :].unflatten(1, (most, TRIES, 2)).float()
         sources = (of_each[..., 0] * len(self.digits.labels)).long()
-        sides = self._sides(of_each[..., 1])
+        sides = (world.smallest + (of_each[..., 1] * (world.largest - world.smallest + 1)).floor()).float()
         ink = self.digits.ink[sources]
         extent = ink[..., 2:] - ink[..., :2]
         extent = (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(1.0)
         real = torch.arange(most) < counts.unsqueeze(1)
-        slots, extent = self._slots(extent, counts, drawn[:, -4:].argsort(1))
-        corner, room = slots[..., :2], slots[..., 2:] - slots[..., :2] - extent
-        places = (corner.unsqueeze(2) + tries * room.unsqueeze(2)).floor()
+        places = (tries * (world.canvas - extent).unsqueeze(2)).floor()
         boxes, fits = _apart(places, extent, real, world.overlap)
-        middle = (boxes[..., :2] + boxes[..., 2:]) / 2 >= world.canvas / 2
         colours = (of_each[..., 2] * len(self._palette)).long()
-        sizes = (2 * extent.amax(-1) > world.smallest + world.largest).long()
-        corners = middle[..., 0].long() + 2 * middle[..., 1].long()
-        return Plan(fits, sources, self.digits.labels[sources], boxes, colours, sizes, corners)
+        return Plan(fits, sources, self.digits.labels[sources], boxes, colours)
 
     def draw(self, plan: Plan) -> UInt8[Tensor, "B C H W"]:
         """The pictures of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
@@ -238,33 +180,6 @@ class Scenes:
     def channels(self) -> int:
         """Of the pictures."""
         return 3 if self.world.colours else 1
-
-    def _sides(self, drawn: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-        """The longer sides in pixels."""
-        if self.world.two_sizes:
-            drawn = torch.where(drawn < 0.5, drawn / 2, 0.5 + drawn / 2)
-        return (self.world.smallest + (drawn * (self.world.largest - self.world.smallest + 1)).floor()).float()
-
-    def _slots(self, extent: Tensor, counts: Tensor, corners: Tensor) -> tuple[Float[Tensor, "B N 4"], Tensor]:
-        """The part of the canvas each digit may stand in, and the digit's extent, smaller where it would not fit."""
-        canvas, most = float(self.world.canvas), self.world.most
-        slots = torch.tensor([0.0, 0.0, canvas, canvas]).repeat(len(extent), most, 1)
-        if self.world.layout == "row":
-            width = canvas / counts.clamp_min(1).unsqueeze(1)
-            slots[..., 0] = (torch.arange(most) * width).ceil()
-            slots[..., 2] = ((torch.arange(most) + 1) * width).floor()
-            extent = _fitted(extent, slots[..., 2:] - slots[..., :2])
-        elif self.world.layout == "corners":
-            quarter = corners[:, :most]
-            slots[..., 0], slots[..., 1] = quarter % 2 * (canvas // 2), quarter // 2 * (canvas // 2)
-            slots[..., 2:] = slots[..., :2] + canvas // 2
-        return slots, extent
-
-
-def _fitted(extent: Float[Tensor, "B N 2"], room: Float[Tensor, "B N 2"]) -> Float[Tensor, "B N 2"]:
-    """The extents, those larger than their room scaled down to it."""
-    scale = (room.clamp_min(1.0) / extent).amin(-1, keepdim=True).clamp_max(1.0)
-    return (extent * scale).floor().clamp_min(1.0)
 
 
 def _apart(
@@ -330,14 +245,12 @@ def _checked(world: World) -> World:
         raise UserError(f"scenes know no colour {unknown_colours[0]!r}; known: {', '.join(COLOURS)}")
     if not 0 <= world.fewest <= world.most or world.most < 1:
         raise UserError(f"a scene has fewest ... most digits, 0 <= fewest <= most; got {world.fewest} ... {world.most}")
-    room = world.canvas // 2 if world.layout == "corners" else world.canvas
+    room = world.canvas
     if not 4 <= world.smallest <= world.largest <= room:
         raise UserError(
             f"digits of {world.smallest} ... {world.largest} pixels cannot stand on {room} pixels: expected "
             f"4 <= smallest <= largest <= {room}; choose other sizes or a larger canvas"
         )
-    if world.layout == "corners" and world.most > 4:
-        raise UserError(f"four corners hold at most 4 digits, got {world.most}; use the layout free")
     return world
 
 

@@ -20,10 +20,12 @@ from jaxtyping import UInt8
 
 from jari.errors import UserError
 from jari.init import generator_for
-from jari.pictures.scenes import COLOURS, CORNERS, SIZES, Digits, Plan, Scenes, World
+from jari.pictures.scenes import COLOURS, Digits, Plan, Scenes, World
 from jari.shapes import Float, Int, Tensor
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SIZES = ("small", "large")
+CORNERS = ("top left", "top right", "bottom left", "bottom right")
 INK = 0.3  # of full brightness: what a rule calls drawn
 GLYPH, FRAME = 20, 24  # pixels of the longer side of a digit as a judge sees it, and of what is around it
 
@@ -140,13 +142,11 @@ class Painter:
         extent = ink[..., 2:] - ink[..., :2]
         extent = (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(2.0)
         if len(style.digits) > 1:
-            corner = self._in_row(extent, drawn)
-            colours = corners = torch.zeros_like(labels)
+            corner, colours = self._in_row(extent, drawn), torch.zeros_like(labels)
         else:
-            colours, corners = values[:, 1:2], values[:, 3:4]
-            corner = self._in_corner(extent, drawn, corners)
+            corner, colours = self._in_corner(extent, drawn, values[:, 3:4]), values[:, 1:2]
         boxes = torch.cat((corner, corner + extent), -1)
-        return Plan(torch.ones_like(labels, dtype=torch.bool), sources, labels, boxes, colours, sizes, corners)
+        return Plan(torch.ones_like(labels, dtype=torch.bool), sources, labels, boxes, colours)
 
     def _in_row(self, extent: Tensor, drawn: Tensor) -> Tensor:
         """The upper left corner of each digit, somewhere in a square of its own."""
@@ -182,7 +182,7 @@ def glyphs(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B
         corner = ((FRAME - extent) / 2).floor()
         boxes = torch.cat((corner, corner + extent), -1).unsqueeze(1)
         one = torch.zeros(len(boxes), 1, dtype=torch.long)
-        plan = Plan(one == 0, torch.arange(len(boxes)).unsqueeze(1), one, boxes, one, one, one)
+        plan = Plan(one == 0, torch.arange(len(boxes)).unsqueeze(1), one, boxes, one)
         world = World(canvas=FRAME, most=1, smallest=GLYPH, largest=GLYPH)
         found[inked] = Scenes(world, digits, seed=0).draw(plan)[:, 0].float() / 255
     return found.unflatten(0, (len(pictures), -1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, cast, final, runtime_checkable
 
@@ -17,19 +17,22 @@ from torch.nn import functional
 from jari.errors import UserError
 from jari.loss import cross_entropy
 from jari.metrics import METRICS
-from jari.pictures.codes import Codes, side_by_side, train_codes
+from jari.pictures.codes import Codes, train_codes
 from jari.pictures.judge import Judge, halves, train_judge
+from jari.pictures.sets import fitted
 from jari.pictures.told import FolderSource, SceneSource, Source
 from jari.pictures.wording import STYLES, Style, said_right
 from jari.registry import check_fields
 from jari.shapes import Float, Int
 from jari.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
+from jari.tasks.pictures import HELD_OUT, held_out_number
 from jari.text import FIRST, PADDING, tokenizers
 from jari.text.cache import cached
 from jari.text.tokenizers import Tokenizer
 
 JUDGED = 2000  # real pictures that a judge is measured on
 AT_ONCE = 256  # pictures encoded, or drawn, together
+SHOWN = 16  # pictures whose codes are looked at, where none are named
 SEED = 1  # of the image tokenizer and of pictures to measure: the same whatever the seed of the model
 _VOCABULARY = 8000  # words of captions at most
 CODES, JUDGE, SCORER, WORDS, FACTS = (
@@ -342,10 +345,17 @@ class Captions(Task):
         used = f"{found['codes_used']:.0%} of {len(self.codes)} codes used, perplexity {found['perplexity']:.1f}"
         return [*self._source.notices, f"the image tokenizer's pictures: {found['psnr']:.1f} dB, {used}"]
 
-    def reconstructions(self, count: int = 16) -> UInt8[Tensor, "N 3 H W"]:
-        """Held-out pictures, and behind each what its codes make of it."""
-        numbers = evenly(self._source.held_out_size, count)
-        return side_by_side(self.codes, self._source.held_out(numbers).pictures)
+    def picture(self, line: str) -> UInt8[Tensor, "3 H W"]:
+        """The picture in a file, at the size of the run, or a held-out one, `#5`. Raises UserError."""
+        if line.startswith(HELD_OUT):
+            number = held_out_number(line, self._source.held_out_size)
+            return self._source.held_out(torch.tensor([number])).pictures[0]
+        size = (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
+        return fitted(Path(line), 3, size, "crop").pixels
+
+    def sample_pictures(self) -> list[str]:
+        """Some held-out ones, as `picture` reads them."""
+        return [f"{HELD_OUT}{number}" for number in evenly(self._source.held_out_size, SHOWN).tolist()]
 
     def describe(self) -> str:
         count = f"{self.training_size:,}"
@@ -356,29 +366,6 @@ class Captions(Task):
 
     def fingerprint(self) -> str:
         return f"{self._source.fingerprint}, image tokenizer sha256 {self.codes.fingerprint}"
-
-
-def generate_pictures(
-    model: Draws,
-    task: Captions,
-    prompt: str,
-    n: int = 8,
-    *,
-    guidance: float = 2.0,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    rerank: int = 1,
-    seed: int = 1,
-    progress: Callable[[Pixels], None] | None = None,
-) -> Pixels:
-    """`n` pictures for a caption, uint8 `(n, 3, H, W)`. progress: shown them after each row. Raises UserError."""
-    drawing = {"guidance": guidance, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    last = torch.empty(0)
-    for last in task.pictures(model, prompt, n, rerank=rerank, seed=seed, **drawing):
-        if progress is not None:
-            progress(last)
-    return last
 
 
 def _batch(rows_BT: Tensor, codes_BN: Tensor, without_B: Tensor) -> Batch:

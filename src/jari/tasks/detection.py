@@ -22,7 +22,7 @@ from jari.shapes import Float, Int
 from jari.tasks.base import Batch, Learner, evenly, registry
 from jari.tasks.boxed import Boxed, BoxedPictures, Drawn, Photographs, average_precision, together
 from jari.tasks.matching import Objects, loss
-from jari.tasks.pictures import HELD_OUT, Picture, PictureTask, Said
+from jari.tasks.pictures import HELD_OUT, Picture, PictureTask, Said, held_out_number
 
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160
@@ -237,12 +237,7 @@ class Detection(PictureTask):
         line = line.strip()
         if not line.startswith(HELD_OUT):
             return None
-        number = line.removeprefix(HELD_OUT)
-        if not (number.isascii() and number.isdecimal() and int(number) < len(self.held_out)):
-            raise UserError(
-                f"expected the number of a held-out picture, #0 to #{len(self.held_out) - 1}, got {line[:80]!r}"
-            )
-        return int(number)
+        return held_out_number(line, len(self.held_out))
 
     def sources(self, lines: Sequence[Picture]) -> Pictures:
         return self._normalised([picture.pixels for picture in lines])

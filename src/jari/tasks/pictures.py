@@ -29,6 +29,14 @@ HELD_OUT = "#"
 _KEPT = "pictures.json"
 
 
+def held_out_number(line: str, count: int) -> int:
+    """Which of `count` held-out pictures is meant by `#5`. Raises UserError."""
+    number = line.removeprefix(HELD_OUT)
+    if not (number.isascii() and number.isdecimal() and len(number) < 12 and int(number) < count):
+        raise UserError(f"expected the number of a held-out picture, #0 to #{count - 1}, got {line[:80]!r}")
+    return int(number)
+
+
 @dataclass(frozen=True, eq=False)
 class Picture:
     """pixels: `(C, H, W)` uint8, as the task's size asks. size: height and width that the file had."""
@@ -211,18 +219,11 @@ class ClassTask(PictureTask):
     def read(self, line: str) -> Picture:
         line = line.strip()
         if line.startswith(HELD_OUT):
-            return self._numbered(line)
+            pixels = self.held_out.pictures(torch.tensor([held_out_number(line, len(self.held_out))]))[0]
+            return Picture(pixels, (pixels.shape[1], pixels.shape[2]))
         channels, height, width = self.shape
         picture = fitted(Path(line), channels, (height, width), self._fit)
         return Picture(picture.pixels, (picture.height, picture.width))
-
-    def _numbered(self, line: str) -> Picture:
-        held_out = self.held_out
-        number = line.removeprefix(HELD_OUT)
-        if not (number.isascii() and number.isdecimal() and int(number) < len(held_out)):
-            raise UserError(f"expected the number of a held-out picture, #0 to #{len(held_out) - 1}, got {line[:80]!r}")
-        pixels = held_out.pictures(torch.tensor([int(number)]))[0]
-        return Picture(pixels, (pixels.shape[1], pixels.shape[2]))
 
     def sources(self, lines: Sequence[Picture]) -> Pictures:
         return Pictures(self._normalised(torch.stack([picture.pixels for picture in lines])))
@@ -235,8 +236,7 @@ class ClassTask(PictureTask):
     def expected(self, line: str) -> str | None:
         if not line.strip().startswith(HELD_OUT):
             return None
-        self._numbered(line.strip())
-        return self.classes[int(self.held_out.labels[int(line.strip().removeprefix(HELD_OUT))])]
+        return self.classes[int(self.held_out.labels[held_out_number(line.strip(), len(self.held_out))])]
 
     def notices(self) -> list[str]:
         return self._training.notices

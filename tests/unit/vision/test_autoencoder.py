@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from jari.errors import UserError
 from jari.models.autoencoder import FSQ, VQ, Autoencoder, Gumbel
-from jari.pictures.codes import Codes, measure, side_by_side, train_codes
+from jari.pictures.codes import Codes, decibels, measure, train_codes
 from jari.shapes import Int, Tensor
 
 
@@ -106,9 +106,12 @@ def test_gumbel_cools_down_and_is_hard_in_evaluation() -> None:
 def test_training_makes_pictures_come_back(trained: Codes) -> None:
     untrained = measure(Codes(Autoencoder(width=16).eval(), {}, {}), blobs, 100)
     assert trained.measured["psnr"] > 18 > untrained["psnr"] + 5
-    pair = side_by_side(trained, blobs(torch.arange(3)))
-    assert pair.shape == (6, 3, 16, 16)
-    assert torch.equal(pair[::2], blobs(torch.arange(3)))
+
+
+def test_decibels_of_two_pictures() -> None:
+    black, grey = torch.zeros(3, 4, 4, dtype=torch.uint8), torch.full((3, 4, 4), 51, dtype=torch.uint8)
+    assert decibels(black, grey) == pytest.approx(20 * math.log10(5), rel=1e-6)
+    assert decibels(grey, grey) == 100
 
 
 def test_measures_are_over_all_pictures() -> None:

@@ -2,21 +2,25 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
+from jari import seeing, verbs
+from jari.cli import main
 from jari.errors import UserError
 from jari.init import generator_for
 from jari.pictures import told
 from jari.pictures.captioned import read_captioned
+from jari.pictures.codes import decibels
 from jari.pictures.judge import Judge, halves, train_judge
 from jari.pictures.scenes import Digits
 from jari.pictures.told import FolderSource, SceneSource
 from jari.pictures.wording import STYLES, Painter, attributes, glyphs, said_right
 from jari.tasks import captions
-from jari.tasks.captions import Captions, generate_pictures
+from jari.tasks.captions import Captions
 from jari.training.experiment import Experiment
 from jari.training.loop import train
 
@@ -240,7 +244,6 @@ def test_the_ceiling_of_the_judge_is_stated(ready: Captions) -> None:
     named = {f"{what}_{of}" for what in ("digit", "exact_match") for of in ("real", "reconstructed")}
     assert set(ready._facts["ceiling"]) == named
     assert "of 200 codes used, perplexity" in ready.notices()[-1]
-    assert ready.reconstructions(3).shape == (6, 3, 32, 32)
     assert "image tokenizer sha256 " + ready.codes.fingerprint in ready.fingerprint()
 
 
@@ -266,21 +269,40 @@ def test_a_run_trains_is_measured_and_draws(tmp_path: Path, monkeypatch: pytest.
     assert result["examples"] == 12
     task = experiment.task_instance(tmp_path / "run")
     assert isinstance(task, Captions)
-    model = experiment.model_instance(task).eval()
-    shown: list[torch.Tensor] = []
-    pictures = generate_pictures(model, task, "a small red 3 top left", 3, progress=shown.append)  # type: ignore[arg-type]
-    assert pictures.shape == (3, 3, 32, 32)
-    assert pictures.dtype is torch.uint8
+    loaded = verbs.load(tmp_path / "run")
+    shown = list(seeing.paint(loaded, "a small red 3 top left", n=3))
     assert len(shown) == 8
-    assert torch.equal(shown[-1], pictures)
+    assert shown[-1].shape == (3, 3, 32, 32)
+    assert shown[-1].dtype is torch.uint8
     # What is not drawn yet is empty, and so alike in all.
     assert torch.equal(shown[0][0, :, 20:], shown[0][1, :, 20:])
-    again = generate_pictures(model, task, "a small red 3 top left", 3)  # type: ignore[arg-type]
-    assert torch.equal(again, pictures)
-    chosen = generate_pictures(model, task, "a small red 3 top left", 2, rerank=4)  # type: ignore[arg-type]
+    again = list(seeing.paint(loaded, "a small red 3 top left", n=3))[-1]
+    assert torch.equal(again, shown[-1])
+    chosen = list(seeing.paint(loaded, "a small red 3 top left", n=2, rerank=4))[-1]
     assert chosen.shape == (2, 3, 32, 32)
     with pytest.raises(UserError, match="1 picture or more, got n 0"):
-        generate_pictures(model, task, "a small red 3 top left", 0)  # type: ignore[arg-type]
+        list(seeing.paint(loaded, "a small red 3 top left", n=0))
+    _reconstructs(loaded, tmp_path)
+
+
+def _reconstructs(loaded: verbs.Loaded, folder: Path) -> None:
+    """Held-out pictures and files beside what their codes stand for, by function and by command."""
+    task: Any = loaded.task
+    assert [name for name, _, _ in seeing.reconstruct(loaded)] == [f"#{number}" for number in range(12)]
+    drawing = folder / "some name.png"
+    Image.fromarray(task.picture("#3").permute(1, 2, 0).numpy()).resize((64, 32)).save(drawing)
+    (held_out, file) = seeing.reconstruct(loaded, ["#3", str(drawing)])
+    assert torch.equal(held_out[1][0], task.picture("#3"))
+    assert torch.equal(held_out[1][1], task.codes.decode(task.codes.encode(held_out[1][:1]))[0])
+    assert held_out[2] == decibels(held_out[1][0], held_out[1][1])
+    assert file[1].shape == (2, 3, 32, 32)  # the middle of it
+    out = folder / "again.png"
+    assert main(["predict", str(folder / "run"), "#3", str(drawing), "--out", str(out), "--threads", "1"]) == 0
+    with Image.open(out) as sheet:
+        assert sheet.width > 4 * 72 > sheet.height
+    for wrong, said in ((["#12"], "#0 to #11"), (["#" + "9" * 5000], "#0 to #11"), (["no.png"], "no.png")):
+        with pytest.raises(UserError, match=said):
+            seeing.reconstruct(loaded, wrong)
 
 
 def test_the_scorer_chooses_the_likeliest_pictures(ready: Captions, digits: Digits) -> None:

@@ -36,6 +36,14 @@ def test_a_picture_that_patches_do_not_fill_is_refused(size, use):
         grid_of(size, 2)
 
 
+def test_a_picture_of_far_too_many_patches_is_refused():
+    assert grid_of((1024, 1024), 4) == (256, 256)
+    with pytest.raises(
+        UserError, match="of 4096 x 4096 pixels has 1,048,576 patches of 4 x 4: expected 65,536 at most"
+    ):
+        grid_of((4096, 4096), 4)
+
+
 def test_a_patch_counts_where_any_of_its_pixels_does():
     keep = torch.zeros(1, 4, 6, dtype=torch.bool)
     keep[0, 3, 0] = True

@@ -48,6 +48,25 @@ def test_captions_are_only_words() -> None:
         assert array(sheet)[:, sheet.width // 2 + 6 :].min() == 255
 
 
+def test_korean_words_are_drawn_by_a_font_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, own = [], ImageFont.load_default(14)
+
+    def system(name: str, size: int) -> object:
+        asked.append(name)
+        if "Nanum" in name:
+            raise OSError("cannot open resource")
+        return own
+
+    monkeypatch.setattr(ImageFont, "load_default", lambda size: own)
+    monkeypatch.setattr(ImageFont, "truetype", system)
+    assert boxes(plain(0), [((1.0, 1.0, 9.0, 9.0), "고양이 98%")]).size == boxes(plain(0), []).size
+    assert len(asked) == 2  # the first one that is there
+    grid([plain(0)], 1, ["cat"])
+    assert len(asked) == 2  # ASCII needs none
+    monkeypatch.setattr(ImageFont, "truetype", lambda name, size: system("Nanum", size))
+    grid([plain(0)], 1, ["고양이"])  # boxes instead of letters, where there is none
+
+
 def test_long_words_are_cut_with_dots() -> None:
     font = ImageFont.load_default(14)
     assert cut("three", 100, font) == "three"

@@ -91,6 +91,21 @@ def test_cmyk_jpeg() -> None:
     assert (pixels.int() - red.int()).abs().max() <= 4
 
 
+def test_twelve_bits_of_grey_are_spread_over_all() -> None:
+    """Two samples in three bytes: 0x800, half of white, and 0xFFF."""
+    tags = [(256, 2), (257, 1), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1), (279, 3)]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    data = (
+        b"II*\0"
+        + struct.pack("<I", 12)
+        + bytes((0x80, 0x0F, 0xFF, 0))
+        + struct.pack("<H", len(tags))
+        + entries
+        + bytes(4)
+    )
+    assert read_picture(data, 1).tolist() == [[[128, 255]]]
+
+
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "PPM"])
 def test_sixteen_bits_become_eight(form: str) -> None:
     values = np.array([[0, 255, 256, 0x8000, 0xFFFF]], dtype=np.uint16)
