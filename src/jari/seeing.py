@@ -114,25 +114,41 @@ def _painter(loaded: Loaded) -> Captions:
 
 
 def draw(loaded: Loaded, looked: Looked, out: str | Path) -> None:
-    """Write the picture with the boxes of what was found, as PNG."""
+    """Write the picture with the boxes of what was found, as PNG. Raises UserError where `out` is the picture itself,
+    or the name of another kind of file."""
     task = loaded.task
     assert isinstance(task, PictureTask)
     path = Path(looked.input)
+    _check_out(out, [path])
     pixels = task.read(looked.input).pixels if looked.input.startswith(HELD_OUT) else read_picture(path, 3)
     told = [(found.box, f"{found.label} {found.probability:.0%}") for found in looked.objects]
     checkpoint.write_bytes(Path(out), drawing.png(drawing.boxes(pixels, told)))
 
 
 def paint_to(loaded: Loaded, prompt: str, out: str | Path, **how: Any) -> None:
-    """Write a grid of what `paint` paints, as PNG; the file is there from the first row of codes on, and fills."""
+    """Write a grid of what `paint` paints, as PNG; the file is there from the first row of codes on, and fills. Raises
+    UserError where `out` is the name of another kind of file."""
+    _check_out(out)
     for pictures in paint(loaded, prompt, **how):
         columns = math.ceil(math.sqrt(len(pictures)))
         checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(list(pictures), columns)))
 
 
 def reconstruct_to(loaded: Loaded, pictures: Sequence[str], out: str | Path) -> None:
-    """Write the pictures of `reconstruct` as a grid, as PNG: each, and to its right what its codes stand for."""
+    """Write the pictures of `reconstruct` as a grid, as PNG: each, and to its right what its codes stand for. Raises
+    UserError where `out` is one of them, or the name of another kind of file."""
+    _check_out(out, map(Path, pictures))
     found = reconstruct(loaded, pictures)
     cells = [picture for _, pair, _ in found for picture in pair]
     words = [text for name, _, alike in found for text in (Path(name).name, f"{alike:.1f} dB")]
     checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(cells, 2 * math.ceil(math.sqrt(len(found))), words)))
+
+
+def _check_out(out: str | Path, read: Iterable[Path] = ()) -> None:
+    """Raises UserError for a file that is no PNG, or one of those that are read."""
+    if Path(out).suffix.lower() != ".png":
+        raise UserError(f"{out}: expected a name that ends in .png, since PNG is what is written; choose such a name")
+    if Path(out).is_file() and any(path.is_file() and path.samefile(out) for path in read):
+        raise UserError(
+            f"{out}: expected another file than the picture itself, which would be gone; choose another name"
+        )

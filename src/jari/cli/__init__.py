@@ -148,14 +148,14 @@ def _find(options: argparse.Namespace, loaded: Any) -> int:
         if looked.error is not None:
             failed += 1
             print(f"jari: {looked.error}", file=sys.stderr)
+        elif options.draw:
+            seeing.draw(loaded, looked, options.draw)
         if options.json:
             print(json.dumps(asdict(looked), ensure_ascii=False))
         else:
             for one in looked.objects:
                 corners = " ".join(f"{side:.1f}" for side in one.box)
                 print(f"{looked.input}\t{one.label}\t{one.probability:.3f}\t{corners}")
-        if options.draw and looked.error is None:
-            seeing.draw(loaded, looked, options.draw)
     return 2 if failed else 0
 
 

@@ -304,13 +304,13 @@ def _sampling(command: argparse.ArgumentParser) -> None:
 def _pictures(command: argparse.ArgumentParser) -> None:
     """Options of `seeing.find` and `seeing.paint`; None where they are not given."""
     group = command.add_argument_group("where things are in a picture")
-    group.add_argument("--draw", metavar="FILE", help="write the picture with boxes, as PNG")
+    group.add_argument("--draw", metavar="FILE.png", help="write the picture with boxes, as PNG")
     group.add_argument("--at-least", type=float, metavar="P", help="the probability of what is told (0.5)")
     group = command.add_argument_group("pictures of what --prompt says")
     group.add_argument("--n", type=int, help="how many (8)")
     group.add_argument(
         "--out",
-        metavar="FILE",
+        metavar="FILE.png",
         help="the grid of them, as PNG; it fills meanwhile. Without --prompt: pictures, each beside its codes' picture",
     )
     group.add_argument("--guidance", type=float, help="away from what is painted without a prompt; 1 for none (2)")

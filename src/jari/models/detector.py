@@ -146,7 +146,7 @@ class QueryDecoder(nn.Module):
         super().__init__()
         self.refinement = refinement and positions == "boxes"
         self.encoding = options.encodings(specs[0], layers)
-        self.cross_encoding = options.encodings(specs[1], layers, cross=True)
+        self.cross_encoding = _between(options, specs[1], layers)
         self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(layers))
         self.norm = options.last_norm()
         self.content = Table(queries, options.width)
@@ -192,6 +192,19 @@ class QueryDecoder(nn.Module):
     def _with_slots(self, encodings: LayerEncodings, layer: int) -> Encoding:
         encoding = encodings.of_layer[layer]
         return encoding if self.slots is None else Sum([encoding, self.slots])
+
+
+def _between(options: LayerOptions, spec: str, layers: int) -> LayerEncodings:
+    """The encoding between queries and picture. Raises UserError that says what to do where it can be in the encoder
+    and the decoder only."""
+    try:
+        return options.encodings(spec, layers, cross=True)
+    except UserError as error:
+        options.encodings(spec, layers)  # what is wrong everywhere is told as it is
+        raise UserError(
+            f"{error}, and none between queries and picture, where there is no input to add to: "
+            "--set model.cross_encoding=none"
+        ) from None
 
 
 @final

@@ -17,7 +17,8 @@ from xml.etree import ElementTree
 
 from jari.errors import UserError
 from jari.pictures.files import read_bytes
-from jari.pictures.sets import Notes, natural, shown
+from jari.pictures.notes import Notes, shown
+from jari.pictures.sets import natural
 
 Box = tuple[float, float, float, float]
 

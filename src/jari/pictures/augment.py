@@ -5,12 +5,16 @@ Pixels are of any scale: nothing here knows which number is black.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from jaxtyping import Num
 
+from jari.boxes import area, centred, corners
 from jari.errors import UserError
-from jari.shapes import Float, Tensor
+from jari.patches import Pictures
+from jari.shapes import Float, Int, Tensor
 
 
 def background(pixels_BCHW: Num[Tensor, "B C H W"]) -> Num[Tensor, "B C 1 1"]:
@@ -38,6 +42,67 @@ def flip(pixels_BCHW: Float[Tensor, "B C H W"], generator: torch.Generator) -> F
     """Each picture mirrored left to right or not, with equal chance."""
     mirrored_B111 = torch.rand((len(pixels_BCHW), 1, 1, 1), generator=generator) < 0.5
     return torch.where(mirrored_B111, pixels_BCHW.flip(-1), pixels_BCHW)
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """What is cut out of each of B pictures and enlarged again to the size of its picture.
+
+    All in shares of the picture. corner: left and top. side: of width and height alike, so that nothing is distorted.
+    """
+
+    corner: Float[Tensor, "B 2"]
+    side: Float[Tensor, " B"]
+
+    @staticmethod
+    def draw(count: int, most: float, generator: torch.Generator) -> Windows:
+        """Half of them the whole picture, as in DETR (Carion et al. 2020, section 4), and half with sides from 1 - most
+        to 1, anywhere in it. Raises UserError for a `most` that leaves nothing."""
+        if not 0 <= most < 1:
+            raise UserError(
+                f"pictures lose from 0 to less than 1 of each side; got {most}; give the most they may lose"
+            )
+        chance_4B = torch.rand((4, count), generator=generator)
+        side_B = 1 - most * chance_4B[0] * (chance_4B[1] < 0.5)
+        return Windows(chance_4B[2:].T * (1 - side_B).unsqueeze(1), side_B)
+
+    def pixels(self, pictures: Pictures) -> Pictures:
+        """What is in the windows (bilinear). Whole pictures stay as they are to the bit, and so does padding."""
+        keep, (height, width) = pictures.keep, pictures.size
+        high_B = torch.full_like(self.side, height) if keep is None else keep.any(2).sum(1)
+        wide_B = torch.full_like(self.side, width) if keep is None else keep.any(1).sum(1)
+        cut = _along(pictures.pixels, 2, self._places(self.corner[:, 1], high_B, height))
+        cut = _along(cut, 3, self._places(self.corner[:, 0], wide_B, width))
+        return Pictures(cut if keep is None else torch.where(keep.unsqueeze(1), cut, pictures.pixels), keep)
+
+    def _places(self, corner_B: Tensor, real_B: Tensor, count: int) -> Float[Tensor, "B N"]:
+        """Where in its row, or column, of `real` pixels each of `count` is taken from."""
+        place_BN = (corner_B * real_B).unsqueeze(1) + (torch.arange(count) + 0.5) * self.side.unsqueeze(1) - 0.5
+        return place_BN.clamp_min(0.0).minimum((real_B - 1).unsqueeze(1))
+
+    def boxes(self, boxes_BM4: Float[Tensor, "B M 4"]) -> tuple[Float[Tensor, "B M 4"], Float[Tensor, "B M"]]:
+        """Boxes, centre, width and height as shares of the picture, as shares of the windows and cut at their rims; and
+        how much of the area of each is left. Those of whole pictures stay as they are to the bit."""
+        side_B11 = self.side.view(-1, 1, 1)
+        whole_BM4 = corners(boxes_BM4)
+        inside_BM4 = ((whole_BM4 - self.corner.repeat(1, 2).unsqueeze(1)) / side_B11).clamp(0.0, 1.0)
+        left_BM = (inside_BM4[..., 2:] - inside_BM4[..., :2]).mul(side_B11).prod(-1) / area(whole_BM4)
+        return torch.where(side_B11 < 1, centred(inside_BM4), boxes_BM4), left_BM
+
+
+def _along(pixels: Float[Tensor, "B C H W"], axis: int, place_BN: Float[Tensor, "B N"]) -> Float[Tensor, "B C h w"]:
+    """Rows (axis 2) or columns (3) at places between those there are."""
+    low_BN = place_BN.floor()
+    shape = [len(pixels), 1, 1, 1]
+    shape[axis] = -1
+
+    def taken(index_BN: Int[Tensor, "B N"]) -> Tensor:
+        sizes = list(pixels.shape)
+        sizes[axis] = -1
+        return pixels.gather(axis, index_BN.view(shape).expand(sizes))
+
+    next_BN = (low_BN + 1).clamp_max(pixels.shape[axis] - 1)
+    return taken(low_BN.long()).lerp(taken(next_BN.long()), (place_BN - low_BN).view(shape))
 
 
 def mixup(

@@ -11,7 +11,8 @@ from jaxtyping import UInt8
 
 from jari.errors import UserError
 from jari.pictures.files import check_room
-from jari.pictures.sets import Notes, fitted, natural
+from jari.pictures.notes import Notes
+from jari.pictures.sets import fitted, natural
 from jari.shapes import Tensor
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")

@@ -20,24 +20,25 @@ from jari.errors import UserError, needs
 from jari.pictures import idx
 from jari.pictures.augment import background
 from jari.pictures.files import Decoded, check_room, decode, read_bytes
+from jari.pictures.notes import Notes, few, shown
 from jari.shapes import Int, Tensor
 from jari.text import files
 
-TOLERATED = 10
-"""Files that may be unreadable in any set; beyond that, a tenth of all may."""
-
 _AT_ONCE = 1024
-_NAMED = 200  # characters of a name that are told
 _PATHS = {"path", "file", "filename", "image", "picture"}
 _LABELS = {"label", "class", "target", "category"}
 
-_UNREADABLE = "files left out, which cannot be read as pictures"
 _UNKNOWN = "pictures left out, of classes that the training data does not have"
 _BESIDE = "files left out, which lie beside the class folders"
 _NOTHING = "classes left out, of which there is no picture"
 _LINKS = "links to folders inside the class folders, not followed"
 _UNLABELLED = "lines left out, without a path or without a label"
 _ANIMATED = "animations, of which the first frame is taken"
+_FITTED = {
+    "stretch": "brought to that size, whatever their proportions",
+    "crop": "brought to that size, cut where they are too long",
+    "pad": "brought to that size, with background where they are too short",
+}
 
 Fit = Literal["stretch", "crop", "pad"]
 Size = tuple[int, int]
@@ -88,7 +89,9 @@ class Labelled:
         held_out = self.marks < share * 2**32
         if not held_out.any() or held_out.all():
             raise UserError(f"{len(self)} pictures are too few to hold some out; give held-out pictures with --valid")
-        return self.only((~held_out).nonzero()[:, 0]), self.only(held_out.nonzero()[:, 0])
+        train, rest = self.only((~held_out).nonzero()[:, 0]), self.only(held_out.nonzero()[:, 0])
+        train.notices = rest.notices = [*self.notices, *few(len(rest), len(self))]
+        return train, rest
 
     def fingerprint(self) -> str:
         """Of the files' contents, their labels and their order."""
@@ -96,40 +99,6 @@ class Labelled:
         for part in (self.marks, self.labels):
             whole.update(part.long().numpy().tobytes())
         return whole.hexdigest()
-
-
-@final
-class Notes:
-    """What is to be said of things met while reading: of how many, and the first three by name."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[int, list[str]]] = {}
-        self.first_error = ""
-
-    def add(self, said: str, name: str, count: int = 1) -> None:
-        """`said` holds of the thing of this name, or of `count` things."""
-        number, names = self._found.get(said, (0, []))
-        name = shown(name)
-        self._found[said] = (number + count, [*names, name[:_NAMED] + "..." * (len(name) > _NAMED)][:3])
-
-    def unreadable(self, name: str, error: UserError, tried: int, where: Path) -> None:
-        """A file that cannot be read, of `tried`. Raises UserError where they are too many to leave out."""
-        self.add(_UNREADABLE, name)
-        self.first_error = self.first_error or shown(str(error))
-        number = self._found[_UNREADABLE][0]
-        if number == tried or number > max(TOLERATED, tried // 10):
-            raise UserError(
-                f"{where}: expected pictures; got {number:,} of {tried:,} files that cannot be read, the first: "
-                f"{self.first_error}; mend them, or take them away"
-            )
-
-    def told(self) -> list[str]:
-        """A sentence for each matter."""
-        found = []
-        for said, (number, names) in self._found.items():
-            named = ", ".join(names) + (", ..." if number > len(names) else "")
-            found.append(f"{said}: {number:,} ({named})" + f"; {self.first_error}" * (said == _UNREADABLE))
-        return found
 
 
 @dataclass(frozen=True)
@@ -193,11 +162,6 @@ def resize(pixels: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "stretch") -
     top, left = (size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2
     whole[..., top : top + inner[0], left : left + inner[1]] = pixels
     return whole
-
-
-def shown(text: str) -> str:
-    """Text of a stranger for a line in a terminal: what cannot be printed is written as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def natural(names: Iterable[str]) -> list[str]:
@@ -290,6 +254,8 @@ def _from_files(
     listed = list(_known(listed, wanted, notes, where))
     size, pixels, used = wanted.size, torch.empty(0), []
     marks: list[int] = []
+    named: list[str] = []
+    others: list[str] = []
     for path, label in listed:
         name = os.path.relpath(path, where if where.is_dir() else where.parent)
         try:
@@ -313,10 +279,16 @@ def _from_files(
             )
         if found.animated:
             notes.add(_ANIMATED, name)
+        if (found.height, found.width) != size:
+            others.append(name)
         pixels[len(used)] = found.pixels
         used.append(label)
+        named.append(name)
         marks.append(zlib.crc32(data))
-    return _labelled(where, pixels[: len(used)], used, names, torch.tensor(marks), wanted, notes)
+    _note_sizes(others, len(used), wanted, notes)
+    pixels = pixels[: len(used)]
+    notes.disputed(pixels, used, named)
+    return _labelled(where, pixels, used, names, torch.tensor(marks), wanted, notes)
 
 
 def _known(listed: Iterable[tuple[Path, str]], wanted: Wanted, notes: Notes, where: Path) -> Iterator[tuple[Path, str]]:
@@ -330,6 +302,14 @@ def _known(listed: Iterable[tuple[Path, str]], wanted: Wanted, notes: Notes, whe
             yield path, label
     if not any_left:
         raise _none_usable(where, wanted, notes)
+
+
+def _note_sizes(others: Sequence[str], count: int, wanted: Wanted, notes: Notes) -> None:
+    """Tell which, of so many pictures, had another size than is wanted."""
+    if wanted.size is not None:
+        said = f"of {count:,} pictures those that are not {wanted.size[0]} x {wanted.size[1]}, {_FITTED[wanted.fit]}"
+        for name in others:
+            notes.add(said, name)
 
 
 def _labelled(
@@ -374,8 +354,12 @@ def _from_idx(images: Path, wanted: Wanted, notes: Notes) -> Labelled:
     if not len(rows):
         raise _none_usable(images, wanted, notes)
     used, pixels = [used[row] for row in rows.tolist()], pixels if len(rows) == len(pixels) else pixels[rows]
+    named = [f"number {row}" for row in rows.tolist()]
     marks = torch.tensor([zlib.crc32(picture.numpy().data) for picture in pixels])
     if wanted.size is not None:
         check_room(images, len(pixels), 1, wanted.size)
+        if pixels.shape[-2:] != wanted.size:
+            _note_sizes(named, len(pixels), wanted, notes)
         pixels = torch.cat([resize(some, wanted.size, wanted.fit) for some in pixels.split(_AT_ONCE)])
+    notes.disputed(pixels, used, named)
     return _labelled(images, pixels.expand(-1, wanted.channels, -1, -1), used, used, marks, wanted, notes)

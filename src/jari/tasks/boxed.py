@@ -20,8 +20,8 @@ from jari.errors import UserError, needs
 from jari.patches import Pictures
 from jari.pictures.annotations import SETS, Box, has_lists, is_held_out, read_annotations, usable
 from jari.pictures.files import LARGEST_SET, decode
+from jari.pictures.notes import Notes, few
 from jari.pictures.scenes import Plan, Scenes
-from jari.pictures.sets import Notes
 from jari.shapes import Float, Int, Tensor
 from jari.tasks.matching import Objects
 
@@ -171,7 +171,8 @@ class Photographs(BoxedPictures):
         parts = [[p for p in self._pictures if p.held_out is held_out] for held_out in (False, True)]
         if not all(any(len(p.labels) for p in part) for part in parts):
             raise UserError(f"{len(self)} pictures are too few to hold some out; give held-out pictures with --valid")
-        train, held_out = (Photographs(part, self.classes, self.notices) for part in parts)
+        told = [*self.notices, *few(len(parts[1]), len(self))]
+        train, held_out = (Photographs(part, self.classes, told) for part in parts)
         return train, held_out
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ from jari.boxes import Detected, corners
 from jari.errors import UserError
 from jari.metrics import METRICS
 from jari.patches import Pictures
+from jari.pictures.augment import Windows
 from jari.pictures.files import decode
 from jari.pictures.scenes import Digits, Scenes, World
 from jari.shapes import Float, Int
@@ -27,6 +28,10 @@ from jari.tasks.pictures import HELD_OUT, Picture, PictureTask, Said, held_out_n
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160
 """Pixels: the side of a scene, and the longer side of a photograph, where none is asked for."""
+
+LEFT = 0.25
+"""The share of a box's area that must be in the window of a cropped picture, else the thing is no longer said to be
+there. DETR keeps every sliver; of less than a quarter nobody could say what it is, or how far it reaches."""
 
 AT_ONCE = 64  # pictures measured together
 _KEPT = "detection.json"
@@ -43,8 +48,10 @@ class Detection(PictureTask):
     digits: a folder of MNIST's idx files to make scenes of, instead of scikit-learn's scans. size: the longer side of a
     picture in pixels, that of a scene too; 160 for photographs and 48 for scenes where none is given. fewest, most:
     digits of a scene. smallest, largest: their longer side in pixels. scenes: how many different ones to train on.
-    flip: mirror half of the training pictures, which digits would not survive. nothing: the weight of "nothing" among
-    the classes.
+    flip: mirror half of the training pictures, which digits would not survive. crop: how much of each side half of the
+    training pictures lose at most, such as 0.4; what is left, anywhere in the picture, is enlarged to its size again,
+    and things of which less than a quarter is left count as gone; 0 for not at all. nothing: the weight of "nothing"
+    among the classes.
     """
 
     models = ("detector",)
@@ -64,10 +71,12 @@ class Detection(PictureTask):
         largest: Annotated[int, Ge(4), Le(4096)] = 22,
         scenes: Annotated[int, Ge(1)] = 1_000_000,
         flip: bool = False,
+        crop: Annotated[float, Ge(0), Le(0.9)] = 0.0,
         nothing: Annotated[float, Gt(0), Le(1)] = 0.1,
     ):
         self.train, self.valid = tuple(train), tuple(valid)
-        self.digits, self.scenes, self.flip, self.nothing = digits, scenes, flip, nothing
+        self.digits, self.scenes, self.nothing = digits, scenes, nothing
+        self.flip, self.crop = flip, crop
         self.size = size or (CANVAS if self._makes_scenes else LONGEST)
         self._world = World(self.size, fewest, most, smallest, largest)
         self._notices: list[str] = []
@@ -192,6 +201,8 @@ class Detection(PictureTask):
         pictures, objects = self._batch(self._training, indices)
         if self.flip:
             pictures, objects = _flipped(pictures, objects, generator)
+        if self.crop:
+            pictures, objects = _cropped(pictures, objects, self.crop, generator)
         return Batch((pictures,), objects)
 
     def loss(self, scores: Detected, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
@@ -297,6 +308,17 @@ def _flipped(pictures: Pictures, objects: Objects, generator: torch.Generator) -
     boxes = objects.boxes.clone()
     boxes[mirrored, :, 0] = 1 - boxes[mirrored, :, 0]
     return Pictures(pixels, pictures.keep), replace(objects, boxes=boxes)
+
+
+def _cropped(pictures: Pictures, objects: Objects, most: float, generator: torch.Generator) -> tuple[Pictures, Objects]:
+    """Half of the pictures cut to a window and enlarged, with those things of which LEFT or more is in it."""
+    windows = Windows.draw(len(objects), most, generator)
+    boxes, left = windows.boxes(objects.boxes)
+    real = objects.real & (left >= LEFT)
+    order = real.int().argsort(dim=1, descending=True, stable=True)  # matching wants those that are real in front
+    real = real.gather(1, order)
+    boxes = boxes.gather(1, order.unsqueeze(-1).expand(-1, -1, 4)) * real.unsqueeze(-1)
+    return windows.pixels(pictures), Objects(objects.labels.gather(1, order) * real, boxes, real)
 
 
 def _boxed(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[Boxed]:

@@ -6,7 +6,7 @@ import pytest
 
 from jari.errors import UserError
 from jari.pictures.annotations import Thing, has_lists, is_held_out, read_annotations, usable
-from jari.pictures.sets import Notes
+from jari.pictures.notes import Notes
 
 HERE = (10, 20)  # height and width
 

@@ -300,6 +300,9 @@ def _reconstructs(loaded: verbs.Loaded, folder: Path) -> None:
     assert main(["predict", str(folder / "run"), "#3", str(drawing), "--out", str(out), "--threads", "1"]) == 0
     with Image.open(out) as sheet:
         assert sheet.width > 4 * 72 > sheet.height
+    before = drawing.read_bytes()
+    assert main(["predict", str(folder / "run"), "#3", str(drawing), "--out", str(drawing)]) == 2
+    assert drawing.read_bytes() == before
     for wrong, said in ((["#12"], "#0 to #11"), (["#" + "9" * 5000], "#0 to #11"), (["no.png"], "no.png")):
         with pytest.raises(UserError, match=said):
             seeing.reconstruct(loaded, wrong)

@@ -161,12 +161,55 @@ def test_what_is_left_out_of_held_out_pictures_is_told(folders, tmp_path, capsys
     assert notice.startswith(told)
 
 
+def test_held_out_pictures_of_another_size_are_told(folders, tmp_path, capsys):
+    for name in ("left", "right"):
+        (tmp_path / "valid" / name).mkdir(parents=True)
+        Image.new("L", (9, 8), len(name)).save(tmp_path / "valid" / name / "wide.png")
+        Image.new("L", (8, 8), len(name)).save(tmp_path / "valid" / name / "whole.png")
+    settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
+    jari.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
+    told = (
+        "of 4 pictures those that are not 8 x 8, brought to that size, whatever their proportions: 2 (left/wide.png, "
+    )
+    assert capsys.readouterr().err.count(told) == 1
+    (notice,) = jari.evaluate(tmp_path / "run", threads=1)["notices"]
+    assert notice == f"{told}right/wide.png)"
+
+
 def test_a_picture_is_drawn_over_no_device(run, tmp_path):
     from jari.seeing import Looked, draw
 
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match="folder is there already and no file that could be replaced"):
-        draw(jari.load(run), Looked("#3"), tmp_path / "folder")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(UserError, match=r"folder\.png is there already and no file that could be replaced"):
+        draw(jari.load(run), Looked("#3"), tmp_path / "folder.png")
+
+
+@pytest.mark.parametrize("name", ["o.jpg", "o", "png", "o.png.gif", ""])
+def test_a_picture_is_drawn_as_png_only(run, tmp_path, name):
+    from jari.seeing import Looked, draw, paint_to
+
+    for write in (lambda out: draw(jari.load(run), Looked("#3"), out), lambda out: paint_to(jari.load(run), "3", out)):
+        with pytest.raises(UserError, match=r"expected a name that ends in \.png, since PNG is what is written"):
+            write(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    draw(jari.load(run), Looked("#3"), tmp_path / "o.PNG")
+    assert (tmp_path / "o.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_is_not_drawn_over_itself(run, tmp_path):
+    from jari.seeing import Looked, draw
+
+    picture = tmp_path / "picture.png"
+    Image.new("L", (8, 8), 9).save(picture)
+    before = picture.read_bytes()
+    (tmp_path / "link.png").symlink_to(picture)
+    for out in (picture, tmp_path / "link.png", tmp_path / ".." / tmp_path.name / "picture.png"):
+        with pytest.raises(UserError, match="expected another file than the picture itself, which would be gone"):
+            draw(jari.load(run), Looked(str(picture)), out)
+    assert picture.read_bytes() == before
+    draw(jari.load(run), Looked(str(picture)), tmp_path / "other.png")
+    draw(jari.load(run), Looked(str(picture)), tmp_path / "other.png")  # what was drawn may be drawn again
+    assert (tmp_path / "link.png").is_symlink()
 
 
 def test_fewer_answers_than_one_are_refused(run):

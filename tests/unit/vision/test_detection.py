@@ -218,7 +218,7 @@ def test_a_photograph_stored_as_jpeg_keeps_its_size(tmp_path: Path) -> None:
     for annotation in held["annotations"]:
         annotation["bbox"] = [16 * side for side in annotation["bbox"]]
     Path(paths[0]).write_text(json.dumps(held))
-    made = task(train=tuple(paths), size=32)
+    made = task(train=tuple(paths), size=32, valid=tuple(paths))
     assert made.read("#0").size == (320, 640)
     assert made.notices() == []
 
@@ -272,6 +272,15 @@ def test_unreadable_files_are_counted_for_each_reading_and_told(tmp_path: Path) 
     assert made.held_out_notices() == [of_train]
 
 
+def test_few_held_out_pictures_are_told_where_nobody_named_them(tmp_path: Path) -> None:
+    paths = tuple(photographs(tmp_path))
+    made = task(train=paths)
+    count = len(made.held_out)
+    told = f"only {count} of 30 pictures are held out, so that one alone counts for {100 / count:.1f} % of the score; "
+    assert made.notices() == made.held_out_notices() == [told + "name more with --valid"]
+    assert task(train=paths, valid=paths).notices() == []
+
+
 def test_nothing_usable_and_too_few_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected things with boxes; got none that can be used"):
         task(train=tuple(photographs(tmp_path, 1, p0=[5, 5, 0, 0])))
@@ -289,7 +298,7 @@ def test_more_things_than_queries_are_told(tmp_path: Path) -> None:
     held = json.loads(Path(paths[0]).read_text())
     held["annotations"] *= 3
     Path(paths[0]).write_text(json.dumps(held))
-    made = task(train=tuple(paths))
+    made = task(train=tuple(paths), valid=tuple(paths))
     made.check_model({"queries": 3})
     assert made.notices() == []
     made.check_model({"queries": 2})

@@ -182,6 +182,20 @@ def test_an_encoding_for_one_axis_says_so() -> None:
         detector(encoding="rotary")(pictures())
 
 
+def test_what_is_added_to_the_input_cannot_be_between_queries_and_picture() -> None:
+    told = (
+        "sinusoidal2d cannot be the encoding of cross-attention; use it in the encoder and the decoder, and none "
+        "between queries and picture, where there is no input to add to: --set model.cross_encoding=none"
+    )
+    with pytest.raises(UserError) as error:
+        detector(encoding="sinusoidal2d")
+    assert str(error.value) == told
+    assert detector(encoding="sinusoidal2d", cross_encoding="none")(pictures()).boxes.isfinite().all()
+    with pytest.raises(UserError, match=r"^unknown encoding 'sinusoidal3d'") as error:
+        detector(cross_encoding="sinusoidal3d")
+    assert "cross_encoding=none" not in str(error.value)
+
+
 def test_each_site_may_have_an_encoding_of_its_own() -> None:
     model = detector(encoding="none", cross_encoding="rotary2d")
     assert model.encoder.encoding.spec == "none"

@@ -12,7 +12,8 @@ from PIL import Image
 
 from jari.errors import UserError
 from jari.pictures import files
-from jari.pictures.sets import Labelled, Wanted, fitted, natural, read_labelled, resize, shown
+from jari.pictures.notes import shown
+from jari.pictures.sets import Fit, Labelled, Wanted, fitted, natural, read_labelled, resize
 
 GRAY = Wanted(1)
 
@@ -277,6 +278,56 @@ def test_labels_alone_are_refused(tmp_path: Path) -> None:
     assert "got the labels of an idx pair; name the file of the pictures" in refused(tmp_path / LABELS)
 
 
+# What makes a score say less than it seems ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fit", "how"),
+    [
+        ("stretch", "whatever their proportions"),
+        ("crop", "cut where they are too long"),
+        ("pad", "with background where they are too short"),
+    ],
+)
+def test_pictures_of_other_sizes_are_counted_and_named(folder: Path, fit: Fit, how: str) -> None:
+    assert read_labelled(folder, Wanted(1, (4, 6), fit)).notices == []
+    draw(folder / "2" / "0.png", 3, (6, 4))
+    draw(folder / "10" / "1.jpg", 4, (400, 600), "JPEG")
+    (folder / "10" / "bad.png").write_bytes(b"x")
+    told = read_labelled(folder, Wanted(1, (4, 6), fit)).notices
+    assert told[1:] == [f"of 7 pictures those that are not 4 x 6, brought to that size, {how}: 2 (2/0.png, 10/1.jpg)"]
+
+
+def test_idx_pictures_of_another_size_are_counted(tmp_path: Path) -> None:
+    images = write_idx(tmp_path)
+    assert read_labelled(images, Wanted(1, (3, 4))).notices == []
+    (told,) = read_labelled(images, Wanted(1, (6, 6))).notices
+    assert told.startswith("of 5 pictures those that are not 6 x 6, ")
+    assert told.endswith(": 5 (number 0, number 1, number 2, ...)")
+
+
+def test_equal_pictures_of_different_classes_are_told(folder: Path) -> None:
+    draw(folder / "2" / "twin.png", 21)  # equal, and of one class
+    assert read_labelled(folder, GRAY).notices == []
+    draw(folder / "10" / "x.bmp", 21, form="BMP")  # the same pixels in other bytes
+    draw(folder / "10" / "y.png", 20)
+    told = "equal pictures in different classes, which nothing can tell apart"
+    assert read_labelled(folder, GRAY).notices == [f"{told}: 5 (2/0.png of 2, 10/y.png of 10, 2/1.png of 2, ...)"]
+
+
+def test_equal_idx_pictures_of_different_classes_are_told(tmp_path: Path) -> None:
+    images = write_idx(tmp_path)
+    pixels = np.zeros((5, 3, 4), np.uint8)
+    pixels[[0, 3], 1, 1] = 9  # both of class 0
+    pixels[2] = 8
+    images.write_bytes(idx(pixels))
+    assert read_labelled(images, GRAY).notices == []  # 1 and 4 are equal too, both of class 1
+    pixels[2] = 0
+    images.write_bytes(idx(pixels))
+    told = "equal pictures in different classes, which nothing can tell apart"
+    assert read_labelled(images, GRAY).notices == [f"{told}: 3 (number 1 of 1, number 2 of 2, number 4 of 1)"]
+
+
 # Parts of a set -------------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +353,20 @@ def test_held_out_pictures_are_chosen_by_content(tmp_path: Path) -> None:
 def test_too_few_to_hold_out(folder: Path) -> None:
     with pytest.raises(UserError, match="6 pictures are too few to hold some out; give held-out pictures with --valid"):
         read_labelled(folder, GRAY).split(1e-9)
+
+
+def test_few_held_out_pictures_are_told(tmp_path: Path) -> None:
+    """29 of them are few, 30 are not: below, one alone is more than 3 points."""
+    for number in range(60):
+        draw(tmp_path / "ab"[number % 2] / f"{number}.png", number)
+    whole = read_labelled(tmp_path, GRAY)
+    marks = whole.marks.sort().values
+    for count in (29, 30):
+        train, held_out = whole.split(int(marks[count]) / 2**32)
+        assert len(held_out) == count
+        told = "only 29 of 60 pictures are held out, so that one alone counts for 3.4 % of the score; name more with"
+        assert train.notices == held_out.notices == ([f"{told} --valid"] if count == 29 else [])
+    assert whole.notices == []
 
 
 def test_the_fingerprint_follows_content_labels_and_names(folder: Path) -> None:
