@@ -117,6 +117,21 @@ class Positions:
             raise UserError(f"two coordinates expected, got {self.axes}; choose an encoding for {count}")
         return self.coordinates
 
+    @property
+    def parts(self) -> list[str]:
+        """What a sequence of several parts is made of: `text` and `image` of the axes `text`, `image.row`,
+        `image.column`. Nothing where no axis says by a dot what it is of: `row` and `column` are one picture's."""
+        names = list(dict.fromkeys(axis.partition(".")[0] for axis in self.axes))
+        return names if len(names) > 1 and any("." in axis for axis in self.axes) else []
+
+    @property
+    def absent(self) -> Bool[Tensor, "*B L A"] | None:
+        """True for the coordinates of tokens that have no place in the part these are of, as `only` has it; None where
+        there are no parts."""
+        if not self.parts:
+            return None
+        return torch.stack([self.only(axis.partition(".")[0]).placeless for axis in self.axes], -1)  # type: ignore[arg-type]
+
     def only(self, part: str) -> Positions:
         """What an encoding for `part` sees: the axes named `part` or `part.something`. Tokens that have none, marked by
         -1 there, have no place. Raises UserError where no axis is of that part.
@@ -219,9 +234,17 @@ def offsets(q_pos: Positions, k_pos: Positions) -> tuple[Tensor, Tensor]:
 
 
 def unrelated(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | None:
-    """True for pairs of which one has no place, so that no distance lies between them; None where all have one."""
+    """True for pairs of which one has no place, or that have none in the same part, so that no distance lies between
+    them; None where there are no such pairs."""
+    if q_pos.parts:
+        return torch.stack([_either(q_pos.only(part), k_pos.only(part)) for part in q_pos.parts]).all(0)
     if q_pos.placeless is None and k_pos.placeless is None:
         return None
+    return _either(q_pos, k_pos)
+
+
+def _either(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"]:
+    """True for pairs of which one has no place."""
     return _no_place(q_pos).unsqueeze(-1) | _no_place(k_pos).unsqueeze(-2)
 
 

@@ -19,6 +19,8 @@ from jari.inspect.capture import record
 from jari.inspect.inputs import precise
 from jari.inspect.walk import Walk
 from jari.tasks.base import Task, TokenTask
+from jari.tasks.captions import Captions
+from jari.tasks.painted import picture_of
 from jari.tasks.pictures import PictureTask
 from jari.text import END
 from jari.training import answering, checkpoint, loop
@@ -293,10 +295,13 @@ def compare(
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """An input, the run's answer to it, and the walk through one head on the way."""
+    """An input, the run's answer to it, and the walk through one head on the way.
+
+    answer: of a run that paints, what is read in the picture, as a caption; None where nobody reads it.
+    """
 
     input: str
-    answer: str
+    answer: str | None
     walk: Walk
 
 
@@ -312,34 +317,32 @@ def walk(
     """Follow one head of one attention, matrix by matrix, from the embedding to its output, in float64.
 
     site: the first one of the model by default. step: of a recurrent decoder, the first by default.
-    Raises UserError for a run that paints pictures.
     """
     loaded = load(run, trust_code=trust_code)
     model, task = loaded.model, loaded.task
-    if not isinstance(task, TokenTask | PictureTask):
-        raise UserError(
-            f"{run} paints pictures, and jari cannot walk through such runs yet; record one forward of its model with "
-            "jari.record in Python, and look at the maps with tape.weights"
-        )
     read = task.read(line)
     # The answer is what `predict` gives; the numbers on the way to it are followed in float64.
     said = answered(model, task, read)
     text = _text_of(model, task, line.strip(), read, said)
-    model, inputs = model.double(), precise(said.inputs)
+    model, inputs = answering.inside(model, task).double(), precise(said.inputs)
     with record(model) as tape:
         model(*inputs)
     site = tape.sites[0] if site is None else site
     queries = said.source if site.startswith("encoder") else said.target
     keys = said.target if site.endswith(".self") else said.source
-    vocabulary = task.show_target(range(next(reversed(task.model_options.values()))))
+    vocabulary = None
+    if loaded.experiment.model == "recurrent":  # whose walk ends at the tokens that may come next
+        vocabulary = task.show_target(range(next(reversed(task.model_options.values()))))
     followed = walking.walk(
         model, inputs, site=site, head=head, queries=queries, keys=keys, step=step, vocabulary=vocabulary
     )
     return Followed(line.strip(), text, followed)
 
 
-def _text_of(model: torch.nn.Module, task: TokenTask | PictureTask, line: str, read: Any, said: Answered) -> str:
+def _text_of(model: torch.nn.Module, task: Any, line: str, read: Any, said: Answered) -> str | None:
     """The answer as a person reads it."""
+    if isinstance(task, Captions):
+        return task.judged(picture_of(task, said.written))
     if isinstance(task, PictureTask):
         return answering.said_of(model, task, read)
     return task.answer(Answering(model, task), line, read, said.written)

@@ -9,6 +9,8 @@ import pytest
 
 from helpers.runs import tiny, train
 from jari.explorer import payload
+from jari.pictures import told
+from jari.tasks import captions
 from jari.training.experiment import Experiment
 
 TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40
@@ -46,6 +48,31 @@ def picture_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = {**small, "training.examples": 64, "model.width": 16, "model.heads": 2, "model.hidden": 16}
     found |= {"model.encoder_layers": 1, "model.decoder_layers": 2, "model.queries": 4}
     train(folder / "detection", Experiment.of("detection", None, found, 1, "float32"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of small runs that paint: painter (a table for words, a rotation for codes, and kept steps), table (of
+    distances between codes), folder (pictures with texts, which nobody judges)."""
+    folder = tmp_path_factory.mktemp("painted")
+    (folder / "data").mkdir()
+    for number in range(60):
+        grey = numpy.full((16, 16, 3), 4 * number, dtype="uint8")
+        pytest.importorskip("PIL.Image").fromarray(grey).save(folder / "data" / f"p{number}.png")
+        (folder / "data" / f"p{number}.txt").write_text("light" if number > 30 else "dark")
+    small = {"training.examples": 32, "training.batch": 8, "training.evaluations": 1, "task.code_steps": 4}
+    small |= {"training.evaluation_examples": 2, "model.width": 16, "model.heads": 2, "model.layers": 2}
+    scenes = {**small, "task.captions": "attributes", "task.scenes": 60, "task.judge_steps": 4}
+    files = {**small, "task.train": str(folder / "data"), "task.size": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JARI_CACHE", str(folder / "cache"))
+        patch.setattr(told, "HELD_OUT", 2)
+        patch.setattr(captions, "JUDGED", 40)
+        both = "learned:positions=7@text+rotary2d@image"
+        train(folder / "painter", Experiment.of("captions", both, scenes, 1, "float32"), snapshots=2)
+        train(folder / "table", Experiment.of("captions", "table2d@image", scenes, 1, "float32"))
+        train(folder / "folder", Experiment.of("captions", None, files, 1, "float32"))
     return folder
 
 

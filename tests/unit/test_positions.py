@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jari.errors import UserError
-from jari.positions import Positions, Tokens, distance
+from jari.positions import Positions, Tokens, distance, unrelated
 
 
 def test_a_sequence_counts_from_its_start():
@@ -84,6 +84,30 @@ def test_distance_is_each_rows_own():
 def test_distance_is_0_where_one_side_has_no_place():
     queries = Positions(torch.tensor([[30], [31]]), torch.arange(2), placeless=torch.tensor([True, False]))
     assert distance(queries, Positions.sequence(2, 40)).tolist() == [[0, 0], [9, 10]]
+
+
+JOINT = Positions(
+    torch.tensor([[0, -1, -1], [1, -1, -1], [-1, -1, -1], [-1, 0, 0], [-1, 0, 1]]),
+    torch.arange(5),
+    ("text", "image.row", "image.column"),
+)
+
+
+def test_a_sequence_of_parts_says_where_its_tokens_have_no_place():
+    assert JOINT.parts == ["text", "image"]
+    assert JOINT.absent is not None
+    assert JOINT.absent.tolist() == (JOINT.coordinates == -1).tolist()
+    for plain in (Positions.sequence(4, start=-3), Positions.grid(2, 3)):
+        assert plain.parts == []
+        assert plain.absent is None
+
+
+def test_no_distance_lies_between_the_parts_of_a_sequence():
+    words, codes = {(0, 0), (0, 1), (1, 0), (1, 1)}, {(3, 3), (3, 4), (4, 3), (4, 4)}
+    apart = unrelated(JOINT, JOINT)
+    assert apart is not None
+    assert {tuple(pair) for pair in (~apart).nonzero().tolist()} == words | codes
+    assert unrelated(Positions.grid(2, 3), Positions.grid(2, 3)) is None
 
 
 def test_plain_token_numbers_are_placed_from_0():

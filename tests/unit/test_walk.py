@@ -9,6 +9,7 @@ import torch
 import jari.inspect.text
 import jari.inspect.walk
 import jari.verbs
+from helpers.blocks import unpacked
 from jari.attention import call as definition
 from jari.errors import UserError
 from jari.explorer.session import Explorer
@@ -20,7 +21,7 @@ from jari.inspect.walk import divisors_of, softmax_jacobian, softmax_lens, walk
 from jari.models.encoder_decoder import EncoderDecoder
 from jari.models.recurrent import Recurrent
 from jari.positions import Positions, Tokens
-from jari.tasks.captions import Captions
+from jari.tasks.base import Task
 
 ENCODINGS = [
     "none",
@@ -228,12 +229,29 @@ def test_a_run_on_pictures_is_walked_as_it_is_shown(picture_runs, run):
         assert list(weights.matrix.shape) == site["shape"]
 
 
-def test_a_run_that_paints_is_neither_walked_nor_explored(picture_runs, monkeypatch):
-    painter = jari.verbs.load(picture_runs / "none")
-    monkeypatch.setattr(jari.verbs, "load", lambda *_, **__: replace(painter, task=Captions()))
-    for look in (lambda run: jari.verbs.walk(run, "a three"), lambda run: Explorer([run])):
+@pytest.mark.parametrize(("run", "caption"), [("painter", "a small red 3 top left"), ("folder", "light")])
+def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
+    view = Explorer([painted_runs / run]).look(caption, live=False)["views"][0]
+    tokens = view["sides"]["target"]["tokens"]
+    followed = jari.verbs.walk(painted_runs / run, f"{caption}\n")
+    assert (followed.input, followed.answer) == (caption, view["answer"])
+    assert (followed.walk.site, followed.walk.head) == ("decoder.0.self", 0)
+    assert jari.verbs.walk(painted_runs / run, caption, site="decoder.1.self", head=1).walk.error < 1e-9
+    weights = step(followed.walk, "weights")
+    assert weights.rows == weights.columns == tokens
+    assert weights.matrix.dtype == torch.float64
+    shown = unpacked(view["sites"][0]["weights"])[0]
+    assert torch.allclose(weights.matrix.float(), torch.from_numpy(shown).float(), atol=1e-4)
+    assert step(followed.walk, "embedding").formula == "E[token] * sqrt(D)"
+
+
+def test_a_run_of_an_unknown_kind_is_neither_walked_nor_explored(picture_runs, monkeypatch):
+    singing = type("Singing", (Task,), {name: lambda self, *_: [] for name in Task.__abstractmethods__})
+    loaded = replace(jari.verbs.load(picture_runs / "none"), task=singing())
+    monkeypatch.setattr(jari.verbs, "load", lambda *_, **__: loaded)
+    for look in (lambda run: jari.verbs.walk(run, "la"), lambda run: Explorer([run])):
         with pytest.raises(
-            UserError, match=r"none paints pictures, and jari cannot .* yet; record .* with jari.record"
+            UserError, match=r"cannot look into runs of Singing: expected .* record .* with jari.record"
         ):
             look(picture_runs / "none")
 

@@ -224,7 +224,7 @@ def _walk(options: argparse.Namespace) -> int:
     followed = verbs.walk(options.folder, options.input, **chosen)
     walked = followed.walk
     record: dict[str, Any] = {"input": followed.input, "answer": followed.answer}
-    headline = f"{followed.input} -> {followed.answer}"
+    headline = followed.input if followed.answer is None else f"{followed.input} -> {followed.answer}"
     if options.softmax:
         divisors = [divisor.as_dict() for divisor in softmax_lens(walked.call, walked.head)]
         record |= {"site": walked.site, "head": walked.head, "divisors": divisors}

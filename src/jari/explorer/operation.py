@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from jari import verbs
 from jari.errors import UserError
 from jari.inspect import effects, surgery
 from jari.inspect.capture import Tape, record
@@ -96,13 +95,11 @@ class Operation:
         rows = [{"what": ", ".join(str(e) for e in edits), "divergence": value} for edits, value in found.each]
         return {"controls": rows, "rank": found.rank}
 
-    def answer(self, model: nn.Module, task: Task, line: str, read: Any, said: Answered) -> str | None:
-        """What the edited model writes freely, or says of a picture; a language model answers nothing."""
+    def answer(self, model: nn.Module, task: Task, line: str, read: Any, said: Answered) -> str:
+        """What the edited model writes freely, or says of a picture."""
         if isinstance(task, PictureTask):
             with self.moving(model, said.inputs), surgery.operate(model, self.edits):
                 return said_of(model, task, read)
-        if verbs.continues(task):
-            return None
         writer: Any = model
         if "target" in self.places:
             writer = Displaced(model, self.places["target"], len(said.written))

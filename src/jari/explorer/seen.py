@@ -2,45 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxtyping import UInt8
+from torch import nn
 from torch.nn import functional
 
 from jari.boxes import Detected, corners
 from jari.errors import UserError
 from jari.explorer import payload
+from jari.inspect.capture import Tape
+from jari.inspect.lenses import Link
 from jari.patches import Pictures
-from jari.shapes import Tensor
+from jari.shapes import Float, Tensor
 from jari.tasks.pictures import PictureTask
-from jari.training.answering import Answered, answered, grid
+from jari.training.answering import Answered, answered, grid, said_of
 
 LARGEST = 320
 """Pixels along a side of a picture that is shown."""
 NOTHING = "nothing"
 
 
-def answered_of(model: Any, task: PictureTask, read: Any, most: int) -> Answered:
-    """What the model says of a picture. Raises UserError for more than `most` tokens, before the model runs."""
-    length = model.places(task.sources([read])).length
-    if length > most:
-        raise UserError(f"expected at most {most} patches, got {length}; look at a smaller picture")
-    return answered(model, task, read)
+class OfPictures:
+    """Runs that say what is in a picture."""
 
+    continues = False
 
-def expected_of(task: PictureTask, line: str) -> str | None:
-    """What should be said, written the same way."""
-    expected = task.expected(line)
-    if expected is None or not task.finds or not expected:
-        return expected
-    order = {name: number for number, name in enumerate(task.classes)}
-    return ", ".join(sorted(expected.split(", "), key=lambda name: order.get(name, len(order))))
+    def __init__(self, task: PictureTask):
+        self._task = task
 
+    @property
+    def vocabulary(self) -> str:
+        return "\n".join(self._task.classes)
 
-def names_of(task: PictureTask, numbers: Sequence[int]) -> list[str]:
-    """The names of classes, and of nothing."""
-    return [NOTHING if number == len(task.classes) else task.classes[number] for number in numbers]
+    def answered(self, model: Any, read: Any, most: int) -> Answered:
+        length = model.places(self._task.sources([read])).length
+        if length > most:
+            raise UserError(f"expected at most {most} patches, got {length}; look at a smaller picture")
+        return answered(model, self._task, read)
+
+    def sides(self, model: Any, read: Any, said: Answered, outputs: Any) -> dict[str, dict[str, Any]]:
+        source = {"tokens": said.source, "picture": picture_of(model, said.inputs[0], read.pixels)}
+        if not said.target:  # a class is said of the whole picture
+            return {"source": source}
+        boxes = {"boxes": boxes_of(outputs)} if isinstance(outputs, Detected) else {}
+        return {"source": source, "target": {"tokens": said.target, **boxes}}
+
+    def written(self, said: Answered, scores: Float[Tensor, "L V"]) -> list[int]:
+        return said.written
+
+    def answer(self, model: Any, line: str, read: Any, said: Answered) -> str | None:
+        return said_of(model, self._task, read)
+
+    def show(self, numbers: Sequence[int]) -> list[str]:
+        """The names of classes, and of nothing."""
+        classes = self._task.classes
+        return [NOTHING if number == len(classes) else classes[number] for number in numbers]
+
+    def expected(self, line: str) -> str | None:
+        """What should be said, written the same way."""
+        expected, task = self._task.expected(line), self._task
+        if expected is None or not task.finds or not expected:
+            return expected
+        order = {name: number for number, name in enumerate(task.classes)}
+        return ", ".join(sorted(expected.split(", "), key=lambda name: order.get(name, len(order))))
+
+    def probed(self, model: nn.Module, untrained: nn.Module) -> Mapping[str, dict[str, Any]]:
+        return {}
+
+    def lens(
+        self, tape: Tape, said: Answered, gold: Sequence[Link] | None, options: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """All that is known is on the picture."""
+        return None
 
 
 def picture_of(model: Any, pictures: Pictures, pixels: UInt8[Tensor, "C H W"]) -> dict[str, Any]:
@@ -57,9 +92,8 @@ def picture_of(model: Any, pictures: Pictures, pixels: UInt8[Tensor, "C H W"]) -
         extent = tuple(
             side if count - 1 < side <= count else count for side, count in zip(sides, (rows, columns), strict=True)
         )
-    small = _small(pixels)
     return {
-        "pixels": payload.block(small.permute(1, 2, 0), "uint8"),
+        "pixels": shown(pixels),
         "rows": rows,
         "columns": columns,
         "height": extent[0],
@@ -72,6 +106,11 @@ def picture_of(model: Any, pictures: Pictures, pixels: UInt8[Tensor, "C H W"]) -
 def boxes_of(outputs: Detected) -> list[list[float]]:
     """Left, top, right and bottom of each query's box, as shares of the picture."""
     return corners(outputs.boxes[-1][0].double()).clamp(0, 1).tolist()
+
+
+def shown(pixels: UInt8[Tensor, "C H W"]) -> dict[str, Any]:
+    """Its pixels as the page draws them, row by row."""
+    return payload.block(_small(pixels).permute(1, 2, 0), "uint8")
 
 
 def _small(pixels: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C _ _"]:

@@ -16,24 +16,19 @@ import torch
 from torch import nn
 
 from jari import verbs
-from jari.boxes import Detected
 from jari.errors import UserError, unknown
-from jari.explorer import facts, payload, seen
+from jari.explorer import facts, payload
+from jari.explorer.kinds import kind_of
 from jari.explorer.operation import Operation
 from jari.inspect.capture import Tape, record
 from jari.inspect.decompose import Parts, parts, valued
 from jari.inspect.inputs import precise, scores_of
 from jari.inspect.lenses import Link, pharaoh
 from jari.inspect.walk import attention_at, walk
-from jari.tasks.base import TokenTask
-from jari.tasks.pictures import PictureTask
-from jari.text import END
 from jari.training import snapshots
-from jari.training.answering import Answered, Answering, answered, said_of
+from jari.training.answering import Answered, inside
 from jari.training.run import read_metrics
 
-FIRST_FREE = END + 1
-"""The first token number of a vocabulary that stands for text."""
 LONGEST = 2048
 """Tokens of an input: a map has their square."""
 REMEMBERED = 8
@@ -60,27 +55,27 @@ class Opened:
         self.folder, self.name = folder, name
         self.loaded = verbs.load(folder, trust_code=trust_code)
         self.task = self.loaded.task
-        if not isinstance(self.task, TokenTask | PictureTask):
-            raise UserError(
-                f"{folder} paints pictures, and jari cannot look into such runs yet; record one forward of its model "
-                "with jari.record in Python, and look at the maps with tape.show()"
-            )
+        self.kind = kind_of(self.task)
         kept = snapshots.steps_of(folder, self.loaded.experiment.hash)
         self.steps = sorted({0, self.loaded.step, *kept})
-        self.continues = verbs.continues(self.task)
         self._models: OrderedDict[Hashable, nn.Module] = OrderedDict()
         self._seen: OrderedDict[Hashable, Seen] = OrderedDict()
         self._views: OrderedDict[Hashable, dict[str, Any]] = OrderedDict()
 
     def model(self, step: int, *, precise: bool = False) -> nn.Module:
-        """The model as it was after so many steps. precise: in float64. Raises UserError for a step not kept."""
-        if step == self.loaded.step and not precise:
-            return self.loaded.model
-        return _remembered(self._models, (step, precise), lambda: self._made(step, precise))
-
-    def _made(self, step: int, precise: bool) -> nn.Module:
+        """What is looked into, as it was after so many steps. precise: in float64. Raises UserError for a step not
+        kept."""
         if precise:
-            return copy.deepcopy(self.model(step)).double()
+            return _remembered(self._models, (step, "precise"), lambda: copy.deepcopy(self.model(step)).double())
+        return inside(self._answering(step), self.task)
+
+    def _answering(self, step: int) -> nn.Module:
+        """The model that answers."""
+        if step == self.loaded.step:
+            return self.loaded.model
+        return _remembered(self._models, (step, "answering"), lambda: self._read(step))
+
+    def _read(self, step: int) -> nn.Module:
         if step not in self.steps:
             kept = ", ".join(str(step) for step in self.steps)
             raise UserError(
@@ -95,12 +90,7 @@ class Opened:
         @torch.no_grad()
         def look() -> Seen:
             read, model, first = self.task.read(line), self.model(step), self.model(0)
-            if isinstance(read, list) and len(read) > LONGEST:
-                raise UserError(f"expected at most {LONGEST} tokens, got {len(read)}; shorten the input")
-            if isinstance(self.task, PictureTask):
-                said = seen.answered_of(model, self.task, read, LONGEST)
-            else:
-                said = answered(model, self.task, read)
+            said = self.kind.answered(self._answering(step), read, LONGEST)
             if len(said.source) > payload.LARGEST:  # a tape may hold the square of its length: no two of them
                 self._seen.clear()
             with record(model) as tape:
@@ -122,30 +112,21 @@ class Opened:
         model, said = self.model(step), looked.said
         view = self._view(line, step, looked.tape, looked.outputs, looked)
         more = facts.matters(model, said)
-        if self.continues:
-            vocabulary = range(FIRST_FREE, next(iter(self.task.model_options.values())))
-            for site, measured in facts.probe(model, self.model(0), vocabulary).items():
-                more.setdefault(site, {}).update(measured)
+        for site, measured in self.kind.probed(model, self.model(0)).items():
+            more.setdefault(site, {}).update(measured)
         for site in view["sites"]:
             site["measures"] |= more.get(site["site"], {})
         checks = facts.checks(self.model(step, precise=True), said)
-        return view | {"checks": checks, "lens": self._lens(looked, gold)}
-
-    def _lens(self, looked: Seen, gold: Sequence[Link] | None) -> dict[str, Any] | None:
-        """What is known of the task itself; of pictures, all that is is on the picture."""
-        if isinstance(self.task, PictureTask):
-            return None
-        ones_first = self.loaded.experiment.task_options.get("answers") == "reversed"
-        written = self.task.show_target(looked.said.written)
-        lens = facts.digits(looked.tape, looked.said, written, ones_first=ones_first)
-        return lens or facts.aligned(looked.tape, gold)
+        lens = self.kind.lens(looked.tape, said, gold, self.loaded.experiment.task_options)
+        return view | {"checks": checks, "lens": lens}
 
     def _view(self, line: str, step: int, tape: Tape, outputs: Any, looked: Seen) -> dict[str, Any]:
         """What a forward over the original answer looks like."""
-        said, task, experiment = looked.said, self.task, self.loaded.experiment
-        scores = scores_of(outputs)[0].float()
-        written = [*said.written[1:], int(scores[-1].argmax())] if self.continues else said.written
-        names = self.names(said)
+        said, kind, experiment = looked.said, self.kind, self.loaded.experiment
+        scores, model = scores_of(outputs)[0].float(), self.model(step)
+        written = kind.written(said, scores)
+        sides = kind.sides(model, looked.read, said, outputs)
+        names = {side: shown["tokens"] for side, shown in sides.items()}
         return {
             "run": str(self.folder),
             "name": self.name,
@@ -157,12 +138,12 @@ class Opened:
             "steps": self.steps,
             "experiment": experiment.hash,
             "curve": self.curve,
-            "metric": task.metric.name,
+            "metric": self.task.metric.name,
             "input": line.strip(),
-            "answer": self._answer(line.strip(), step, looked),
+            "answer": kind.answer(model, line.strip(), looked.read, said),
             "expected": self._expected(line.strip()),
-            "sides": self._sides(names, step, outputs, looked),
-            "outputs": payload.outputs_of(scores, written, self._show),
+            "sides": sides,
+            "outputs": payload.outputs_of(scores[: len(written)], written, kind.show),
             "sites": payload.sites_of(tape, names, looked.untrained),
             "vocabulary": self.vocabulary,
             "rollout": facts.rollout(tape, names),
@@ -170,45 +151,12 @@ class Opened:
             "lens": None,
         }
 
-    def _sides(self, names: dict[str, list[str]], step: int, outputs: Any, looked: Seen) -> dict[str, Any]:
-        """Tokens; the picture that they are of; the boxes of object queries."""
-        sides: dict[str, dict[str, Any]] = {side: {"tokens": tokens} for side, tokens in names.items()}
-        if isinstance(self.task, PictureTask):
-            pictures = looked.said.inputs[0]
-            sides["source"]["picture"] = seen.picture_of(self.model(step), pictures, looked.read.pixels)
-        if isinstance(outputs, Detected):
-            sides["target"]["boxes"] = seen.boxes_of(outputs)
-        return sides
-
-    def _answer(self, line: str, step: int, looked: Seen) -> str | None:
-        """What the model says in the end; a language model only reads."""
-        if self.continues:
-            return None
-        model, task = self.model(step), self.task
-        if isinstance(task, PictureTask):
-            return said_of(model, task, looked.read)
-        return task.answer(Answering(model, task), line, looked.read, looked.said.written)
-
-    def _show(self, numbers: Sequence[int]) -> list[str]:
-        """The name of each token or class that can be said."""
-        task = self.task
-        return seen.names_of(task, numbers) if isinstance(task, PictureTask) else task.show_target(numbers)
-
     def _expected(self, line: str) -> str | None:
         """The right answer, where it is known: a run is looked at where its data are not, too."""
-        task = self.task
         try:
-            return seen.expected_of(task, line) if isinstance(task, PictureTask) else task.expected(line)
+            return self.kind.expected(line)
         except UserError:
             return None
-
-    def names(self, said: Answered) -> dict[str, list[str]]:
-        """The tokens of each side."""
-        if self.continues:
-            return {"target": said.target}
-        if not said.target:  # a class is said of the whole picture
-            return {"source": said.source}
-        return {"source": said.source, "target": said.target}
 
     def detail(self, line: str, step: int, site: str, head: int, query: int = 0) -> dict[str, Any]:
         """One head, matrix by matrix, in float64. query: of a recurrent decoder, whose walk follows one step. Raises
@@ -230,7 +178,7 @@ class Opened:
             queries=queries,
             keys=keys,
             step=query if recurrent else None,
-            vocabulary=self._target_vocabulary() if recurrent else None,
+            vocabulary=self.kind.show(range(next(reversed(self.task.model_options.values())))) if recurrent else None,
         )
         try:
             found = parts(model, inputs, site, head)
@@ -263,21 +211,21 @@ class Opened:
             if edited is not None:
                 site["weights"] = payload.block(payload.pooled(edited)[0], "uint16")
         effect = operation.effect(model, said)
-        tokens = self._show(said.written[1:] if self.continues else said.written)
+        answer = None
+        if not self.kind.continues:
+            answer = operation.answer(model, self.task, line.strip(), looked.read, said)
+        tokens = self.kind.show(said.written[1:] if self.kind.continues else said.written)
         rows = zip(tokens, effect.before.tolist(), effect.after.tolist(), strict=True)
         return {
             "view": view,
             "effect": {
-                "answer": operation.answer(model, self.task, line.strip(), looked.read, said),
+                "answer": answer,
                 "log_probability": {"before": effect.log_before, "after": effect.log_after},
                 "divergence": effect.divergence,
                 "tokens": [{"token": token, "before": before, "after": after} for token, before, after in rows],
                 **operation.controls(model, said),
             },
         }
-
-    def _target_vocabulary(self) -> list[str]:
-        return self.task.show_target(range(next(reversed(self.task.model_options.values()))))
 
     @cached_property
     def curve(self) -> list[list[Any]]:
@@ -287,11 +235,7 @@ class Opened:
     @cached_property
     def vocabulary(self) -> str:
         """Equal where two runs have the same tokens."""
-        if isinstance(self.task, PictureTask):
-            return hashlib.sha256("\n".join(self.task.classes).encode()).hexdigest()[:12]
-        sizes = self.task.model_options
-        texts = [f"{name}={size}:{self.task.show_target(range(size))}" for name, size in sizes.items()]
-        return hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
+        return hashlib.sha256(self.kind.vocabulary.encode()).hexdigest()[:12]
 
 
 class Explorer:

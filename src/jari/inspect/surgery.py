@@ -292,8 +292,21 @@ class Places:
         if not abs(self.amount) <= FARTHEST:
             raise UserError(f"places are moved by {FARTHEST} at most, got {self.amount}")
 
-    def of(self, coordinates: Tensor) -> Tensor:
-        """Each place moved, whatever the others are: int64 stays int64 if the amount is whole, else becomes float64."""
+    def of(self, positions: Positions) -> Tensor:
+        """Each coordinate moved, whatever the others are: int64 stays int64 if the amount is whole, else becomes
+        float64. What says that a token has no place in a part of the sequence stays. Raises UserError for a place that
+        would be read as none."""
+        moved, absent = self._of(positions.coordinates), positions.absent
+        if absent is None:
+            return moved
+        if bool(((moved <= -1) & ~absent).any()):
+            raise UserError(
+                f"-1 and less is no place in a sequence of the parts {', '.join(positions.parts)}, and {self.how} by "
+                f"{self.amount} would move places there; choose an amount that keeps them at 0 or above"
+            )
+        return torch.where(absent, positions.coordinates.to(moved.dtype), moved)
+
+    def _of(self, coordinates: Tensor) -> Tensor:
         if self.how == "off":
             return torch.zeros_like(coordinates)
         whole = float(self.amount).is_integer()
@@ -310,17 +323,22 @@ def moved(tokens: Tokens, places: Places) -> Tokens:
 
 
 def moved_positions(positions: Positions, places: Places, keep_RL: Bool[Tensor, "R L"]) -> Positions:
-    """Other places for the same tokens. keep: False on padding, which is not shuffled."""
+    """Other places for the same tokens. keep: False on padding, which is not shuffled. In a sequence of several parts
+    each is shuffled by itself: a word has no place in the picture."""
     if places.how != "shuffle":
         if positions.relations is not None:
             raise UserError(f"the nodes of a graph have names, not places: cannot {places.how} them; use shuffle")
-        return replace(positions, coordinates=places.of(positions.coordinates))
-    index_RL = permutations(keep_RL, places.seed)
-    coordinates = positions.coordinates
-    if len(index_RL) == 1:
-        return replace(positions, coordinates=coordinates[..., index_RL[0], :])
-    index_BLA = index_RL.unsqueeze(-1).expand(-1, -1, coordinates.shape[-1])
-    return replace(positions, coordinates=coordinates.expand(*index_BLA.shape).gather(1, index_BLA))
+        return replace(positions, coordinates=places.of(positions))
+    columns, absent = [], positions.absent
+    for axis, column in enumerate(positions.coordinates.split(1, -1)):
+        there_RL = keep_RL if absent is None else keep_RL & ~absent[..., axis].reshape(-1, positions.length)
+        # The same for all axes of a part, which have the same tokens.
+        index_RL = permutations(there_RL, places.seed)
+        if len(index_RL) == 1:
+            columns.append(column[..., index_RL[0], :])
+        else:
+            columns.append(column.expand(len(index_RL), -1, -1).gather(1, index_RL.unsqueeze(-1)))
+    return replace(positions, coordinates=torch.cat(columns, -1))
 
 
 @contextmanager
@@ -387,7 +405,7 @@ class Displaced:
     def _placed(self, positions: Positions) -> Positions:
         coordinates = positions.coordinates
         if self._deal is None:
-            return replace(positions, coordinates=self._places.of(coordinates))
+            return replace(positions, coordinates=self._places.of(positions))
         deal, order_L1 = self._deal.to(coordinates.device), positions.order.unsqueeze(1)
         dealt = deal[order_L1.clamp_max(len(deal) - 1)]
         return replace(positions, coordinates=torch.where(order_L1 < len(deal), dealt, coordinates))

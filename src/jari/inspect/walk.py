@@ -124,7 +124,8 @@ class _Seen:
         stack, attention = self._modules
         self._handles = [attention.register_forward_hook(self._attention)]
         if stack is not attention:
-            first: Any = stack.get_submodule("layers.0")
+            # A layer that is a dictionary of its parts is not called itself.
+            first = next(m for m in stack.get_submodule("layers.0").modules() if not isinstance(m, nn.ModuleDict))
             self._handles.append(stack.register_forward_pre_hook(self._stack))
             self._handles.append(first.register_forward_pre_hook(self._layer))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, final
 
 import torch
 from annotated_types import Ge, Le, Lt
@@ -27,7 +27,7 @@ from jari.layers import Activation, NormPlace, TokenEmbedding
 from jari.models.base import registry
 from jari.models.decoder import CausalStack
 from jari.models.encoder_decoder import LayerOptions
-from jari.positions import Positions
+from jari.positions import Positions, Tokens
 from jari.shapes import Bool, Float, Int, Tensor
 
 AXES = ("text", "image.row", "image.column")
@@ -110,14 +110,29 @@ class TextToImage(nn.Module):
     ) -> Said:
         """captions: padded behind. codes: row by row. without: True where the caption is to be left out, for guidance:
         a learned token stands in its place."""
+        # What follows the last code is nobody's guess, so that it need not be read.
+        tokens, text = self.joined(captions, codes[:, :-1], without), captions.shape[1]
+        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep)
+        return Said(self._of_words(x_BLD[:, :text]), self._of_codes(x_BLD[:, text:]))
+
+    def joined(
+        self,
+        captions: Int[Tensor, "B T"],
+        codes: Int[Tensor, "B N"],
+        without: Bool[Tensor, " B"] | None = None,
+    ) -> Tokens:
+        """Caption, mark and codes, as one sequence of T + 1 + N tokens with their places; see `forward`. codes: of a
+        whole picture, or the first of them."""
         if without is not None:
             captions = torch.where(without.unsqueeze(1), self._no_caption(captions), captions)
-        ids_BL = torch.cat((captions, self._marks(captions), codes[:, :-1] + self.offset), 1)
+        ids_BL = torch.cat((captions, self._marks(captions), codes + self.offset), 1)
         text = captions.shape[1]
         keep_BL = torch.cat((captions != PADDING, torch.ones_like(ids_BL[:, text:], dtype=torch.bool)), 1)
-        positions = self._places(text, codes.shape[1] - 1, ids_BL.device)
-        x_BLD = self.decoder(self.embedding(ids_BL), positions=positions, keep=keep_BL)
-        return Said(self._of_words(x_BLD[:, :text]), self._of_codes(x_BLD[:, text:]))
+        return Tokens(ids_BL, self._places(text, codes.shape[1], ids_BL.device), keep_BL)
+
+    def one_sequence(self) -> OneSequence:
+        """The same model, parameters and all, as one that reads what `joined` gives."""
+        return OneSequence(self)
 
     def steps(
         self,
@@ -164,9 +179,9 @@ class TextToImage(nn.Module):
         return {"caption": self.decoder.encoding.longest}
 
     def _begin(self, captions: Tensor, cache: KVCache) -> Float[Tensor, "B C"]:
-        ids_BL = torch.cat((captions, self._marks(captions)), 1)
-        positions = self._places(captions.shape[1], 0, ids_BL.device)
-        return self._of_codes(self.decoder(self.embedding(ids_BL), positions=positions, cache=cache)[:, -1])
+        tokens = self.joined(captions, captions[:, :0])
+        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, cache=cache)
+        return self._of_codes(x_BLD[:, -1])
 
     def _go_on(self, ids_B1: Tensor, number: int, text: int, cache: KVCache) -> Float[Tensor, "B C"]:
         """The code `number` of the picture is read, at its own row and column."""
@@ -196,6 +211,38 @@ class TextToImage(nn.Module):
 
     def _of_codes(self, x_BND: Tensor) -> Tensor:
         return functional.linear(x_BND, self.generator.weight[self.offset :])
+
+
+@final
+class OneSequence(nn.Module):
+    """A painter as a language model of one sequence, of caption, mark and codes, to be looked into.
+
+    After a word come words, from the mark on codes. Where there is nothing to choose, after the last word and the last
+    code, the mark has all of the probability. What cannot follow has a finite score that no probability comes of, so
+    that logarithms and distances of distributions stay finite.
+    """
+
+    def __init__(self, painter: TextToImage):
+        super().__init__()
+        self.embedding, self.decoder, self.generator = painter.embedding, painter.decoder, painter.generator
+        self.mark, self.nothing, self.offset = painter.mark, painter.nothing, painter.offset
+        self.picture = painter.rows * painter.columns
+        self.training = painter.training
+
+    def forward(self, tokens: Tokens) -> Float[Tensor, "B L V"]:
+        """Scores of the token after each; V counts words, the mark, the token for no caption, and codes."""
+        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep)
+        scores_BLV = self.generator(x_BLD)
+        return scores_BLV.masked_fill(~self._may_follow(tokens.ids), torch.finfo(scores_BLV.dtype).min / 2)
+
+    def _may_follow(self, ids_BL: Int[Tensor, "B L"]) -> Bool[Tensor, "B L V"]:
+        number_V = torch.arange(len(self.embedding.weight), device=ids_BL.device)
+        code_BL = ids_BL >= self.offset
+        drawing_BL = code_BL | (ids_BL == self.mark)
+        follows_BLV = torch.where(drawing_BL.unsqueeze(-1), number_V >= self.offset, number_V < self.mark)
+        last_BL = code_BL & (code_BL.cumsum(1) == self.picture)
+        last_BL[:, :-1] |= ids_BL[:, 1:] == self.mark
+        return torch.where(last_BL.unsqueeze(-1), number_V == self.mark, follows_BLV)
 
 
 def _taken(scores_BC: Float[Tensor, "B C"], drawing: _Drawing, generator: torch.Generator) -> Int[Tensor, " B"]:

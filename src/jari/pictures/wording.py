@@ -213,6 +213,19 @@ def attributes(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> dict[str, In
     return {name: value.masked_fill(~some, -1) for name, value in found.items()}
 
 
+def worded(style: Style, pictures: UInt8[Tensor, "B 3 H W"], digits: Int[Tensor, "B N"]) -> list[str | None]:
+    """What the pictures show, as captions of this style; None for one without ink, of which no word is right.
+    digits: what a judge reads in them."""
+    found = attributes(style, pictures)
+    columns = [
+        digits[:, style.digits.index(n)] if n in style.digits else found[name]
+        for n, (name, _) in enumerate(style.parts)
+    ]
+    inked = (pictures.amax(1) > 255 * INK).flatten(1).any(1)
+    rows = zip(torch.stack(columns, 1), inked.tolist(), strict=True)
+    return [style.caption(values) if some else None for values, some in rows]
+
+
 def _length(bright: Tensor) -> Int[Tensor, " B"]:
     """From the first to the last True of each row."""
     number = bright.long()

@@ -21,7 +21,7 @@ from jari.pictures.codes import Codes, train_codes
 from jari.pictures.judge import Judge, halves, train_judge
 from jari.pictures.sets import fitted
 from jari.pictures.told import FolderSource, SceneSource, Source
-from jari.pictures.wording import STYLES, Style, said_right
+from jari.pictures.wording import STYLES, Style, said_right, worded
 from jari.registry import check_fields
 from jari.shapes import Float, Int
 from jari.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
@@ -34,6 +34,7 @@ JUDGED = 2000  # real pictures that a judge is measured on
 AT_ONCE = 256  # pictures encoded, or drawn, together
 SHOWN = 16  # pictures whose codes are looked at, where none are named
 SEED = 1  # of the image tokenizer and of pictures to measure: the same whatever the seed of the model
+BLANK = "an empty picture"
 _VOCABULARY = 8000  # words of captions at most
 CODES, JUDGE, SCORER, WORDS, FACTS = (
     "codes.safetensors",
@@ -270,7 +271,7 @@ class Captions(Task):
             steps = model.steps(
                 torch.tensor(rows), guidance=self.guidance, temperature=self.temperature, seed=SEED + chunk
             )
-            pictures = self.codes.decode(torch.stack(list(steps), 1).unflatten(1, self._grid))
+            pictures = self.codes.decode(torch.stack(list(steps), 1).unflatten(1, self.grid))
             found.append(self._chosen(pictures, values[some], 1))
         return torch.cat(found)
 
@@ -289,7 +290,8 @@ class Captions(Task):
         return self._judges
 
     @property
-    def _grid(self) -> tuple[int, int]:
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of codes."""
         return self._facts["height"], self._facts["width"]
 
     # What a person sees ---------------------------------------------------------------------------------------------
@@ -328,14 +330,28 @@ class Captions(Task):
             assert self.style is not None
             values = self.style.understand(prompt).unsqueeze(0)
         rows = torch.tensor([[FIRST, *self.read(prompt)]]).repeat(count * rerank, 1)
-        height, width = self._grid
+        height, width = self.grid
         ids = torch.full((len(rows), height * width), self._facts["empty"])
         for number, drawn in enumerate(model.steps(rows, seed=seed, **drawing)):
             ids[:, number] = drawn
             if (number + 1) % width == 0:
-                pictures = self.codes.decode(ids.unflatten(1, self._grid))
+                pictures = self.codes.decode(ids.unflatten(1, self.grid))
                 done = number + 1 == height * width and values is not None
                 yield self._chosen(pictures, cast(Tensor, values), count) if done else pictures[:count]
+
+    def judged(self, picture: UInt8[Tensor, "3 H W"]) -> str | None:
+        """What the judge and rules read in a picture, as a caption; None where no captions are judged by."""
+        if self.style is None:
+            return None
+        pictures = picture.unsqueeze(0)
+        return worded(self.style, pictures, self._of_scenes()[0].read(pictures))[0] or BLANK
+
+    def expected(self, line: str) -> str | None:
+        """The caption itself, as `judged` would word it; None for one that is not of the style, or is not judged."""
+        try:
+            return None if self.style is None else self.style.caption(self.style.understand(line.lower()))
+        except UserError:
+            return None
 
     def sample_inputs(self) -> list[str]:
         return self._source.held_out(torch.arange(3)).captions

@@ -18,6 +18,8 @@ from jari.patches import patch_names
 from jari.positions import Positions, Tokens
 from jari.shapes import Float, Int, Tensor
 from jari.tasks.base import Batch, Task, TokenTask
+from jari.tasks.captions import Captions
+from jari.tasks.painted import names_of, paint
 from jari.tasks.pictures import PictureTask, Said
 from jari.text import END, FIRST, PADDING
 
@@ -145,8 +147,9 @@ def _hypothesis(ids: Int[Tensor, " L"], logs: Float[Tensor, " L"], penalty: floa
 class Answered:
     """One input and the model's answer to it, as one forward shows what generation saw step by step.
 
-    inputs: what to call the model with. source, target: the names of their tokens, of patches, of object queries.
-    written: the answer's tokens; the class; or of each object query the class, or nothing, the number after the last.
+    inputs: what to call the model with, as `inside` has it. source, target: the names of their tokens, of patches, of
+    object queries; both the same where there is one sequence. written: the answer's tokens, or all of the one sequence;
+    the class; or of each object query the class, or nothing, the number after the last.
     """
 
     inputs: tuple[Any, ...]
@@ -156,10 +159,13 @@ class Answered:
 
 
 def answered(model: Any, task: Task, read: Any) -> Answered:
-    """The answer to what `task.read` gave; a language model only reads."""
+    """The answer to what `task.read` gave; a language model only reads. Raises UserError for a task of a kind of its
+    own."""
+    if isinstance(task, Captions):
+        return _painted(model, task, read)
     if isinstance(task, PictureTask):
         return _answered_of_picture(model, task, read)
-    assert isinstance(task, TokenTask)
+    task = tokens_of(task)
     source = task.sources([read])
     if task.continues:
         names = task.show_target(source.ids[0].tolist())
@@ -170,12 +176,39 @@ def answered(model: Any, task: Task, read: Any) -> Answered:
     return Answered((source, target), task.show_source(source.ids[0].tolist()), task.show_target(said), ids)
 
 
+def tokens_of(task: Task) -> TokenTask:
+    """The task itself. Raises UserError for one of a kind of its own."""
+    if isinstance(task, TokenTask):
+        return task
+    raise UserError(
+        f"jari cannot look into runs of {type(task).__name__}: expected a task of tokens, pictures or captions; record "
+        "one forward of its model with jari.record in Python, and look at the maps with tape.show()"
+    )
+
+
+def inside(model: Any, task: Task) -> nn.Module:
+    """What `Answered.inputs` are for: the model itself, or a painter as a model of words and codes alike."""
+    return model.one_sequence() if isinstance(task, Captions) else model
+
+
+def _painted(model: Any, task: Captions, read: list[int]) -> Answered:
+    """A caption and the picture that is painted for it; codes are named by row and column."""
+    tokens: Tokens = model.joined(task.sources([read]), paint(task, model, read))
+    ids, (rows, columns) = tokens.ids[0].tolist(), task.grid
+    names = [*names_of(task, ids[: -rows * columns]), *_patches(rows, columns)]
+    return Answered((tokens,), names, names, ids)
+
+
+def _patches(rows: int, columns: int) -> list[str]:
+    return [f"{row},{column}" for row in range(rows) for column in range(columns)]
+
+
 def _answered_of_picture(model: Any, task: PictureTask, read: Any) -> Answered:
     """Patches are named by row and column whatever the encoding sees."""
     pictures = task.sources([read])
     positions = model.places(pictures)
     first, rows, columns = grid(model, positions)
-    names = patch_names(positions)[:first] + [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    names = patch_names(positions)[:first] + _patches(rows, columns)
     if not task.finds:
         return Answered((pictures,), names, [], [seen(model, task, [read])[0][0].number])
     with torch.no_grad():

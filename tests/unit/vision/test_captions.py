@@ -18,7 +18,7 @@ from jari.pictures.codes import decibels
 from jari.pictures.judge import Judge, halves, train_judge
 from jari.pictures.scenes import Digits
 from jari.pictures.told import FolderSource, SceneSource
-from jari.pictures.wording import STYLES, Painter, attributes, glyphs, said_right
+from jari.pictures.wording import STYLES, Painter, attributes, glyphs, said_right, worded
 from jari.tasks import captions
 from jari.tasks.captions import Captions
 from jari.training.experiment import Experiment
@@ -85,6 +85,19 @@ def test_a_picture_of_nothing_is_right_in_nothing() -> None:
     right = said_right(style, torch.zeros(2, 4, dtype=torch.long), empty, torch.zeros(2, 1, dtype=torch.long))
     assert right["exact_match"].tolist() == [0, 0]
     assert right["colour"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_what_a_picture_shows_is_worded_as_its_caption(name: str, digits: Digits) -> None:
+    style = STYLES[name]
+    numbers = torch.arange(0, style.combinations, 9)
+    values = style.values(numbers)
+    pictures = Painter(style, digits, seed=1).paint(values, numbers)
+    said = worded(style, pictures, values[:, list(style.digits)])
+    right = [words == style.caption(v) for words, v in zip(said, values, strict=True)]
+    assert sum(right) > 0.97 * len(right)
+    blank = torch.zeros(1, 3, style.height, style.width, dtype=torch.uint8)
+    assert worded(style, blank, values[:1, list(style.digits)]) == [None]
 
 
 def test_the_row_is_drawn_in_the_order_of_the_words(digits: Digits) -> None:
@@ -245,6 +258,17 @@ def test_the_ceiling_of_the_judge_is_stated(ready: Captions) -> None:
     assert set(ready._facts["ceiling"]) == named
     assert "of 200 codes used, perplexity" in ready.notices()[-1]
     assert "image tokenizer sha256 " + ready.codes.fingerprint in ready.fingerprint()
+
+
+def test_a_caption_is_what_its_picture_should_show(ready: Captions) -> None:
+    assert ready.expected(" a Small  red 3 top left\n") == "a small red 3 top left"
+    assert ready.expected("red small a") is None
+    told = ready._source.held_out(torch.arange(40))
+    said = [ready.judged(picture) for picture in told.pictures]
+    found = attributes(STYLES["attributes"], told.pictures)
+    colours = [dict(STYLES["attributes"].parts)["colour"][int(c)] for c in found["colour"]]
+    assert [words.split()[2] for words in said] == colours  # type: ignore[union-attr]
+    assert ready.judged(torch.zeros(3, 32, 32, dtype=torch.uint8)) == "an empty picture"
 
 
 def test_captions_that_cannot_be_drawn(ready: Captions) -> None:

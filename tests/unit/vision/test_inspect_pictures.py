@@ -12,8 +12,9 @@ from jari.inspect.effects import ablation, effect, importance
 from jari.inspect.invariance import permuted, shifted
 from jari.inspect.maps import Map
 from jari.inspect.measures import MEASURES
-from jari.inspect.surgery import HeadOff, Places, displaced, operate, permutations
+from jari.inspect.surgery import HeadOff, Places, displaced, moved, operate, permutations
 from jari.models.detector import Detector
+from jari.models.text_to_image import TextToImage
 from jari.models.vision import VisionTransformer
 from jari.patches import Pictures, patchify, unpatchify
 
@@ -129,3 +130,86 @@ def test_offsets_in_a_picture_are_rows_and_columns():
     assert bool(MEASURES["offset"].of(map).value.isnan().all())
     assert bool(MEASURES["previous"].of(map).value.isnan().all())
     assert bool(MEASURES["offset_share"].of(map).value.isfinite().all())
+
+
+# A caption and its picture in one sequence ---------------------------------------------------------------------------
+
+
+def painter(encoding="rotary2d@image"):
+    model = TextToImage(12, 20, 6, 3, 4, width=16, heads=2, layers=2, encoding=encoding)
+    initialise(model, 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.double().eval()
+
+
+def joined(model, captions=((1, 5, 3, 7),)):
+    return model.joined(torch.tensor(captions), torch.arange(12).expand(len(captions), 12))
+
+
+@pytest.mark.parametrize("how", ["off", "shift", "stretch", "shuffle"])
+def test_what_has_no_place_in_a_part_still_has_none_when_places_move(how):
+    tokens = joined(painter())
+    before, after = (one.positions.coordinates for one in (tokens, moved(tokens, Places(how, 2))))
+    assert torch.equal(before == -1, after == -1)
+    text, image = after[:4, 0], after[5:, 1:]
+    rows, columns = torch.arange(12) // 4, torch.arange(12) % 4
+    if how == "shuffle":
+        assert sorted(text.tolist()) == [0, 1, 2, 3] != text.tolist()
+        grid = list(zip(rows.tolist(), columns.tolist(), strict=True))
+        assert sorted(map(tuple, image.tolist())) == grid != list(map(tuple, image.tolist()))
+        return
+    change = {"off": lambda x: 0 * x, "shift": lambda x: x + 2, "stretch": lambda x: 2 * x}[how]
+    assert torch.equal(text, change(torch.arange(4)))
+    assert torch.equal(image, change(torch.stack((rows, columns), 1)))
+
+
+def test_padded_captions_are_shuffled_each_by_itself():
+    tokens = joined(painter(), ((1, 5, 3, 7), (1, 4, 0, 0)))
+    after = moved(tokens, Places("shuffle")).positions.coordinates
+    assert after.shape == (2, 17, 3)
+    assert after[1, :4, 0].tolist() == [1, 0, 2, 3]
+    assert sorted(after[0, :4, 0].tolist()) == [0, 1, 2, 3] != after[0, :4, 0].tolist()
+
+
+@pytest.mark.parametrize(("how", "amount"), [("shift", -1), ("stretch", -2)])
+def test_a_place_that_would_be_read_as_none_is_refused(how, amount):
+    told = rf"-1 and less is no place in a sequence of the parts text, image, and {how} by {amount} would move"
+    with pytest.raises(UserError, match=told):
+        moved(joined(painter()), Places(how, amount))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "moves"),
+    [("none", False), ("table2d@image", False), ("rotary2d@image", True), ("learned:positions=9@text", True)],
+)
+def test_a_painter_that_knows_only_distances_does_not_mind_a_shift(encoding, moves):
+    """A rotation of codes alone is absolute to words, which are not turned."""
+    model = painter(encoding)
+    found = shifted(model.one_sequence(), (joined(model),), 2)
+    assert list(found) == ["decoder.0.self", "decoder.1.self"]
+    assert all((value > 1e-4) is moves for value in found.values())
+    without = Places("off")
+    tokens = joined(model)
+    away = effect(model.one_sequence(), (tokens,), tokens.ids[0].tolist(), [], (moved(tokens, without),))
+    assert (away.divergence > 1e-8) is (encoding != "none")
+
+
+def test_a_painter_has_measures_and_heads_that_matter():
+    model = painter()
+    one, tokens = model.one_sequence(), joined(model)
+    for site, values in importance(one, (tokens,), tokens.ids[0].tolist()).items():
+        assert float(values.norm()) == pytest.approx(1, abs=1e-4)
+        assert ablation(one, (tokens,), tokens.ids[0].tolist())[site].isfinite().all()
+    with torch.no_grad(), record(one) as tape:
+        one(tokens)
+    shown = Map.of(tape, "decoder.0.self", [str(i) for i in range(17)], [str(i) for i in range(17)])
+    # A code's distance is that to codes, as on a grid, whatever it looks at besides.
+    codes = shown.weights[0, 5:, 5:]
+    at = torch.stack((torch.arange(12) // 4, torch.arange(12) % 4), 1).double()
+    of_codes = (codes * torch.cdist(at, at)).sum(-1) / codes.sum(-1)
+    words = shown.weights[0, :4, :4]
+    of_words = (words * (torch.arange(4) - torch.arange(4).unsqueeze(1)).abs()).sum(-1)
+    expected = torch.cat((of_words, of_codes)).mean()
+    assert float(MEASURES["distance"].of(shown).value[0]) == pytest.approx(float(expected))

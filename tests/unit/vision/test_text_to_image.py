@@ -6,6 +6,8 @@ import torch
 import jari
 from jari.errors import UserError
 from jari.init import initialise
+from jari.inspect.effects import effect
+from jari.inspect.surgery import HeadOff
 from jari.models.text_to_image import TextToImage, _Drawing, _taken
 
 ROWS, COLUMNS = 3, 4
@@ -97,6 +99,55 @@ def test_a_model_is_recorded_like_any_language_model(batch: tuple[torch.Tensor, 
         model(captions, codes)
     assert tape.sites == ["decoder.0.self", "decoder.1.self"]
     assert tape.weights("decoder.0.self").shape == (3, 2, 4 + ROWS * COLUMNS, 4 + ROWS * COLUMNS)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_one_sequence_scores_as_the_painter_does(encoding: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """After a word words, from the mark on codes; the mark alone where there is nothing to choose."""
+    model, (captions, codes) = model_of(encoding).double(), batch
+    said, scores = model(captions, codes), model.one_sequence()(model.joined(captions, codes))
+    assert scores.shape == (3, 4 + 1 + ROWS * COLUMNS, 12 + 2 + 20)
+    assert torch.allclose(scores[:, :3, :12], said.text[:, :3], rtol=0, atol=1e-12)
+    assert torch.allclose(scores[:, 4:-1, 14:], said.picture, rtol=0, atol=1e-12)
+    may = scores.softmax(-1) > 0
+    assert may[:, :3].all((0, 1)).tolist() == may[:, :3].any(0).any(0).tolist() == [True] * 12 + [False] * 22
+    assert may[:, 4:-1].all((0, 1)).tolist() == may[:, 4:-1].any(0).any(0).tolist() == [False] * 14 + [True] * 20
+    for last in (3, -1):
+        assert may[:, last].nonzero()[:, 1].tolist() == [model.mark] * 3
+    assert scores.isfinite().all()
+    assert scores.log_softmax(-1).isfinite().all()
+
+
+def test_a_picture_that_is_begun_goes_on_with_codes(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, (captions, codes) = model_of(), batch
+    begun = model.one_sequence()(model.joined(captions, codes[:, :5]))
+    assert ((begun[:, -1].softmax(-1) > 0).sum(1) == 20).all()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_is_painted_is_the_likeliest_of_one_sequence(
+    encoding: str, batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    model, captions = model_of(encoding), batch[0]
+    drawn = torch.stack(list(model.steps(captions, guidance=1.0, temperature=0.0, seed=1)), 1)
+    scores = model.one_sequence()(model.joined(captions, drawn))
+    assert torch.equal(scores[:, 4:-1].argmax(-1) - model.offset, drawn)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_sequence_shares_the_painter_and_is_edited_like_a_language_model(
+    dtype: torch.dtype, batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    model, (captions, codes) = model_of().to(dtype), batch
+    one, tokens = model.one_sequence(), model.joined(captions[:1], codes[:1])
+    assert {id(p) for p in one.parameters()} == {id(p) for p in model.parameters()}
+    assert not one.training
+    found = effect(one, (tokens,), tokens.ids[0].tolist(), [HeadOff("decoder.0.self", 1)])
+    assert 0 < found.divergence < 0.7
+    assert len(found.before) == 4 + ROWS * COLUMNS  # a word, the mark or a code after each token but the last
+    assert float(found.before[3]) == float(found.after[3]) == 1
+    given = model(captions[:1], codes[:1]).picture[0].softmax(-1)
+    assert torch.allclose(found.before[4:].to(dtype), given[range(ROWS * COLUMNS), codes[0]], atol=1e-6)
 
 
 def test_top_k_is_a_count_and_top_p_a_probability() -> None:

@@ -1,26 +1,30 @@
-// The picture that the patches are of: what a query looks at lies over it, and a patch pointed at is a cell of the maps.
-import { block, clamp, el, known, number, percent, styled, token, tokenNode } from "./data.js";
+// The picture that the patches, or the codes of a painter, are of: what a query looks at, or what looks at a key, lies over
+// it, and a patch pointed at is a cell of the maps.
+import { block, clamp, el, known, number, percent, siteHidden, styled, token, tokenNode } from "./data.js";
 import { drawMap, legendNode } from "./draw.js";
 import { pointCell, shownPane } from "./map.js";
 import { chooser, labelled, panelNote, pressable, refill } from "./panelkit.js";
+import { paintedSide } from "./state.js";
 
-const pictureState = { side: "query", of: "query", strength: 60, spot: null };
+const pictureState = { side: "query", of: "query", strength: 60, spot: null, word: false };
 let pictureFollow = () => {};
 
 /** The patches of the chosen model's picture, its boxes, and the map that lies over it. */
 export function drawPicture(root, app) {
   const view = app.view();
-  const { picture } = view.sides.source ?? {};
+  pictureState.word = false;
+  const at = paintedSide(view) ?? "source"; // whose tokens lie over the picture
+  const { picture } = view.sides[at] ?? {};
   const site = app.site();
   const pane = shownPane(app.state.view);
   root.hidden = !picture;
   pictureFollow = () => {};
   if (!picture) return refill(root);
-  const over = site.keys === "source" && !pane?.why && pane?.data;
-  const inside = site.queries === "source";
-  const side = inside && over ? pictureState.side : site.keys === "source" ? "key" : null;
+  const over = site.keys === at && !pane?.why && pane?.data;
+  const inside = site.queries === at;
+  const side = inside && over ? pictureState.side : site.keys === at ? "key" : null;
   const of = over && inside && picture.pool ? pictureState.of : "query";
-  const scene = { app, view, picture, site, pane, side, of };
+  const scene = { root, app, view, picture, at, inside, site, pane, side, of };
   const field = pictureField(scene);
   const said = el("p", { class: "picture-said", "aria-live": "off" });
   const legend = el("div");
@@ -28,8 +32,8 @@ export function drawPicture(root, app) {
     const row = over ? pictureRow(scene, spot) : null;
     pictureCover(scene, field, row);
     pictureMark(scene, field, spot);
-    if (row) legend.replaceChildren(legendNode({ low: 0, high: row.high }, app.t(row.words, token(view.sides[site.queries].tokens[spot.query * site.pooled] ?? ""))));
-    said.replaceChildren(...pictureSaid(scene, row, spot));
+    legend.replaceChildren(...(row ? [legendNode({ low: 0, high: row.high }, app.t(row.words, token(view.sides[site[row.side]].tokens[row.place * site.pooled] ?? "")))] : []));
+    said.replaceChildren(...(over && !row ? [app.t("pictureBefore")] : pictureSaid(scene, row, spot)));
   };
   refill(root, el("h3", {}, app.t("picture")), el("div", { class: "picture-beside" },
     el("figure", { class: "picture-frame" }, field.node),
@@ -42,12 +46,12 @@ export function drawPicture(root, app) {
 /** The cell that is pointed at has moved. */
 export const markPicture = (spot) => pictureFollow(spot);
 
-function pictureTools(root, { app, picture, side, site, pane }) {
+function pictureTools(root, { app, picture, at, side, site, pane }) {
   const again = (name) => (value) => { pictureState[name] = value; drawPicture(root, app); };
   const strength = el("input", { type: "range", min: 0, max: 100, step: 5, value: pictureState.strength, "data-keep": "picture-strength",
     oninput: ({ target }) => { pictureState.strength = Number(target.value); markPicture(app.state); } });
-  const over = site.keys === "source" && !pane?.why;
-  const inside = over && site.queries === "source";
+  const over = site.keys === at && !pane?.why;
+  const inside = over && site.queries === at;
   return el("div", { class: "panel-row" },
     inside && labelled(app.t("pictureSide"), chooser("picture-side", side, ["query", "key"].map((name) => [name, app.t(name)]), again("side"))),
     inside && picture.pool && labelled(app.t("pictureOf"), chooser("picture-of", pictureState.of, [["query", app.t("pictureOf_query")], ["pool", app.t(`pictureOf_${picture.pool}`)]], again("of"))),
@@ -80,11 +84,23 @@ function pictureField(scene) {
   return { node, cover, marks, boxes };
 }
 
-/** The row of the map that lies over the picture: {at(patch), high, words}. */
-function pictureRow({ picture, site, pane, of }, { query }) {
+/** What lies over the picture: the row of a query, of what a class is read from, or the column of a key; null for a query that
+ *  comes before the picture. values: of each patch, of which `hidden` has a mark where the query may not look at the key. */
+function pictureRow({ picture, at, inside, site, pane, side, of }, { query, key }) {
   const [rows, columns] = site.shape;
   const patches = picture.rows * picture.columns;
   const cell = (place) => Math.floor((picture.first + place) / site.pooled);
+  const mask = siteHidden(site);
+  const laid = (words, side, place, line, hides) => {
+    const values = Float32Array.from({ length: patches }, (_, patch) => line(cell(patch)));
+    const hidden = mask && Uint8Array.from({ length: patches }, (_, patch) => mask[hides(cell(patch))]);
+    return { words, side, place, line, values, hidden, high: values.reduce((most, value) => Math.max(most, value), 0) || 1 };
+  };
+  if (inside && of === "query" && (side === "key" || pictureState.word)) {
+    const down = (place) => place * columns + key;
+    return laid("pictureColumn", "keys", key, (place) => pane.data[down(place)], down);
+  }
+  if (inside && at === "target" && query < cell(0)) return null;
   let row = pane.data.subarray(query * columns, (query + 1) * columns);
   let words = "pictureRow";
   if (of === "pool") {
@@ -95,19 +111,18 @@ function pictureRow({ picture, site, pane, of }, { query }) {
     row = new Float32Array(columns);
     for (let one = from; one < from + count; one += 1) for (let key = 0; key < columns; key += 1) row[key] += pane.data[one * columns + key] / count;
   }
-  const values = Float32Array.from({ length: patches }, (_, place) => row[cell(place)]);
-  return { row, values, high: values.reduce((most, value) => Math.max(most, value), 0) || 1, words };
+  return laid(words, "queries", query, (place) => row[place], (place) => query * columns + place);
 }
 function pictureCover({ picture }, { cover }, row) {
   cover.hidden = !row;
   if (!row) return;
-  drawMap(cover, row.values, picture.rows, picture.columns, { low: 0, high: row.high });
+  drawMap(cover, row.values, picture.rows, picture.columns, { low: 0, high: row.high, hidden: row.hidden });
   styled(cover, { opacity: pictureState.strength / 100 });
 }
 /** Frame the patches of query and key. */
-function pictureMark({ picture, site, view, of }, { marks, boxes }, spot) {
+function pictureMark({ picture, at, site, view, of }, { marks, boxes }, spot) {
   for (const name of ["query", "key"]) {
-    const mine = site[name === "query" ? "queries" : "keys"] === "source";
+    const mine = site[name === "query" ? "queries" : "keys"] === at;
     const patch = spot[name] * site.pooled - picture.first;
     marks[name].hidden = !mine || patch < 0 || (name === "query" && of === "pool");
     if (marks[name].hidden) continue;
@@ -147,7 +162,7 @@ function picturePin({ app }) {
   if (spot) app.set({ query: spot.query, key: spot.key });
 }
 const PICTURE_MOVES = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
-function pictureKeys(event, { app, view, picture, site, side }) {
+function pictureKeys(event, { app, view, picture, at, site, side }) {
   const move = PICTURE_MOVES[event.key];
   if (!move || !side || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
@@ -158,26 +173,40 @@ function pictureKeys(event, { app, view, picture, site, side }) {
   app.set({ [side]: Math.floor(place / site.pooled) });
   const words = shownPane(app.state.view);
   const value = words?.data ? words.data[app.state.query * site.shape[1] + app.state.key] : null;
-  document.getElementById("live").replaceChildren(`${app.t(side)} ${token(view.sides.source.tokens[place])}`, known(value) ? `; ${app.t("drawn_weights")} ${number(value)}` : "");
+  document.getElementById("live").replaceChildren(`${app.t(side)} ${token(view.sides[at].tokens[place])}`, known(value) ? `; ${app.t("drawn_weights")} ${number(value)}` : "");
 }
 
 // ---------------------------------------------------------------- words
 
-function pictureSaid({ app, view, picture, site }, row, spot) {
+function pictureSaid({ app, view, picture, at, site }, row, spot) {
   if (!row) return [];
+  const { tokens } = view.sides[at];
   const best = row.values.indexOf(row.values.reduce((most, value) => Math.max(most, value), 0));
-  const name = view.sides.source.tokens[picture.first + best] ?? "";
-  const key = spot.key * site.pooled;
-  return [app.t("pictureBest"), " ", tokenNode(name), `: ${number(row.values[best])}`,
-    ...(key >= picture.first ? [`; ${app.t("key")} `, tokenNode(view.sides.source.tokens[key]), `: ${number(row.row[spot.key])}`] : [])];
+  const other = row.side === "keys" ? "query" : "key"; // which the patches stand for
+  const place = spot[other] * site.pooled;
+  return [app.t("pictureBest"), " ", tokenNode(tokens[picture.first + best] ?? ""), `: ${number(row.values[best])}`,
+    ...(place >= picture.first ? [`; ${app.t(other)} `, tokenNode(tokens[place]), `: ${number(row.line(spot[other]))}`] : [])];
 }
 
-/** Tokens without a place stand beside the picture, to be chosen there. */
-function pictureNowhere({ app, view, picture, side, site }) {
+/** Tokens without a place in the picture stand beside it, to be chosen there. */
+function pictureNowhere(scene) {
+  const { app, view, picture, at, side, site } = scene;
   if (!picture.first || !side || site.pooled > 1) return null;
-  const choose = (place) => pressable(`nowhere ${place}`, tokenNode(view.sides.source.tokens[place]), () => app.set({ [side]: place }),
-    { "aria-pressed": String(app.state[side] === place) });
-  return el("p", { class: "picture-row" }, `${app.t("pictureNowhere", app.t(side))} `, Array.from({ length: picture.first }, (_, place) => choose(place)));
+  const name = (place) => tokenNode(view.sides[at].tokens[place]);
+  const choose = (place) => pressable(`nowhere ${place}`, name(place), () => app.set({ [side]: place }), { "aria-pressed": String(app.state[side] === place) });
+  const each = Array.from({ length: picture.first }, (_, place) => at === "target" ? pictureWord(scene, place, name(place)) : choose(place));
+  return el("p", { class: "picture-row" }, `${app.t(at === "target" ? "pictureHeard" : "pictureNowhere", app.t(side))} `, each);
+}
+/** A word comes before the picture: it can only be looked at. Pointed at, it shows by which codes; pressed, it stays the key. */
+function pictureWord({ root, app, side }, place, name) {
+  const point = (on) => () => { pictureState.word = on; pointCell(app, on ? { query: app.state.query, key: place } : null); };
+  const hold = () => {
+    Object.assign(pictureState, { side: "key", word: false });
+    app.set({ key: place });
+    drawPicture(root, app);
+  };
+  return pressable(`nowhere ${place}`, name, hold, { "aria-pressed": String(side === "key" && app.state.key === place),
+    onpointerenter: point(true), onpointerleave: point(false) });
 }
 
 /** Each object query, to be chosen; where the maps are not of queries, the last attention to the picture opens. */
@@ -191,7 +220,8 @@ function pictureBoxes({ app, view, site }) {
       { class: real ? "real" : "nothing", "aria-pressed": String(site.queries === "target" && app.state.query === query) })));
 }
 
-function pictureDistance({ app, site }) {
+function pictureDistance({ app, at, site }) {
+  if (at === "target") return null; // words have distances of their own, which are no patches
   const distance = site.measures?.distance;
   const value = distance?.value[app.state.head];
   if (!known(value)) return null;

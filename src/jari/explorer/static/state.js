@@ -188,8 +188,10 @@ export function chooseLanguage(wanted) {
   stateWrite(false);
   app.onchange(new Set(["language"]));
 }
-/** Words for a view: those for pictures where it is of one. */
-export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_picture` : key;
+/** The side whose tokens have painted a picture, or null. */
+export const paintedSide = (view) => view.sides.target?.picture ? "target" : null;
+/** Words for a view: those for pictures where it is of one, or has painted one. */
+export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_picture` : paintedSide(view) ? `${key}_painted` : key;
 /** Sites of a view by kind, in the order of the model. */
 export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);
 stateFit();
