@@ -9,7 +9,7 @@ import codecs
 import json
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,21 @@ def usable(things: Sequence[Thing], height: int, width: int, where: str, notes: 
 def _coco(path: Path, folder: Path, notes: Notes) -> Annotations:
     if not folder.is_dir():
         raise UserError(f"{folder}: expected the folder of the pictures that {path} is about; got no folder")
+    held = _lists(path)
+    names = _categories(path, held["categories"], notes)
+    things: dict[Any, list[Thing]] = {}
+    for annotation in held["annotations"]:
+        _take(annotation, names, things, notes)
+    pictures = _images(held["images"], folder, things, notes)
+    listed = {image.get("id") for image in held["images"] if isinstance(image, dict) and _is_id(image.get("id"))}
+    for number in [number for number in things if number not in listed]:
+        notes.add("boxes left out, of pictures that are not listed", f"image_id {number}", len(things[number]))
+    classes = [names[number] for number in sorted(names, key=lambda n: (isinstance(n, str), n))]
+    return Annotations(pictures, list(dict.fromkeys(classes)))
+
+
+def _lists(path: Path) -> dict[str, list[Any]]:
+    """The three lists of a file in COCO's form. Raises UserError."""
     try:
         held = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
@@ -140,12 +155,15 @@ def _coco(path: Path, folder: Path, notes: Notes) -> Annotations:
     parts = ("images", "annotations", "categories")
     if not isinstance(held, dict) or any(not isinstance(held.get(part), list) for part in parts):
         raise UserError(f"{path}: expected an object with the lists {', '.join(parts)}; export it as COCO instances")
-    names = _categories(path, held["categories"], notes)
-    things: dict[Any, list[Thing]] = {}
-    for annotation in held["annotations"]:
-        _take(annotation, names, things, notes)
+    return held
+
+
+def _images(
+    images: Sequence[Any], folder: Path, things: Mapping[Any, Sequence[Thing]], notes: Notes
+) -> list[Annotated]:
+    """Those that are there, once each, with their things."""
     pictures: dict[Any, Annotated] = {}
-    for image in held["images"]:
+    for image in images:
         name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
         if not isinstance(name, str) or not _is_id(number):
             notes.add(_BROKEN, f"image {str(image)[:40]}")
@@ -155,13 +173,7 @@ def _coco(path: Path, folder: Path, notes: Notes) -> Annotations:
             notes.add(fault, name)
         else:
             pictures[number] = Annotated(folder / name, tuple(things.get(number, ())))
-    listed = {image.get("id") for image in held["images"] if isinstance(image, dict) and _is_id(image.get("id"))}
-    for number in things.keys() - listed:
-        notes.add("boxes left out, of pictures that are not listed", f"image_id {number}", len(things[number]))
-    return Annotations(
-        list(pictures.values()),
-        list(dict.fromkeys(names[number] for number in sorted(names, key=lambda n: (isinstance(n, str), n)))),
-    )
+    return list(pictures.values())
 
 
 def _categories(path: Path, listed: list[Any], notes: Notes) -> dict[Any, str]:

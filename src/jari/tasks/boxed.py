@@ -7,7 +7,7 @@ import hashlib
 import io
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -18,7 +18,7 @@ from jaxtyping import UInt8
 from jari.boxes import centred
 from jari.errors import UserError, needs
 from jari.patches import Pictures
-from jari.pictures.annotations import SETS, Box, has_lists, is_held_out, read_annotations, usable
+from jari.pictures.annotations import SETS, Annotated, Box, has_lists, is_held_out, read_annotations, usable
 from jari.pictures.files import LARGEST_SET, decode
 from jari.pictures.notes import Notes, few
 from jari.pictures.scenes import Plan, Scenes
@@ -136,27 +136,17 @@ class Photographs(BoxedPictures):
         found: list[_Photograph] = []
         taken = 0
         for annotated in annotations.pictures:
-            where = annotated.path.name
             try:
-                picture = decode(annotated.path, Photographs.channels, longest=longest)
+                found.append(_photograph(annotated, longest, numbers, notes))
             except UserError as error:
-                notes.unreadable(where, error, len(annotations.pictures), Path(paths[-1]))
+                notes.unreadable(annotated.path.name, error, len(annotations.pictures), Path(paths[-1]))
                 continue
-            taken += picture.pixels.numel()
+            taken += found[-1].pixels.numel()
             if taken > LARGEST_SET:
                 raise UserError(
                     f"{paths[-1]}: {len(annotations.pictures):,} pictures of {longest} pixels take more than "
                     f"{LARGEST_SET:,} bytes; use a smaller task.size, or fewer of them"
                 )
-            things = usable(annotated.things, picture.height, picture.width, where, notes)
-            for name, _ in things:
-                if name not in numbers:
-                    notes.add(_UNKNOWN, f"{name} in {where}")
-            known = [(numbers[name], box) for name, box in things if name in numbers]
-            boxes, labels = _shares(known, picture.height, picture.width)
-            size = (picture.height, picture.width)
-            held_out = is_held_out(annotated, _HELD_OUT)
-            found.append(_Photograph(where, picture.pixels, size, boxes, labels, held_out))
         if not any(len(photograph.labels) for photograph in found):
             said = "".join(f"; {line}" for line in notes.told())
             raise UserError(f"{paths[0]}: expected things with boxes; got none that can be used{said}; mend them")
@@ -208,6 +198,20 @@ class Photographs(BoxedPictures):
             marks = torch.tensor([zlib.crc32(p.pixels.numpy().tobytes()), *p.size, *p.labels.tolist()])
             whole.update(marks.numpy().tobytes() + p.boxes.numpy().tobytes())
         return f"sha256 {whole.hexdigest()}"
+
+
+def _photograph(annotated: Annotated, longest: int, numbers: Mapping[str, int], notes: Notes) -> _Photograph:
+    """One, with those of its things whose class has a number. Raises UserError where it cannot be read."""
+    where = annotated.path.name
+    picture = decode(annotated.path, Photographs.channels, longest=longest)
+    things = usable(annotated.things, picture.height, picture.width, where, notes)
+    for name, _ in things:
+        if name not in numbers:
+            notes.add(_UNKNOWN, f"{name} in {where}")
+    known = [(numbers[name], box) for name, box in things if name in numbers]
+    boxes, labels = _shares(known, picture.height, picture.width)
+    held_out = is_held_out(annotated, _HELD_OUT)
+    return _Photograph(where, picture.pixels, (picture.height, picture.width), boxes, labels, held_out)
 
 
 def together(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Pictures:
