@@ -20,6 +20,9 @@ from jari.tasks.pictures import HELD_OUT, PictureTask
 from jari.training import answering, checkpoint
 from jari.verbs import Loaded, load
 
+MOST_SHOWN = 100
+"""Pictures beside their codes in one grid."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -40,7 +43,11 @@ class Looked:
 
 
 def find(
-    run: str | Path | Loaded, pictures: Iterable[str | UserError], *, at_least: float = 0.5, trust_code: bool = False
+    run: str | Path | Loaded,
+    pictures: Iterable[str | Path | UserError],
+    *,
+    at_least: float = 0.5,
+    trust_code: bool = False,
 ) -> Iterator[Looked]:
     """What is in each picture, and where. at_least: the probability of what is told.
 
@@ -52,13 +59,14 @@ def find(
         raise UserError("this run does not say where things are; train one with `jari train detection`")
     if not 0 <= at_least <= 1:
         raise UserError(f"a probability is from 0 to 1, got {at_least:g}")
-    for name in pictures:
+    for asked in pictures:
+        name = "" if isinstance(asked, UserError) else str(asked)
         try:
-            if isinstance(name, UserError):  # a line that could not even be decoded
-                raise name
+            if isinstance(asked, UserError):  # a line that could not even be decoded
+                raise asked
             read = task.read(name)
         except UserError as error:
-            yield Looked("" if isinstance(name, UserError) else name, error=str(error))
+            yield Looked(name, error=str(error))
             continue
         (said,) = answering.seen(loaded.model, task, [read])
         told = [one for one in said if one.probability >= at_least and one.box is not None]
@@ -70,8 +78,8 @@ def paint(
     prompt: str,
     *,
     n: int = 8,
-    guidance: float = 2.0,
-    temperature: float = 0.7,
+    guidance: float | None = None,
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     rerank: int = 1,
@@ -80,31 +88,48 @@ def paint(
 ) -> Iterator[UInt8[torch.Tensor, "n 3 H W"]]:
     """`n` pictures of what the prompt says, again after each row of codes that is drawn; the last are whole.
 
-    guidance: 1 for none; above, away from what is drawn without a caption. rerank: draw so many times as many, and keep
-    those that a second model thinks fit best. Raises UserError for a run that paints nothing.
+    guidance: 1 for none; above, away from what is drawn without a caption. It and temperature are the run's by default.
+    rerank: draw so many times as many, and keep those that a second model thinks fit best. Each picture follows from
+    seed and number, so the first is the same however many there are. Raises UserError for a run that paints nothing.
     """
     loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
     task, model = _painter(loaded), loaded.model
-    drawing = {"guidance": guidance, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    drawing = {
+        "guidance": task.guidance if guidance is None else guidance,
+        "temperature": task.temperature if temperature is None else temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
     return task.pictures(cast(Any, model), prompt, n, rerank=rerank, seed=seed, **drawing)
 
 
-def reconstruct(
-    run: str | Path | Loaded, pictures: Sequence[str] = (), *, trust_code: bool = False
-) -> list[tuple[str, UInt8[torch.Tensor, "2 3 H W"], float]]:
-    """What the image tokenizer of a run that paints makes of pictures: of each its name, itself beside what its codes
-    stand for, and how alike the two are, in decibels (PSNR).
+@dataclass(frozen=True, eq=False)
+class Reconstructed:
+    """A picture beside what its codes stand for, or why it could not be read. decibels: how alike they are (PSNR)."""
 
-    pictures: files, of which the middle is taken at the run's size, or held-out ones, `#5`; by default 16 of these.
-    Raises UserError.
+    input: str
+    pictures: UInt8[torch.Tensor, "2 3 H W"] | None = None
+    decibels: float | None = None
+    error: str | None = None
+
+
+def reconstruct(
+    run: str | Path | Loaded, pictures: Iterable[str | Path], *, trust_code: bool = False
+) -> Iterator[Reconstructed]:
+    """What the image tokenizer of a run that paints makes of pictures.
+
+    pictures: files, of which the middle is taken at the run's size, or held-out ones, `#5`. One that cannot be read
+    gets its error and stops nothing. Raises UserError for a run that paints nothing.
     """
     task = _painter(run if isinstance(run, Loaded) else load(run, trust_code=trust_code))
-    found = []
-    for name in pictures or task.sample_pictures():
-        whole = task.picture(name)
+    for name in map(str, pictures):
+        try:
+            whole = task.picture(name)
+        except UserError as error:
+            yield Reconstructed(name, error=str(error))
+            continue
         again = task.codes.decode(task.codes.encode(whole.unsqueeze(0)))[0]
-        found.append((name, torch.stack((whole, again)), decibels(whole, again)))
-    return found
+        yield Reconstructed(name, torch.stack((whole, again)), decibels(whole, again))
 
 
 def _painter(loaded: Loaded) -> Captions:
@@ -134,14 +159,20 @@ def paint_to(loaded: Loaded, prompt: str, out: str | Path, **how: Any) -> None:
         checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(list(pictures), columns)))
 
 
-def reconstruct_to(loaded: Loaded, pictures: Sequence[str], out: str | Path) -> None:
+def reconstruct_to(loaded: Loaded, pictures: Sequence[str], out: str | Path) -> list[Reconstructed]:
     """Write the pictures of `reconstruct` as a grid, as PNG: each, and to its right what its codes stand for. Raises
-    UserError where `out` is one of them, or the name of another kind of file."""
+    UserError where `out` is one of them, or the name of another kind of file, and for too many."""
     _check_out(out, map(Path, pictures))
-    found = reconstruct(loaded, pictures)
-    cells = [picture for _, pair, _ in found for picture in pair]
-    words = [text for name, _, alike in found for text in (Path(name).name, f"{alike:.1f} dB")]
-    checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(cells, 2 * math.ceil(math.sqrt(len(found))), words)))
+    if len(pictures) > MOST_SHOWN:
+        raise UserError(f"expected at most {MOST_SHOWN} pictures in a grid, got {len(pictures):,}; name fewer")
+    found = list(reconstruct(loaded, pictures))
+    read = [one for one in found if one.pictures is not None]
+    if read:
+        cells = [picture for one in read for picture in cast(torch.Tensor, one.pictures)]
+        words = [text for one in read for text in (Path(one.input).name, f"{one.decibels:.1f} dB")]
+        columns = 2 * math.ceil(math.sqrt(len(read)))
+        checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(cells, columns, words)))
+    return found
 
 
 def _check_out(out: str | Path, read: Iterable[Path] = ()) -> None:

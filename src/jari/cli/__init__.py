@@ -7,11 +7,13 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait for each other by spinning stand still beside a busy neighbour: a step of two threads on two
     # cores then takes ten times as long. OpenMP reads this when torch is imported, which no command has done yet.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         code = _COMMANDS[options.command](options)
@@ -165,17 +169,36 @@ def _paint(options: argparse.Namespace, loaded: Any) -> int:
     only_text = ("tokens", "min_p", "repetition_penalty", "stop", *_DECODING, "n_best", *_FINDING)
     _refuse(options, only_text, "this run paints pictures")
     if not options.out:
-        raise UserError("this run paints pictures: say what with --prompt TEXT, and where to with --out FILE.png")
+        raise UserError("this run paints pictures: say where to with --out FILE.png")
     how = ("n", "guidance", "rerank", "temperature", "top_k", "top_p", "seed")
-    if options.prompt is None:
+    asked = list(islice(_asked(options), 2))  # which refuses pictures beside a prompt
+    if options.pictures:
         _refuse(options, how, "without --prompt, pictures are only turned into codes and back")
-        seeing.reconstruct_to(loaded, options.pictures, options.out)
-    else:
-        if options.pictures:
-            raise UserError("give pictures, to see what their codes stand for, or --prompt, not both")
-        seeing.paint_to(loaded, options.prompt, options.out, **_given(options, how))
-    print(options.out)
+        return _reconstruct(options, loaded, options.pictures)
+    if len(asked) != 1:
+        got = "more" if asked else "nothing"
+        raise UserError(f"expected one caption, as --prompt TEXT or a line of standard input; got {got}")
+    (prompt,) = asked
+    if isinstance(prompt, UserError):
+        raise prompt
+    seeing.paint_to(loaded, prompt, options.out, **_given(options, how))
+    _show(options, {"prompt": prompt.strip(), "out": options.out}, options.out)
     return 0
+
+
+def _reconstruct(options: argparse.Namespace, loaded: Any, pictures: Sequence[str]) -> int:
+    from jari import seeing
+
+    failed = 0
+    for one in seeing.reconstruct_to(loaded, pictures, options.out):
+        if one.error is not None:
+            failed += 1
+            print(f"jari: {one.error}", file=sys.stderr)
+        if options.json:
+            print(json.dumps({"input": one.input, "psnr": one.decibels, "error": one.error}, ensure_ascii=False))
+        elif one.decibels is not None:
+            print(f"{one.input}\t{one.decibels:.1f} dB")
+    return 2 if failed else 0
 
 
 def _generate(options: argparse.Namespace, loaded: Any) -> int:
@@ -238,6 +261,8 @@ def _explore(options: argparse.Namespace) -> int:
     from jari import explorer, verbs
 
     verbs.use_threads(options.threads)
+    if options.save and not Path(options.save).parent.is_dir():  # told before the page is made
+        raise UserError(f"{options.save}: its folder is not there; make it first")
     session = explorer.Explorer(options.folders, align=options.align, trust_code=options.trust_code)
     chosen = {"site": options.site, "head": options.head or 0}
     if options.save:

@@ -88,7 +88,7 @@ def _data(command: argparse.ArgumentParser) -> None:
 def _train(command: argparse.ArgumentParser) -> None:
     _task(command)
     command.add_argument("--out", metavar="RUN", required=True, help="the folder of the run")
-    command.add_argument("--seed", type=int, default=1, help="decides initial values, data order and dropout (1)")
+    command.add_argument("--seed", type=_seed, default=1, help="decides initial values, data order and dropout (1)")
     _model(command)
     _precision(command)
     _threads(command)
@@ -298,7 +298,7 @@ def _sampling(command: argparse.ArgumentParser) -> None:
     group.add_argument("--min-p", type=float, help="leave out tokens below this share of the likeliest one's")
     group.add_argument("--repetition-penalty", type=float, help="above 1: what was written counts less (1)")
     group.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text")
-    group.add_argument("--seed", type=int, help="decides what is drawn (1)")
+    group.add_argument("--seed", type=_seed, help="decides what is drawn (1)")
 
 
 def _pictures(command: argparse.ArgumentParser) -> None:
@@ -315,6 +315,13 @@ def _pictures(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--guidance", type=float, help="away from what is painted without a prompt; 1 for none (2)")
     group.add_argument("--rerank", type=int, help="paint so many times as many, and keep the fittest (1)")
+
+
+def _seed(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"expected a whole number of 64 bits, got {text[:40]}")
+    return number
 
 
 def _model(command: argparse.ArgumentParser) -> None:

@@ -149,8 +149,9 @@ class TextToImage(nn.Module):
         captions: all of one length, without padding. guidance: how far from what a picture would be without its
         caption, `without + guidance * (with - without)` on the scores (*Classifier-Free Diffusion Guidance*, Ho and
         Salimans 2021); 1 for none. Then temperature (0 takes the likeliest), top_k (a count of codes) and top_p.
-        Drawn on the CPU by a generator of this seed alone. Raises UserError, before anything is drawn, for captions
-        that are padded or too long and for options that cannot be.
+        Drawn on the CPU, each picture by the seed and its number alone: it is the same, but for rounding, however many
+        are drawn beside it. Raises UserError, before anything is drawn, for captions that are padded or too long and
+        for options that cannot be.
         """
         if captions.ndim != 2 or not 1 <= captions.shape[1] <= self.caption or bool((captions == PADDING).any()):
             raise UserError(
@@ -158,19 +159,22 @@ class TextToImage(nn.Module):
                 f"{tuple(captions.shape)}; draw captions of like length together"
             )
         drawing = _Drawing(guidance, temperature, top_k, top_p)
-        return self._steps(captions, drawing, torch.Generator().manual_seed(seed))
+        return self._steps(captions, drawing, seed)
 
     @torch.no_grad()
-    def _steps(self, captions: Tensor, drawing: _Drawing, generator: torch.Generator) -> Iterator[Tensor]:
+    def _steps(self, captions: Tensor, drawing: _Drawing, seed: int) -> Iterator[Tensor]:
+        # Row after row, so that a picture's numbers are the same however many there are.
+        generator, codes = torch.Generator().manual_seed(seed), self.rows * self.columns
+        chance_BN = torch.rand(len(captions), codes, generator=generator, dtype=torch.float64)
         # What is read with the caption, and without it: a sequence and a cache for each.
         read = [captions] if drawing.guidance == 1 else [captions, self._no_caption(captions)[:, :1]]
         caches = [KVCache(len(self.decoder.layers)) for _ in read]
         scores = [self._begin(ids, cache) for ids, cache in zip(read, caches, strict=True)]
-        for number in range(self.rows * self.columns):
+        for number in range(codes):
             mixed = scores[0] if len(scores) == 1 else torch.lerp(scores[1], scores[0], drawing.guidance)
-            ids_B = _taken(mixed.float().cpu(), drawing, generator)
+            ids_B = _taken(mixed.float().cpu(), drawing, chance_BN[:, number])
             yield ids_B
-            if number + 1 < self.rows * self.columns:
+            if number + 1 < codes:
                 new = ids_B.to(captions.device).unsqueeze(1) + self.offset
                 scores = [self._go_on(new, number, ids.shape[1], c) for ids, c in zip(read, caches, strict=True)]
 
@@ -245,7 +249,8 @@ class OneSequence(nn.Module):
         return torch.where(last_BL.unsqueeze(-1), number_V == self.mark, follows_BLV)
 
 
-def _taken(scores_BC: Float[Tensor, "B C"], drawing: _Drawing, generator: torch.Generator) -> Int[Tensor, " B"]:
+def _taken(scores_BC: Float[Tensor, "B C"], drawing: _Drawing, chance_B: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """One code of each row, drawn by a number from 0 to 1: below that much of the probability come those before it."""
     if drawing.temperature == 0:
         return scores_BC.argmax(-1)
     scores_BC = scores_BC / drawing.temperature
@@ -257,4 +262,5 @@ def _taken(scores_BC: Float[Tensor, "B C"], drawing: _Drawing, generator: torch.
         below = ascending.values.softmax(-1).cumsum(-1) <= 1 - drawing.top_p
         below[:, -1] = False
         scores_BC = scores_BC.masked_fill(torch.zeros_like(below).scatter(1, ascending.indices, below), float("-inf"))
-    return torch.multinomial(scores_BC.softmax(-1), 1, generator=generator).squeeze(1)
+    below_BC = scores_BC.double().softmax(-1).cumsum(-1)
+    return torch.searchsorted(below_BC, chance_B.unsqueeze(1) * below_BC[:, -1:], right=True).squeeze(1)

@@ -19,6 +19,7 @@ from jari.loss import cross_entropy
 from jari.metrics import METRICS
 from jari.pictures.codes import Codes, train_codes
 from jari.pictures.judge import Judge, halves, train_judge
+from jari.pictures.notes import shown
 from jari.pictures.sets import fitted
 from jari.pictures.told import FolderSource, SceneSource, Source
 from jari.pictures.wording import STYLES, Style, said_right, worded
@@ -32,7 +33,7 @@ from jari.text.tokenizers import Tokenizer
 
 JUDGED = 2000  # real pictures that a judge is measured on
 AT_ONCE = 256  # pictures encoded, or drawn, together
-SHOWN = 16  # pictures whose codes are looked at, where none are named
+MOST = 10_000  # pictures drawn at a time
 SEED = 1  # of the image tokenizer and of pictures to measure: the same whatever the seed of the model
 BLANK = "an empty picture"
 _VOCABULARY = 8000  # words of captions at most
@@ -301,10 +302,13 @@ class Captions(Task):
         strange = self.words.unknown(line)
         if strange:
             known = ", ".join(self.words.names(list(range(4, min(44, len(self.words))))))
-            raise UserError(f"no caption to train on had {', '.join(strange[:5])}; known: {known}")
+            named = ", ".join(shown(word[:40]) for word in strange[:5])
+            raise UserError(f"no caption to train on had {named}; known: {known}")
         ids = self.words.encode(line)
         if not 1 <= len(ids) < self._facts["longest"]:
-            raise UserError(f"expected a caption of 1 to {self._facts['longest'] - 1} words, got {len(ids)}: {line!r}")
+            raise UserError(
+                f"expected a caption of 1 to {self._facts['longest'] - 1} words, got {len(ids)}: {line[:80]!r}"
+            )
         return ids
 
     def sources(self, lines: Sequence[list[int]]) -> Int[Tensor, "B T"]:
@@ -322,8 +326,8 @@ class Captions(Task):
     ) -> Iterator[Pixels]:
         """`count` pictures for one caption, again after each row of codes: what is not drawn yet is empty. Last come
         the chosen ones of `rerank` times as many. drawing: guidance, temperature, top_k, top_p. Raises UserError."""
-        if count < 1 or rerank < 1:
-            raise UserError(f"expected 1 picture or more, got n {count} and rerank {rerank}")
+        if count < 1 or rerank < 1 or count * rerank > MOST:
+            raise UserError(f"expected 1 to {MOST:,} pictures, got n {count:,} and rerank {rerank:,}; ask for fewer")
         values = None
         if rerank > 1:
             self._of_scenes()
@@ -363,15 +367,12 @@ class Captions(Task):
 
     def picture(self, line: str) -> UInt8[Tensor, "3 H W"]:
         """The picture in a file, at the size of the run, or a held-out one, `#5`. Raises UserError."""
+        line = line.strip()
         if line.startswith(HELD_OUT):
             number = held_out_number(line, self._source.held_out_size)
             return self._source.held_out(torch.tensor([number])).pictures[0]
         size = (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
         return fitted(Path(line), 3, size, "crop").pixels
-
-    def sample_pictures(self) -> list[str]:
-        """Some held-out ones, as `picture` reads them."""
-        return [f"{HELD_OUT}{number}" for number in evenly(self._source.held_out_size, SHOWN).tolist()]
 
     def describe(self) -> str:
         count = f"{self.training_size:,}"

@@ -48,10 +48,10 @@ class Detection(PictureTask):
     digits: a folder of MNIST's idx files to make scenes of, instead of scikit-learn's scans. size: the longer side of a
     picture in pixels, that of a scene too; 160 for photographs and 48 for scenes where none is given. fewest, most:
     digits of a scene. smallest, largest: their longer side in pixels. scenes: how many different ones to train on.
-    flip: mirror half of the training pictures, which digits would not survive. crop: how much of each side half of the
-    training pictures lose at most, such as 0.4; what is left, anywhere in the picture, is enlarged to its size again,
-    and things of which less than a quarter is left count as gone; 0 for not at all. nothing: the weight of "nothing"
-    among the classes.
+    flip: mirror half of the training pictures, which digits would not survive. crop: how much of width and height half
+    of the training pictures lose at most, such as 0.4; what is left, anywhere in the picture, is enlarged to its size
+    again, and things of which less than a quarter is left count as gone; 0 for not at all. nothing: the weight of
+    "nothing" among the classes.
     """
 
     models = ("detector",)

@@ -16,7 +16,7 @@ BETWEEN = ("<picture>", "<no caption>")
 
 
 def paint(task: Captions, model: Draws, read: list[int]) -> Int[Tensor, "1 N"]:
-    """The codes of one picture, drawn with the task's own guidance and temperature and the seed 1."""
+    """The codes of the first picture that `jari.paint` paints: with the run's guidance and temperature, and seed 1."""
     steps = model.steps(task.sources([read]), guidance=task.guidance, temperature=task.temperature, seed=SEED)
     return torch.stack(list(steps), 1)
 

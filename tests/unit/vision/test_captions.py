@@ -1,5 +1,6 @@
 """Captions and their pictures: what is drawn is what is said, what is left out is told, what is generated is judged."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from jari.pictures.told import FolderSource, SceneSource
 from jari.pictures.wording import STYLES, Painter, attributes, glyphs, said_right, worded
 from jari.tasks import captions
 from jari.tasks.captions import Captions
+from jari.tasks.painted import picture_of
+from jari.training import answering
 from jari.training.experiment import Experiment
 from jari.training.loop import train
 
@@ -283,7 +286,9 @@ def test_captions_that_cannot_be_drawn(ready: Captions) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_trains_is_measured_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_trains_is_measured_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(told, "HELD_OUT", 12)
     monkeypatch.setattr(captions, "JUDGED", 40)
     experiment = Experiment.of("captions", settings={"task.captions": "attributes", **TINY}, precision="float32")
@@ -304,32 +309,61 @@ def test_a_run_trains_is_measured_and_draws(tmp_path: Path, monkeypatch: pytest.
     assert torch.equal(again, shown[-1])
     chosen = list(seeing.paint(loaded, "a small red 3 top left", n=2, rerank=4))[-1]
     assert chosen.shape == (2, 3, 32, 32)
-    with pytest.raises(UserError, match="1 picture or more, got n 0"):
+    with pytest.raises(UserError, match="expected 1 to 10,000 pictures, got n 0"):
         list(seeing.paint(loaded, "a small red 3 top left", n=0))
-    _reconstructs(loaded, tmp_path)
+    first = list(seeing.paint(loaded, "a small red 3 top left", n=1))[-1][0]
+    assert torch.equal(first, shown[-1][0])
+    said = answering.answered(loaded.model, task, task.read("a small red 3 top left"))
+    assert torch.equal(first, picture_of(task, said.written))
+    with pytest.raises(UserError, match=r"expected 1 to 10,000 pictures, got n 6,000 and rerank 2; ask for fewer"):
+        list(seeing.paint(loaded, "a small red 3 top left", n=6000, rerank=2))
+    _reconstructs(loaded, tmp_path, capsys)
+    _reads_a_caption(tmp_path, monkeypatch, capsys)
 
 
-def _reconstructs(loaded: verbs.Loaded, folder: Path) -> None:
+def _reconstructs(loaded: verbs.Loaded, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Held-out pictures and files beside what their codes stand for, by function and by command."""
     task: Any = loaded.task
-    assert [name for name, _, _ in seeing.reconstruct(loaded)] == [f"#{number}" for number in range(12)]
-    drawing = folder / "some name.png"
+    drawing, out = folder / "some name.png", folder / "again.png"
     Image.fromarray(task.picture("#3").permute(1, 2, 0).numpy()).resize((64, 32)).save(drawing)
-    (held_out, file) = seeing.reconstruct(loaded, ["#3", str(drawing)])
-    assert torch.equal(held_out[1][0], task.picture("#3"))
-    assert torch.equal(held_out[1][1], task.codes.decode(task.codes.encode(held_out[1][:1]))[0])
-    assert held_out[2] == decibels(held_out[1][0], held_out[1][1])
-    assert file[1].shape == (2, 3, 32, 32)  # the middle of it
-    out = folder / "again.png"
-    assert main(["predict", str(folder / "run"), "#3", str(drawing), "--out", str(out), "--threads", "1"]) == 0
+    held_out, file, wrong = seeing.reconstruct(loaded, [" #3", drawing, "#12"])
+    assert held_out.pictures is not None
+    assert torch.equal(held_out.pictures[0], task.picture("#3"))
+    assert torch.equal(held_out.pictures[1], task.codes.decode(task.codes.encode(held_out.pictures[:1]))[0])
+    assert held_out.decibels == decibels(held_out.pictures[0], held_out.pictures[1])
+    assert file.pictures is not None
+    assert file.pictures.shape == (2, 3, 32, 32)  # the middle of it
+    assert "#0 to #11" in str(wrong.error)
+    assert "#0 to #11" in str(next(iter(seeing.reconstruct(loaded, ["#" + "9" * 5000]))).error)
+    command = ["predict", str(folder / "run"), "#3", "none.png", str(drawing), "--threads", "1", "--out"]
+    capsys.readouterr()
+    assert main([*command, str(out), "--json"]) == 2
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["psnr"] for line in told] == [held_out.decibels, None, file.decibels]
     with Image.open(out) as sheet:
         assert sheet.width > 4 * 72 > sheet.height
     before = drawing.read_bytes()
-    assert main(["predict", str(folder / "run"), "#3", str(drawing), "--out", str(drawing)]) == 2
+    assert main([*command, str(drawing)]) == 2
     assert drawing.read_bytes() == before
-    for wrong, said in ((["#12"], "#0 to #11"), (["#" + "9" * 5000], "#0 to #11"), (["no.png"], "no.png")):
-        with pytest.raises(UserError, match=said):
-            seeing.reconstruct(loaded, wrong)
+    with pytest.raises(UserError, match="expected at most 100 pictures in a grid, got 101; name fewer"):
+        seeing.reconstruct_to(loaded, ["#1"] * 101, out)
+
+
+def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """From standard input, one alone."""
+    command = ["predict", str(folder / "run"), "--n", "2", "--threads", "1", "--out", str(folder / "said.png")]
+    for lines, code, said in (
+        ("a small red 3 top left\n", 0, "said.png"),
+        ("", 2, "got nothing"),
+        ("a\nb\n", 2, "got more"),
+    ):
+        (folder / "lines").write_text(lines)
+        with (folder / "lines").open() as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            assert main(command) == code
+        assert said in "".join(capsys.readouterr())
+    assert main([*command, "#1", "--prompt", "a small red 3 top left"]) == 2
+    assert "not both" in capsys.readouterr().err
 
 
 def test_the_scorer_chooses_the_likeliest_pictures(ready: Captions, digits: Digits) -> None:

@@ -152,13 +152,15 @@ def test_one_sequence_shares_the_painter_and_is_edited_like_a_language_model(
 
 def test_top_k_is_a_count_and_top_p_a_probability() -> None:
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log().repeat(500, 1)
-    generator = torch.Generator().manual_seed(1)
+    chance = (torch.arange(500, dtype=torch.float64) + 0.5) / 500
 
     def drawn(**options: object) -> set[int]:
         full = {"guidance": 1.0, "temperature": 1.0, "top_k": None, "top_p": None} | options
-        return set(_taken(scores, _Drawing(**full), generator).tolist())  # type: ignore[arg-type]
+        return set(_taken(scores, _Drawing(**full), chance).tolist())  # type: ignore[arg-type]
 
-    assert drawn() == {0, 1, 2, 3}
+    full = _Drawing(1.0, 1.0, None, None)
+    assert torch.bincount(_taken(scores, full, chance)).tolist() == [250, 150, 75, 25]
+    assert _taken(scores[:2], full, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [0, 3]
     assert drawn(top_k=2) == {0, 1}
     assert drawn(top_k=99) == {0, 1, 2, 3}
     assert drawn(top_p=0.9) == {0, 1, 2}

@@ -1,6 +1,6 @@
 // The page: header, controls, tabs; what is drawn again when something changes.
 import { byId, clamp, el, firstPayload, known, nameNode, percent, styled, token, tokenNode, toned } from "./data.js";
-import { DRAWN, SCALES, app, chooseLanguage, followAddress, look, wordsOf } from "./state.js";
+import { DRAWN, SCALES, app, chooseLanguage, followAddress, look, paintedSide, wordsOf } from "./state.js";
 import { t } from "./words.js";
 import { drawOverview, markOverview } from "./overview.js";
 import { drawMaps, fitMaps, markCell } from "./map.js";
@@ -48,7 +48,7 @@ function mainCard(view, index) {
     "data-keep": `view ${index}`, onchange: () => app.set({ view: index }) }), " ", nameNode(view.name));
   return toned(index, el("article", { class: "model" }, el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name)),
     el("p", { class: "facts" }, facts.map(([name, value]) => el("span", {}, `${t(name)} `, el("b", {}, nameNode(value))))),
-    known(view.answer) && el("p", {}, `${t("answer")} `, tokenNode(view.answer, { class: "token big" }), mainVerdict(view)), mainOutputs(view, index)));
+    known(view.answer) && el("p", {}, `${t(paintedSide(view) ? "answer_painted" : "answer")} `, tokenNode(view.answer, { class: "token big" }), mainVerdict(view)), mainOutputs(view, index)));
 }
 function mainVerdict({ answer, expected }) {
   if (!known(expected)) return null;
