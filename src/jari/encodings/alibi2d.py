@@ -29,7 +29,9 @@ class Alibi2d(Encoding):
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         down, right = (ahead.abs().float() for ahead in offsets(q_pos, k_pos))
         if self.distance == "euclidean":
-            away = torch.hypot(down, right)
+            # The gradient of a root of 0 is not a number, and each object query is at distance 0 of itself.
+            same = (down == 0) & (right == 0)
+            away = torch.hypot(down, right.masked_fill(same, 1.0)).masked_fill(same, 0.0)
         else:
             away = down + right if self.distance == "manhattan" else torch.maximum(down, right)
         slope_H11 = torch.tensor(slopes(self.site.heads), device=away.device).view(-1, 1, 1)

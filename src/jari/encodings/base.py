@@ -63,6 +63,8 @@ class Encoding(nn.Module):
     """May be asked for in cross-attention."""
     shared: bool = True
     """One instance serves all layers; otherwise each layer has its own."""
+    whole: bool = False
+    """Takes whole coordinates alone, none between them."""
     keeps_norms: bool = True
     """`rotate` changes no vector's length."""
     oracle: ClassVar[Oracle | None] = None

@@ -81,7 +81,7 @@ class Of(Encoding):
         self.axes = tuple(range(min(encoding.axes), MOST_AXES + 1))
         self.shift_invariant = encoding.shift_invariant
         self.causal_only, self.cross, self.shared = encoding.causal_only, encoding.cross, encoding.shared
-        self.keeps_norms = encoding.keeps_norms
+        self.whole, self.keeps_norms = encoding.whole, encoding.keeps_norms
 
     @property
     def hooks(self) -> frozenset[str]:
@@ -139,6 +139,7 @@ class Sum(Encoding):
         self.shift_invariant = all(part.shift_invariant for part in parts) and not turned
         self.causal_only = any(part.causal_only for part in parts)
         self.cross = all(part.cross for part in parts)
+        self.whole = any(part.whole for part in parts)
         self.keeps_norms = all(part.keeps_norms for part in parts)
 
     def _using(self, hook: str) -> list[Encoding]:

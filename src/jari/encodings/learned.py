@@ -24,6 +24,7 @@ class Learned(Encoding):
 
     shift_invariant = False
     cross = False
+    whole = True
 
     def __init__(self, site: Site, *, positions: Annotated[int, Ge(1), Le(2**24)] = 512):
         super().__init__(site)

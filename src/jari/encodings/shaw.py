@@ -38,6 +38,7 @@ class Shaw(Encoding):
     """
 
     shared = False
+    whole = True
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ class Shaw2d(Encoding):
 
     axes = (2,)
     shared = False
+    whole = True
 
     def __init__(self, site: Site, *, clip: Annotated[int, Ge(0)] = 16, keys: bool = True, values: bool = True):
         super().__init__(site)

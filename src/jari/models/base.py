@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from jari.errors import UserError
@@ -10,6 +11,16 @@ from jari.registry import Registry
 from jari.shapes import Float, Int, Tensor
 
 registry = Registry("model", "jari.models")
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """A class of models that tells before any data are read what it cannot be made with."""
+
+    @staticmethod
+    def check(options: Mapping[str, Any]) -> None:
+        """Raises UserError for options that can never be."""
+        ...
 
 
 @runtime_checkable

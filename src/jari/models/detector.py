@@ -3,9 +3,10 @@ al. 2020), whose queries may carry a box that each layer refines (DAB-DETR, Liu 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise
-from typing import Annotated, Literal, final
+from typing import Annotated, Any, Literal, cast, final
 
 import torch
 from annotated_types import Ge, Le, Lt
@@ -16,7 +17,7 @@ from jari.attention.geometry import place
 from jari.attention.kernels import Kernel
 from jari.boxes import Detected
 from jari.encodings.base import Encoding, Site
-from jari.encodings.compose import LayerEncodings, Sum
+from jari.encodings.compose import LayerEncodings, Of, Sum, part_spec, parts_of
 from jari.errors import UserError
 from jari.layers import Activation, NormPlace, Table
 from jari.masks import Mask
@@ -82,12 +83,20 @@ class Detector(nn.Module):
         self.stem = ConvolutionStem(channels, width) if stem == "convolutions" else PatchStem(channels, width)
         options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
         self.encoder = Encoder(layers=encoder_layers, encoding=encoder_encoding or encoding, **asdict(options))
+        _check_axes(self.encoder.encoding)
         specs = decoder_encoding or encoding, cross_encoding or encoding
+        if query_positions == "boxes":
+            _check_fractions(*specs)
         self.decoder = QueryDecoder(options, decoder_layers, specs, queries, query_positions, refinement)
         self.generator = nn.Linear(width, classes + 1)
         self.box = nn.Sequential(
             nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
         )
+
+    @staticmethod
+    def check(options: Mapping[str, Any]) -> None:
+        """Raises UserError for options of which no detector can be made, whatever its pictures are."""
+        Detector(1, 1, **{**options, "encoder_layers": 1, "decoder_layers": 1})
 
     def forward(self, pictures: Float[Tensor, "B C H W"] | Pictures) -> Detected:
         """What each layer of the decoder says. Padding stands below and to the right of pictures, and boxes are shares
@@ -146,6 +155,7 @@ class QueryDecoder(nn.Module):
         super().__init__()
         self.refinement = refinement and positions == "boxes"
         self.encoding = options.encodings(specs[0], layers)
+        _check_axes(self.encoding)
         self.cross_encoding = _between(options, specs[1], layers)
         self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(layers))
         self.norm = options.last_norm()
@@ -198,13 +208,46 @@ def _between(options: LayerOptions, spec: str, layers: int) -> LayerEncodings:
     """The encoding between queries and picture. Raises UserError that says what to do where it can be in the encoder
     and the decoder only."""
     try:
-        return options.encodings(spec, layers, cross=True)
+        encodings = options.encodings(spec, layers, cross=True)
     except UserError as error:
-        options.encodings(spec, layers)  # what is wrong everywhere is told as it is
+        _check_axes(options.encodings(spec, layers))  # what is wrong everywhere is told as it is
         raise UserError(
             f"{error}, and none between queries and picture, where there is no input to add to: "
             "--set model.cross_encoding=none"
         ) from None
+    _check_axes(encodings)
+    return encodings
+
+
+def _check_axes(encodings: LayerEncodings) -> None:
+    """Raises UserError for an encoding that is not of a picture's rows and columns."""
+    for text, of_layers in zip(parts_of(encodings.spec), encodings.parts, strict=True):
+        encoding, axes = cast(nn.ModuleList, of_layers)[0], Positions.grid(1, 1).axes
+        if isinstance(encoding, Of):
+            if encoding.part not in axes:
+                raise UserError(
+                    f"{text} is for a part {encoding.part!r}, and a detector's pictures have none; choose an encoding "
+                    "for 2 axes without @, such as rotary2d"
+                )
+            encoding, axes = encoding.encoding, (encoding.part,)
+        if len(axes) not in cast(Encoding, encoding).axes:
+            wanted = "2 axes, such as rotary2d" if len(axes) == 2 else "1 axis, such as rotary"
+            raise UserError(f"{text} cannot encode {' and '.join(axes)}; choose an encoding for {wanted}")
+
+
+def _check_fractions(decoder: str, cross: str) -> None:
+    """Raises UserError where queries with boxes, which stand between patches, get an encoding of whole places."""
+    given = {"decoder_encoding": decoder, "cross_encoding": cross}
+    specs = {name: [part_spec(part)[0] for part in parts_of(spec)] for name, spec in given.items()}
+    whole = {name: next((s for s in of if getattr(s.target, "whole", False)), None) for name, of in specs.items()}
+    if any(whole.values()):
+        first = next(filter(None, whole.values()))
+        others = " ".join(f"--set model.{name}=rotary2d" for name, found in whole.items() if found)
+        raise UserError(
+            f"{first} knows whole places alone, and object queries stand between patches; leave it to the encoder and "
+            f"choose another for the queries, {others}, or let queries stand nowhere, --set "
+            "model.query_positions=vectors"
+        )
 
 
 @final

@@ -15,6 +15,7 @@ from jaxtyping import UInt8
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch.nn import functional
+from torch.optim.lr_scheduler import OneCycleLR
 
 from jari.errors import UserError
 from jari.init import initialise
@@ -100,7 +101,7 @@ def train_codes(
         autoencoder = Autoencoder(**options)
         initialise(autoencoder, seed)
         optimizer = torch.optim.AdamW(autoencoder.parameters(), lr=learning_rate, betas=(0.9, 0.99), fused=True)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, steps, pct_start=0.1)
+        schedule = one_cycle(optimizer, learning_rate, steps)
         autoencoder.train()
         for step in range(1, steps + 1):
             autoencoder.quantizer.progress((step - 1) / steps)
@@ -120,6 +121,12 @@ def train_codes(
     autoencoder.eval().requires_grad_(False)
     frozen = Codes(autoencoder, options, {})
     return Codes(autoencoder, options, measure(frozen, pictures, min(count, 4096)))
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, learning_rate: float, steps: int) -> OneCycleLR:
+    """A learning rate that rises over a tenth of the steps, and falls over the others."""
+    # Of a rise that is over with the first step torch divides by 0.
+    return OneCycleLR(optimizer, learning_rate, steps, pct_start=0.1 if steps > 10 else 0.0)
 
 
 def measure(codes: Codes, pictures: Pictures, count: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from jari.init import initialise
-from jari.pictures.codes import read_weights, take_weights
+from jari.pictures.codes import one_cycle, read_weights, take_weights
 from jari.pictures.scenes import Digits
 from jari.pictures.wording import FRAME, Painter, Style, glyphs
 from jari.shapes import Float, Int, Tensor
@@ -98,7 +98,7 @@ def train_judge(
     reader = Reader()
     initialise(reader, seed)
     optimizer = torch.optim.AdamW(reader.parameters(), lr=learning_rate, weight_decay=0.05, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, steps, pct_start=0.1)
+    schedule = one_cycle(optimizer, learning_rate, steps)
     scenes = math.ceil(batch / len(style.digits))
     for step in range(steps):
         numbers = torch.arange(step * scenes, (step + 1) * scenes)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import UInt8, UInt64
 
 from jari.errors import UserError
 from jari.shapes import Tensor
@@ -32,6 +32,7 @@ class Notes:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, list[str]]] = {}
+        self._wholes: dict[str, int] = {}
         self.first_error = ""
 
     def add(self, said: str, name: str, count: int = 1) -> None:
@@ -39,6 +40,12 @@ class Notes:
         number, names = self._found.get(said, (0, []))
         name = shown(name)
         self._found[said] = (number + count, [*names, name[:_NAMED] + "..." * (len(name) > _NAMED)][:3])
+
+    def among(self, whole: int, said: str, names: Sequence[str]) -> None:
+        """`said` holds of the pictures of these names, of `whole` in all."""
+        for name in names:
+            self.add(said, name)
+        self._wholes[said] = whole
 
     def unreadable(self, name: str, error: UserError, tried: int, where: Path) -> None:
         """A file that cannot be read, of `tried`. Raises UserError where they are too many to leave out."""
@@ -53,8 +60,7 @@ class Notes:
 
     def disputed(self, pixels: UInt8[Tensor, "N C H W"], classes: Sequence[str], names: Sequence[str]) -> None:
         """Tell which pictures have the same pixels as one of another class; 8 bytes are kept of each."""
-        digests = [hashlib.blake2b(picture.numpy().tobytes(), digest_size=8).digest() for picture in pixels]
-        _, group_N = np.unique(np.frombuffer(b"".join(digests), dtype=np.uint64), return_inverse=True)
+        _, group_N = np.unique(digests(pixels), return_inverse=True)
         order_N = np.argsort(group_N, kind="stable")
         groups = np.split(order_N, np.flatnonzero(np.diff(group_N[order_N])) + 1)
         several = [group.tolist() for group in groups if len(group) > 1 and len({classes[i] for i in group}) > 1]
@@ -66,17 +72,27 @@ class Notes:
         found = []
         for said, (number, names) in self._found.items():
             named = ", ".join(names) + (", ..." if number > len(names) else "")
-            found.append(f"{said}: {number:,} ({named})" + f"; {self.first_error}" * (said == _UNREADABLE))
+            if said in self._wholes:
+                verb = "was" if number == 1 else "were"
+                found.append(f"{number:,} of {self._wholes[said]:,} pictures {verb} {said} ({named})")
+            else:
+                found.append(f"{said}: {number:,} ({named})" + f"; {self.first_error}" * (said == _UNREADABLE))
         return found
 
 
-def few(held_out: int, whole: int) -> list[str]:
+def digests(pixels: UInt8[Tensor, "N C H W"]) -> UInt64[np.ndarray, " N"]:
+    """8 bytes for each picture, equal where its pixels are."""
+    found = [hashlib.blake2b(picture.numpy().tobytes(), digest_size=8).digest() for picture in pixels]
+    return np.frombuffer(b"".join(found), dtype=np.uint64)
+
+
+def few(held_out: int, whole: int, remedy: str = "name more with --valid") -> list[str]:
     """What to say where a share of all pictures was held out, and these are so few that their score says little."""
     if held_out >= FEW:
         return []
     return [
         f"only {held_out} of {whole:,} pictures are held out, so that one alone counts for {100 / held_out:.1f} % of "
-        "the score; name more with --valid"
+        f"the score; {remedy}"
     ]
 
 

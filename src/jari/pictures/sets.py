@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import UInt8, UInt64
 from torch.nn import functional
 
 from jari.errors import UserError, needs
 from jari.pictures import idx
 from jari.pictures.augment import background
 from jari.pictures.files import Decoded, check_room, decode, read_bytes
-from jari.pictures.notes import Notes, few, shown
+from jari.pictures.notes import Notes, digests, few, shown
 from jari.shapes import Int, Tensor
 from jari.text import files
 
@@ -35,9 +36,9 @@ _LINKS = "links to folders inside the class folders, not followed"
 _UNLABELLED = "lines left out, without a path or without a label"
 _ANIMATED = "animations, of which the first frame is taken"
 _FITTED = {
-    "stretch": "brought to that size, whatever their proportions",
-    "crop": "brought to that size, cut where they are too long",
-    "pad": "brought to that size, with background where they are too short",
+    "stretch": "stretched to {0} x {1}",
+    "crop": "scaled to {0} x {1} and cut where too long",
+    "pad": "scaled to {0} x {1} and padded where too short",
 }
 
 Fit = Literal["stretch", "crop", "pad"]
@@ -92,6 +93,19 @@ class Labelled:
         train, rest = self.only((~held_out).nonzero()[:, 0]), self.only(held_out.nonzero()[:, 0])
         train.notices = rest.notices = [*self.notices, *few(len(rest), len(self))]
         return train, rest
+
+    def shared(self, train: Labelled) -> list[str]:
+        """What to say where some of these held-out pictures have the pixels of one to train on."""
+        known = np.isin(self._digests(), train._digests())
+        if not known.any():
+            return []
+        return [
+            f"{known.sum():,} of {len(self):,} held-out pictures are training pictures too, which makes the score "
+            "better than it is; hold out others"
+        ]
+
+    def _digests(self) -> UInt64[np.ndarray, " N"]:
+        return np.concatenate([digests(self.pictures(some)) for some in torch.arange(len(self)).split(_AT_ONCE)])
 
     def fingerprint(self) -> str:
         """Of the files' contents, their labels and their order."""
@@ -307,9 +321,7 @@ def _known(listed: Iterable[tuple[Path, str]], wanted: Wanted, notes: Notes, whe
 def _note_sizes(others: Sequence[str], count: int, wanted: Wanted, notes: Notes) -> None:
     """Tell which, of so many pictures, had another size than is wanted."""
     if wanted.size is not None:
-        said = f"of {count:,} pictures those that are not {wanted.size[0]} x {wanted.size[1]}, {_FITTED[wanted.fit]}"
-        for name in others:
-            notes.add(said, name)
+        notes.among(count, _FITTED[wanted.fit].format(*wanted.size), others)
 
 
 def _labelled(

@@ -14,7 +14,9 @@ import torch
 from jaxtyping import UInt8
 
 from jari.errors import UserError
+from jari.init import generator_for
 from jari.pictures.captioned import Captioned, read_captioned
+from jari.pictures.notes import few
 from jari.pictures.scenes import Digits, Part
 from jari.pictures.wording import Painter, Style
 from jari.shapes import Int, Tensor
@@ -108,8 +110,19 @@ class SceneSource(Source):
     def held_out_size(self) -> int:
         return HELD_OUT
 
+    def _of_held_out(self, numbers: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """The combination that each shows. Beyond the last they begin again, each time in another order: else numbers
+        at even distances would meet the same few again and again."""
+        count, found = len(self.to_measure), torch.empty_like(numbers)
+        for turn in (numbers // count).unique().tolist():
+            here = numbers // count == turn
+            order = torch.randperm(count, generator=generator_for(SEED, f"held out/{turn}"))
+            order = order if turn else torch.arange(count)  # they are shuffled already
+            found[here] = self.to_measure[order[numbers[here] % count]]
+        return found
+
     def held_out(self, numbers: Int[Tensor, " B"]) -> Told:
-        values = self.style.values(self.to_measure[numbers % len(self.to_measure)])
+        values = self.style.values(self._of_held_out(numbers))
         captions = [self.style.caption(v) for v in values]
         return Told(captions, self._painter_of_held_out.paint(values, numbers), values)
 
@@ -129,13 +142,12 @@ class FolderSource(Source):
 
     @cached_property
     def _found(self) -> Captioned:
-        found = read_captioned(Path(self._path), self._size)
-        self.notices = found.notices
-        return found
+        return read_captioned(Path(self._path), self._size)
 
     @cached_property
     def _parts(self) -> tuple[Tensor, Tensor]:
         train, held = self._found.split(SHARE)
+        self.notices = [*self._found.notices, *few(len(held), len(train) + len(held), "give more pictures")]
         return torch.tensor(train), torch.tensor(held)
 
     @property

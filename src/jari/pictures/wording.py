@@ -21,12 +21,14 @@ from jaxtyping import UInt8
 from jari.errors import UserError
 from jari.init import generator_for
 from jari.pictures.scenes import COLOURS, Digits, Plan, Scenes, World
-from jari.shapes import Float, Int, Tensor
+from jari.shapes import Bool, Float, Int, Tensor
 
+NOTHING = "-"
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIZES = ("small", "large")
 CORNERS = ("top left", "top right", "bottom left", "bottom right")
 INK = 0.3  # of full brightness: what a rule calls drawn
+LEAST = 8  # pixels of ink, else nothing is drawn: the thinnest digits have a dozen
 GLYPH, FRAME = 20, 24  # pixels of the longer side of a digit as a judge sees it, and of what is around it
 
 
@@ -61,8 +63,10 @@ class Style:
         return torch.stack(columns[::-1], 1)
 
     def caption(self, values: Int[Tensor, " P"]) -> str:
-        """The caption with these words."""
-        chosen = {name: words[int(v)] for (name, words), v in zip(self.parts, values, strict=True)}
+        """The caption with these words; of -1, which is none, stands a dash."""
+        chosen = {
+            name: words[int(v)] if v >= 0 else NOTHING for (name, words), v in zip(self.parts, values, strict=True)
+        }
         return self.template.format(**chosen)
 
     def understand(self, caption: str) -> Int[Tensor, " P"]:
@@ -168,14 +172,12 @@ class Painter:
 def glyphs(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B N 24 24"]:
     """The digits of pictures of this style as a judge sees them: grey, all of one size, in the middle of a frame.
 
-    A picture or square of a row without any ink is empty here too.
+    A picture or square of a row without ink is empty here too.
     """
-    grey = pictures.amax(1).float() / 255
-    squares = grey.unflatten(2, (len(style.digits), -1)).movedim(2, 1)
-    flat = squares.flatten(0, 1)
-    inked = (flat > INK).flatten(1).any(1)
+    flat, inked = _squares(style, pictures).flatten(0, 1), drawn(style, pictures).flatten()
     found = torch.zeros(len(flat), FRAME, FRAME)
     if inked.any():
+        flat = flat[inked]
         digits = Digits.of(flat, torch.zeros(len(flat), dtype=torch.long), threshold=INK)
         extent = digits.ink[:, 2:] - digits.ink[:, :2]
         extent = (extent / extent.amax(-1, keepdim=True) * GLYPH).round().clamp_min(1.0)
@@ -188,6 +190,16 @@ def glyphs(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B
     return found.unflatten(0, (len(pictures), -1))
 
 
+def drawn(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> Bool[Tensor, "B N"]:
+    """Whether there is anything to read where the digits stand: a few pixels of ink, in each square of a row."""
+    return (_squares(style, pictures) > INK).sum((2, 3)) >= LEAST
+
+
+def _squares(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B N h w"]:
+    """Where the digits stand, in grey."""
+    return (pictures.amax(1).float() / 255).unflatten(2, (len(style.digits), -1)).movedim(2, 1)
+
+
 def attributes(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> dict[str, Int[Tensor, " B"]]:
     """What rules on pixels find of a picture's one digit, as numbers of words; -1 in a picture without ink.
 
@@ -198,7 +210,7 @@ def attributes(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> dict[str, In
         return {}
     pixels = pictures.float() / 255
     ink = pixels.amax(1) > INK
-    some = ink.flatten(1).any(1)
+    some = drawn(style, pictures).any(1)
     weight = (pixels.amax(1) * ink).clamp_min(1e-9)
     mass = weight.sum((1, 2))
     palette = torch.nn.functional.normalize(torch.tensor([COLOURS[name] for name in style.colours]).float(), dim=-1)
@@ -214,15 +226,16 @@ def attributes(style: Style, pictures: UInt8[Tensor, "B 3 H W"]) -> dict[str, In
 
 
 def worded(style: Style, pictures: UInt8[Tensor, "B 3 H W"], digits: Int[Tensor, "B N"]) -> list[str | None]:
-    """What the pictures show, as captions of this style; None for one without ink, of which no word is right.
-    digits: what a judge reads in them."""
+    """What the pictures show, as captions of this style, with a dash for a square of a row that is empty: "one - five";
+    None for a picture without ink, of which no word is right. digits: what a judge reads in them."""
+    seen_BN = drawn(style, pictures)
+    digits = digits.masked_fill(~seen_BN, -1)
     found = attributes(style, pictures)
     columns = [
         digits[:, style.digits.index(n)] if n in style.digits else found[name]
         for n, (name, _) in enumerate(style.parts)
     ]
-    inked = (pictures.amax(1) > 255 * INK).flatten(1).any(1)
-    rows = zip(torch.stack(columns, 1), inked.tolist(), strict=True)
+    rows = zip(torch.stack(columns, 1), seen_BN.any(1).tolist(), strict=True)
     return [style.caption(values) if some else None for values, some in rows]
 
 
@@ -236,8 +249,8 @@ def said_right(
     style: Style, values: Int[Tensor, "B P"], pictures: UInt8[Tensor, "B 3 H W"], digits: Int[Tensor, "B N"]
 ) -> dict[str, Float[Tensor, " B"]]:
     """For each picture, whether it shows what the words say: `digit` (the share of them), each attribute, and
-    `exact_match`, all of it. digits: what a judge reads in the pictures."""
-    right_BN = values[:, list(style.digits)] == digits
+    `exact_match`, all of it. digits: what a judge reads in the pictures; where nothing is drawn, all are wrong."""
+    right_BN = (values[:, list(style.digits)] == digits) & drawn(style, pictures)
     names: Sequence[str] = [name for name, _ in style.parts]
     found = {name: (value == values[:, names.index(name)]) for name, value in attributes(style, pictures).items()}
     exact = torch.stack([right_BN.all(1), *found.values()]).all(0)

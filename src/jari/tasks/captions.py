@@ -17,6 +17,7 @@ from torch.nn import functional
 from jari.errors import UserError
 from jari.loss import cross_entropy
 from jari.metrics import METRICS
+from jari.pictures.captioned import LONGEST_CAPTION
 from jari.pictures.codes import Codes, train_codes
 from jari.pictures.judge import Judge, halves, train_judge
 from jari.pictures.notes import shown
@@ -35,6 +36,7 @@ JUDGED = 2000  # real pictures that a judge is measured on
 AT_ONCE = 256  # pictures encoded, or drawn, together
 MOST = 10_000  # pictures drawn at a time
 SEED = 1  # of the image tokenizer and of pictures to measure: the same whatever the seed of the model
+SIDE = 4  # pixels along a side of what one code stands for
 BLANK = "an empty picture"
 _VOCABULARY = 8000  # words of captions at most
 CODES, JUDGE, SCORER, WORDS, FACTS = (
@@ -44,7 +46,6 @@ CODES, JUDGE, SCORER, WORDS, FACTS = (
     "vocabulary.json",
     "captions.json",
 )
-_FACTS = {"height": int, "width": int, "empty": int, "longest": int, "ceiling": dict[str, float]}
 
 Pixels = UInt8[Tensor, "B 3 H W"]
 
@@ -104,7 +105,7 @@ class Captions(Task):
         temperature: Annotated[float, Ge(0)] = 0.7,
         rerank: Annotated[int, Ge(1), Le(1000)] = 1,
     ):
-        if size % 4:
+        if size % SIDE:
             raise UserError(f"size: a code stands for 4 x 4 pixels: expected a multiple of 4, got {size}")
         self.train, self.style = train, STYLES[captions] if train == "scenes" else None
         self.digits, self.unseen, self.size = digits, unseen, size
@@ -193,7 +194,10 @@ class Captions(Task):
             facts = json.loads((folder / FACTS).read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{folder / FACTS} cannot be read: {error}; the run cannot answer without it") from None
-        check_fields(str(folder / FACTS), _FACTS, facts)
+        height, width = (Annotated[int, Ge(side // SIDE), Le(side // SIDE)] for side in self._size)
+        empty, longest = Annotated[int, Ge(0), Lt(len(self.codes))], Annotated[int, Ge(2), Le(1 + LONGEST_CAPTION)]
+        fields = {"height": height, "width": width, "empty": empty, "longest": longest, "ceiling": dict[str, float]}
+        check_fields(str(folder / FACTS), fields, facts)
         self._facts = facts
 
     @property
@@ -371,8 +375,12 @@ class Captions(Task):
         if line.startswith(HELD_OUT):
             number = held_out_number(line, self._source.held_out_size)
             return self._source.held_out(torch.tensor([number])).pictures[0]
-        size = (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
-        return fitted(Path(line), 3, size, "crop").pixels
+        return fitted(Path(line), 3, self._size, "crop").pixels
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        return (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
 
     def describe(self) -> str:
         count = f"{self.training_size:,}"

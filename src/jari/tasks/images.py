@@ -68,7 +68,10 @@ class Images(ClassTask):
 
     def _read_held_out(self) -> Labelled:
         if self.valid:
-            return self._read(self.valid, held_out=True)
+            found = self._read(self.valid, held_out=True)
+            if self._whole is not None:
+                found.notices += found.shared(self._whole)
+            return found
         whole = self._whole or self._read(self.train)
         return whole.split(self.share)[1]
 

@@ -14,6 +14,7 @@ from annotated_types import Ge, Lt
 
 from jari.encodings import compose
 from jari.errors import UserError, unknown
+from jari.models.base import Checks
 from jari.models.base import registry as models
 from jari.registry import Option, check_fields, names_a_file, options_of, read_options
 from jari.tasks.base import Task
@@ -109,10 +110,17 @@ class Experiment:
         target = tasks.spec(self.task).target
         task: Task = target(**_checked(self.task, target, self.task_options))
         if run is None:
+            self._check_model()
             task.prepare()
         else:
             task.restore(run)
         return task
+
+    def _check_model(self) -> None:
+        """Raises UserError where no data could make up for the options of the model."""
+        target = models.spec(self.model).target
+        if isinstance(target, Checks):
+            target.check(_checked(f"model ({self.model})", target, self.model_options))
 
     def model_instance(self, task: Task) -> torch.nn.Module:
         """The model, with whatever initial values. Raises UserError where it cannot do the task."""

@@ -15,12 +15,13 @@ from jari.errors import UserError
 from jari.init import generator_for
 from jari.pictures import told
 from jari.pictures.captioned import read_captioned
-from jari.pictures.codes import decibels
+from jari.pictures.codes import decibels, train_codes
 from jari.pictures.judge import Judge, halves, train_judge
 from jari.pictures.scenes import Digits
 from jari.pictures.told import FolderSource, SceneSource
 from jari.pictures.wording import STYLES, Painter, attributes, glyphs, said_right, worded
 from jari.tasks import captions
+from jari.tasks.base import evenly
 from jari.tasks.captions import Captions
 from jari.tasks.painted import picture_of
 from jari.training import answering
@@ -157,6 +158,37 @@ def test_a_judge_learns_to_read_digits_it_has_not_seen(digits: Digits, tmp_path:
     assert torch.equal(read.read(pictures), judge.read(pictures))
 
 
+@pytest.mark.parametrize("name", STYLES)
+def test_what_is_not_there_is_never_right(name: str, digits: Digits) -> None:
+    """Nor is it where a judge, asked for a digit all the same, happens to say the one that should be there."""
+    style = STYLES[name]
+    values = style.values(torch.arange(0, style.combinations, 7))
+    pictures = Painter(style, digits, seed=1).paint(values, torch.arange(len(values)))
+    read = values[:, list(style.digits)]
+    assert said_right(style, values, pictures, read)["digit"].min() == 1
+    count = len(style.digits)
+    side = style.width // count
+    for place in range(count):
+        pictures[:, :, :, place * side : (place + 1) * side] = 0
+        pictures[:, :, 3, place * side : place * side + 5] = 255  # next to nothing
+        right = said_right(style, values, pictures, read)
+        assert right["exact_match"].max() == 0
+        assert torch.allclose(right["digit"], torch.tensor((count - place - 1) / count))
+        assert glyphs(style, pictures)[:, place].abs().sum() == 0
+        expected = [style.caption(v) for v in values]
+        words = [" ".join(["-"] * (place + 1) + caption.split()[place + 1 :]) for caption in expected]
+        assert worded(style, pictures, read) == (words if place + 1 < count else [None] * len(values))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 20])
+def test_any_number_of_steps_trains(steps: int, digits: Digits) -> None:
+    style = STYLES["row"]
+    assert train_judge(style, digits, seed=1, steps=steps, batch=3).to_bytes()
+    pictures = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    trained = train_codes(lambda numbers: pictures[numbers], 4, {"width": 8}, steps=steps, batch=2)
+    assert trained.measured["psnr"] > 0
+
+
 # Data -------------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +203,33 @@ def test_unseen_combinations_are_held_out_without_replacement() -> None:
     assert len(set(source.captions)) == 96
     with pytest.raises(UserError, match=r"unseen=0.999 leaves none of 320 combinations"):
         SceneSource(STYLES["attributes"], "", 10, 0.999)
+
+
+@pytest.mark.parametrize(("style", "unseen"), [("attributes", 0.0), ("attributes", 0.3), ("row", 0.0)])
+def test_what_is_measured_at_even_distances_is_not_the_same_again_and_again(style: str, unseen: float) -> None:
+    source = SceneSource(STYLES[style], "", 10, unseen)
+    count = len(source.to_measure)
+    whole = source._of_held_out(torch.arange(7 * count))
+    assert torch.equal(whole.bincount(minlength=STYLES[style].combinations)[source.to_measure], torch.full((count,), 7))
+    for examples in (64, 128, 160, 320):
+        numbers = evenly(source.held_out_size, examples)
+        chosen = source._of_held_out(numbers)
+        assert torch.equal(chosen, whole[numbers])
+        likely = count * (1 - (1 - 1 / count) ** examples)  # of so many drawn at random
+        assert len(set(chosen.tolist())) > 0.9 * likely
+
+
+def test_few_held_out_pictures_of_a_folder_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = FolderSource(str(folder_of(tmp_path / "data", 120)), 8)
+    held = source.held_out_size
+    assert source.notices == [
+        f"only {held} of 120 pictures are held out, so that one alone counts for {100 / held:.1f} % of the score; "
+        "give more pictures"
+    ]
+    monkeypatch.setattr(told, "SHARE", 0.6)
+    many = FolderSource(str(tmp_path / "data"), 8)
+    assert many.held_out_size >= 30
+    assert many.notices == []
 
 
 def test_pictures_to_measure_on_are_of_other_digits() -> None:
@@ -272,6 +331,31 @@ def test_a_caption_is_what_its_picture_should_show(ready: Captions) -> None:
     colours = [dict(STYLES["attributes"].parts)["colour"][int(c)] for c in found["colour"]]
     assert [words.split()[2] for words in said] == colours  # type: ignore[union-attr]
     assert ready.judged(torch.zeros(3, 32, 32, dtype=torch.uint8)) == "an empty picture"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("height", 9, "less than or equal to 8; got 9"),
+        ("width", -8, "greater than or equal to 8; got -8"),
+        ("height", 10**9, "got 1000000000"),
+        ("longest", 10**9, "less than or equal to 10001; got 1000000000"),
+        ("longest", 1, "greater than or equal to 2; got 1"),
+        ("empty", -1, "greater than or equal to 0; got -1"),
+        ("empty", 200, "less than 200; got 200"),
+        ("empty", 1.0, "got 1.0"),
+    ],
+)
+def test_facts_that_cannot_be_are_refused(ready: Captions, tmp_path: Path, name: str, value: Any, said: str) -> None:
+    for file, data in ready.kept().items():
+        (tmp_path / file).write_bytes(data)
+    Captions(captions="attributes").restore(tmp_path)
+    facts = json.loads((tmp_path / "captions.json").read_bytes())
+    (tmp_path / "captions.json").write_text(json.dumps(facts | {name: value}))
+    with pytest.raises(UserError) as error:
+        Captions(captions="attributes").restore(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / 'captions.json'}: {name}: ")
+    assert said in str(error.value)
 
 
 def test_captions_that_cannot_be_drawn(ready: Captions) -> None:

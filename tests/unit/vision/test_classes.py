@@ -168,12 +168,29 @@ def test_held_out_pictures_of_another_size_are_told(folders, tmp_path, capsys):
         Image.new("L", (8, 8), len(name)).save(tmp_path / "valid" / name / "whole.png")
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
     jari.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
-    told = (
-        "of 4 pictures those that are not 8 x 8, brought to that size, whatever their proportions: 2 (left/wide.png, "
-    )
+    told = "2 of 4 pictures were stretched to 8 x 8 (left/wide.png, "
     assert capsys.readouterr().err.count(told) == 1
     (notice,) = jari.evaluate(tmp_path / "run", threads=1)["notices"]
     assert notice == f"{told}right/wide.png)"
+
+
+def test_held_out_pictures_that_are_trained_on_are_counted(folders, tmp_path, capsys):
+    settings = {**SMALL, "task.train": str(folders), "task.valid": str(folders)}
+    jari.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
+    count = sum(1 for path in folders.rglob("*") if path.is_file())
+    told = f"{count} of {count} held-out pictures are training pictures too, which makes the score better"
+    assert capsys.readouterr().err.count(told) == 1
+    train = next(folders.rglob("*.png"))
+    for name in ("left", "right"):
+        (tmp_path / "valid" / name).mkdir(parents=True)
+        Image.effect_noise((8, 8), 99).save(tmp_path / "valid" / name / "new.png")
+    settings["task.valid"] = str(tmp_path / "valid")
+    jari.train("images", tmp_path / "new", encoding="none", settings=settings, precision="float32", threads=1)
+    assert "training pictures too" not in capsys.readouterr().err
+    with Image.open(train) as picture:
+        picture.save(tmp_path / "valid" / "left" / "known.bmp")  # the same pixels in other bytes
+    jari.train("images", tmp_path / "one", encoding="none", settings=settings, precision="float32", threads=1)
+    assert "1 of 3 held-out pictures are training pictures too" in capsys.readouterr().err
 
 
 def test_a_picture_is_drawn_over_no_device(run, tmp_path):

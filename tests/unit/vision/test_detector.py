@@ -1,15 +1,22 @@
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from jari import record
+from jari.encodings.base import Site
+from jari.encodings.base import registry as encodings
+from jari.encodings.compose import build
 from jari.errors import UserError
 from jari.init import initialise
 from jari.models.base import registry
 from jari.models.detector import Detector
 from jari.patches import Pictures
+from jari.positions import Positions
+from jari.training.experiment import Experiment
 
 TINY: dict[str, Any] = {"width": 24, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "queries": 5}
 ENCODINGS = ["none", "sinusoidal2d:where=inject,normalised=true", "sinusoidal2d:where=inject", "rotary2d"]
@@ -194,6 +201,107 @@ def test_what_is_added_to_the_input_cannot_be_between_queries_and_picture() -> N
     with pytest.raises(UserError, match=r"^unknown encoding 'sinusoidal3d'") as error:
         detector(cross_encoding="sinusoidal3d")
     assert "cross_encoding=none" not in str(error.value)
+
+
+def advice(**options: Any) -> dict[str, Any]:
+    """What the error for these options says to write; nothing where there is none."""
+    try:
+        Detector.check({**TINY, **options})
+    except UserError as error:
+        return options_in(str(error))
+    return {}
+
+
+def options_in(text: str) -> dict[str, Any]:
+    """What a text says to write: --set model.name=value."""
+    return {name: value.rstrip(",") for name, value in re.findall(r"--set model\.(\w+)=(\S+)", text)}
+
+
+def trains(**options: Any) -> None:
+    model = detector(**options).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    found = model(pictures())
+    (found.scores.square().sum() + found.boxes.square().sum()).backward()
+    optimizer.step()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert any((parameter != before[name]).any() for name, parameter in model.named_parameters())
+
+
+PLANE = [
+    *(name for name in encodings.names() if 2 in getattr(encodings.spec(name).target, "axes", ())),
+    "learned2d:layout=table", "learned2d:where=inject", "sinusoidal2d:where=inject", "rotary2d:frequencies=mixed",
+    "sinusoidal2d+shaw2d", "rotary2d+learned2d", "t5@row+shaw@column", "learned@row+learned@column",
+]  # fmt: skip
+ADDED = {"learned2d", "learned2d:layout=table", "sinusoidal2d", "rotary2d+learned2d"}
+WHOLE = {"shaw2d", "sinusoidal2d+shaw2d", "t5@row+shaw@column", "learned@row+learned@column"}
+
+
+@pytest.mark.parametrize("encoding", PLANE)
+def test_every_encoding_of_the_plane_trains_or_says_what_does(encoding: str) -> None:
+    assert {"learned2d", "sinusoidal2d", "rotary2d", "shaw2d", "table2d", "alibi2d", "none"} <= set(PLANE)
+    advised = advice(encoding=encoding)
+    expected = {"cross_encoding"} if encoding in ADDED else set()
+    expected = {"decoder_encoding", "cross_encoding", "query_positions"} if encoding in WHOLE else expected
+    assert advised.keys() == expected
+    vectors = advised.pop("query_positions", None)
+    trains(encoding=encoding, **advised)
+    if vectors:
+        others: dict[str, Any] = {"query_positions": vectors}
+        trains(encoding=encoding, **others, **advice(encoding=encoding, **others))
+
+
+def test_an_encoding_of_whole_places_for_one_site_changes_that_alone() -> None:
+    for site in ("decoder_encoding", "cross_encoding"):
+        with pytest.raises(UserError, match="shaw2d:clip=4 knows whole places alone, and object queries") as error:
+            detector(**{site: "shaw2d:clip=4"})
+        assert options_in(str(error.value)).keys() == {site, "query_positions"}
+        trains(**options_in(str(error.value)) | {site: "shaw2d:clip=4"})
+    trains(encoder_encoding="shaw2d")
+
+
+@pytest.mark.parametrize("site", ["encoding", "encoder_encoding", "decoder_encoding", "cross_encoding"])
+@pytest.mark.parametrize("query_positions", ["boxes", "vectors"])
+def test_the_first_error_is_that_of_the_axes(site: str, query_positions: str) -> None:
+    wrong = {
+        "rotary": "rotary cannot encode row and column; choose an encoding for 2 axes, such as rotary2d",
+        "sinusoidal": "sinusoidal cannot encode row and column; choose an encoding for 2 axes, such as rotary2d",
+        "sinusoidal@text+rotary2d@image": "sinusoidal@text is for a part 'text', and a detector's pictures have none",
+        "rotary2d@row": "rotary2d@row cannot encode row; choose an encoding for 1 axis, such as rotary",
+    }
+    for encoding, told in wrong.items():
+        with pytest.raises(UserError) as error:
+            detector(**{site: encoding}, query_positions=query_positions)
+        assert str(error.value).startswith(told)
+
+
+def test_an_encoding_that_looks_places_up_says_that_it_takes_whole_ones_alone() -> None:
+    """What `whole` claims is what happens at places between."""
+    for name in encodings.names():
+        target: Any = encodings.spec(name).target
+        encoding = build(name, Site(24, 2, 12, 12))
+        whole = Positions.grid(2, 2) if 2 in target.axes else Positions.sequence(4)
+        between = replace(whole, coordinates=whole.coordinates.float())
+        refused = ""
+        try:
+            encoding.embed(torch.zeros(1, 4, 24), between)
+            encoding.inject(torch.zeros(1, 4, 24), between)
+            encoding.rotation(between)
+            encoding.relation(between, between)
+            encoding.bias(between, between)
+        except UserError as error:
+            refused = str(error)
+        assert ("looks whole positions up" in refused) is bool(refused)
+        for spec in (name, f"none+{name}", f"{name}@part"):
+            assert build(spec, Site(24, 2, 12, 12)).whole is bool(refused), spec
+
+
+def test_what_no_detector_can_be_made_with_is_told_before_the_data_are_read(tmp_path: Path) -> None:
+    settings = {"task.train": (str(tmp_path / "nowhere.json"), str(tmp_path))}
+    with pytest.raises(UserError, match=r"--set model\.cross_encoding=none"):
+        Experiment.of("detection", "learned2d", settings).task_instance()
+    with pytest.raises(UserError, match=r"nowhere\.json"):
+        Experiment.of("detection", "rotary2d", settings).task_instance()
 
 
 def test_each_site_may_have_an_encoding_of_its_own() -> None:

@@ -229,3 +229,16 @@ def test_nothing_lies_between_a_token_without_a_place_and_others(spec):
     assert not added[:, 0].any()
     assert not added[:, :, 0].any()
     assert added[:, 1, 3].all()
+
+
+@pytest.mark.parametrize("spec", ["alibi2d", "alibi2d:distance=manhattan", "alibi2d:distance=chebyshev", "table2d"])
+def test_places_that_move_have_a_gradient_at_each_other_too(spec):
+    """Boxes of object queries do, and a distance of 0 has no slope of its own."""
+    pos = Positions.grid(2, 3)
+    places = (pos.coordinates * 1.3).requires_grad_()
+    pos = Positions(places, pos.order, pos.axes, pos.frame)
+    bias = build(spec, SITE).bias(pos, pos)
+    assert spec == "table2d" or bias.diagonal(dim1=-2, dim2=-1).eq(0).all()
+    (bias * torch.arange(36.0).view(6, 6)).sum().backward()
+    assert places.grad.isfinite().all()
+    assert places.grad.abs().sum() > 0

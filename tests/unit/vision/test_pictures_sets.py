@@ -284,9 +284,9 @@ def test_labels_alone_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fit", "how"),
     [
-        ("stretch", "whatever their proportions"),
-        ("crop", "cut where they are too long"),
-        ("pad", "with background where they are too short"),
+        ("stretch", "stretched to 4 x 6"),
+        ("crop", "scaled to 4 x 6 and cut where too long"),
+        ("pad", "scaled to 4 x 6 and padded where too short"),
     ],
 )
 def test_pictures_of_other_sizes_are_counted_and_named(folder: Path, fit: Fit, how: str) -> None:
@@ -295,15 +295,15 @@ def test_pictures_of_other_sizes_are_counted_and_named(folder: Path, fit: Fit, h
     draw(folder / "10" / "1.jpg", 4, (400, 600), "JPEG")
     (folder / "10" / "bad.png").write_bytes(b"x")
     told = read_labelled(folder, Wanted(1, (4, 6), fit)).notices
-    assert told[1:] == [f"of 7 pictures those that are not 4 x 6, brought to that size, {how}: 2 (2/0.png, 10/1.jpg)"]
+    assert told[1:] == [f"2 of 7 pictures were {how} (2/0.png, 10/1.jpg)"]
+    draw(folder / "10" / "1.jpg", 4, (6, 4), "JPEG")
 
 
 def test_idx_pictures_of_another_size_are_counted(tmp_path: Path) -> None:
     images = write_idx(tmp_path)
     assert read_labelled(images, Wanted(1, (3, 4))).notices == []
     (told,) = read_labelled(images, Wanted(1, (6, 6))).notices
-    assert told.startswith("of 5 pictures those that are not 6 x 6, ")
-    assert told.endswith(": 5 (number 0, number 1, number 2, ...)")
+    assert told == "5 of 5 pictures were stretched to 6 x 6 (number 0, number 1, number 2, ...)"
 
 
 def test_equal_pictures_of_different_classes_are_told(folder: Path) -> None:
