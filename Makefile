@@ -4,8 +4,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# A file of tests goes to one process, so that what is trained for it is trained once.
-SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+# A file of tests goes to one process, so that what is trained for it is trained once; the slow ones come first.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: setup demo test check slow clean

@@ -146,3 +146,10 @@ def test_a_name_that_means_two_things_says_which(capsys, tmp_path):
     assert "--task-width VALUE of the page, 100 % at most (7)" in helped(capsys, "train", task)
     with pytest.raises(UserError, match=r"unrecognized arguments: --width 3; did you mean --(task|model)-width\?"):
         settings(task, "--width", "3")
+
+
+@pytest.mark.parametrize("seed", ["9" * 30, "-1", "one", "1e3"])
+def test_a_seed_that_no_generator_takes_is_refused(seed):
+    assert parse(["predict", "run", "--seed", str(2**63 - 1)]).seed == 2**63 - 1
+    with pytest.raises(UserError, match=r"a seed must be from 0 to 2\^63 - 1, got"):
+        parse(["predict", "run", "--seed", seed])

@@ -88,7 +88,7 @@ def _data(command: argparse.ArgumentParser) -> None:
 def _train(command: argparse.ArgumentParser) -> None:
     _task(command)
     command.add_argument("--out", metavar="RUN", required=True, help="the folder of the run")
-    command.add_argument("--seed", type=_seed, default=1, help="decides initial values, data order and dropout (1)")
+    command.add_argument("--seed", type=int, default=1, help="decides initial values, data order and dropout (1)")
     _model(command)
     _precision(command)
     _threads(command)
@@ -318,10 +318,9 @@ def _pictures(command: argparse.ArgumentParser) -> None:
 
 
 def _seed(text: str) -> int:
-    number = int(text)
-    if not -(2**63) <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"expected a whole number of 64 bits, got {text[:40]}")
-    return number
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"a seed must be from 0 to 2^63 - 1, got {text[:40]!r}")
+    return int(text)
 
 
 def _model(command: argparse.ArgumentParser) -> None:
