@@ -217,7 +217,7 @@ def whole(module: Any, out: Path, options: Sequence[str], capsys: pytest.Capture
     return table
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_encodings_are_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,7 +229,7 @@ def test_the_encodings_are_compared(
     assert [line.split()[1] for line in table.splitlines()[2:]] == ["`none`", "`table2d:rows=3,columns=3`"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_model_is_measured_at_twice_its_size(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_model_is_measured_at_twice_its_size(
     assert float(row[2]) != float(row[1]), "and rescale does not"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_detectors_are_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,7 +270,7 @@ def test_detectors_are_compared(
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_order_of_captions_is_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
