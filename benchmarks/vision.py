@@ -14,9 +14,9 @@ encodings: the same step of jari with each 2-D encoding, over the step with none
 
 Ratios are taken within a round of interleaved ones, then their median and quartiles.
 
-Measured 2026-11-21, PyTorch 2.13, one core of an Intel Xeon with AVX-512 BF16 and AMX that others used too, 5 rounds,
-in float32; bfloat16: vit-pytorch 1.26 takes 1.19 (1.12 to 1.24 in four runs); 1.02 times as long as jari with AdamW at
-28 x 28, 0.97; 1.08 times at 8 x 8. jari with Muon 1.10; 1.14 and 1.18; 1.32.
+Measured 2026-11-21, PyTorch 2.13, one core of an otherwise idle Intel Xeon with AVX-512 BF16 and AMX, 7 rounds, in
+float32; bfloat16: vit-pytorch 1.26 takes 1.03; 1.03 times as long as jari with AdamW at 28 x 28 (1.12 to 1.24 beside
+other jobs), 0.97; 1.08 times at 8 x 8. jari with Muon 1.07; 1.09 and 1.21; 1.28.
 """
 
 from __future__ import annotations

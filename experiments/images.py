@@ -144,15 +144,17 @@ def figure_class() -> Any:
 
 
 def draw(path: Path, labels: Sequence[str], series: Mapping[str, Sequence[Values | None]], title: str) -> None:
-    """A line for each label, and on it the mean of each series with its interval over seeds; None is left out."""
+    """A line for each label, and on it the mean of each series, a share, with its interval over seeds; None is left
+    out."""
     figure = figure_class()(figsize=(8, 1.2 + 0.4 * len(labels)), layout="constrained")
     axes = figure.subplots()
     for number, (name, measured) in enumerate(series.items()):
         there = [(at, values) for at, values in enumerate(measured) if values is not None]
         ends = [mean_interval(values, 1, share=False) for _, values in there]
-        around = [0.0 if end.high is None else end.high - end.mean for end in ends]
+        low = [0.0 if end.low is None else end.mean - max(0.0, end.low) for end in ends]
+        high = [0.0 if end.high is None else min(1.0, end.high) - end.mean for end in ends]
         places = [at + 0.5 * (number + 0.5) / len(series) - 0.25 for at, _ in there]
-        axes.errorbar([end.mean for end in ends], places, xerr=around, fmt="o", capsize=3, label=name)
+        axes.errorbar([end.mean for end in ends], places, xerr=(low, high), fmt="o", capsize=3, label=name)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.grid(axis="x", linewidth=0.5)

@@ -19,12 +19,9 @@ from jari.inspect.capture import record
 from jari.inspect.inputs import precise
 from jari.inspect.walk import Walk
 from jari.tasks.base import Task, TokenTask
-from jari.tasks.captions import Captions
-from jari.tasks.painted import picture_of
-from jari.tasks.pictures import PictureTask
 from jari.text import END
 from jari.training import answering, checkpoint, loop
-from jari.training.answering import GREEDY, Answered, Answering, Decoding, answered
+from jari.training.answering import GREEDY, Answering, Decoding, answered
 from jari.training.experiment import Experiment
 from jari.training.loop import Report
 from jari.training.precision import Precision
@@ -323,7 +320,7 @@ def walk(
     read = task.read(line)
     # The answer is what `predict` gives; the numbers on the way to it are followed in float64.
     said = answered(model, task, read)
-    text = _text_of(model, task, line.strip(), read, said)
+    text = answering.text_of(model, task, line.strip(), read, said)
     model, inputs = answering.inside(model, task).double(), precise(said.inputs)
     with record(model) as tape:
         model(*inputs)
@@ -337,15 +334,6 @@ def walk(
         model, inputs, site=site, head=head, queries=queries, keys=keys, step=step, vocabulary=vocabulary
     )
     return Followed(line.strip(), text, followed)
-
-
-def _text_of(model: torch.nn.Module, task: Any, line: str, read: Any, said: Answered) -> str | None:
-    """The answer as a person reads it."""
-    if isinstance(task, Captions):
-        return task.judged(picture_of(task, said.written))
-    if isinstance(task, PictureTask):
-        return answering.said_of(model, task, read)
-    return task.answer(Answering(model, task), line, read, said.written)
 
 
 def continues(task: Task) -> bool:

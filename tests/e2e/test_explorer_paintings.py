@@ -8,13 +8,12 @@ import pytest
 
 import jari
 from helpers.blocks import unpacked
-from helpers.browser import READ_CANVAS, Pages, assert_colours
+from helpers.browser import PICTURE, Pages, assert_colours, middle_of_patch, picture_pixels
 from helpers.explorer import made_page, made_site, made_view
 from jari.explorer import Explorer, payload, render, saved
 
 pytestmark = pytest.mark.browser
 
-FIELD = ".picture-field"
 NAMES = ["<bos>", "red", "<picture>", "0,0", "0,1", "1,0", "1,1"]
 CAPTION = "a small red 3 top left"
 # Each looks at what came before, and at itself; each row adds up to 1.
@@ -41,24 +40,12 @@ def painted_page() -> str:
     return render(made_page(view))
 
 
-def pixels_of(page: Any, name: str) -> numpy.ndarray:
-    rows, columns, numbers = page.locator(f"{FIELD} canvas.{name}").evaluate(READ_CANVAS)
-    return numpy.array(numbers).reshape(rows, columns, 4)
-
-
-def over(page: Any, row: int, column: int, rows: int = 2, columns: int = 2) -> tuple[float, float]:
-    """The middle of a code, on the screen."""
-    page.locator(FIELD).scroll_into_view_if_needed()
-    area = page.locator(FIELD).bounding_box()
-    return area["x"] + area["width"] * (column + 0.5) / columns, area["y"] + area["height"] * (row + 0.5) / rows
-
-
 def test_a_code_pointed_at_shows_what_it_looked_at(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=3&key=1")
-    assert pixels_of(page, "pixels")[0, :, 0].tolist() == [0, 60, 120, 180]
-    page.mouse.move(*over(page, 1, 0))
+    assert picture_pixels(page, "pixels")[0, :, 0].tolist() == [0, 60, 120, 180]
+    page.mouse.move(*middle_of_patch(page, 1, 0, 2, 2))
     assert page.locator("#readout").text_content().startswith("query 1,0 (5)")
-    cover = pixels_of(page, "cover")
+    cover = picture_pixels(page, "cover")
     assert cover[..., 3].tolist() == [[255, 255], [255, 0]], "what came later is not covered"
     assert_colours(cover[0, :, :3], [0.5, 0.5])
     assert_colours(cover[1, :1, :3], [1.0])
@@ -70,25 +57,25 @@ def test_a_word_pointed_at_shows_which_codes_look_at_it(pages: Pages) -> None:
     word = page.locator(".picture-row button", has_text="red")
     word.hover()
     column = (WEIGHTS[3:, 1] / 0.8).reshape(2, 2)
-    assert_colours(pixels_of(page, "cover")[..., :3], column)
+    assert_colours(picture_pixels(page, "cover")[..., :3], column)
     assert "key red, over the queries" in page.locator("#picture .legend").text_content()
     assert "largest at 0,0: 0.800; query 1,1: 0" in page.locator(".picture-said").text_content()
     page.mouse.move(2, 2)
-    assert_colours(pixels_of(page, "cover")[..., :3], (WEIGHTS[6, 3:] / 0.4).reshape(2, 2))
+    assert_colours(picture_pixels(page, "cover")[..., :3], (WEIGHTS[6, 3:] / 0.4).reshape(2, 2))
     word.click()
     page.mouse.move(2, 2)
-    assert_colours(pixels_of(page, "cover")[..., :3], column)
+    assert_colours(picture_pixels(page, "cover")[..., :3], column)
     assert word.get_attribute("aria-pressed") == "true"
     assert page.locator("[data-keep=picture-side]").input_value() == "key"
-    page.mouse.click(*over(page, 0, 0))  # a code taken as a key: by which it is looked at
-    assert_colours(pixels_of(page, "cover")[..., :3], (WEIGHTS[3:, 3] / 0.4).reshape(2, 2))
+    page.mouse.click(*middle_of_patch(page, 0, 0, 2, 2))  # a code taken as a key: by which it is looked at
+    assert_colours(picture_pixels(page, "cover")[..., :3], (WEIGHTS[3:, 3] / 0.4).reshape(2, 2))
     page.locator("[data-keep=picture-side]").select_option("query")
-    assert_colours(pixels_of(page, "cover")[..., :3], (WEIGHTS[6, 3:] / 0.4).reshape(2, 2))
+    assert_colours(picture_pixels(page, "cover")[..., :3], (WEIGHTS[6, 3:] / 0.4).reshape(2, 2))
 
 
 def test_a_word_as_a_query_comes_before_the_picture(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=1&key=0")
-    assert page.locator(f"{FIELD} .cover").is_hidden()
+    assert page.locator(f"{PICTURE} .cover").is_hidden()
     assert page.locator(".picture-said").text_content() == "This query comes before the picture and cannot look at it."
 
 
@@ -104,14 +91,14 @@ def test_the_picture_is_the_painted_one_and_its_codes_are_those_of_the_map(
     how = {"guidance": task.guidance, "temperature": task.temperature}
     picture = list(jari.paint(painted_runs / "painter", CAPTION, n=1, **how))[-1][0]
     page = pages.open(render(shown), at="#site=decoder.1.self&head=1&query=20&key=3")
-    assert numpy.array_equal(pixels_of(page, "pixels")[..., :3], picture.permute(1, 2, 0))
+    assert numpy.array_equal(picture_pixels(page, "pixels")[..., :3], picture.permute(1, 2, 0))
     weights = unpacked(shown["views"][0]["sites"][1]["weights"])[1]
     page.locator(".picture-row button", has_text="red").hover()
     column = weights[8:, 3].reshape(8, 8)
-    assert_colours(pixels_of(page, "cover")[..., :3], column / column.max())
-    page.mouse.move(*over(page, 7, 7, 8, 8))
+    assert_colours(picture_pixels(page, "cover")[..., :3], column / column.max())
+    page.mouse.move(*middle_of_patch(page, 7, 7, 8, 8))
     row = weights[71, 8:].reshape(8, 8)
-    assert_colours(pixels_of(page, "cover")[..., :3], row / row.max())
+    assert_colours(picture_pixels(page, "cover")[..., :3], row / row.max())
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -121,4 +108,4 @@ def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, shown: dict[
         page = pages.open(render(shown), at=f"#lang={language}", width=420, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
         assert words in page.locator("#overview figcaption").text_content()
-        assert page.locator(FIELD).bounding_box()["width"] >= 280
+        assert page.locator(PICTURE).bounding_box()["width"] >= 280

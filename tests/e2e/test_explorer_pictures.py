@@ -7,13 +7,12 @@ from typing import Any
 import numpy
 import pytest
 
-from helpers.browser import READ_CANVAS, Pages, assert_colours
+from helpers.browser import PICTURE, Pages, assert_colours, middle_of_patch, picture_pixels
 from helpers.explorer import made_page, made_site, made_view
 from jari.explorer import Explorer, payload, render, saved
 
 pytestmark = pytest.mark.browser
 
-FIELD = ".picture-field"
 # A class token, then patches of 2 rows and 3 columns; each row adds up to 1.
 LAST = [0.0, 0, 0, 0, 0.5, 0.5, 0]
 WEIGHTS = [[0.1, 0.3, 0.05, 0.15, 0.2, 0.1, 0.1], *([[0.4, 0.0, 0.1, 0.2, 0.1, 0.15, 0.05]] * 5), LAST]
@@ -29,33 +28,22 @@ def picture_page(pool: str = "class", pixels: Any = None) -> str:
     return render(made_page(view))
 
 
-def pixels_of(page: Any, name: str) -> numpy.ndarray:
-    rows, columns, numbers = page.locator(f"{FIELD} canvas.{name}").evaluate(READ_CANVAS)
-    return numpy.array(numbers).reshape(rows, columns, 4)
-
-
-def over(page: Any, row: int, column: int, rows: int = 2, columns: int = 3) -> tuple[float, float]:
-    """The middle of a patch, on the screen."""
-    area = page.locator(FIELD).bounding_box()
-    return area["x"] + area["width"] * (column + 0.5) / columns, area["y"] + area["height"] * (row + 0.5) / rows
-
-
 def patch_of(page: Any, name: str) -> tuple[float, float]:
     """Row and column of a frame, in patches."""
-    area, frame = page.locator(FIELD).bounding_box(), page.locator(f"{FIELD} .patch.{name}").bounding_box()
+    area, frame = page.locator(PICTURE).bounding_box(), page.locator(f"{PICTURE} .patch.{name}").bounding_box()
     return (frame["y"] - area["y"]) / area["height"] * 2, (frame["x"] - area["x"]) / area["width"] * 3
 
 
 def test_the_picture_shows_its_pixels_and_what_the_query_looks_at(pages: Pages) -> None:
     page = pages.open(picture_page(), at="#query=6&key=4")
-    shown = pixels_of(page, "pixels")
+    shown = picture_pixels(page, "pixels")
     assert shown.shape == (4, 6, 4)
     assert shown[2, :, 0].tolist() == shown[2, :, 2].tolist() == [0, 50, 100, 150, 200, 250]
     assert_colours(
-        pixels_of(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
+        picture_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
     )  # up to the largest of the row, 0.5
-    assert page.locator(FIELD).bounding_box()["height"] * 3 == pytest.approx(
-        page.locator(FIELD).bounding_box()["width"] * 2, rel=0.02
+    assert page.locator(PICTURE).bounding_box()["height"] * 3 == pytest.approx(
+        page.locator(PICTURE).bounding_box()["width"] * 2, rel=0.02
     )
     assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
     assert patch_of(page, "key") == (pytest.approx(1, abs=0.03), pytest.approx(0, abs=0.03))
@@ -66,21 +54,21 @@ def test_a_picture_in_colour_is_not_grey(pages: Pages) -> None:
     pixels = numpy.zeros((2, 3, 3))
     pixels[0, 1] = (255, 128, 0)
     page = pages.open(picture_page(pixels=pixels))
-    assert pixels_of(page, "pixels")[0, 1].tolist() == [255, 128, 0, 255]
+    assert picture_pixels(page, "pixels")[0, 1].tolist() == [255, 128, 0, 255]
 
 
 def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pages) -> None:
     page = pages.open(picture_page(), at="#query=1&key=3")
-    page.mouse.move(*over(page, 1, 2))
+    page.mouse.move(*middle_of_patch(page, 1, 2, 2, 3))
     assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 0,2 (3)weight 0.0000")
-    assert_colours(pixels_of(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    assert_colours(picture_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 0,0 (1)")
-    page.mouse.click(*over(page, 1, 2))
+    page.mouse.click(*middle_of_patch(page, 1, 2, 2, 3))
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
     page.locator("[data-keep=picture-side]").select_option("key")
-    page.mouse.click(*over(page, 1, 1))
+    page.mouse.click(*middle_of_patch(page, 1, 1, 2, 3))
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 1,1 (5)weight 0.5000")
 
@@ -90,18 +78,18 @@ def test_the_map_moves_the_picture(pages: Pages) -> None:
     field = page.locator(".field >> nth=0")
     area = field.bounding_box()
     field.hover(position={"x": area["width"] * 4.5 / 7, "y": area["height"] * 6.5 / 7})
-    assert_colours(pixels_of(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    assert_colours(picture_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
 
 
 def test_keys_walk_over_the_patches_and_say_where(pages: Pages) -> None:
     page = pages.open(picture_page(), at="#query=1&key=3")
-    page.locator(FIELD).focus()
+    page.locator(PICTURE).focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
     assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
     assert page.locator("#live").text_content().startswith("query 1,2")
-    assert page.locator(FIELD).evaluate("node => node === document.activeElement")
+    assert page.locator(PICTURE).evaluate("node => node === document.activeElement")
 
 
 @pytest.mark.parametrize(("pool", "row"), [("class", WEIGHTS[0]), ("mean", numpy.mean(WEIGHTS[1:], 0))])
@@ -109,8 +97,8 @@ def test_what_a_class_is_read_from_lies_over_the_picture(pages: Pages, pool: str
     page = pages.open(picture_page(pool))
     page.locator("[data-keep=picture-of]").select_option(index=1)
     patches = numpy.array(row)[1:].reshape(2, 3)
-    assert_colours(pixels_of(page, "cover")[..., :3], patches / patches.max())
-    assert page.locator(f"{FIELD} .patch.query").is_hidden()
+    assert_colours(picture_pixels(page, "cover")[..., :3], patches / patches.max())
+    assert page.locator(f"{PICTURE} .patch.query").is_hidden()
 
 
 def test_tokens_without_a_place_are_chosen_beside_the_picture(pages: Pages) -> None:
@@ -118,7 +106,7 @@ def test_tokens_without_a_place_are_chosen_beside_the_picture(pages: Pages) -> N
     page.locator(".picture-row button", has_text="[0]").click()
     assert page.locator("#readout").text_content().startswith("query [0] (0)")
     patches = numpy.array(WEIGHTS[0])[1:].reshape(2, 3)
-    assert_colours(pixels_of(page, "cover")[..., :3], patches / patches.max())
+    assert_colours(picture_pixels(page, "cover")[..., :3], patches / patches.max())
 
 
 def test_text_has_no_picture(pages: Pages) -> None:
@@ -138,10 +126,10 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
     page.locator("[data-keep='object 2']").click()
     assert page.locator("#head-title").text_content().startswith("decoder.1.cross")
     assert page.locator("[data-keep='object 2']").get_attribute("aria-pressed") == "true"
-    box = page.locator(f"{FIELD} .box.chosen")
+    box = page.locator(f"{PICTURE} .box.chosen")
     assert box.count() == 1
     assert box.text_content() == "7 · q2"
-    area, frame = page.locator(FIELD).bounding_box(), box.bounding_box()
+    area, frame = page.locator(PICTURE).bounding_box(), box.bounding_box()
     left, top, right, bottom = found["views"][0]["sides"]["target"]["boxes"][2]
     assert (frame["x"] - area["x"]) / area["width"] == pytest.approx(left, abs=0.02)
     assert (frame["y"] - area["y"]) / area["height"] == pytest.approx(top, abs=0.02)
@@ -149,7 +137,7 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
     assert frame["height"] / area["height"] == pytest.approx(max(bottom - top, 8 / area["height"]), abs=0.02)
     site = next(site for site in found["views"][0]["sites"] if site["site"] == "decoder.1.cross")
     row = numpy.frombuffer(base64.b64decode(site["weights"]["data"]), "<u2").reshape(2, 4, 36)[0, 2]
-    assert_colours(pixels_of(page, "cover")[..., :3], (row / row.max()).reshape(6, 6))
+    assert_colours(picture_pixels(page, "cover")[..., :3], (row / row.max()).reshape(6, 6))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -158,4 +146,4 @@ def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, found: dict[
         page = pages.open(render(found), at=f"#site=decoder.0.cross&lang={language}", width=420, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
         assert page.locator("#picture h3").text_content() == heading
-        assert page.locator(FIELD).bounding_box()["width"] >= 280
+        assert page.locator(PICTURE).bounding_box()["width"] >= 280

@@ -117,6 +117,23 @@ def canvas_bytes(page: Any, place: int = 0) -> numpy.ndarray:
     return numpy.array(numbers).reshape(rows, columns, 4)
 
 
+PICTURE = ".picture-field"
+"""Where the explorer shows the picture of a run that sees or paints."""
+
+
+def picture_pixels(page: Any, name: str) -> numpy.ndarray:
+    """The pixels of a canvas over the picture: row, column, red green blue alpha."""
+    rows, columns, numbers = page.locator(f"{PICTURE} canvas.{name}").evaluate(READ_CANVAS)
+    return numpy.array(numbers).reshape(rows, columns, 4)
+
+
+def middle_of_patch(page: Any, row: int, column: int, rows: int, columns: int) -> tuple[float, float]:
+    """The middle of a patch of the picture, on the screen."""
+    page.locator(PICTURE).scroll_into_view_if_needed()
+    area = page.locator(PICTURE).bounding_box()
+    return area["x"] + area["width"] * (column + 0.5) / columns, area["y"] + area["height"] * (row + 0.5) / rows
+
+
 def viridis(weights: Any) -> numpy.ndarray:
     """Return matplotlib's colours."""
     import matplotlib

@@ -672,3 +672,13 @@ def test_a_result_that_is_none_is_named_and_kept(finished, text):
     with pytest.raises(UserError, match=r"result\.json"):
         train(finished)
     assert (finished / "result.json").read_text() == text
+
+
+def test_what_a_link_leads_to_is_replaced_and_not_the_link(tmp_path: Path) -> None:
+    (tmp_path / "real.txt").write_text("old")
+    link = tmp_path / "link.txt"
+    link.symlink_to("real.txt")
+    checkpoint.write_text(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / "real.txt").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.txt", "real.txt"]

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import UInt8
-from torch import nn
 from torch.nn import functional
 
 from jari.boxes import Detected, corners
 from jari.errors import UserError
 from jari.explorer import payload
-from jari.inspect.capture import Tape
-from jari.inspect.lenses import Link
+from jari.explorer.kinds import Kind
 from jari.patches import Pictures
 from jari.shapes import Float, Tensor
 from jari.tasks.pictures import PictureTask
-from jari.training.answering import Answered, answered, grid, said_of
+from jari.training.answering import Answered, grid
 
 LARGEST = 320
 """Pixels along a side of a picture that is shown."""
 NOTHING = "nothing"
 
 
-class OfPictures:
+class OfPictures(Kind[PictureTask]):
     """Runs that say what is in a picture."""
-
-    continues = False
-
-    def __init__(self, task: PictureTask):
-        self._task = task
 
     @property
     def vocabulary(self) -> str:
-        return "\n".join(self._task.classes)
+        return "\n".join(self.task.classes)
 
-    def answered(self, model: Any, read: Any, most: int) -> Answered:
-        length = model.places(self._task.sources([read])).length
+    def check_length(self, model: Any, read: Any, most: int) -> None:
+        length = model.places(self.task.sources([read])).length
         if length > most:
             raise UserError(f"expected at most {most} patches, got {length}; look at a smaller picture")
-        return answered(model, self._task, read)
 
     def sides(self, model: Any, read: Any, said: Answered, outputs: Any) -> dict[str, dict[str, Any]]:
         source = {"tokens": said.source, "picture": picture_of(model, said.inputs[0], read.pixels)}
@@ -52,30 +44,18 @@ class OfPictures:
     def written(self, said: Answered, scores: Float[Tensor, "L V"]) -> list[int]:
         return said.written
 
-    def answer(self, model: Any, line: str, read: Any, said: Answered) -> str | None:
-        return said_of(model, self._task, read)
-
     def show(self, numbers: Sequence[int]) -> list[str]:
         """The names of classes, and of nothing."""
-        classes = self._task.classes
+        classes = self.task.classes
         return [NOTHING if number == len(classes) else classes[number] for number in numbers]
 
     def expected(self, line: str) -> str | None:
         """What should be said, written the same way."""
-        expected, task = self._task.expected(line), self._task
+        expected, task = self.task.expected(line), self.task
         if expected is None or not task.finds or not expected:
             return expected
         order = {name: number for number, name in enumerate(task.classes)}
         return ", ".join(sorted(expected.split(", "), key=lambda name: order.get(name, len(order))))
-
-    def probed(self, model: nn.Module, untrained: nn.Module) -> Mapping[str, dict[str, Any]]:
-        return {}
-
-    def lens(
-        self, tape: Tape, said: Answered, gold: Sequence[Link] | None, options: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
-        """All that is known is on the picture."""
-        return None
 
 
 def picture_of(model: Any, pictures: Pictures, pixels: UInt8[Tensor, "C H W"]) -> dict[str, Any]:

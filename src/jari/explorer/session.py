@@ -18,15 +18,21 @@ from torch import nn
 from jari import verbs
 from jari.errors import UserError, unknown
 from jari.explorer import facts, payload
-from jari.explorer.kinds import kind_of
+from jari.explorer.kinds import Kind
 from jari.explorer.operation import Operation
+from jari.explorer.painted import OfPaintings
+from jari.explorer.seen import OfPictures
+from jari.explorer.tokens import OfTokens
 from jari.inspect.capture import Tape, record
 from jari.inspect.decompose import Parts, parts, valued
 from jari.inspect.inputs import precise, scores_of
 from jari.inspect.lenses import Link, pharaoh
 from jari.inspect.walk import attention_at, walk
+from jari.tasks.base import Task
+from jari.tasks.captions import Captions
+from jari.tasks.pictures import PictureTask
 from jari.training import snapshots
-from jari.training.answering import Answered, inside
+from jari.training.answering import Answered, inside, tokens_of
 from jari.training.run import read_metrics
 
 LONGEST = 2048
@@ -269,18 +275,14 @@ class Explorer:
         site, head: what it opens at. Raises UserError for an input, a step, a site or a head that is not there.
         """
         with self._lock:
+            first = self.opened[0]
+            site = _checked_site(first.see(line, (steps or {}).get(0, first.loaded.step)).tape, site, head)
             views = [
                 opened.view(line, (steps or {}).get(number, opened.loaded.step), self._gold)
                 for number, opened in enumerate(self.opened)
             ]
             noise = self._noise(line, steps or {})
-        sites = {shown["site"]: shown["heads"] for shown in views[0]["sites"]}
-        opens = next(iter(sites)) if site is None else site
-        if opens not in sites:
-            raise unknown("site", opens, sites)
-        if not 0 <= head < sites[opens]:
-            raise UserError(f"{opens} has the heads 0 to {sites[opens] - 1}, got {head}")
-        return payload.page_of(views, live=live, site=opens, head=head) | {"noise": noise}
+        return payload.page_of(views, live=live, site=site, head=head) | {"noise": noise}
 
     def _noise(self, line: str, steps: Mapping[int, int]) -> dict[str, Any] | None:
         tapes = []
@@ -311,6 +313,26 @@ class Explorer:
         if not 0 <= number < len(self.opened):
             raise UserError(f"expected a view from 0 to {len(self.opened) - 1}, got {number}")
         return self.opened[number]
+
+
+def _checked_site(tape: Tape, site: str | None, head: int) -> str:
+    """The site to open at, the first by default. Raises UserError for a site or a head that is not there."""
+    opens = tape.sites[0] if site is None else site
+    if opens not in tape.sites:
+        raise unknown("site", opens, tape.sites)
+    heads = tape.calls[opens][0].call.q.shape[1]
+    if not 0 <= head < heads:
+        raise UserError(f"{opens} has the heads 0 to {heads - 1}, got {head}")
+    return opens
+
+
+def kind_of(task: Task) -> Kind[Any]:
+    """Raises UserError for a task of a kind of its own."""
+    if isinstance(task, PictureTask):
+        return OfPictures(task)
+    if isinstance(task, Captions):
+        return OfPaintings(task)
+    return OfTokens(tokens_of(task))
 
 
 def _remembered(held: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from jari.errors import UserError
 from jari.init import initialise
+from jari.models.autoencoder import STRIDE as STRIDE
 from jari.models.autoencoder import Autoencoder
 from jari.registry import options_of, read_options
 from jari.shapes import Int, Tensor

@@ -18,7 +18,7 @@ from torch.nn import functional
 from jari.init import initialise
 from jari.pictures.codes import one_cycle, read_weights, take_weights
 from jari.pictures.scenes import Digits
-from jari.pictures.wording import FRAME, Painter, Style, glyphs
+from jari.pictures.wording import FRAME, Painter, Style, drawn, glyphs
 from jari.shapes import Float, Int, Tensor
 
 AT_ONCE = 512
@@ -55,9 +55,11 @@ class Judge:
         return self._log_probabilities(pictures).argmax(-1)
 
     def score(self, pictures: UInt8[Tensor, "B 3 H W"], values: Int[Tensor, "B P"]) -> Float[Tensor, " B"]:
-        """The log-probability that the pictures show the digits that the words name."""
+        """The log-probability that the pictures show the digits that the words name; minus infinity where the place of
+        one is empty."""
         wanted_BN1 = values[:, list(self.style.digits)].unsqueeze(-1)
-        return self._log_probabilities(pictures).gather(-1, wanted_BN1).sum((1, 2))
+        found_BN = self._log_probabilities(pictures).gather(-1, wanted_BN1).squeeze(-1)
+        return found_BN.masked_fill(~drawn(self.style, pictures), float("-inf")).sum(1)
 
     @torch.no_grad()
     def _log_probabilities(self, pictures: Tensor) -> Tensor:

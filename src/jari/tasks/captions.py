@@ -18,7 +18,7 @@ from jari.errors import UserError
 from jari.loss import cross_entropy
 from jari.metrics import METRICS
 from jari.pictures.captioned import LONGEST_CAPTION
-from jari.pictures.codes import Codes, train_codes
+from jari.pictures.codes import STRIDE, Codes, train_codes
 from jari.pictures.judge import Judge, halves, train_judge
 from jari.pictures.notes import shown
 from jari.pictures.sets import fitted
@@ -36,7 +36,6 @@ JUDGED = 2000  # real pictures that a judge is measured on
 AT_ONCE = 256  # pictures encoded, or drawn, together
 MOST = 10_000  # pictures drawn at a time
 SEED = 1  # of the image tokenizer and of pictures to measure: the same whatever the seed of the model
-SIDE = 4  # pixels along a side of what one code stands for
 BLANK = "an empty picture"
 _VOCABULARY = 8000  # words of captions at most
 CODES, JUDGE, SCORER, WORDS, FACTS = (
@@ -105,8 +104,10 @@ class Captions(Task):
         temperature: Annotated[float, Ge(0)] = 0.7,
         rerank: Annotated[int, Ge(1), Le(1000)] = 1,
     ):
-        if size % SIDE:
-            raise UserError(f"size: a code stands for 4 x 4 pixels: expected a multiple of 4, got {size}")
+        if size % STRIDE:
+            raise UserError(
+                f"size: a code stands for {STRIDE} x {STRIDE} pixels: expected a multiple of {STRIDE}, got {size}"
+            )
         self.train, self.style = train, STYLES[captions] if train == "scenes" else None
         self.digits, self.unseen, self.size = digits, unseen, size
         self._codes_of, self._quantizer, self._steps = codes, quantizer, (code_steps, judge_steps)
@@ -194,7 +195,7 @@ class Captions(Task):
             facts = json.loads((folder / FACTS).read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{folder / FACTS} cannot be read: {error}; the run cannot answer without it") from None
-        height, width = (Annotated[int, Ge(side // SIDE), Le(side // SIDE)] for side in self._size)
+        height, width = (Annotated[int, Ge(side // STRIDE), Le(side // STRIDE)] for side in self._size)
         empty, longest = Annotated[int, Ge(0), Lt(len(self.codes))], Annotated[int, Ge(2), Le(1 + LONGEST_CAPTION)]
         fields = {"height": height, "width": width, "empty": empty, "longest": longest, "ceiling": dict[str, float]}
         check_fields(str(folder / FACTS), fields, facts)

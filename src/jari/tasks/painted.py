@@ -28,6 +28,11 @@ def picture_of(task: Captions, ids: Sequence[int]) -> UInt8[Tensor, "3 H W"]:
     return task.codes.decode(codes.view(1, rows, columns))[0]
 
 
+def judged(task: Captions, ids: Sequence[int]) -> str | None:
+    """What the judge reads in the picture at the end of a sequence; None where nobody judges."""
+    return task.judged(picture_of(task, ids))
+
+
 def names_of(task: Captions, numbers: Sequence[int]) -> list[str]:
     """The name of each token of such a sequence, or of what may follow it."""
     names = [*task.words.names(range(len(task.words))), *BETWEEN]

@@ -19,7 +19,7 @@ from jari.positions import Positions, Tokens
 from jari.shapes import Float, Int, Tensor
 from jari.tasks.base import Batch, Task, TokenTask
 from jari.tasks.captions import Captions
-from jari.tasks.painted import names_of, paint
+from jari.tasks.painted import judged, names_of, paint
 from jari.tasks.pictures import PictureTask, Said
 from jari.text import END, FIRST, PADDING
 
@@ -235,3 +235,14 @@ def said_of(model: Any, task: PictureTask, read: Any) -> str:
     if not task.finds:
         return task.write([said[0].number])
     return task.write(sorted(one.number for one in said if one.probability >= SURE))
+
+
+def text_of(model: Any, task: Task, line: str, read: Any, said: Answered) -> str | None:
+    """The answer as a person reads it: of a picture that was painted, what the judge reads in it, None where nobody
+    does. line: the input. Raises UserError for a task of a kind of its own."""
+    if isinstance(task, Captions):
+        return judged(task, said.written)
+    if isinstance(task, PictureTask):
+        return said_of(model, task, read)
+    task = tokens_of(task)
+    return task.answer(Answering(model, task), line, read, said.written)

@@ -63,6 +63,7 @@ def write_bytes(path: Path, held: bytes) -> None:
 def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     if path.exists() and not path.is_file():  # a device or a folder would be gone
         raise UserError(f"{path} is there already and no file that could be replaced; choose another name")
+    path = Path(os.path.realpath(path))  # what a link leads to is replaced, not the link
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:

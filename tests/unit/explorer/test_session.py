@@ -102,6 +102,9 @@ def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
         explorer.head("one", 0, "encoder", 0)
     with pytest.raises(UserError, match="heads 0 to 1, got 9"):
         saved.whole(explorer, "one", "decoder.0.self", 9)
+    with pytest.raises(UserError, match="unknown site 'encoder'"):
+        explorer.look("one", live=False, site="encoder")
+    assert not explorer.opened[0]._views  # told before the page is made
 
 
 def test_an_edit_changes_the_answer_as_forced_decoding_says(runs: Path) -> None:

@@ -153,6 +153,9 @@ def test_a_judge_learns_to_read_digits_it_has_not_seen(digits: Digits, tmp_path:
     pictures = Painter(style, Digits.scans("held_out"), seed=2).paint(values, torch.arange(200))
     assert (judge.read(pictures) == values).float().mean() > 0.85
     assert judge.score(pictures, values).mean() > judge.score(pictures, values.roll(1, 0)).mean() + 2
+    empty = pictures[:1].clone()
+    empty[..., : style.width // 3] = 0  # a digit that is not there has no probability at all
+    assert judge.score(empty, values[:1]).isneginf().all()
     (tmp_path / "judge.safetensors").write_bytes(judge.to_bytes())
     read = Judge.from_file(style, tmp_path / "judge.safetensors")
     assert torch.equal(read.read(pictures), judge.read(pictures))
