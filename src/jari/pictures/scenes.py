@@ -245,11 +245,10 @@ def _checked(world: World) -> World:
         raise UserError(f"scenes know no colour {unknown_colours[0]!r}; known: {', '.join(COLOURS)}")
     if not 0 <= world.fewest <= world.most or world.most < 1:
         raise UserError(f"a scene has fewest ... most digits, 0 <= fewest <= most; got {world.fewest} ... {world.most}")
-    room = world.canvas
-    if not 4 <= world.smallest <= world.largest <= room:
+    if not 4 <= world.smallest <= world.largest <= world.canvas:
         raise UserError(
-            f"digits of {world.smallest} ... {world.largest} pixels cannot stand on {room} pixels: expected "
-            f"4 <= smallest <= largest <= {room}; choose other sizes or a larger canvas"
+            f"digits of {world.smallest} ... {world.largest} pixels cannot stand on {world.canvas} pixels: expected "
+            f"4 <= smallest <= largest <= {world.canvas}; choose other sizes or a larger canvas"
         )
     return world
 

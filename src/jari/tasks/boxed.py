@@ -152,11 +152,10 @@ class Photographs(BoxedPictures):
             raise UserError(f"{paths[0]}: expected things with boxes; got none that can be used{said}; mend them")
         return Photographs(found, names, notes.told())
 
-    def split(self, paths: Sequence[str]) -> tuple[Photographs, Photographs]:
-        """What to train on and what to hold out: as a VOC folder's lists say, or by the names of the files. Raises
-        UserError where one side would be empty."""
+    def split(self, paths: Sequence[str], longest: int) -> tuple[Photographs, Photographs]:
+        """What to train on and what to hold out: as a VOC folder's lists say, or by the names of the files. paths,
+        longest: those it was read with. Raises UserError where one side would be empty."""
         if has_lists(paths):
-            longest = max(max(photograph.pixels.shape[1:]) for photograph in self._pictures)
             return self, Photographs.read("train", paths, longest, self.classes, part=SETS[1])
         parts = [[p for p in self._pictures if p.held_out is held_out] for held_out in (False, True)]
         if not all(any(len(p.labels) for p in part) for part in parts):

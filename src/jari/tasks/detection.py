@@ -105,7 +105,7 @@ class Detection(PictureTask):
             if self.valid:
                 self._held_out = self._read(self.valid, training.classes)
             else:
-                training, self._held_out = training.split(self.train)
+                training, self._held_out = training.split(self.train, self.size)
         self._training = training
         mean, deviation = _spread(training)
         self._facts = {
@@ -145,7 +145,7 @@ class Detection(PictureTask):
                 self._held_out = self._read(self.valid or self.train)
             else:
                 whole = Photographs.read("train", self.train, self.size, self.classes, part="train")
-                self._held_out = whole.split(self.train)[1]
+                self._held_out = whole.split(self.train, self.size)[1]
         return self._held_out
 
     def kept(self) -> dict[str, bytes]:

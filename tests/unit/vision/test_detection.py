@@ -223,6 +223,23 @@ def test_a_photograph_stored_as_jpeg_keeps_its_size(tmp_path: Path) -> None:
     assert made.notices() == []
 
 
+def test_what_a_list_holds_out_is_read_as_large_as_asked_for(tmp_path: Path) -> None:
+    """However small the pictures to train on are."""
+    from PIL import Image
+
+    lists = tmp_path / "ImageSets" / "Main"
+    for folder in (lists, tmp_path / "Annotations", tmp_path / "JPEGImages"):
+        folder.mkdir(parents=True)
+    box = "<bndbox><xmin>2</xmin><ymin>3</ymin><xmax>12</xmax><ymax>11</ymax></bndbox>"
+    for name, width, part in (("small", 32, "train"), ("large", 64, "val")):
+        Image.new("RGB", (width, 16)).save(tmp_path / "JPEGImages" / f"{name}.png")
+        (tmp_path / "Annotations" / f"{name}.xml").write_text(f"<a><object><name>x</name>{box}</object></a>")
+        (lists / f"{part}.txt").write_text(f"{name}\n")
+    made = task(train=(str(tmp_path),), size=64)
+    assert made.training_batch(torch.arange(1), generator_for(1, "x")).inputs[0].pixels.shape[2:] == (16, 32)
+    assert made.read("#0").pixels.shape[1:] == (16, 64)
+
+
 def test_bad_boxes_and_files_are_counted_and_named(tmp_path: Path) -> None:
     bad = {
         "p1": [5, 5, -3, 4],
