@@ -111,6 +111,10 @@ def test_another_input_runs(opened: tuple[Any, LivePages], expected: Explorer) -
     page.go_back()
     until(page, lambda: page.locator(".queries").first.inner_text().split() == ["1", "2", "+", "7"])
     assert page.locator("#input").input_value() == "12+7"
+    page.locator("#input").focus()  # as it is after Enter: the field follows the page all the same
+    page.go_forward()
+    until(page, lambda: page.locator(".queries").first.inner_text().split() == ["3", "+", "0"])
+    assert page.locator("#input").input_value() == "3+0"
 
 
 @pytest.mark.browser
@@ -218,6 +222,8 @@ def test_mistakes_end_with_2_and_one_line(runs: Path, tmp_path: Path) -> None:
             ((tmp_path / "nowhere", "--input", "1+2"), "nowhere"),
             ((runs / "rotary", "--input", "1+2", "--site", "encoder.9", "--port", 0), "encoder.9"),
             ((runs / "rotary", "--input", "1+2", "--save", tmp_path / "no" / "where" / "x.html"), "x.html"),
+            ((runs / "rotary", "--input", "1+2", "--save", tmp_path), "is a folder; expected the name of a file"),
+            ((runs / "rotary", "--input", "1+2", "--head", 99, "--port", 0), "heads 0 to"),
         ]
         for (first, its_words), (second, other_words) in zip(mistakes[::2], mistakes[1::2], strict=True):
             with started(*first) as one, started(*second) as other:  # a core for each

@@ -365,6 +365,12 @@ def test_training_steps_of_a_file(pages: Pages, trained: dict[str, Any]) -> None
     assert (canvas_bytes(page) == newest).all()
 
 
+def test_a_file_without_room_for_training_steps_keeps_the_curve(pages: Pages, trained: dict[str, Any]) -> None:
+    page = pages.open(render({key: value for key, value in trained.items() if key != "frames"}))
+    assert page.locator("#scrubbing svg").is_visible()
+    assert page.locator("#scrub").is_hidden()
+
+
 # Files that leave the page -------------------------------------------------------------------------------------------
 
 

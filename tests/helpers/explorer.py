@@ -47,7 +47,10 @@ def picture_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(folder / "class", Experiment.of("digits", "learned:positions=16", tokens, 1, "float32"))
     found = {**small, "training.examples": 64, "model.width": 16, "model.heads": 2, "model.hidden": 16}
     found |= {"model.encoder_layers": 1, "model.decoder_layers": 2, "model.queries": 4}
-    train(folder / "detection", Experiment.of("detection", None, found, 1, "float32"))
+    train(
+        folder / "detection",
+        Experiment.of("detection", "sinusoidal2d:where=inject,normalised=true", found, 1, "float32"),
+    )
     return folder
 
 

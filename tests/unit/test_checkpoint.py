@@ -674,11 +674,12 @@ def test_a_result_that_is_none_is_named_and_kept(finished, text):
     assert (finished / "result.json").read_text() == text
 
 
-def test_what_a_link_leads_to_is_replaced_and_not_the_link(tmp_path: Path) -> None:
-    (tmp_path / "real.txt").write_text("old")
-    link = tmp_path / "link.txt"
-    link.symlink_to("real.txt")
-    checkpoint.write_text(link, "new")
-    assert link.is_symlink()
-    assert (tmp_path / "real.txt").read_text() == "new"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.txt", "real.txt"]
+def test_a_run_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        train(tmp_path / "run", snapshots=1)
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".safetensors", ".json"}
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o640"}

@@ -19,7 +19,7 @@ from jari.training import loop
 from jari.training.answering import evaluate
 from jari.training.experiment import Experiment, settings_of
 from jari.training.optim import build_optimizers
-from jari.training.options import Training
+from jari.training.options import Training, deciding
 from jari.training.order import CountedOrder, order_of
 from jari.training.precision import choose_precision
 from jari.training.run import read_experiment, read_metrics, read_run
@@ -517,3 +517,28 @@ def test_a_small_task_is_learnt_by_heart(tmp_path):
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
     assert losses[0] > 2
     assert losses[-1] < 0.05
+
+
+def test_a_budget_that_is_asked_for_takes_the_place_of_the_task_s_passes() -> None:
+    assert Experiment.of("digits").training["passes"] == 40
+    asked = Experiment.of("digits", settings={"training.examples": "128"})
+    assert (asked.training["examples"], asked.training["passes"]) == (128, None)
+    assert asked.options.budget(1437) == 128
+    sized = Experiment.of("translation", settings={"training.batch": 32}).training
+    assert (sized["batch"], sized["tokens"]) == (32, None)
+    passes = Experiment.of("digits", settings={"training.passes": 2, "training.evaluations": 1})
+    assert passes.options.budget(100) == 200
+    with pytest.raises(
+        UserError, match=r"training\.passes takes the place of training\.examples: expected one of them"
+    ):
+        Experiment.of("digits", settings={"training.examples": 128, "training.passes": 3})
+    both = {"training.examples": 128, "training.passes": None}
+    assert Experiment.of("digits", settings=both) == asked
+    shown = settings_of("digits")
+    assert (shown["training.examples"].default, shown["training.passes"].default) == (None, 40)
+
+
+def test_what_another_option_takes_the_place_of_decides_nothing() -> None:
+    training = Experiment.of("digits").training
+    assert deciding(training).keys() == training.keys() - {"examples"}
+    assert deciding(Experiment.of("arithmetic").training).keys() == training.keys()

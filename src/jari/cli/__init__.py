@@ -152,8 +152,11 @@ def _find(options: argparse.Namespace, loaded: Any) -> int:
         if looked.error is not None:
             failed += 1
             print(f"jari: {looked.error}", file=sys.stderr)
-        elif options.draw:
-            seeing.draw(loaded, looked, options.draw)
+        else:
+            if options.draw:
+                seeing.draw(loaded, looked, options.draw)
+            if not looked.objects:
+                print(f"jari: {looked.input}: nothing found that is sure enough; see --at-least", file=sys.stderr)
         if options.json:
             print(json.dumps(asdict(looked), ensure_ascii=False))
         else:
@@ -263,6 +266,8 @@ def _explore(options: argparse.Namespace) -> int:
     verbs.use_threads(options.threads)
     if options.save and not Path(options.save).parent.is_dir():  # told before the page is made
         raise UserError(f"{options.save}: its folder is not there; make it first")
+    if options.save and Path(options.save).is_dir():
+        raise UserError(f"{options.save} is a folder; expected the name of a file, such as page.html")
     session = explorer.Explorer(options.folders, align=options.align, trust_code=options.trust_code)
     chosen = {"site": options.site, "head": options.head or 0}
     if options.save:

@@ -290,7 +290,7 @@ def _decoding(command: argparse.ArgumentParser) -> None:
 def _sampling(command: argparse.ArgumentParser) -> None:
     """Options of `verbs.generate`; None where they are not given."""
     command.add_argument("--prompt", help="one line to answer or to go on with, instead of those of standard input")
-    group = command.add_argument_group("what a language model draws")
+    group = command.add_argument_group("what is drawn by chance, text or pictures")
     group.add_argument("--tokens", type=int, help="how many tokens to write (200)")
     group.add_argument("--temperature", type=float, help="scores are divided by it; 0 is greedy (1; of pictures 0.7)")
     group.add_argument("--top-k", type=int, help="draw from the K likeliest tokens only")

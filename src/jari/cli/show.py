@@ -12,18 +12,21 @@ def metrics_text(metrics: dict[str, Any], folder: str) -> str:
     """What `train` and `evaluate` measured."""
     lines = [f"{folder}: {metrics['encoding']}, {int(metrics['examples']):,} held-out examples"]
     ceiling = metrics.get("ceiling") or {}
+    rows = []
     for name, metric in METRICS.items():
         for key in [k for k in metrics if k == name or k.startswith(f"{name}_")]:
             group = key.removeprefix(name).removeprefix("_") or "all"
             known = name == metrics["metric"] and group in ceiling
             beside = f"   (without positions at most {metric.text(ceiling[group])})" if known else ""
-            title = metric.title if group == "all" else f"{metric.title} {group}"
-            lines.append(f"  {title:<20} {metric.text(metrics[key]):>8}{beside}")
+            title = metric.title if group == "all" else f"{metric.title} {group.replace('_', ' ')}"
+            rows.append((title, f"{metric.text(metrics[key]):>8}{beside}"))
+    width = max([20, *(len(title) for title, _ in rows)])
+    lines += [f"  {title:<{width}} {value}" for title, value in rows]
     if "signature" in metrics:
         lines.append(f"  sacreBLEU {metrics['signature']}")
     if "best" in metrics and metrics["best"]["step"] != metrics["steps"]:
         best, metric = metrics["best"], METRICS[metrics["metric"]]
-        lines.append(f"  {'best on the way':<20} {metric.text(best[metric.name]):>8} at step {best['step']}")
+        lines.append(f"  {'best on the way':<{width}} {metric.text(best[metric.name]):>8} at step {best['step']}")
     if "cpu_seconds" in metrics:
         seconds = metrics["cpu_seconds"]
         shown = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"

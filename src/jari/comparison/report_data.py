@@ -21,6 +21,7 @@ from jari.tasks.pictures import PictureTask
 from jari.training import checkpoint
 from jari.training.answering import Answering, answered
 from jari.training.experiment import Experiment
+from jari.training.options import deciding
 from jari.training.run import read_metrics, read_run
 
 
@@ -60,7 +61,7 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
             "attention kernel": ", ".join(sorted(set(record_of_first.get("kernels", {}).values()))),
             **_options("model", experiment.model_options),
             **_options("task", experiment.task_options),
-            **_options("training", _deciding(experiment.training)),
+            **_options("training", deciding(experiment.training)),
         },
     }
 
@@ -69,12 +70,6 @@ def _options(section: str, options: dict[str, Any]) -> dict[str, Any]:
     """What was chosen, for people; the encodings stand in the title."""
     chosen = {name: value for name, value in options.items() if value not in (None, "", []) and name != "encoding"}
     return {f"{section}: {name.replace('_', ' ')}": value for name, value in chosen.items()}
-
-
-def _deciding(training: dict[str, Any]) -> dict[str, Any]:
-    """Without what another option takes the place of: passes that of examples, tokens that of batch."""
-    replaced = {old for old, new in (("examples", "passes"), ("batch", "tokens")) if training[new] is not None}
-    return {name: value for name, value in training.items() if name not in replaced}
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from jari.progress import TrainingProgress
 from jari.tasks.base import Task
 from jari.training import checkpoint
 from jari.training.experiment import Experiment
+from jari.training.options import deciding
 from jari.training.precision import Precision
 from jari.training.run import Interrupted, StopSignals, read_experiment, read_metrics, read_result, read_run
 
@@ -133,7 +134,7 @@ def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
     command += ["--seed", str(experiment.seed), "--precision", experiment.precision, "--model", experiment.model]
     command += ["--snapshots", str(snapshots)]
     for section in ("task", "model", "training"):
-        options = experiment.training if section == "training" else getattr(experiment, f"{section}_options")
+        options = deciding(experiment.training) if section == "training" else getattr(experiment, f"{section}_options")
         for name, value in options.items():
             text = json.dumps(value) if value is None or isinstance(value, list | tuple) else value
             command += ["--set", f"{section}.{name}={text}"]

@@ -20,6 +20,9 @@ WITHOUT = "none"
 MOST_AXES = 3
 """Of a caption and a picture in one sequence: the word's place, row and column."""
 
+EXAMPLES = {1: "rotary", 2: "rotary2d", 3: "learned@text+rotary2d@image"}
+"""What could be asked for, by the number of axes."""
+
 # `1e+4` and `sinusoidal+rotary` both hold a plus; a name starts with a letter, a path perhaps with a dot or a slash.
 _PLUS = re.compile(r"\+(?=\s*[A-Za-z_./])")
 _AXES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -232,6 +235,24 @@ class LayerEncodings(nn.Module):
     @property
     def longest(self) -> int | None:
         return self.of_layer[0].longest
+
+    def check_axes(self, axes: Sequence[str]) -> None:
+        """Raises UserError where a part of the spec is not for positions on these axes, or on those that it names."""
+        instead = EXAMPLES[len(axes)]
+        for text, of_layers in zip(parts_of(self.spec), self.parts, strict=True):
+            encoding, seen = cast(nn.ModuleList, of_layers)[0], axes
+            if isinstance(encoding, Of):
+                part, encoding = encoding.part, encoding.encoding
+                seen = [axis for axis in axes if part in (axis, axis.partition(".")[0])]
+                if not seen:
+                    known = ", ".join(dict.fromkeys(axis.partition(".")[0] for axis in axes))
+                    raise UserError(f"{text} is for a part {part!r}, expected one of {known}; use such as {instead}")
+            if len(seen) not in cast(Encoding, encoding).axes:
+                wanted = "1 axis" if len(seen) == 1 else f"{len(seen)} axes"
+                raise UserError(
+                    f"{text} cannot encode {' and '.join(seen)}: expected an encoding for {wanted}; use such as "
+                    f"{instead}"
+                )
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         """The one place where positions are added to the input."""

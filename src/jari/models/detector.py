@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal, cast, final
+from typing import Annotated, Any, Literal, final
 
 import torch
 from annotated_types import Ge, Le, Lt
@@ -17,7 +17,7 @@ from jari.attention.geometry import place
 from jari.attention.kernels import Kernel
 from jari.boxes import Detected
 from jari.encodings.base import Encoding, Site
-from jari.encodings.compose import LayerEncodings, Of, Sum, part_spec, parts_of
+from jari.encodings.compose import LayerEncodings, Sum, part_spec, parts_of
 from jari.errors import UserError
 from jari.layers import Activation, NormPlace, Table
 from jari.masks import Mask
@@ -51,7 +51,8 @@ class Detector(nn.Module):
     its queries and keys in each layer (DETR). refinement: each layer moves the boxes, and looks from where the one
     before left them; otherwise each starts from the learned ones anew. stem: what makes tokens of 8 x 8 pixels, three
     convolutions of stride 2 or a linear map of patches; the former see across, and know the rim from its zeros.
-    encoding: the spec for encoder, decoder and the attention between; encoder_encoding, decoder_encoding,
+    encoding: the spec for encoder, decoder and the attention between; DETR's is
+    sinusoidal2d:where=inject,normalised=true, with which less was found. encoder_encoding, decoder_encoding,
     cross_encoding: for one of them alone.
     """
 
@@ -69,7 +70,7 @@ class Detector(nn.Module):
         query_positions: QueryPositions = "boxes",
         refinement: bool = True,
         stem: Stem = "convolutions",
-        encoding: str = "sinusoidal2d:where=inject,normalised=true",
+        encoding: str = "rotary2d",
         encoder_encoding: str | None = None,
         decoder_encoding: str | None = None,
         cross_encoding: str | None = None,
@@ -221,18 +222,7 @@ def _between(options: LayerOptions, spec: str, layers: int) -> LayerEncodings:
 
 def _check_axes(encodings: LayerEncodings) -> None:
     """Raises UserError for an encoding that is not of a picture's rows and columns."""
-    for text, of_layers in zip(parts_of(encodings.spec), encodings.parts, strict=True):
-        encoding, axes = cast(nn.ModuleList, of_layers)[0], Positions.grid(1, 1).axes
-        if isinstance(encoding, Of):
-            if encoding.part not in axes:
-                raise UserError(
-                    f"{text} is for a part {encoding.part!r}, and a detector's pictures have none; choose an encoding "
-                    "for 2 axes without @, such as rotary2d"
-                )
-            encoding, axes = encoding.encoding, (encoding.part,)
-        if len(axes) not in cast(Encoding, encoding).axes:
-            wanted = "2 axes, such as rotary2d" if len(axes) == 2 else "1 axis, such as rotary"
-            raise UserError(f"{text} cannot encode {' and '.join(axes)}; choose an encoding for {wanted}")
+    encodings.check_axes(Positions.grid(1, 1).axes)
 
 
 def _check_fractions(decoder: str, cross: str) -> None:

@@ -11,9 +11,9 @@ Words have a place in the text, codes one in the picture; the mark between them 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, Any, final
 
 import torch
 from annotated_types import Ge, Le, Lt
@@ -100,7 +100,13 @@ class TextToImage(nn.Module):
         self.embedding = TokenEmbedding(self.offset + codes, width)
         options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
         self.decoder = CausalStack(options, layers, encoding=encoding, window=None)
+        self.decoder.encoding.check_axes(AXES)
         self.generator = nn.Linear(width, self.offset + codes, bias=False)
+
+    @staticmethod
+    def check(options: Mapping[str, Any]) -> None:
+        """Raises UserError for options of which no model can be made, whatever its captions and pictures are."""
+        TextToImage(1, 1, 1, 1, 1, **{**options, "layers": 1})
 
     def forward(
         self,

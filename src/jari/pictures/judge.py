@@ -22,6 +22,8 @@ from jari.pictures.wording import FRAME, Painter, Style, drawn, glyphs
 from jari.shapes import Float, Int, Tensor
 
 AT_ONCE = 512
+EMPTY = -10_000.0
+"""In the place of the log-probability of a digit that is not there."""
 
 
 class Reader(nn.Module):
@@ -55,11 +57,11 @@ class Judge:
         return self._log_probabilities(pictures).argmax(-1)
 
     def score(self, pictures: UInt8[Tensor, "B 3 H W"], values: Int[Tensor, "B P"]) -> Float[Tensor, " B"]:
-        """The log-probability that the pictures show the digits that the words name; minus infinity where the place of
-        one is empty."""
+        """The log-probability that the pictures show the digits that the words name; `EMPTY` for each that is not
+        there."""
         wanted_BN1 = values[:, list(self.style.digits)].unsqueeze(-1)
         found_BN = self._log_probabilities(pictures).gather(-1, wanted_BN1).squeeze(-1)
-        return found_BN.masked_fill(~drawn(self.style, pictures), float("-inf")).sum(1)
+        return found_BN.masked_fill(~drawn(self.style, pictures), EMPTY).sum(1)
 
     @torch.no_grad()
     def _log_probabilities(self, pictures: Tensor) -> Tensor:

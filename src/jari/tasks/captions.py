@@ -332,13 +332,14 @@ class Captions(Task):
         """`count` pictures for one caption, again after each row of codes: what is not drawn yet is empty. Last come
         the chosen ones of `rerank` times as many. drawing: guidance, temperature, top_k, top_p. Raises UserError."""
         if count < 1 or rerank < 1 or count * rerank > MOST:
-            raise UserError(f"expected 1 to {MOST:,} pictures, got n {count:,} and rerank {rerank:,}; ask for fewer")
-        values = None
+            rule = f"n and rerank are 1 or more, and {MOST:,} at most when multiplied"
+            raise UserError(f"{rule}; got n {count:,} and rerank {rerank:,}")
+        words, values = self.read(prompt), None
         if rerank > 1:
             self._of_scenes()
             assert self.style is not None
-            values = self.style.understand(prompt).unsqueeze(0)
-        rows = torch.tensor([[FIRST, *self.read(prompt)]]).repeat(count * rerank, 1)
+            values = self.style.understand(prompt.lower()).unsqueeze(0)
+        rows = torch.tensor([[FIRST, *words]]).repeat(count * rerank, 1)
         height, width = self.grid
         ids = torch.full((len(rows), height * width), self._facts["empty"])
         for number, drawn in enumerate(model.steps(rows, seed=seed, **drawing)):

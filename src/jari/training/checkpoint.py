@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,6 @@ def write_bytes(path: Path, held: bytes) -> None:
 def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     if path.exists() and not path.is_file():  # a device or a folder would be gone
         raise UserError(f"{path} is there already and no file that could be replaced; choose another name")
-    path = Path(os.path.realpath(path))  # what a link leads to is replaced, not the link
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
@@ -76,6 +76,14 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def write_weights(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """As safetensors, to be read by whom the umask lets: the library lets their owner alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+    path.chmod(stat.S_IMODE(mode))
 
 
 def save(
@@ -111,8 +119,8 @@ def save(
     partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
     try:
         partial.mkdir(parents=True)
-        save_file({n: t.contiguous() for n, t in model.state_dict().items()}, partial / "model.safetensors")
-        save_file({n: t.contiguous() for n, t in tensors.items()}, partial / "optimizer.safetensors")
+        write_weights(model.state_dict(), partial / "model.safetensors")
+        write_weights(tensors, partial / "optimizer.safetensors")
         write_json(partial / "state.json", {"format": FORMAT, "step": step, "groups": groups, **state})
         names = ("model.safetensors", "optimizer.safetensors", "state.json")
         write_json(partial / "manifest.json", {name: _sha256(partial / name) for name in names})

@@ -19,7 +19,7 @@ from jari.models.base import registry as models
 from jari.registry import Option, check_fields, names_a_file, options_of, read_options
 from jari.tasks.base import Task
 from jari.tasks.base import registry as tasks
-from jari.training.options import Training
+from jari.training.options import REPLACED, Training
 from jari.training.precision import Precision, choose_precision
 
 SECTIONS = ("task", "model", "training")
@@ -50,7 +50,8 @@ class Experiment:
 
         task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.width": 128, ...}`, with the
         sections task, model and training. encoding: the same as the setting `model.encoding`. model: the kind, the
-        task's usual one by default. What is not set comes from the task's own defaults, then from the general ones.
+        task's usual one by default. What is not set comes from the task's own defaults, then from the general ones: but
+        `training.examples` puts the task's passes out of force, `training.batch` its tokens.
         """
         if not 0 <= seed < 2**63:
             raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
@@ -62,6 +63,10 @@ class Experiment:
             if section not in SECTIONS or not name:
                 raise unknown("setting", key, settings_of(task, model))
             sections[section][name] = value
+        asked = {key.removeprefix("training.") for key in settings or {} if key.startswith("training.")}
+        for old, new in REPLACED.items():
+            if old in asked and new not in asked:
+                sections["training"][new] = None
         if encoding is not None:
             if settings is not None and settings.get("model.encoding", encoding) != encoding:
                 raise UserError(f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one")
@@ -71,6 +76,12 @@ class Experiment:
             model_options[name] = compose.canonical(model_options[name])
         task_options = _complete(task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]})
         training = _complete("training", Training, sections["training"])
+        for old, new in REPLACED.items():
+            if {old, new} <= asked and training[new] is not None:
+                raise UserError(
+                    f"training.{new} takes the place of training.{old}: expected one of them, got {training[new]} and "
+                    f"{training[old]}; leave one away"
+                )
         if precision == "auto":
             precision = choose_precision(model_options.get("width", 0))
         if precision not in ("float32", "bfloat16"):
@@ -193,7 +204,8 @@ def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
     task_class = cast("type[Task]", tasks.spec(task).target)
     model = model_of(task, model)
     sections = {"task": task_class, "model": models.spec(model).target, "training": Training}
-    own = task_class.defaults(model)
+    own = dict(task_class.defaults(model))
+    own |= {f"training.{old}": None for old, new in REPLACED.items() if own.get(f"training.{new}") is not None}
     return {
         key: replace(option, default=own.get(key, option.default))
         for section, target in sections.items()

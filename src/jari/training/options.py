@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+
+REPLACED = {"examples": "passes", "batch": "tokens"}
+"""Options, and what takes the place of each where it is set."""
+
+
+def deciding(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the options that others take the place of."""
+    return {name: value for name, value in training.items() if training.get(REPLACED.get(name, "")) is None}
 
 
 @dataclass(frozen=True, kw_only=True)

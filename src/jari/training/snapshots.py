@@ -13,7 +13,6 @@ import os
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from jari.errors import UserError
@@ -36,8 +35,7 @@ def save(folder: Path, step: int, model: nn.Module, run: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(exist_ok=True)
-        tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        save_file(tensors, partial, metadata={"run": run})
+        checkpoint.write_weights(model.state_dict(), partial, {"run": run})
         partial.replace(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} cannot be written: {error}; make room, or train without --snapshots") from None

@@ -892,5 +892,5 @@ def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) 
     assert told["training: passes"] == 1.0
     assert told["training: tokens"] == 30
     assert not {"training: examples", "training: batch"} & told.keys(), "these decide nothing here"
-    plain = report_data._deciding(Experiment.of("copy", "none").training)
+    plain = report_data.deciding(Experiment.of("copy", "none").training)
     assert {"examples", "batch"} <= plain.keys(), "and these do"

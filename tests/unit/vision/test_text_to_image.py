@@ -9,6 +9,7 @@ from jari.init import initialise
 from jari.inspect.effects import effect
 from jari.inspect.surgery import HeadOff
 from jari.models.text_to_image import TextToImage, _Drawing, _taken
+from jari.training.experiment import Experiment
 
 ROWS, COLUMNS = 3, 4
 ENCODINGS = ["learned@text+rotary2d@image", "learned@text+learned2d@image", "none", "rotary2d@image"]
@@ -186,3 +187,20 @@ def test_captions_that_cannot_be_drawn_together_are_refused() -> None:
     for captions in (torch.tensor([[1, 5, 0]]), torch.ones(1, 7, dtype=torch.long), torch.ones(1, 0, dtype=torch.long)):
         with pytest.raises(UserError, match="of one length, 1 to 6 tokens and no padding"):
             model.steps(captions, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "told"),
+    [
+        ("table2d", "table2d cannot encode text and image.row and image.column: expected an encoding for 3 axes"),
+        ("rotary", "rotary cannot encode text and image.row and image.column: expected an encoding for 3 axes"),
+        ("learned@text+rotary@image", "rotary@image cannot encode image.row and image.column: expected .* for 2 axes"),
+        ("rotary@words", "rotary@words is for a part 'words', expected one of text, image"),
+    ],
+)
+def test_an_encoding_that_is_not_of_words_and_codes_is_told_before_anything_is_trained(
+    encoding: str, told: str
+) -> None:
+    experiment = Experiment.of("captions", encoding, {"task.train": "nowhere"})
+    with pytest.raises(UserError, match=f"{told}.*; use such as learned@text.rotary2d@image"):
+        experiment.task_instance()

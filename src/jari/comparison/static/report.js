@@ -94,6 +94,12 @@ const MARKS = ['M-5 0H5M0-5V5', 'M-4.5-4.5h9v9h-9z', 'M0-5.5L5 4.5H-5z', 'M0-6L6
 
 const toned = (encoding, node) => { node.style.setProperty('--tone', `var(--tone-${toneOf(encoding)})`); return node; };
 
+/** The means of some encodings, in the order given; of many, how many more there are. */
+function several(rows, written) {
+  const named = rows.slice(0, rows.length > 4 ? 3 : 4).flatMap((row, index) => [index ? ', ' : '', name(row.encoding), ` ${written(row.mean)}`]);
+  return rows.length > 4 ? [...named, `, and ${rows.length - 3} more below`] : named;
+}
+
 /** One sentence, as text and name nodes. */
 function headline() {
   const best = ranked[0];
@@ -101,12 +107,11 @@ function headline() {
   const without = ranked.find((row) => row.encoding === bare);
   const ceiling = task.ceiling?.all;
   if (!exact) {
-    return [`${title} on unseen data (${better}): `, ...ranked.slice(0, 4).flatMap((row, index) => [index ? ', ' : '',
-      name(row.encoding), ` ${shown(row.mean)}`]), '.'];
+    return [`${title} on unseen data (${better}): `, ...several(ranked, shown), '.'];
   }
   if (!without || without === best || ordered) {
-    const rest = ranked.slice(1, 4).flatMap((row) => [', ', name(row.encoding), ` ${percent(row.mean)}`]);
-    return ['On unseen problems, ', name(best.encoding), ` answers ${percent(best.mean)} exactly`, ...rest, '.'];
+    const rest = several(ranked.slice(1), percent);
+    return ['On unseen problems, ', name(best.encoding), ` answers ${percent(best.mean)} exactly`, rest.length ? ', ' : '', ...rest, '.'];
   }
   const bound = !known(ceiling) ? '' : without.mean <= ceiling ? `, and cannot do better than ${percent(ceiling)}`
     : `, above the computed ceiling of ${percent(ceiling)}: luck of the sample, or a leak`;
@@ -134,6 +139,10 @@ function fillHeader() {
   byId('example').hidden = !examples.length;
   if (exact && ordered) byId('kind').replaceChildren('A recurrent network, a small neural network,');
   for (const part of document.querySelectorAll('[data-model]')) part.hidden = part.dataset.model !== payload.model;
+  if (payload.model === 'vit') {
+    byId('example-reads').replaceChildren('looks at the held-out picture');
+    byId('example-writes').replaceChildren('say');
+  }
   byId('whose').append(examples.length ? 'Its attention' : 'Attention');
   byId('example-input').append(examples[0]?.input ?? '');
   byId('example-right').hidden = !known(examples[0]?.expected);

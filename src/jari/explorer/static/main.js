@@ -31,11 +31,14 @@ function mainHeader() {
   refill(byId("models"), ...views.map(mainCard));
 }
 
+let mainAsked = ""; // what the field showed when it was drawn; another text in it is being typed
 function mainInput(views) {
-  const typed = document.activeElement?.id === "input" && app.live ? document.activeElement.value : null;
+  const field = document.activeElement;
+  const typed = field?.id === "input" && app.live && field.value !== mainAsked ? field.value : null;
   const box = el("input", { id: "input", name: "input", autocomplete: "off", spellcheck: "false", dir: "auto", readonly: !app.live,
     "aria-describedby": "input-note", "data-keep": "input" });
-  box.value = typed ?? views[0].input;
+  mainAsked = views[0].input;
+  box.value = typed ?? mainAsked;
   const note = app.live ? t("inputLive") : views[0].experiment ? t("inputSaved", token(views[0].run)) : null;
   refill(byId("ask"), el("label", { for: "input" }, t("input")), box, app.live ? el("button", { type: "submit" }, t("run")) : null,
     el("p", { class: "note", id: "input-note" }, note));

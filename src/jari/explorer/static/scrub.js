@@ -6,14 +6,15 @@ import { refill } from "./panelkit.js";
 let scrubTimer = null;
 let scrubNow = null; // what is drawn; while it stays the same, a slider that is held is not taken from under the hand
 
-const scrubSteps = (app) => app.live ? app.view().steps : (app.payload.frames ?? []).map((frame) => frame.step);
+/** One alone, that of the page, where a file has no room for more. */
+const scrubSteps = (app) => app.live ? app.view().steps : app.payload.frames?.map((frame) => frame.step) ?? [app.view().step];
 const scrubNearest = (steps, step) => steps.reduce((best, one) => Math.abs(one - step) < Math.abs(best - step) ? one : best, steps[0]);
 
 export function drawScrub(root, app) {
   const steps = scrubSteps(app);
-  root.hidden = steps.length < 2;
-  if (root.hidden) return;
   const view = app.view();
+  root.hidden = steps.length < 2 && !view.curve.length;
+  if (root.hidden) return;
   const drawn = JSON.stringify([steps, app.state.view, app.language, app.payload.views.map(({ run }) => run)]);
   if (drawn !== scrubNow?.drawn) scrubNow = { drawn, ...scrubBuild(root, app, view, steps) };
   scrubNow.show(Math.max(0, steps.indexOf(scrubNearest(steps, view.step))));
@@ -41,7 +42,7 @@ function scrubBuild(root, app, view, steps) {
     choose(Number(range.value));
   } }, app.t("nextStep"));
   refill(root, el("h2", {}, app.t("training")), chart.node,
-    el("div", { class: "scrubber" }, el("label", { for: "scrub" }, app.t("step")), range, output, next));
+    el("div", { class: "scrubber", hidden: steps.length < 2 }, el("label", { for: "scrub" }, app.t("step")), range, output, next));
   return { show: (place) => { if (!held) { range.value = place; say(place); } } };
 }
 
