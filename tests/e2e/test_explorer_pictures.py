@@ -123,6 +123,7 @@ def found(picture_runs: Path) -> dict[str, Any]:
 
 def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, found: dict[str, Any]) -> None:
     page = pages.open(render(found))
+    assert "found, with a probability of 0.5 or more" in page.locator(".model").text_content()
     page.locator("[data-keep='object 2']").click()
     assert page.locator("#head-title").text_content().startswith("decoder.1.cross")
     assert page.locator("[data-keep='object 2']").get_attribute("aria-pressed") == "true"

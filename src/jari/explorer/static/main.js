@@ -51,7 +51,7 @@ function mainCard(view, index) {
     "data-keep": `view ${index}`, onchange: () => app.set({ view: index }) }), " ", nameNode(view.name));
   return toned(index, el("article", { class: "model" }, el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name)),
     el("p", { class: "facts" }, facts.map(([name, value]) => el("span", {}, `${t(name)} `, el("b", {}, nameNode(value))))),
-    known(view.answer) && el("p", {}, `${t(paintedSide(view) ? "answer_painted" : "answer")} `, tokenNode(view.answer, { class: "token big" }), mainVerdict(view)), mainOutputs(view, index)));
+    known(view.answer) && el("p", {}, `${t(paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : "answer")} `, tokenNode(view.answer, { class: "token big" }), mainVerdict(view)), mainOutputs(view, index)));
 }
 function mainVerdict({ answer, expected }) {
   if (!known(expected)) return null;

@@ -43,7 +43,7 @@ const WORDS = {
   about_encoder_picture: ["Rows and columns: the patches, named by row and column of the picture.", "행과 열: 패치(그림의 행,열로 표시)."],
   about_decoder_picture: ["Rows and columns: the object queries.", "행과 열: 객체 질의."],
   about_cross_picture: ["Rows: the object queries. Columns: the patches, named by row and column of the picture.", "행: 객체 질의. 열: 패치(그림의 행,열로 표시)."],
-  answer_painted: ["read in the picture by the judge", "판정 모델이 그림에서 읽은 것"],
+  answer_painted: ["read in the picture by the judge", "판정 모델이 그림에서 읽은 것"], answer_found: ["found, with a probability of 0.5 or more:", "찾은 것(확률 0.5 이상):"],
   pictureColumn: ["key {0}, over the queries that look at it", "키 {0}, 이를 보는 질의별"],
   pictureBefore: ["This query comes before the picture and cannot look at it.", "이 질의는 그림보다 앞에 있어 그림을 볼 수 없습니다."],
   pictureHeard: ["Point at a word for the codes that look at it:", "낱말을 가리키면 그 낱말을 보는 부호가 보입니다:"],
