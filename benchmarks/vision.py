@@ -10,13 +10,16 @@ read from the mean of the patches, no dropout. In float32, and in bfloat16 by au
 for each patch, which is `learned2d:layout=table`; it has two more norms, around the embedding of the patches. It need
 not be deterministic.
 
+own: the same, each in the precision that it takes by itself: jari in what `auto` chooses, the peer in float32.
+
 encodings: the same step of jari with each 2-D encoding, over the step with none, without the peer.
 
 Ratios are taken within a round of interleaved ones, then their median and quartiles.
 
 Measured 2026-11-21, PyTorch 2.13, one core of an otherwise idle Intel Xeon with AVX-512 BF16 and AMX, 7 rounds, in
 float32; bfloat16: vit-pytorch 1.26 takes 1.03; 1.03 times as long as jari with AdamW at 28 x 28 (1.12 to 1.24 beside
-other jobs), 0.97; 1.08 times at 8 x 8. jari with Muon 1.07; 1.09 and 1.21; 1.28.
+other jobs), 0.97; 1.08 times at 8 x 8. jari with Muon 1.07; 1.09 and 1.21; 1.28. Each in its own precision: the peer
+1.83 and 1.71 (two measurements) times as long as jari with AdamW at 28 x 28, 1.33 and 1.27 at 8 x 8.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from jari.models.vision import VisionTransformer
 from jari.training.loop import autocast, deterministic
 from jari.training.optim import BETAS, EPSILON, build_optimizers
 from jari.training.options import Training
+from jari.training.precision import choose_precision
 
 WIDTH, HEADS, HIDDEN, CLASSES, BATCH, SMOOTHING = 64, 4, 256, 10, 128, 0.1
 AIM = 1.3
@@ -54,7 +58,7 @@ ENCODINGS = (
     "table2d",
     "shaw2d",
 )
-PARTS = ("train", "encodings")
+PARTS = ("train", "own", "encodings")
 PRECISIONS = ("float32", "bfloat16")
 
 
@@ -163,6 +167,29 @@ def train(given: Any, table: timing.Table) -> None:
                 )
 
 
+def own(given: Any, table: timing.Table) -> None:
+    """As `train`, without a precision asked for."""
+    module, precision = peer(), choose_precision(WIDTH)
+    for shape in (SHAPES[name] for name in given.shapes):
+        contenders: dict[str, Callable[[], object]] = {
+            "jari": our_step(shape, BASE, precision),
+            "jari, muon": our_step(shape, BASE, precision, "muon"),
+        }
+        if module is not None:
+            contenders[PEER] = their_step(module, shape, "float32")
+        times = timing.measure(contenders, given.rounds)
+        for name in contenders:
+            table.add(
+                shape=str(shape),
+                precision="float32" if name == PEER else precision,
+                contender=name,
+                pictures_per_s=round(BATCH / median(times[name])),
+                time_over_jari=timing.ratio(times, name, "jari"),
+                time_over_jari_muon=timing.ratio(times, name, "jari, muon"),
+                aim=AIM if name == PEER else "",
+            )
+
+
 def encodings(given: Any, table: timing.Table) -> None:
     for shape in (SHAPES[name] for name in given.shapes):
         for precision in given.precisions:
@@ -180,7 +207,7 @@ def main() -> None:
     deterministic(threads=1)
     table = timing.Table(given.json)
     for part in given.parts:
-        {"train": train, "encodings": encodings}[part](given, table)
+        {"train": train, "own": own, "encodings": encodings}[part](given, table)
     table.close()
 
 
