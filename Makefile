@@ -34,7 +34,7 @@ check: .venv/developed
 	$(BIN)/ruff format src tests examples benchmarks experiments
 	$(BIN)/ruff check src tests examples benchmarks experiments
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -m "not slow and not long and not browser" --quiet
+	$(BIN)/python -m pytest -m "not slow and not long and not browser" $(SIDE_BY_SIDE) --quiet
 
 clean:
 	rm -rf .venv runs

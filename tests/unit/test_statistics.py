@@ -342,6 +342,15 @@ def test_what_was_measured_is_read_by_its_metric():
     ]
 
 
+def test_long_names_of_what_was_measured_do_not_break_the_column():
+    measured = {"encoding": "none", "metric": "exact_match", "examples": 5, "exact_match": 0.5, "loss": 1.0, "steps": 9}
+    text = metrics_text({**measured, "exact_match_reconstructed": 0.25, "loss_of_ink": 2.0}, "run")
+    _, *rows = text.split("\n")
+    assert "  exact match reconstructed   25.00%" in rows
+    assert "  loss of ink                 2.0000" in rows
+    assert len({len(row) for row in rows}) == 1
+
+
 # Trials under way ----------------------------------------------------------------------------------------------------
 
 

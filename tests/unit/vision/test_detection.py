@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from jari.boxes import Detected, corners, overlaps
+from jari.cli import main
 from jari.errors import UserError
 from jari.init import generator_for
 from jari.models.detector import Detector
@@ -405,7 +406,7 @@ def test_held_out_pictures_have_numbers() -> None:
             made.read(wrong)
 
 
-def test_a_run_trains_goes_on_and_answers(tmp_path: Path) -> None:
+def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {**TINY, "training.examples": 32 * 6, "training.evaluations": 2, "training.evaluation_examples": 20}
     experiment = Experiment.of("detection", settings=settings, precision="float32")
     first = loop.train(experiment, tmp_path / "run", threads=1)
@@ -419,6 +420,13 @@ def test_a_run_trains_goes_on_and_answers(tmp_path: Path) -> None:
     assert isinstance(model, Detector)
     picture = again.read("#0")
     assert len(again.said(model(again.sources([picture])), [picture])[0]) == 8  # type: ignore[attr-defined]
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "1"]) == 0
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "jari: #0: nothing found that is sure enough; see --at-least\n")
+    assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "0"]) == 0
+    said = capsys.readouterr()
+    assert (len(said.out.splitlines()), said.err) == (8, "")
 
 
 @pytest.mark.long
