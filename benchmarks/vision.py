@@ -5,10 +5,12 @@
 
 train: pictures per CPU-second of whole training steps (forward, backward, clipping, fused AdamW; jari also with Muon,
 its default) in one thread, on batches of 128 pictures. Two shapes: 28 x 28 pixels in patches of 4 (49 tokens), 6
-layers; 8 x 8 in patches of 2 (16 tokens), 4 layers; both grey, width 64, 4 heads, a feed-forward of 256, ten classes
-read from the mean of the patches, no dropout. In float32, and in bfloat16 by autocast. The peer adds one learned vector
-for each patch, which is `learned2d:layout=table`; it has two more norms, around the embedding of the patches. It need
-not be deterministic.
+layers; 8 x 8 in patches of 2 (16 tokens), 4 layers; both grey, width 64, 4 heads, a feed-forward of 256, ten classes.
+Three settings: `readme`, that of the peer's README, a class token and dropout of 0.1 (but for dropout of the embedding,
+which jari has not); `class`, a class token without dropout; `mean`, the mean of the patches without dropout. In float32
+and in bfloat16 by autocast. The peer adds one learned vector for each patch, which is `learned2d:layout=table`; it has
+two more norms, around the embedding of the patches, and no bias of queries, keys and values. It need not be
+deterministic. Both have what `jari train` does to keep freed memory, since they are timed in one process.
 
 own: the same, each in the precision that it takes by itself: jari in what `auto` chooses, the peer in float32.
 
@@ -16,15 +18,16 @@ encodings: the same step of jari with each 2-D encoding, over the step with none
 
 Ratios are taken within a round of interleaved ones, then their median and quartiles.
 
-Measured 2026-11-21, PyTorch 2.13, one core of an otherwise idle Intel Xeon with AVX-512 BF16 and AMX, 7 rounds, in
-float32; bfloat16: vit-pytorch 1.26 takes 1.03; 1.03 times as long as jari with AdamW at 28 x 28 (1.12 to 1.24 beside
-other jobs), 0.97; 1.08 times at 8 x 8. jari with Muon 1.07; 1.09 and 1.21; 1.28. Each in its own precision: the peer
-1.83 and 1.71 (two measurements) times as long as jari with AdamW at 28 x 28, 1.33 and 1.27 at 8 x 8.
+Measured 2026-11-22, PyTorch 2.13, one core of an Intel Xeon with AVX-512 BF16 and AMX, 9 rounds. vit-pytorch 1.26 takes
+as many times as long as jari with AdamW in float32; bfloat16 at 28 x 28, in float32; bfloat16 at 8 x 8: `readme` 1.43;
+1.65, 1.36; 1.51. `class` 1.18; 1.12, 1.11; 1.12. `mean` 0.99; 1.04, 0.96; 1.08. Each in its own precision: 2.05 and
+1.68, 1.68 and 1.36, 1.50 and 1.25. jari with Muon 1.08 to 1.15 times as long as with AdamW, at 8 x 8 1.21 to 1.35.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -42,6 +45,7 @@ from torch.nn import functional
 from jari.init import initialise
 from jari.models.vision import VisionTransformer
 from jari.training.loop import autocast, deterministic
+from jari.training.memory import keep_freed_memory
 from jari.training.optim import BETAS, EPSILON, build_optimizers
 from jari.training.options import Training
 from jari.training.precision import choose_precision
@@ -77,16 +81,27 @@ class Shape:
 SHAPES = {"28": Shape(28, 4, 6), "8": Shape(8, 2, 4)}
 
 
+@dataclass(frozen=True)
+class Setting:
+    """pool: what the classes are read from, `class` token or `mean` of the patches."""
+
+    pool: Literal["class", "mean"]
+    dropout: float
+
+
+SETTINGS = {"readme": Setting("class", 0.1), "class": Setting("class", 0.0), "mean": Setting("mean", 0.0)}
+
+
 # The contenders -------------------------------------------------------------------------------------------------------
 
 
-def ours(shape: Shape, encoding: str) -> nn.Module:
-    pictures, options = (1, shape.side, shape.side), {"hidden": HIDDEN, "encoding": encoding}
+def ours(shape: Shape, setting: Setting, encoding: str) -> nn.Module:
     model = VisionTransformer(
-        pictures, CLASSES, patch=shape.patch, width=WIDTH, heads=HEADS, layers=shape.layers, **options
-    )
+        (1, shape.side, shape.side), CLASSES, patch=shape.patch, width=WIDTH, heads=HEADS, layers=shape.layers,
+        hidden=HIDDEN, encoding=encoding, pool=setting.pool, dropout=setting.dropout,
+    )  # fmt: skip
     initialise(model, 1)
-    return model
+    return model.train()
 
 
 def peer() -> ModuleType | None:
@@ -107,12 +122,13 @@ def peer() -> ModuleType | None:
     return module
 
 
-def theirs(module: ModuleType, shape: Shape) -> nn.Module:
+def theirs(module: ModuleType, shape: Shape, setting: Setting) -> nn.Module:
     torch.manual_seed(1)
     return module.ViT(
         image_size=shape.side, patch_size=shape.patch, num_classes=CLASSES, dim=WIDTH, depth=shape.layers, heads=HEADS,
-        dim_head=WIDTH // HEADS, mlp_dim=HIDDEN, pool="mean", channels=1,
-    )  # fmt: skip
+        dim_head=WIDTH // HEADS, mlp_dim=HIDDEN, pool={"class": "cls", "mean": "mean"}[setting.pool], channels=1,
+        dropout=setting.dropout,
+    ).train()  # fmt: skip
 
 
 def step(model: nn.Module, shape: Shape, precision: str, optimizers: Iterable[torch.optim.Optimizer]) -> steps.Step:
@@ -129,13 +145,15 @@ def step(model: nn.Module, shape: Shape, precision: str, optimizers: Iterable[to
     return steps.training_step(model, loss, optimizers, 1.0)
 
 
-def our_step(shape: Shape, encoding: str, precision: str, optimizer: Literal["adamw", "muon"] = "adamw") -> steps.Step:
-    model, options = ours(shape, encoding), Training(optimizer=optimizer, learning_rate=1e-4)
+def our_step(
+    shape: Shape, setting: Setting, precision: str, encoding: str, optimizer: Literal["adamw", "muon"] = "adamw"
+) -> steps.Step:
+    model, options = ours(shape, setting, encoding), Training(optimizer=optimizer, learning_rate=1e-4)
     return step(model, shape, precision, build_optimizers(model, options).values())
 
 
-def their_step(module: ModuleType, shape: Shape, precision: str) -> Callable[[], object]:
-    model = theirs(module, shape).train()
+def their_step(module: ModuleType, shape: Shape, setting: Setting, precision: str) -> Callable[[], object]:
+    model = theirs(module, shape, setting)
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True)
     return steps.not_deterministic(step(model, shape, precision, [adamw]))
 
@@ -146,54 +164,50 @@ def their_step(module: ModuleType, shape: Shape, precision: str) -> Callable[[],
 def train(given: Any, table: timing.Table) -> None:
     """A row for each contender; what is aimed at is the peer's time over jari's."""
     module = peer()
-    for shape in (SHAPES[name] for name in given.shapes):
+    for shape, setting in itertools.product(given.shapes, given.settings):
         for precision in given.precisions:
-            contenders: dict[str, Callable[[], object]] = {
-                "jari": our_step(shape, BASE, precision),
-                "jari, muon": our_step(shape, BASE, precision, "muon"),
-                "jari, rotary2d": our_step(shape, "rotary2d", precision),
-            }
-            if module is not None:
-                contenders[PEER] = their_step(module, shape, precision)
-            times = timing.measure(contenders, given.rounds)
-            for name in contenders:
-                table.add(
-                    shape=str(shape),
-                    precision=precision,
-                    contender=name,
-                    pictures_per_s=round(BATCH / median(times[name])),
-                    time_over_jari=timing.ratio(times, name, "jari"),
-                    aim=AIM if name == PEER else "",
-                )
+            compare(module, shape, setting, precision, precision, given.rounds, table)
 
 
 def own(given: Any, table: timing.Table) -> None:
     """As `train`, without a precision asked for."""
-    module, precision = peer(), choose_precision(WIDTH)
-    for shape in (SHAPES[name] for name in given.shapes):
-        contenders: dict[str, Callable[[], object]] = {
-            "jari": our_step(shape, BASE, precision),
-            "jari, muon": our_step(shape, BASE, precision, "muon"),
-        }
-        if module is not None:
-            contenders[PEER] = their_step(module, shape, "float32")
-        times = timing.measure(contenders, given.rounds)
-        for name in contenders:
-            table.add(
-                shape=str(shape),
-                precision="float32" if name == PEER else precision,
-                contender=name,
-                pictures_per_s=round(BATCH / median(times[name])),
-                time_over_jari=timing.ratio(times, name, "jari"),
-                time_over_jari_muon=timing.ratio(times, name, "jari, muon"),
-                aim=AIM if name == PEER else "",
-            )
+    module = peer()
+    for shape, setting in itertools.product(given.shapes, given.settings):
+        compare(module, shape, setting, choose_precision(WIDTH), "float32", given.rounds, table)
+
+
+def compare(
+    module: ModuleType | None, side: str, setting: str, precision: str, of_peer: str, rounds: int, table: timing.Table
+) -> None:
+    """precision: jari's. of_peer: the peer's."""
+    case = SHAPES[side], SETTINGS[setting]
+    contenders: dict[str, Callable[[], object]] = {
+        "jari": our_step(*case, precision, BASE),
+        "jari, muon": our_step(*case, precision, BASE, "muon"),
+        "jari, rotary2d": our_step(*case, precision, "rotary2d"),
+    }
+    if module is not None:
+        contenders[PEER] = their_step(module, *case, of_peer)
+    times = timing.measure(contenders, rounds)
+    for name in contenders:
+        table.add(
+            shape=str(case[0]),
+            setting=setting,
+            precision=of_peer if name == PEER else precision,
+            contender=name,
+            pictures_per_s=round(BATCH / median(times[name])),
+            time_over_jari=timing.ratio(times, name, "jari"),
+            time_over_jari_muon=timing.ratio(times, name, "jari, muon"),
+            aim=AIM if name == PEER else "",
+        )
 
 
 def encodings(given: Any, table: timing.Table) -> None:
     for shape in (SHAPES[name] for name in given.shapes):
         for precision in given.precisions:
-            contenders = {name: our_step(shape, name, precision) for name in ("none", *given.encodings)}
+            contenders = {
+                name: our_step(shape, SETTINGS["mean"], precision, name) for name in ("none", *given.encodings)
+            }
             timing.compare_encodings(contenders, "none", {}, given.rounds, table, shape=str(shape), precision=precision)
 
 
@@ -201,10 +215,12 @@ def main() -> None:
     parser = timing.arguments(__doc__, rounds=9)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=tuple(SHAPES), help="sides in pixels")
+    parser.add_argument("--settings", nargs="+", choices=tuple(SETTINGS), default=tuple(SETTINGS))
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--encodings", nargs="+", default=list(ENCODINGS), help="2-D specs, such as table2d:rows=6")
     given = parser.parse_args()
     deterministic(threads=1)
+    keep_freed_memory()
     table = timing.Table(given.json)
     for part in given.parts:
         {"train": train, "own": own, "encodings": encodings}[part](given, table)

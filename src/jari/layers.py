@@ -87,10 +87,14 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B L D"]:
+    def forward(
+        self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor], first: int | None = None
+    ) -> Float[Tensor, "B R D"]:
+        """first: the sublayer answers for this many of the first tokens alone, R; for all by default."""
+        into = x if first is None else x[:, :first]
         if self.place == "pre":
-            return x + self._some(self.dropout(sublayer(self.norm(x))))
-        return self.norm(x + self._some(self.dropout(sublayer(x))))
+            return into + self._some(self.dropout(sublayer(self.norm(x))))
+        return self.norm(into + self._some(self.dropout(sublayer(x))))
 
     def _some(self, added: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         if not self.training or not self.drop_path:

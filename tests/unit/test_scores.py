@@ -117,6 +117,14 @@ def test_a_score_that_is_no_product_takes_the_explicit_kernel():
         assert kernels.choose(call) == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_attention_with_dropout_takes_the_explicit_kernel_on_a_cpu_however_long(dtype):
+    q = torch.zeros(1, 1, 2048, 8, dtype=dtype)
+    geometry = call_of("dot")[3].geometry
+    assert kernels.choose(AttentionCall(q, q, q, geometry, 1.0)) == "fused"
+    assert kernels.choose(AttentionCall(q, q, q, geometry, 1.0, dropout=0.1)) == "explicit"
+
+
 def test_the_fused_kernel_refuses_a_score_when_a_model_is_built():
     told = (
         r"^the fused kernel compares queries and keys by their product alone, and this score is a sum within a tanh; "

@@ -2,7 +2,7 @@
 
 | kernel | what it does | where it wins |
 | --- | --- | --- |
-| explicit | batched product, softmax, batched product | on a CPU, short sequences; bfloat16 up to some 512 keys |
+| explicit | batched product, softmax, batched product | CPU: short sequences; bfloat16 up to some 512 keys; dropout |
 | fused | PyTorch's scaled_dot_product_attention | long sequences, GPUs; memory without Q x K where nothing is added |
 | definition | float32 einsum of `call.py` | nowhere: to compare with |
 """
@@ -39,9 +39,9 @@ def choose(call: AttentionCall) -> str:
     """The kernel for a call of this device, dtype and length."""
     if "values" in call.geometry.encoding.hooks or call.score is not None:
         return "explicit"  # the one needs the weights themselves, the other is no product
-    if call.q.device.type == "cpu" and call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0):
-        return "explicit"
-    return "fused"
+    # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
+    short = call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0)
+    return "explicit" if call.q.device.type == "cpu" and (short or call.dropout) else "fused"
 
 
 def check(kernel: str, hooks: frozenset[str], score: nn.Module | None = None) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from jari.attention.cache import KVCache, LayerCache, positions_of
-from jari.attention.geometry import Geometry, place_layers
+from jari.attention.geometry import Geometry, place, place_layers
 from jari.attention.kernels import Kernel, check
 from jari.attention.module import Attention, check_positions, check_vectors, site_of
 from jari.encodings.compose import LayerEncodings
@@ -81,6 +81,12 @@ class EncoderLayer(nn.Module):
         x = self.attention_residual(x, lambda x: self.attention(x, geometry=geometry, cache=cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
+    def of_first(self, x: Float[Tensor, "B L D"], geometry: Geometry, first: int) -> Float[Tensor, "B R D"]:
+        """What `forward` gives for the first tokens, R of them, without the work for the others: they are keys alone.
+        `geometry` has as many queries."""
+        x = self.attention_residual(x, lambda x: self.attention(x[:, :first], x, geometry=geometry), first)
+        return self.feed_forward_residual(x, self.feed_forward)
+
 
 class Encoder(nn.Module):
     """A stack in which every token sees every other: `(B, L, D)` in, `(B, L, D)` out.
@@ -120,17 +126,28 @@ class Encoder(nn.Module):
         positions: Positions | None = None,
         keep: Bool[Tensor, "B L"] | None = None,
         mask: Mask | None = None,
-    ) -> Float[Tensor, "B L D"]:
-        """positions: 0, 1, 2, ... by default. keep: False on padding. mask: rules of one's own instead of `keep`."""
+        first: int | None = None,
+    ) -> Float[Tensor, "B R D"]:
+        """positions: 0, 1, 2, ... by default. keep: False on padding. mask: rules of one's own instead of `keep`.
+        first: how many of the first tokens the output is wanted of, R; all by default. The last layer then leaves out
+        the others' queries, which changes nothing for the first. Not with a mask of one's own.
+        """
         if mask is not None and keep is not None:
             raise UserError("give either keep or mask; Mask(keys=keep, ...) holds both")
+        if mask is not None and first is not None:
+            raise UserError("first goes with keep, since a mask may be of all queries; cut the output: y[:, :1]")
         check_vectors(x, self.layers[0].attention.query.weight)  # type: ignore
         mask = mask if keep is None else Mask(keys=keep)
         positions = positions or Positions.sequence(x.shape[1], device=x.device)
         check_positions(positions, x)
         x = self.encoding.embed(x, positions)
-        for layer, geometry in zip(self.layers, place_layers(self.encoding, positions, positions, mask), strict=True):
+        geometries = place_layers(self.encoding, positions, positions, mask)
+        whole = len(self.layers) if first is None else len(self.layers) - 1
+        for layer, geometry in zip(self.layers[:whole], geometries[:whole], strict=True):
             x = layer(x, geometry)
+        if first is not None:
+            last = place(self.encoding.of_layer[-1], positions.slice(0, first), positions, mask)
+            x = self.layers[-1].of_first(x, last, first)  # type: ignore[operator]
         return self.norm(x)
 
 

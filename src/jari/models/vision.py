@@ -99,7 +99,9 @@ class VisionTransformer(nn.Module):
             x = torch.cat((self.nowhere(len(x)), x), 1)
             first = len(self.nowhere.weight)
             keep = None if keep is None else functional.pad(keep, (first, 0), value=True)
-        x = self.encoder(x, positions=self.places(pictures), keep=keep)
+        # In evaluation the patches pass through the last layer too, to be looked at.
+        read = 1 if self.pool == "class" and self.training else None
+        x = self.encoder(x, positions=self.places(pictures), keep=keep, first=read)
         if self.pool == "class":
             return self.generator(x[:, 0])
         x = x[:, first:]

@@ -21,6 +21,7 @@ from jari.training import checkpoint
 from jari.training import snapshots as snapshot
 from jari.training.answering import evaluate
 from jari.training.experiment import Experiment
+from jari.training.memory import keep_freed_memory
 from jari.training.optim import build_optimizers
 from jari.training.order import order_of
 from jari.training.run import Interrupted, Run, StopSignals
@@ -47,6 +48,7 @@ def train(
     been written.
     """
     deterministic(threads)
+    keep_freed_memory()
     options = experiment.options
     task = experiment.task_instance()
     learning = Learning(experiment, task)

@@ -58,6 +58,31 @@ def test_a_transposed_picture_is_another_one_even_for_encodings_of_distance():
     assert (model(square) - model(square.transpose(2, 3))).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_what_the_last_layer_leaves_out_in_training_changes_neither_scores_nor_gradients(encoding, norm, layers):
+    model = model_of(encoding, pool="class", registers=1, norm=norm, layers=layers, resolution="extrapolate")
+    keep = torch.ones(3, 8, 12, dtype=torch.bool)
+    keep[1, :, 8:] = False
+    seen = {}
+    for training in (True, False):
+        model.train(training)
+        with jari.record(model) as tape:
+            scores = model(Pictures(pictures(), keep))
+        gradients = torch.autograd.grad(scores.square().sum(), tuple(model.parameters()))
+        assert tape.weights(f"encoder.{layers - 1}").shape[2] == (1 if training else 8)
+        seen[training] = (scores, *gradients)
+    for left_out, whole in zip(seen[True], seen[False], strict=True):
+        torch.testing.assert_close(left_out, whole, rtol=1e-10, atol=1e-12)
+
+
+def test_the_first_outputs_alone_are_not_for_a_mask_of_ones_own():
+    encoder, x = jari.Encoder(16, heads=2), torch.randn(1, 4, 16)
+    with pytest.raises(UserError, match="first goes with keep"):
+        encoder(x, mask=jari.Mask(causal=True), first=1)
+
+
 @torch.no_grad()
 def test_padding_changes_nothing():
     model, pixels = model_of("rotary2d", resolution="extrapolate", pool="class", registers=1), pictures()

@@ -1,0 +1,43 @@
+"""What training asks of the allocator."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+STEPS = """
+import ctypes, resource, sys
+import torch
+from jari.training.memory import keep_freed_memory
+
+# What glibc begins with, and moves on from by what it happened to see: trim and mmap thresholds of 128 KiB.
+for parameter in (-1, -3):
+    assert ctypes.CDLL(None).mallopt(parameter, 128 * 2**10)
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+
+def step():
+    return [torch.ones(2**20) for _ in range(64)]  # 256 MiB, in arrays of four
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+for _ in range(3):
+    step()
+before = faults()
+for _ in range(10):
+    step()
+print((faults() - before) // 10)
+"""
+
+
+def faults_of_a_step(how: str) -> int:
+    return int(subprocess.run([sys.executable, "-c", STEPS, how], capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
+def test_a_step_gets_the_memory_that_the_one_before_freed():
+    pages = 256 * 2**20 // 4096
+    assert faults_of_a_step("handed back") > pages / 2
+    assert faults_of_a_step("kept") < pages / 100
