@@ -19,9 +19,10 @@ encodings: the same step of jari with each 2-D encoding, over the step with none
 Ratios are taken within a round of interleaved ones, then their median and quartiles.
 
 Measured 2026-11-22, PyTorch 2.13, one core of an Intel Xeon with AVX-512 BF16 and AMX, 9 rounds. vit-pytorch 1.26 takes
-as many times as long as jari with AdamW in float32; bfloat16 at 28 x 28, in float32; bfloat16 at 8 x 8: `readme` 1.43;
-1.65, 1.36; 1.51. `class` 1.18; 1.12, 1.11; 1.12. `mean` 0.99; 1.04, 0.96; 1.08. Each in its own precision: 2.05 and
-1.68, 1.68 and 1.36, 1.50 and 1.25. jari with Muon 1.08 to 1.15 times as long as with AdamW, at 8 x 8 1.21 to 1.35.
+as many times as long as jari with AdamW in float32; bfloat16 at 28 x 28, in float32; bfloat16 at 8 x 8: `readme`
+1.50; 1.62, 1.41; 1.49. `class` 1.18; 1.13, 1.10; 1.11. `mean` 1.03; 1.04, 0.97; 1.12. Each in its own
+precision at 28 x 28, 8 x 8: 2.03, 1.73; 1.64, 1.41; 1.49, 1.28. jari with Muon 1.06 to 1.12 times as
+long as with AdamW at 28 x 28, 1.20 to 1.30 at 8 x 8.
 """
 
 from __future__ import annotations
@@ -131,15 +132,17 @@ def theirs(module: ModuleType, shape: Shape, setting: Setting) -> nn.Module:
     ).train()  # fmt: skip
 
 
-def step(model: nn.Module, shape: Shape, precision: str, optimizers: Iterable[torch.optim.Optimizer]) -> steps.Step:
-    """As `jari.training.loop` takes it, always on the same pictures."""
+def step(
+    model: nn.Module, shape: Shape, precision: str, optimizers: Iterable[torch.optim.Optimizer], *options: Any
+) -> steps.Step:
+    """As `jari.training.loop` takes it, always on the same pictures. options: of the model's forward."""
     generator = torch.Generator().manual_seed(1)
     pixels_BCHW = torch.randn(BATCH, 1, shape.side, shape.side, generator=generator)
     labels_B = torch.randint(CLASSES, (BATCH,), generator=generator)
 
     def loss() -> Tensor:
         with autocast(precision):
-            scores = model(pixels_BCHW)
+            scores = model(pixels_BCHW, *options)
         return functional.cross_entropy(scores.float(), labels_B, label_smoothing=SMOOTHING)
 
     return steps.training_step(model, loss, optimizers, 1.0)
@@ -149,7 +152,7 @@ def our_step(
     shape: Shape, setting: Setting, precision: str, encoding: str, optimizer: Literal["adamw", "muon"] = "adamw"
 ) -> steps.Step:
     model, options = ours(shape, setting, encoding), Training(optimizer=optimizer, learning_rate=1e-4)
-    return step(model, shape, precision, build_optimizers(model, options).values())
+    return step(model, shape, precision, build_optimizers(model, options).values(), True)
 
 
 def their_step(module: ModuleType, shape: Shape, setting: Setting, precision: str) -> Callable[[], object]:

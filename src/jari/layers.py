@@ -90,13 +90,13 @@ class Residual(nn.Module):
     def forward(
         self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor], first: int | None = None
     ) -> Float[Tensor, "B R D"]:
-        """first: the sublayer answers for this many of the first tokens alone, R; for all by default."""
+        """first: the sublayer answers for no more than this many of the first tokens, R, and they alone come back."""
         into = x if first is None else x[:, :first]
         if self.place == "pre":
             return into + self._some(self.dropout(sublayer(self.norm(x))))
         return self.norm(into + self._some(self.dropout(sublayer(x))))
 
-    def _some(self, added: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+    def _some(self, added: Float[Tensor, "B R D"]) -> Float[Tensor, "B R D"]:
         if not self.training or not self.drop_path:
             return added
         kept = torch.rand(len(added), 1, 1, device=added.device) >= self.drop_path

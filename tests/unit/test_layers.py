@@ -19,6 +19,14 @@ def test_dropout_drops_its_share_and_keeps_the_mean(share):
     assert y.unique().numel() == 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_dropout_keeps_is_scaled_by_what_it_drops(dtype):
+    x = torch.rand(100_000).add(1).to(dtype)
+    y = dropout(x, 0.1)
+    kept = y != 0
+    assert (y / x.double())[kept].mean().item() == pytest.approx(256 / (256 - 26), rel=3e-4)
+
+
 def test_dropout_follows_the_global_generator():
     x = torch.randn(5, 7)
 

@@ -123,6 +123,8 @@ def test_attention_with_dropout_takes_the_explicit_kernel_on_a_cpu_however_long(
     geometry = call_of("dot")[3].geometry
     assert kernels.choose(AttentionCall(q, q, q, geometry, 1.0)) == "fused"
     assert kernels.choose(AttentionCall(q, q, q, geometry, 1.0, dropout=0.1)) == "explicit"
+    q = q.to("meta")
+    assert kernels.choose(AttentionCall(q, q, q, geometry, 1.0, dropout=0.1)) == "fused"
 
 
 def test_the_fused_kernel_refuses_a_score_when_a_model_is_built():

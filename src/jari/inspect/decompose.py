@@ -156,6 +156,11 @@ def _sides(model: nn.Module, path: str, call: AttentionCall, seen: _Seen) -> tup
     place = call.geometry
     above = {id(model.get_submodule(path[:i])) for i, letter in enumerate(path) if letter == "."} | {id(model)}
     x, source = seen.attention[0], seen.attention[-1]
+    if x is not source and x.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
+        raise UserError(
+            f"{path} ran for the first {x.shape[1]} of {source.shape[1]} tokens alone, so that its scores cannot be "
+            "taken apart; call the model without first= or answer_only="
+        )
     own = next((stack for stack in seen.stacks if id(stack[0]) in above), None)
     q_side = _side(x, own, place.q_pos, place.encoding, seen)
     if source is x:

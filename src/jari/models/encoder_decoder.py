@@ -130,10 +130,13 @@ class Encoder(nn.Module):
     ) -> Float[Tensor, "B R D"]:
         """positions: 0, 1, 2, ... by default. keep: False on padding. mask: rules of one's own instead of `keep`.
         first: how many of the first tokens the output is wanted of, R; all by default. The last layer then leaves out
-        the others' queries, which changes nothing for the first. Not with a mask of one's own.
+        the others' queries, which changes nothing for the first, but its map has their rows alone. Raises UserError for
+        a number of tokens that are not there, and with a mask of one's own.
         """
         if mask is not None and keep is not None:
             raise UserError("give either keep or mask; Mask(keys=keep, ...) holds both")
+        if first is not None and not 1 <= first <= x.shape[1]:
+            raise UserError(f"first is a number of tokens: expected 1 to {x.shape[1]}, got {first}")
         if mask is not None and first is not None:
             raise UserError("first goes with keep, since a mask may be of all queries; cut the output: y[:, :1]")
         check_vectors(x, self.layers[0].attention.query.weight)  # type: ignore

@@ -89,8 +89,10 @@ class VisionTransformer(nn.Module):
         """Whether the encoding knows rows and columns; otherwise patches are counted."""
         return 2 in self.encoder.encoding.of_layer[0].axes
 
-    def forward(self, pictures: Float[Tensor, "B C H W"] | Pictures) -> Float[Tensor, "B V"]:
-        """Scores of the classes. Raises UserError for pictures it cannot read."""
+    def forward(self, pictures: Float[Tensor, "B C H W"] | Pictures, answer_only: bool = False) -> Float[Tensor, "B V"]:
+        """Scores of the classes. answer_only: where they are read from a class token, let the last layer work for it
+        alone, as in training; its map then has one row. Raises UserError for pictures it cannot read.
+        """
         pictures = self._fitting(Pictures.of(pictures))
         x = self.embedding(patchify(pictures.pixels, self.patch))
         keep = patch_keep(pictures.keep, self.patch)
@@ -99,8 +101,7 @@ class VisionTransformer(nn.Module):
             x = torch.cat((self.nowhere(len(x)), x), 1)
             first = len(self.nowhere.weight)
             keep = None if keep is None else functional.pad(keep, (first, 0), value=True)
-        # In evaluation the patches pass through the last layer too, to be looked at.
-        read = 1 if self.pool == "class" and self.training else None
+        read = 1 if answer_only and self.pool == "class" else None
         x = self.encoder(x, positions=self.places(pictures), keep=keep, first=read)
         if self.pool == "class":
             return self.generator(x[:, 0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 
 # The numbers are those of glibc's malloc.h. The heap shrinks when more than the first amount is free at its end; arrays
@@ -13,13 +14,14 @@ _MMAP_THRESHOLD, _LARGEST = -3, 32 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Tell the allocator not to hand back to the system what is freed; up to 2 GiB stay with this process.
+    """Tell glibc's allocator to keep what is freed for this process, unless 2 GiB at the end of the heap are free.
 
-    Otherwise it does so in every step, and the next one gets the pages anew, each filled with zeros first: 5 to 13 % of
-    a step of a small Vision Transformer, more where the system is slow to give them. A step needs as much as the one
-    before, so the peak stays where it is. With an allocator other than glibc's this does nothing.
+    Otherwise it hands much of it back to the system in every step, and the next step gets the pages anew, each filled
+    with zeros first: 2 to 13 % of a step of a small Vision Transformer. Where batches differ in length the process may
+    stay somewhat larger (6 to 9 % seen). It holds for the whole process and from then on; what the environment sets
+    (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_) is left alone. With another allocator this does nothing.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
         return
     with contextlib.suppress(AttributeError):  # musl has no such function
         mallopt = ctypes.CDLL(None).mallopt

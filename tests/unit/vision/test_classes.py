@@ -76,6 +76,7 @@ def test_a_batch_is_the_same_for_a_seed_and_its_targets_add_up_to_1():
     assert not (first.inputs[0].pixels == other.inputs[0].pixels).all()
     assert first.labels.sum(1).tolist() == pytest.approx([1] * 16)
     assert len(first.labels) == 16
+    assert first.inputs[1] is True, "of a class token's last layer nobody looks at the rest in training"
 
 
 def test_a_run_answers_without_its_data_and_is_measured_as_it_was(run):

@@ -7,6 +7,7 @@ import jari
 import jari.patches
 from jari import Pictures, UserError, VisionTransformer
 from jari.encodings.base import registry
+from jari.inspect.decompose import parts
 
 SHAPE = (1, 8, 12)
 ENCODINGS = sorted(
@@ -61,26 +62,53 @@ def test_a_transposed_picture_is_another_one_even_for_encodings_of_distance():
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_what_the_last_layer_leaves_out_in_training_changes_neither_scores_nor_gradients(encoding, norm, layers):
+def test_what_the_last_layer_leaves_out_changes_neither_scores_nor_gradients(encoding, norm, layers):
     model = model_of(encoding, pool="class", registers=1, norm=norm, layers=layers, resolution="extrapolate")
     keep = torch.ones(3, 8, 12, dtype=torch.bool)
     keep[1, :, 8:] = False
     seen = {}
-    for training in (True, False):
-        model.train(training)
+    for answer_only in (True, False):
         with jari.record(model) as tape:
-            scores = model(Pictures(pictures(), keep))
+            scores = model(Pictures(pictures(), keep), answer_only)
         gradients = torch.autograd.grad(scores.square().sum(), tuple(model.parameters()))
-        assert tape.weights(f"encoder.{layers - 1}").shape[2] == (1 if training else 8)
-        seen[training] = (scores, *gradients)
+        assert tape.weights(f"encoder.{layers - 1}").shape[2] == (1 if answer_only else 8)
+        seen[answer_only] = (scores, *gradients)
     for left_out, whole in zip(seen[True], seen[False], strict=True):
         torch.testing.assert_close(left_out, whole, rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_mean_of_the_patches_leaves_nothing_out():
+    model = model_of(pool="mean")
+    assert torch.equal(model(pictures(), True), model(pictures()))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("first", [1, 3, 5])
+@torch.no_grad()
+def test_the_first_outputs_are_those_of_the_whole(norm, first):
+    encoder, x = jari.Encoder(16, heads=2, encoding="rotary", norm=norm).double(), torch.randn(2, 5, 16).double()
+    torch.testing.assert_close(encoder(x, first=first), encoder(x)[:, :first], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [0, -1, 5])
+def test_as_many_first_outputs_as_there_are_tokens(first):
+    with pytest.raises(UserError, match=f"first is a number of tokens: expected 1 to 4, got {first}"):
+        jari.Encoder(16, heads=2)(torch.randn(1, 4, 16), first=first)
 
 
 def test_the_first_outputs_alone_are_not_for_a_mask_of_ones_own():
     encoder, x = jari.Encoder(16, heads=2), torch.randn(1, 4, 16)
     with pytest.raises(UserError, match="first goes with keep"):
         encoder(x, mask=jari.Mask(causal=True), first=1)
+
+
+@pytest.mark.parametrize("encoding", ["sinusoidal2d", "rotary2d"])
+def test_scores_of_the_first_tokens_alone_are_not_taken_apart(encoding):
+    model = model_of(encoding, pool="class")
+    with pytest.raises(UserError, match=r"attention ran for the first 1 of 7 tokens alone"):
+        parts(model, (pictures(count=1), True), "encoder.1", 0)
+    assert parts(model, (pictures(count=1),), "encoder.1", 0)
 
 
 @torch.no_grad()
