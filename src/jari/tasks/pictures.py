@@ -191,7 +191,7 @@ class ClassTask(PictureTask):
         pixels = self._normalised(self._training.pictures(indices))
         labels = self._training.labels[indices]
         pixels, targets = self._augmentation(pixels, labels, len(self.classes), generator)
-        return Batch((Pictures(pixels), True), targets)  # nobody looks at the maps
+        return Batch((Pictures(pixels), True), targets)  # answer_only: nobody looks at the maps
 
     @final
     def loss(self, scores: Float[Tensor, "B V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:

@@ -17,7 +17,7 @@ def keep_freed_memory() -> None:
     """Tell glibc's allocator to keep what is freed for this process, unless 2 GiB at the end of the heap are free.
 
     Otherwise it hands much of it back to the system in every step, and the next step gets the pages anew, each filled
-    with zeros first: 2 to 13 % of a step of a small Vision Transformer. Where batches differ in length the process may
+    with zeros first: up to 13 % of a step of a small Vision Transformer. Where batches differ in length the process may
     stay somewhat larger (6 to 9 % seen). It holds for the whole process and from then on; what the environment sets
     (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_) is left alone. With another allocator this does nothing.
     """
