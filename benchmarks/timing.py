@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 Times = dict[str, list[float]]
@@ -66,6 +68,49 @@ def _timed(run: Callable[[], object], calls: int, clock: Callable[[], float]) ->
     for _ in range(calls):
         run()
     return (clock() - begin) / calls
+
+
+class Apart:
+    """A contender in a process of its own, since some settings, such as those of memory, are those of a process.
+
+    build: a function of a module, which makes the contender there from `args`. seconds: of CPU that its calls took.
+    """
+
+    def __init__(self, build: Callable[..., Callable[[], object]], *args: Any):
+        spawning = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawning.Pipe()
+        self._process = spawning.Process(target=_serve, args=(theirs, build, args), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.seconds = 0.0
+
+    def __call__(self) -> None:
+        self._pipe.send(None)
+        self.seconds += self._pipe.recv()
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+def _serve(pipe: Connection, build: Callable[..., Callable[[], object]], args: tuple[Any, ...]) -> None:
+    run = build(*args)
+    while True:
+        try:
+            pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_timed(run, 1, time.process_time))
+
+
+def measure_apart(contenders: Mapping[str, Apart], rounds: int) -> Times:
+    """As `measure`, by the CPU seconds of their processes, which end with it; in longer turns, since each begins with
+    what the processor's caches hold of another."""
+    try:
+        return measure(contenders, rounds, seconds=1.0, clock=lambda: sum(one.seconds for one in contenders.values()))
+    finally:
+        for one in contenders.values():
+            one.close()
 
 
 def ratio(times: Times, name: str, over: str) -> Spread:

@@ -12,17 +12,19 @@ and in bfloat16 by autocast. The peer adds one learned vector for each patch, wh
 two more norms, around the embedding of the patches, and no bias of queries, keys and values. It need not be
 deterministic. Both have what `jari train` does to keep freed memory, since they are timed in one process.
 
-own: the same, each in the precision that it takes by itself: jari in what `auto` chooses, the peer in float32.
+own: the same, each as it trains by itself, in a process of its own: jari in the precision that `auto` chooses, keeping
+freed memory; the peer in float32, with PyTorch's settings of memory. And jari in float32, which is what it takes where
+the processor has no bfloat16.
 
 encodings: the same step of jari with each 2-D encoding, over the step with none, without the peer.
 
 Ratios are taken within a round of interleaved ones, then their median and quartiles.
 
 Measured 2026-11-22, PyTorch 2.13, one core of an Intel Xeon with AVX-512 BF16 and AMX, 9 rounds. vit-pytorch 1.26 takes
-as many times as long as jari with AdamW in float32; bfloat16 at 28 x 28, in float32; bfloat16 at 8 x 8: `readme`
-1.50; 1.62, 1.41; 1.49. `class` 1.18; 1.13, 1.10; 1.11. `mean` 1.03; 1.04, 0.97; 1.12. Each in its own
-precision at 28 x 28, 8 x 8: 2.03, 1.73; 1.64, 1.41; 1.49, 1.28. jari with Muon 1.06 to 1.12 times as
-long as with AdamW at 28 x 28, 1.20 to 1.30 at 8 x 8.
+as many times as long as jari with AdamW in `readme`, `class`, `mean`: `own`, jari in bfloat16: 2.1, 1.8, 1.7 at
+28 x 28; 1.7, 1.5, 1.4 at 8 x 8; in float32: 1.6, 1.4, 1.25; 1.5, 1.3, 1.1. `train` in float32: 1.55, 1.26, 1.10; 1.47,
+1.14, 1.02; in bfloat16: 1.62, 1.12, 1.00; 1.49, 1.14, 1.07. jari with Muon 1.07 to 1.10 times as long as with AdamW at
+28 x 28, 1.20 to 1.30 at 8 x 8.
 """
 
 from __future__ import annotations
@@ -155,10 +157,25 @@ def our_step(
     return step(model, shape, precision, build_optimizers(model, options).values(), True)
 
 
-def their_step(module: ModuleType, shape: Shape, setting: Setting, precision: str) -> Callable[[], object]:
+def their_step(module: ModuleType, shape: Shape, setting: Setting, precision: str) -> steps.Step:
     model = theirs(module, shape, setting)
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True)
-    return steps.not_deterministic(step(model, shape, precision, [adamw]))
+    return step(model, shape, precision, [adamw])
+
+
+def our_step_alone(*case: Any) -> steps.Step:
+    """In a process of its own, as `jari train` prepares it."""
+    deterministic(threads=1)
+    keep_freed_memory()
+    return our_step(*case)
+
+
+def their_step_alone(shape: Shape, setting: Setting) -> steps.Step:
+    """In a process of its own, as PyTorch is."""
+    torch.set_num_threads(1)
+    module = peer()
+    assert module is not None
+    return their_step(module, shape, setting, "float32")
 
 
 # The parts ------------------------------------------------------------------------------------------------------------
@@ -168,35 +185,40 @@ def train(given: Any, table: timing.Table) -> None:
     """A row for each contender; what is aimed at is the peer's time over jari's."""
     module = peer()
     for shape, setting in itertools.product(given.shapes, given.settings):
+        case = SHAPES[shape], SETTINGS[setting]
         for precision in given.precisions:
-            compare(module, shape, setting, precision, precision, given.rounds, table)
+            contenders: dict[str, Callable[[], object]] = {
+                "jari": our_step(*case, precision, BASE),
+                "jari, muon": our_step(*case, precision, BASE, "muon"),
+                "jari, rotary2d": our_step(*case, precision, "rotary2d"),
+            }
+            if module is not None:
+                contenders[PEER] = steps.not_deterministic(their_step(module, *case, precision))
+            times = timing.measure(contenders, given.rounds)
+            add_rows(table, times, shape=str(case[0]), setting=setting, precision=precision)
 
 
 def own(given: Any, table: timing.Table) -> None:
-    """As `train`, without a precision asked for."""
-    module = peer()
+    """As `train`, but each as it trains by itself: in a process of its own, the peer in float32. jari in float32 too,
+    which is what it takes where the processor has no bfloat16."""
+    has_peer = peer() is not None
     for shape, setting in itertools.product(given.shapes, given.settings):
-        compare(module, shape, setting, choose_precision(WIDTH), "float32", given.rounds, table)
+        case = SHAPES[shape], SETTINGS[setting]
+        for precision in sorted({"float32", choose_precision(WIDTH)}):
+            contenders = {
+                "jari": timing.Apart(our_step_alone, *case, precision, BASE),
+                "jari, muon": timing.Apart(our_step_alone, *case, precision, BASE, "muon"),
+            }
+            if has_peer:
+                contenders[PEER] = timing.Apart(their_step_alone, *case)
+            times = timing.measure_apart(contenders, given.rounds)
+            add_rows(table, times, shape=str(case[0]), setting=setting, precision_of_jari=precision)
 
 
-def compare(
-    module: ModuleType | None, side: str, setting: str, precision: str, of_peer: str, rounds: int, table: timing.Table
-) -> None:
-    """precision: jari's. of_peer: the peer's."""
-    case = SHAPES[side], SETTINGS[setting]
-    contenders: dict[str, Callable[[], object]] = {
-        "jari": our_step(*case, precision, BASE),
-        "jari, muon": our_step(*case, precision, BASE, "muon"),
-        "jari, rotary2d": our_step(*case, precision, "rotary2d"),
-    }
-    if module is not None:
-        contenders[PEER] = their_step(module, *case, of_peer)
-    times = timing.measure(contenders, rounds)
-    for name in contenders:
+def add_rows(table: timing.Table, times: timing.Times, **case: str) -> None:
+    for name in times:
         table.add(
-            shape=str(case[0]),
-            setting=setting,
-            precision=of_peer if name == PEER else precision,
+            **case,
             contender=name,
             pictures_per_s=round(BATCH / median(times[name])),
             time_over_jari=timing.ratio(times, name, "jari"),

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from jari.dropout import Dropout
 from jari.errors import UserError, unknown
+from jari.linear import Linear
 from jari.shapes import Float, Int, Tensor
 
 NormPlace = Literal["pre", "post"]
@@ -58,8 +59,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0):
         super().__init__()
-        self.up = nn.Linear(width, hidden)
-        self.down = nn.Linear(hidden, width)
+        self.up = Linear(width, hidden)
+        self.down = Linear(hidden, width)
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
         self.activation = ACTIVATIONS[activation]

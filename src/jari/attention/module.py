@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from jari.attention.cache import LayerCache
 from jari.attention.call import AttentionCall
@@ -14,6 +13,7 @@ from jari.dropout import check_share
 from jari.encodings import compose
 from jari.encodings.base import Site, hooks_of, registry
 from jari.errors import UserError
+from jari.linear import Linear, linear
 from jari.masks import Mask
 from jari.positions import Positions
 from jari.shapes import Float, Tensor
@@ -67,10 +67,10 @@ class Attention(nn.Module):
         self.site = site_of(width, heads, head_width, value_head_width, causal=causal, cross=cross)
         self.scale = self.site.head_width**-0.5
         self.dropout = check_share(dropout)
-        self.query = nn.Linear(width, heads * self.site.head_width)
-        self.key = nn.Linear(width, heads * self.site.head_width)
-        self.value = nn.Linear(width, heads * self.site.value_head_width)
-        self.out = nn.Linear(heads * self.site.value_head_width, width)
+        self.query = Linear(width, heads * self.site.head_width)
+        self.key = Linear(width, heads * self.site.head_width)
+        self.value = Linear(width, heads * self.site.value_head_width)
+        self.out = Linear(heads * self.site.value_head_width, width)
         self.attend = Attend(kernel)
         self.encoding = None
         if encoding is not None:
@@ -123,7 +123,7 @@ class Attention(nn.Module):
             # One product instead of three; the parameters stay apart, each with a name and initial values of its own.
             parts = (self.query, self.key, self.value)
             weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
-            q, k, v = functional.linear(x, weight, bias).split([p.out_features for p in parts], -1)
+            q, k, v = linear(x, weight, bias).split([p.out_features for p in parts], -1)
         q, k, v = (split_heads(t, self.site.heads) for t in (q, k, v))
         if "rotate" in encoding.hooks:
             q, k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
