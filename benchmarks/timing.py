@@ -7,6 +7,7 @@ seconds, not wall time, in one thread; and the ratio is taken within a round, th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import multiprocessing
@@ -51,66 +52,73 @@ def measure(
     clock: Callable[[], float] = time.process_time,
 ) -> Times:
     """Seconds per call. Each turn repeats a contender for about `seconds`; two calls beforehand warm it up."""
+    return _in_turns(list(contenders), lambda name, calls: _timed(contenders[name], calls, clock), rounds, seconds)
+
+
+def _in_turns(names: list[str], timed: Callable[[str, int], float], rounds: int, seconds: float) -> Times:
     calls = {}
-    for name, run in contenders.items():
-        run()
-        calls[name] = max(1, round(seconds / max(_timed(run, 1, clock), 1e-9)))
-    times: Times = {name: [] for name in contenders}
+    for name in names:
+        timed(name, 1)
+        calls[name] = max(1, round(seconds / max(timed(name, 1), 1e-9)))
+    times: Times = {name: [] for name in names}
     for number in range(rounds):
         gc.collect()
-        for name in list(contenders)[:: -1 if number % 2 else 1]:
-            times[name].append(_timed(contenders[name], calls[name], clock))
+        for name in names[:: -1 if number % 2 else 1]:
+            times[name].append(timed(name, calls[name]))
     return times
 
 
-def _timed(run: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:
+def _timed(run: Callable[[], object], calls: int, clock: Callable[[], float] = time.process_time) -> float:
     begin = clock()
     for _ in range(calls):
         run()
     return (clock() - begin) / calls
 
 
-class Apart:
-    """A contender in a process of its own, since some settings, such as those of memory, are those of a process.
+def measure_apart(contenders: Mapping[str, Callable[[], Callable[[], object]]], starts: int, rounds: int) -> Times:
+    """As `measure`, each contender in a process of its own, since some settings, such as those of memory, are those of
+    a process; and in new processes for each of `starts`, since no two have the same pages. In turns of a second, as
+    each begins with the caches full of what another left there.
 
-    build: a function of a module, which makes the contender there from `args`. seconds: of CPU that its calls took.
+    contenders: functions of modules, or `functools.partial` of them, that make the contender in its process.
     """
+    times: Times = {name: [] for name in contenders}
+    for _ in range(starts):
+        with contextlib.ExitStack() as stack:
+            apart = {name: stack.enter_context(_Apart(name, make)) for name, make in contenders.items()}
+            found = _in_turns(list(apart), lambda name, calls, apart=apart: apart[name].timed(calls), rounds, 1.0)
+        for name, some in found.items():
+            times[name] += some
+    return times
 
-    def __init__(self, build: Callable[..., Callable[[], object]], *args: Any):
+
+class _Apart:
+    """A contender in a process of its own, which ends with the context."""
+
+    def __init__(self, name: str, make: Callable[[], Callable[[], object]]):
         spawning = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawning.Pipe()
-        self._process = spawning.Process(target=_serve, args=(theirs, build, args), daemon=True)
+        self._process = spawning.Process(target=_serve, args=(theirs, make), daemon=True, name=name)
         self._process.start()
         theirs.close()
-        self.seconds = 0.0
 
-    def __call__(self) -> None:
-        self._pipe.send(None)
-        self.seconds += self._pipe.recv()
+    def timed(self, calls: int) -> float:
+        self._pipe.send(calls)
+        return self._pipe.recv()
 
-    def close(self) -> None:
+    def __enter__(self) -> _Apart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._pipe.close()
         self._process.join()
 
 
-def _serve(pipe: Connection, build: Callable[..., Callable[[], object]], args: tuple[Any, ...]) -> None:
-    run = build(*args)
-    while True:
-        try:
-            pipe.recv()
-        except EOFError:
-            return
-        pipe.send(_timed(run, 1, time.process_time))
-
-
-def measure_apart(contenders: Mapping[str, Apart], rounds: int) -> Times:
-    """As `measure`, by the CPU seconds of their processes, which end with it; in longer turns, since each begins with
-    what the processor's caches hold of another."""
-    try:
-        return measure(contenders, rounds, seconds=1.0, clock=lambda: sum(one.seconds for one in contenders.values()))
-    finally:
-        for one in contenders.values():
-            one.close()
+def _serve(pipe: Connection, make: Callable[[], Callable[[], object]]) -> None:
+    run = make()
+    with contextlib.suppress(EOFError):  # the other end was closed
+        while True:
+            pipe.send(_timed(run, pipe.recv()))
 
 
 def ratio(times: Times, name: str, over: str) -> Spread:

@@ -12,19 +12,19 @@ and in bfloat16 by autocast. The peer adds one learned vector for each patch, wh
 two more norms, around the embedding of the patches, and no bias of queries, keys and values. It need not be
 deterministic. Both have what `jari train` does to keep freed memory, since they are timed in one process.
 
-own: the same, each as it trains by itself, in a process of its own: jari in the precision that `auto` chooses, keeping
+own: the same, each as it trains by itself, in processes of their own: jari in the precision of `auto` and keeping
 freed memory; the peer in float32, with PyTorch's settings of memory. And jari in float32, which is what it takes where
-the processor has no bfloat16.
+the processor has no bfloat16. The rounds are shared out to four starts of new processes.
 
 encodings: the same step of jari with each 2-D encoding, over the step with none, without the peer.
 
 Ratios are taken within a round of interleaved ones, then their median and quartiles.
 
-Measured 2026-11-22, PyTorch 2.13, one core of an Intel Xeon with AVX-512 BF16 and AMX, 9 rounds. vit-pytorch 1.26 takes
-as many times as long as jari with AdamW in `readme`, `class`, `mean`: `own`, jari in bfloat16: 2.1, 1.8, 1.7 at
-28 x 28; 1.7, 1.5, 1.4 at 8 x 8; in float32: 1.6, 1.4, 1.25; 1.5, 1.3, 1.1. `train` in float32: 1.55, 1.26, 1.10; 1.47,
-1.14, 1.02; in bfloat16: 1.62, 1.12, 1.00; 1.49, 1.14, 1.07. jari with Muon 1.07 to 1.10 times as long as with AdamW at
-28 x 28, 1.20 to 1.30 at 8 x 8.
+Measured 2026-11-22, PyTorch 2.13, one core of an Intel Xeon with AVX-512 BF16 and AMX. vit-pytorch 1.26 takes as many
+times as long as jari with AdamW in `readme`, `class`, `mean`, at 28 x 28; at 8 x 8. `own`, 12 rounds, jari in bfloat16:
+2.11, 1.90, 1.72; 1.80, 1.68, 1.48; in float32: 1.53, 1.41, 1.26; 1.57, 1.30, 1.17. `train`, 9 rounds, float32: 1.55,
+1.26, 1.10; 1.47, 1.14, 1.02; bfloat16: 1.62, 1.12, 1.00; 1.49, 1.14, 1.07. As jari with Muon: `own`, bfloat16: 1.95,
+1.64, 1.72; 1.40, 1.09, 1.07; float32: 1.52, 1.35, 1.08; 1.30, 1.03, 0.94.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -55,6 +56,7 @@ from jari.training.precision import choose_precision
 
 WIDTH, HEADS, HIDDEN, CLASSES, BATCH, SMOOTHING = 64, 4, 256, 10, 128, 0.1
 AIM = 1.3
+STARTS = 4  # of new processes
 PEER, BASE = "vit-pytorch", "learned2d:layout=table"
 ENCODINGS = (
     "sinusoidal2d",
@@ -199,19 +201,18 @@ def train(given: Any, table: timing.Table) -> None:
 
 
 def own(given: Any, table: timing.Table) -> None:
-    """As `train`, but each as it trains by itself: in a process of its own, the peer in float32. jari in float32 too,
-    which is what it takes where the processor has no bfloat16."""
+    """As `train`, in processes of their own and in the precision of `auto` and float32; the peer in float32."""
     has_peer = peer() is not None
     for shape, setting in itertools.product(given.shapes, given.settings):
         case = SHAPES[shape], SETTINGS[setting]
         for precision in sorted({"float32", choose_precision(WIDTH)}):
             contenders = {
-                "jari": timing.Apart(our_step_alone, *case, precision, BASE),
-                "jari, muon": timing.Apart(our_step_alone, *case, precision, BASE, "muon"),
+                "jari": partial(our_step_alone, *case, precision, BASE),
+                "jari, muon": partial(our_step_alone, *case, precision, BASE, "muon"),
             }
             if has_peer:
-                contenders[PEER] = timing.Apart(their_step_alone, *case)
-            times = timing.measure_apart(contenders, given.rounds)
+                contenders[PEER] = partial(their_step_alone, *case)
+            times = timing.measure_apart(contenders, STARTS, -(-given.rounds // STARTS))
             add_rows(table, times, shape=str(case[0]), setting=setting, precision_of_jari=precision)
 
 
@@ -241,7 +242,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=tuple(SHAPES), help="sides in pixels")
     parser.add_argument("--settings", nargs="+", choices=tuple(SETTINGS), default=tuple(SETTINGS))
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="but for `own`")
     parser.add_argument("--encodings", nargs="+", default=list(ENCODINGS), help="2-D specs, such as table2d:rows=6")
     given = parser.parse_args()
     deterministic(threads=1)

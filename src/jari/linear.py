@@ -21,7 +21,10 @@ def linear(x: Float[Tensor, "*L D"], weight: Float[Tensor, "N D"], bias: Float[T
 
 
 class Linear(nn.Linear):
-    """`linear` with a bias, in the place of PyTorch's."""
+    """`linear`, in the place of PyTorch's. It always has a bias."""
+
+    def __init__(self, width: int, out: int):
+        super().__init__(width, out)
 
     def forward(self, input: Float[Tensor, "*L D"]) -> Float[Tensor, "*L N"]:
         return linear(input, self.weight, self.bias)

@@ -1,27 +1,91 @@
 """The linear map against PyTorch's."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
+from jari.attention.module import Attention
+from jari.layers import FeedForward
 from jari.linear import Linear
 
+INPUTS: dict[str, Callable[[], Tensor]] = {
+    "one token": lambda: torch.randn(5),
+    "tokens": lambda: torch.randn(3, 5),
+    "a batch": lambda: torch.randn(2, 3, 5),
+    "nothing": lambda: torch.randn(2, 0, 5),
+    "transposed": lambda: torch.randn(2, 5, 3).transpose(1, 2),
+    "the same row": lambda: torch.randn(1, 1, 5).expand(2, 3, 5),
+}
 
-@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 0, 5)], ids=str)
+
+@pytest.mark.parametrize("made", INPUTS.values(), ids=INPUTS.keys())
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "autocast"])
-def test_it_is_the_linear_map_of_pytorch_with_its_gradients(shape: tuple[int, ...], precision: str) -> None:
+def test_it_is_the_linear_map_of_pytorch_with_its_gradients(made: Callable[[], Tensor], precision: str) -> None:
     torch.manual_seed(1)
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
     ours, theirs = Linear(5, 7).to(dtype), nn.Linear(5, 7).to(dtype)
     theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(shape, dtype=dtype)
+    x = made().to(dtype)
+    before = x.clone()
     found = []
     for module in (ours, theirs):
-        into = x.clone().requires_grad_()
+        into = x.detach().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
             y = module(into)
         y.float().square().sum().backward()
-        assert torch.equal(into, x)
+        assert torch.equal(x, before)
         found.append([y, into.grad, *(parameter.grad for parameter in module.parameters())])
     for one, other in zip(*found, strict=True):
+        assert one.dtype is other.dtype
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "autocast", "afterwards"),
+    [
+        ("cpu", torch.float32, False, True),
+        ("cpu", torch.float32, True, False),
+        ("cpu", torch.bfloat16, False, False),
+        ("meta", torch.float32, False, False),
+    ],
+    ids=str,
+)
+def test_the_bias_is_added_afterwards_in_float32_on_a_cpu_alone(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, autocast: bool, afterwards: bool
+) -> None:
+    without: list[bool] = []
+    whole = functional.linear
+
+    def heard(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        without.append(bias is None)
+        return whole(x, weight, bias)
+
+    monkeypatch.setattr(functional, "linear", heard)
+    module = Linear(5, 7).to(device, dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        module(torch.empty(3, 5, device=device, dtype=dtype))
+    assert without == [afterwards]
+
+
+def test_attention_and_feed_forward_have_it() -> None:
+    modules: list[Any] = [*Attention(8, 2).children(), *FeedForward(8, 16).children()]
+    assert sum(isinstance(module, Linear) for module in modules) == 6
+    assert all(type(module) is Linear for module in modules if isinstance(module, nn.Linear))
+
+
+def test_queries_keys_and_values_of_one_product_have_their_biases() -> None:
+    torch.manual_seed(1)
+    attention, x = Attention(8, 2), torch.randn(2, 3, 8)
+    parts = (attention.query, attention.key, attention.value)
+    with torch.no_grad():
+        for number, part in enumerate(parts):
+            part.bias.fill_(number + 1.0)
+    calls: list[Any] = []
+    attention.attend.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0]))
+    attention(x)
+    for found, part in zip((calls[0].q, calls[0].k, calls[0].v), parts, strict=True):
+        torch.testing.assert_close(found.transpose(1, 2).flatten(-2), functional.linear(x, part.weight, part.bias))
