@@ -15,8 +15,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 Times = dict[str, list[float]]
@@ -85,40 +85,29 @@ def measure_apart(contenders: Mapping[str, Callable[[], Callable[[], object]]], 
     times: Times = {name: [] for name in contenders}
     for _ in range(starts):
         with contextlib.ExitStack() as stack:
-            apart = {name: stack.enter_context(_Apart(name, make)) for name, make in contenders.items()}
-            found = _in_turns(list(apart), lambda name, calls, apart=apart: apart[name].timed(calls), rounds, 1.0)
+            apart = {name: stack.enter_context(_process(make)) for name, make in contenders.items()}
+            found = _in_turns(
+                list(apart), lambda name, calls, apart=apart: apart[name].submit(_again, calls).result(), rounds, 1.0
+            )
         for name, some in found.items():
             times[name] += some
     return times
 
 
-class _Apart:
-    """A contender in a process of its own, which ends with the context."""
-
-    def __init__(self, name: str, make: Callable[[], Callable[[], object]]):
-        spawning = multiprocessing.get_context("spawn")
-        self._pipe, theirs = spawning.Pipe()
-        self._process = spawning.Process(target=_serve, args=(theirs, make), daemon=True, name=name)
-        self._process.start()
-        theirs.close()
-
-    def timed(self, calls: int) -> float:
-        self._pipe.send(calls)
-        return self._pipe.recv()
-
-    def __enter__(self) -> _Apart:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pipe.close()
-        self._process.join()
+def _process(make: Callable[[], Callable[[], object]]) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_prepare, initargs=(make,))
 
 
-def _serve(pipe: Connection, make: Callable[[], Callable[[], object]]) -> None:
-    run = make()
-    with contextlib.suppress(EOFError):  # the other end was closed
-        while True:
-            pipe.send(_timed(run, pipe.recv()))
+def _prepare(make: Callable[[], Callable[[], object]]) -> None:
+    _here.append(make())
+
+
+def _again(calls: int) -> float:
+    return _timed(_here[0], calls)
+
+
+_here: list[Callable[[], object]] = []
+"""The contender of this process, where it has one of its own."""
 
 
 def ratio(times: Times, name: str, over: str) -> Spread:

@@ -73,8 +73,7 @@ def test_the_bias_is_added_afterwards_in_float32_on_a_cpu_alone(
 
 def test_attention_and_feed_forward_have_it() -> None:
     modules: list[Any] = [*Attention(8, 2).children(), *FeedForward(8, 16).children()]
-    assert sum(isinstance(module, Linear) for module in modules) == 6
-    assert all(type(module) is Linear for module in modules if isinstance(module, nn.Linear))
+    assert [type(module) for module in modules if isinstance(module, nn.Linear)] == [Linear] * 6
 
 
 def test_queries_keys_and_values_of_one_product_have_their_biases() -> None:
