@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from jari.patches import Pictures as Pictures
     from jari.positions import Positions as Positions
     from jari.positions import Tokens as Tokens
+    from jari.registry import trust_code as trust_code
     from jari.seeing import find as find
     from jari.seeing import paint as paint
     from jari.seeing import reconstruct as reconstruct
@@ -78,6 +79,7 @@ _HOME = {
     "TextToImage": "jari.models.text_to_image",
     "VisionTransformer": "jari.models.vision",
     "Pictures": "jari.patches",
+    "trust_code": "jari.registry",
     "find": "jari.seeing",
     "paint": "jari.seeing",
     "reconstruct": "jari.seeing",

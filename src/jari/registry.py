@@ -172,9 +172,20 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def names_a_file(text: str) -> bool:
-    """Whether a spec names a Python file of the user's, which building it would execute."""
-    return text.partition(":")[0].endswith(".py")
+def file_of(spec: str) -> Path | None:
+    """The Python file that a spec takes its class from, `mine.py` of `mine.py:Mine:k=3`, or None. This is the one
+    place that says what names a file."""
+    name = spec.strip().partition(":")[0]
+    return Path(name) if name.endswith(".py") else None
+
+
+_trusted: set[Path] = set()
+
+
+def trust_code(path: str | Path) -> None:
+    """Let specs execute this Python file from now on. What a person typed is trusted by the verb it was typed for; what
+    a run names is not, unless the person says so."""
+    _trusted.add(Path(path).resolve())
 
 
 class Registry:
@@ -207,11 +218,21 @@ class Registry:
         return sorted(self._classes)
 
     def spec(self, text: str) -> Spec:
-        """Read `name`, `name:key=value,key=value` or `file.py:Class:key=value`. Raises UserError."""
+        """Read `name`, `name:key=value,key=value` or `file.py:Class:key=value`. Raises UserError, also for a file that
+        `trust_code` was not told of: to take a class from it is to execute it."""
         name, _, rest = text.strip().partition(":")
-        if name.endswith(".py"):
+        if path := file_of(text):
+            if not path.is_file():
+                raise UserError(
+                    f"no file {path} to take the {self.kind} from; write the path as seen from {Path.cwd()}"
+                )
+            if path.resolve() not in _trusted:
+                raise UserError(
+                    f"{text.strip()} names the Python file {path}, and to use it is to execute that file; if it is "
+                    f"yours, say so with --trust-code, or in Python with jari.trust_code({str(path)!r})"
+                )
             class_name, _, rest = rest.partition(":")
-            target = _class_in_file(self.kind, Path(name), class_name)
+            target = _class_in_file(path, class_name)
             name = f"{name}:{class_name}"
         else:
             if name not in self.names():
@@ -232,9 +253,7 @@ def _pairs(name: str, text: str) -> dict[str, str]:
     return pairs
 
 
-def _class_in_file(kind: str, path: Path, class_name: str) -> type:
-    if not path.is_file():
-        raise UserError(f"no file {path} to take the {kind} from; write the path as seen from {Path.cwd()}")
+def _class_in_file(path: Path, class_name: str) -> type:
     module_name = f"jari_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     module = sys.modules.get(module_name)
     if module is None:

@@ -50,7 +50,7 @@ def load(run: str | Path, *, which: Which = "last", trust_code: bool = False) ->
     """
     folder = Path(run)
     record = read_run(folder)
-    experiment = read_experiment(record, folder / "run.json", trust_code=trust_code)
+    experiment = read_experiment(record, folder / "run.json").trust(str(folder / "run.json"), trust_code)
     path, problems = checkpoint.newest(folder / "checkpoints")
     if path is None:
         raise UserError(f"{folder} has no checkpoint yet; train it first, with the command in its run.json")

@@ -17,6 +17,7 @@ from jari.inspect.capture import record
 from jari.masks import Mask
 from jari.models.encoder_decoder import Decoder, Encoder
 from jari.positions import Positions
+from jari.registry import trust_code
 
 WIDTH, HEADS = 16, 2
 INSIDE = ["none", "rotary", "shaw:clip=2", "t5", "alibi"]
@@ -183,6 +184,7 @@ def test_an_encoding_of_the_input_is_refused_in_cross_attention(spec):
 
 def test_an_encoding_for_causal_attention_is_refused_elsewhere(tmp_path):
     path = tmp_path / "past.py"
+    trust_code(path)
     path.write_text("from jari import Encoding\n\n\nclass Past(Encoding):\n    causal_only = True\n")
     with pytest.raises(UserError, match=r"works only where queries never see later keys; use it in a causal decoder"):
         Attention(WIDTH, HEADS, encoding=f"{path}:Past")

@@ -9,7 +9,7 @@ from jari.attention.module import Attention
 from jari.encodings.base import registry as encodings
 from jari.encodings.compose import build, canonical, parts_of
 from jari.errors import UserError
-from jari.registry import Registry, names_a_file, options_of
+from jari.registry import Registry, file_of, options_of, trust_code
 
 FILE = '''
 class Mine:
@@ -28,7 +28,16 @@ class Other:
 def mine(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(FILE)
+    trust_code(path)
     return path
+
+
+def test_a_file_nobody_spoke_for_is_not_executed(tmp_path):
+    path = tmp_path / "evil.py"
+    path.write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()")
+    with pytest.raises(UserError, match=r"to use it is to execute that file; .* with --trust-code, or .*trust_code\("):
+        encodings.spec(f"{path}:Evil")
+    assert not (tmp_path / "executed").exists()
 
 
 def a_float(lowest, highest):
@@ -112,8 +121,8 @@ def test_a_class_in_a_file_of_the_users(mine):
     assert (spec.build("here").place, spec.build("here").k) == ("here", 5)
     assert str(spec) == f"{mine}:Mine:k=5"
     assert encodings.spec(f"{mine}:Mine").target is spec.target, "the file is run once"
-    assert names_a_file(str(spec))
-    assert not names_a_file("rotary:base=2")
+    assert file_of(str(spec)) == mine
+    assert file_of("rotary:base=2") is None
 
 
 def test_a_class_that_the_file_has_not(mine):
@@ -129,6 +138,7 @@ def test_a_class_that_is_no_encoding_is_refused(mine):
 def test_a_file_that_fails_is_not_remembered_as_loaded(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("raise OSError('no luck')")
+    trust_code(path)
     with pytest.raises(UserError, match=r"broken.py cannot be used: running it raised OSError: no luck"):
         encodings.spec(f"{path}:Mine")
     path.write_text(FILE)

@@ -315,6 +315,10 @@ def canary(tmp_path):
         ("encoding", "none + {file}:Evil:k=1"),
         ("encoder_encoding", " {file} "),
         ("cross_encoding", "{file}:Evil\n"),
+        ("encoding", "{file}@x"),
+        ("encoding", "none+{file}@x"),
+        ("encoder_encoding", "{file}:Evil@x"),
+        ("decoder_encoding", "none + {file} @ x"),
         ("task", "{file}:Evil"),
         ("task", "{file}\n"),
         ("model", "{file}:Evil"),
@@ -325,13 +329,18 @@ def test_a_record_that_names_a_file_executes_nothing(canary, where, spec):
     record = tiny().as_dict()
     owner = record if where in ("task", "model") else record["model_options"]
     owner[where] = spec.format(file=file)
+    where = str(file.parent / "run.json")
+    read = read_experiment({"experiment": record}, file.parent / "run.json")
     with pytest.raises(UserError) as error:
-        read_experiment({"experiment": record}, file.parent / "run.json")
+        read.trust(where, False)
     assert str(error.value) == (
         f"{file.parent / 'run.json'} names the Python file {file}, and to use the run is to execute that file; "
         "if it is yours, say so with --trust-code"
     )
-    trusted = read_experiment({"experiment": record}, file.parent / "run.json", trust_code=True)
+    with pytest.raises(UserError):  # even where nobody asked
+        read.model_instance(read.task_instance())
+    assert not trace.exists()
+    trusted = read.trust(where, True)
     assert not trace.exists(), "reading executes nothing, trusted or not"
     with pytest.raises((UserError, AttributeError, TypeError)):
         trusted.model_instance(trusted.task_instance())

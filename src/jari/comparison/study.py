@@ -130,7 +130,9 @@ def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
 
 def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
     experiment = trial.experiment
-    command = [sys.executable, "-m", "jari", "train", experiment.task, "--out", str(trial.folder), "--threads", "1"]
+    # -P: the current folder is not on the import path, so that a statistics.py lying there is not executed.
+    command = [sys.executable, "-P", "-m", "jari", "train", experiment.task]
+    command += ["--out", str(trial.folder), "--threads", "1"]
     command += ["--seed", str(experiment.seed), "--precision", experiment.precision, "--model", experiment.model]
     command += ["--snapshots", str(snapshots)]
     for section in ("task", "model", "training"):
@@ -163,7 +165,7 @@ def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     reference = trials[0].experiment
     for trial in trials:
-        held = read_experiment(read_run(trial.folder), trial.folder / "run.json", trust_code=True)
+        held = read_experiment(read_run(trial.folder), trial.folder / "run.json")
         unequal = trial.experiment.difference(held)
         if unequal:
             lines = "\n  ".join(unequal)

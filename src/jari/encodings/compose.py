@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast, final
 
 from torch import nn
@@ -11,7 +12,7 @@ from torch import nn
 from jari.encodings.base import Encoding, Site, registry
 from jari.errors import UserError
 from jari.positions import Positions
-from jari.registry import Spec, names_a_file
+from jari.registry import Spec, file_of
 from jari.shapes import Float, Tensor
 
 WITHOUT = "none"
@@ -36,16 +37,28 @@ def parts_of(text: str) -> list[str]:
 def part_spec(text: str) -> tuple[Spec, str | None]:
     """The encoding that one part of a sum names, and for which part of the axes: `rotary2d:base=50@image` is for
     `image`, `rotary` for all of them, None. Raises UserError."""
-    encoding, _, axes = text.rpartition("@")
-    if encoding and _AXES.fullmatch(axes.strip()):
-        return registry.spec(encoding), axes.strip()
-    name, _, options = text.partition(":")
+    encoding, axes = _split_axes(text)
+    name, _, options = encoding.partition(":")
     before, _, part = name.rpartition("@")
-    if before and part and not names_a_file(text):
+    if axes is None and before and part and not file_of(encoding):
         raise UserError(
             f"expected the part that {before} is for at the end, got {text!r}; write {before}:{options}@{part}"
         )
-    return registry.spec(text), None
+    return registry.spec(encoding), axes
+
+
+def _split_axes(text: str) -> tuple[str, str | None]:
+    """`rotary2d:base=50@image` is `rotary2d:base=50` for `image`; without a part of the axes, None."""
+    encoding, _, axes = text.rpartition("@")
+    if encoding and _AXES.fullmatch(axes.strip()):
+        return encoding, axes.strip()
+    return text, None
+
+
+def files_of(text: str) -> list[Path]:
+    """The Python files that an encoding is taken from."""
+    found = (file_of(_split_axes(part)[0]) for part in parts_of(text))
+    return [path for path in found if path is not None]
 
 
 def canonical(text: str) -> str:

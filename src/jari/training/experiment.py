@@ -16,7 +16,7 @@ from jari.encodings import compose
 from jari.errors import UserError, unknown
 from jari.models.base import Checks
 from jari.models.base import registry as models
-from jari.registry import Option, check_fields, names_a_file, options_of, read_options
+from jari.registry import Option, check_fields, file_of, options_of, read_options, trust_code
 from jari.tasks.base import Task
 from jari.tasks.base import registry as tasks
 from jari.training.options import REPLACED, Training
@@ -55,6 +55,7 @@ class Experiment:
         """
         if not 0 <= seed < 2**63:
             raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
+        trust_specs(task, model)
         task_spec = tasks.spec(task)
         model = model_of(task, model)
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
@@ -73,6 +74,8 @@ class Experiment:
             sections["model"]["encoding"] = encoding
         model_options = _complete(f"model ({model})", models.spec(model).target, sections["model"])
         for name in [n for n in model_options if n.endswith("encoding") and model_options[n] is not None]:
+            for path in compose.files_of(model_options[name]):
+                trust_code(path)
             model_options[name] = compose.canonical(model_options[name])
         task_options = _complete(task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]})
         training = _complete("training", Training, sections["training"])
@@ -89,32 +92,41 @@ class Experiment:
         return Experiment(task_spec.name, task_options, model, model_options, training, seed, precision)
 
     @staticmethod
-    def read(record: Mapping[str, Any], where: str, *, trust_code: bool = False) -> Experiment:
-        """The experiment in the record of a run. Nothing in it is executed: a spec that names a Python file is refused
-        unless `trust_code` is given. Raises UserError for a record that is not one of ours, naming the field."""
+    def read(record: Mapping[str, Any], where: str) -> Experiment:
+        """The experiment in the record of a run. Nothing in it is executed. Raises UserError for a record that is not
+        one of ours, naming the field."""
         fields = get_type_hints(Experiment, include_extras=True)
         check_fields(f"{where}: experiment", fields, record)
         experiment = Experiment(**{name: record[name] for name in fields})
         own = experiment.model_options
         encodings = {name: str | None for name in own if name.endswith("encoding")} | {"encoding": str}
         check_fields(f"{where}: experiment: model_options", encodings, own)
-        named = [experiment.task, experiment.model, *(own[name] for name in encodings if own[name] is not None)]
-        files = [part for text in named for part in compose.parts_of(text) if names_a_file(part)]
-        if files and not trust_code:
-            raise UserError(
-                f"{where} names the Python file {files[0].partition(':')[0]}, and to use the run is to execute that "
-                "file; if it is yours, say so with --trust-code"
-            )
         _checked(f"{where}: experiment: training", Training, experiment.training)
         for section, registry in (("task", tasks), ("model", models)):
             name = record[section]
-            if names_a_file(name.strip()):
+            if file_of(name):
                 continue  # its options are checked when it is built: to look at them is to execute the file
             if name not in registry.names():
                 raise unknown(f"{section} in {where}", name, registry.names())
             options = f"{section}_options"
             _checked(f"{where}: experiment: {options}", registry.spec(name).target, record[options])
         return experiment
+
+    def trust(self, where: str, told: bool) -> Experiment:
+        """Itself. told: whether to let the Python files that it names be executed; raises UserError where it names one
+        and was not told. (A registry refuses the file in any case.)"""
+        files = [path for path in map(file_of, (self.task, self.model)) if path is not None]
+        for name, spec in self.model_options.items():
+            if name.endswith("encoding") and spec is not None:
+                files += compose.files_of(spec)
+        if files and not told:
+            raise UserError(
+                f"{where} names the Python file {files[0]}, and to use the run is to execute that file; if it is "
+                "yours, say so with --trust-code"
+            )
+        for path in files:
+            trust_code(path)
+        return self
 
     def task_instance(self, run: Path | None = None) -> Task:
         """The task with its data; or, given the folder of a run, with what the run keeps of them. Raises UserError."""
@@ -188,6 +200,14 @@ def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any
     return read_options(owner, options_of(target), given)
 
 
+def trust_specs(*specs: str | None) -> None:
+    """Trust the Python files that a person named as task or model."""
+    for spec in specs:
+        path = None if spec is None else file_of(spec)
+        if path is not None:
+            trust_code(path)
+
+
 def model_of(task: str, model: str | None = None) -> str:
     """The kind of model: the task's usual one by default. Raises UserError for one that cannot do the task."""
     kinds = tasks.spec(task).target.models
@@ -201,6 +221,7 @@ def model_of(task: str, model: str | None = None) -> str:
 
 def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
     """Every setting of a task, its model and its training, by its full name, with the default that holds here."""
+    trust_specs(task, model)
     task_class = cast("type[Task]", tasks.spec(task).target)
     model = model_of(task, model)
     sections = {"task": task_class, "model": models.spec(model).target, "training": Training}

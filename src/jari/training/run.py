@@ -98,7 +98,7 @@ class Run:
         return run
 
     def _compare(self, held: dict[str, Any], experiment: Experiment, fingerprint: str) -> None:
-        there = read_experiment(held, self.folder / "run.json", trust_code=True)
+        there = read_experiment(held, self.folder / "run.json")
         differences = experiment.difference(there)
         kept = self.record["kept"]
         if held["kept"] != kept:
@@ -162,9 +162,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     return record
 
 
-def read_experiment(record: dict[str, Any], where: Path, *, trust_code: bool = False) -> Experiment:
+def read_experiment(record: dict[str, Any], where: Path) -> Experiment:
     """The experiment of a run.json. Raises UserError."""
-    return Experiment.read(record["experiment"], str(where), trust_code=trust_code)
+    return Experiment.read(record["experiment"], str(where))
 
 
 def check_kept(record: dict[str, Any], folder: Path) -> None:

@@ -1,0 +1,13 @@
+"""What a comparison does around its trials."""
+
+from helpers.runs import tiny
+from jari.comparison import study
+
+
+def test_a_trial_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    # The package imports the library's statistics through torch; a file of that name must not take its place.
+    (tmp_path / "statistics.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    trial = study.Trial("trial", tiny("none", training__examples=16, training__evaluations=1), tmp_path / "trial")
+    assert study._start(trial, 0).wait() == 0, (tmp_path / "trial.log").read_text()
+    assert not (tmp_path / "executed").exists()
