@@ -33,18 +33,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jari.attention.cache import KVCache
-from jari.decoding import greedy
-from jari.init import generator_for
-from jari.positions import Positions, Tokens
-from jari.tasks.arithmetic import Arithmetic
-from jari.tasks.base import Batch
-from jari.text import END, FIRST, PADDING
-from jari.training.answering import evaluate
-from jari.training.experiment import Experiment
-from jari.training.loop import deterministic
-from jari.training.order import CountedOrder
-from jari.training.precision import Precision
+from jarilab.attention.cache import KVCache
+from jarilab.decoding import greedy
+from jarilab.init import generator_for
+from jarilab.positions import Positions, Tokens
+from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.tasks.base import Batch
+from jarilab.text import END, FIRST, PADDING
+from jarilab.training.answering import evaluate
+from jarilab.training.experiment import Experiment
+from jarilab.training.loop import deterministic
+from jarilab.training.order import CountedOrder
+from jarilab.training.precision import Precision
 
 LOOK = 100
 GOAL = 0.99
@@ -152,7 +152,7 @@ def to_99(task: Arithmetic, width: int, cap: float, table: timing.Table) -> None
     peers = peer_step(task, width, batches_in_order(task, order), peer_rates())
     for name, (model, step) in {"jari": ours, "nn.Transformer": peers}.items():
         taken, best, reached = 0, 0.0, False
-        while not reached and spent[name] < cap and (name != "jari" or taken < order.steps):
+        while not reached and spent[name] < cap and (name != "jarilab" or taken < order.steps):
             for _ in range(LOOK):
                 begin = time.process_time()
                 step()

@@ -17,13 +17,13 @@ import timing
 import torch
 from torch import nn
 
-from jari.attention.kernels import attend
-from jari.attention.module import Attention
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.tasks.arithmetic import Arithmetic
-from jari.training.experiment import Experiment
-from jari.training.loop import deterministic
+from jarilab.attention.kernels import attend
+from jarilab.attention.module import Attention
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.training.experiment import Experiment
+from jarilab.training.loop import deterministic
 
 
 def without_attend(model: nn.Module) -> nn.Module:

@@ -18,11 +18,11 @@ import steps
 import timing
 import torch
 
-from jari.init import initialise
-from jari.models.encoder_decoder import Encoder
-from jari.tasks.arithmetic import Arithmetic
-from jari.training.experiment import Experiment
-from jari.training.loop import deterministic
+from jarilab.init import initialise
+from jarilab.models.encoder_decoder import Encoder
+from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.training.experiment import Experiment
+from jarilab.training.loop import deterministic
 
 TARGETS = {"sinusoidal": 1.02, "learned": 1.05, "rotary": 1.15, "shaw": 1.5, "t5": 1.15, "alibi": 1.10}
 CASES = ("arithmetic", "512, float32", "512, bfloat16")

@@ -51,13 +51,13 @@ from unittest import mock
 import timing
 import torch
 
-import jari
-from jari.attention.kernels import attend
-from jari.explorer import Explorer, facts, payload, session
-from jari.inspect.capture import record
-from jari.page import to_json
-from jari.training import loop
-from jari.training.experiment import Experiment
+import jarilab
+from jarilab.attention.kernels import attend
+from jarilab.explorer import Explorer, facts, payload, session
+from jarilab.inspect.capture import record
+from jarilab.page import to_json
+from jarilab.training import loop
+from jarilab.training.experiment import Experiment
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 ONE_STEP = {
@@ -98,8 +98,8 @@ def capture(table: timing.Table, rounds: int, encodings: tuple[str, ...] = ("non
 
 
 def capture_one(table: timing.Table, rounds: int, encoding: str, tokens: int, causal: bool) -> None:
-    layer = jari.Attention(512, 8, encoding=encoding, causal=causal, kernel="fused").eval()
-    x_BLD, mask = torch.randn(1, tokens, 512), jari.Mask(causal=True) if causal else None
+    layer = jarilab.Attention(512, 8, encoding=encoding, causal=causal, kernel="fused").eval()
+    x_BLD, mask = torch.randn(1, tokens, 512), jarilab.Mask(causal=True) if causal else None
     with torch.no_grad():
         with record(layer) as tape:
             layer(x_BLD, mask=mask)
@@ -176,7 +176,7 @@ class Parts:
 
     @contextmanager
     def watching(self, trained: torch.nn.Module) -> Iterator[None]:
-        """While `jari.explorer` answers with the model that was `trained`."""
+        """While `jarilab.explorer` answers with the model that was `trained`."""
 
         @contextmanager
         def recording(model: torch.nn.Module) -> Iterator[Any]:
@@ -252,8 +252,8 @@ OTHER = f"""async (turn) => {{
 }}"""
 
 
-def tape_of(layers: int, heads: int, tokens: int) -> jari.Tape:
-    encoder = jari.Encoder(16 * heads, heads, layers, encoding="rotary").eval()
+def tape_of(layers: int, heads: int, tokens: int) -> jarilab.Tape:
+    encoder = jarilab.Encoder(16 * heads, heads, layers, encoding="rotary").eval()
     with torch.no_grad(), record(encoder) as tape:
         encoder(4 * torch.randn(1, tokens, 16 * heads))
     return tape
@@ -272,17 +272,17 @@ def page(table: timing.Table, rounds: int) -> None:
             for by, html in pages_of(tape, names):
                 path = Path(folder) / f"{by}-{layers}-{heads}-{tokens}.html"
                 path.write_text(html, encoding="utf-8")
-                measured = page_one(chromium, path, by == "jari", rounds)
-                aim = " ".join(f"{name}<={most}" for name, most in aims.items()) if by == "jari" else ""
+                measured = page_one(chromium, path, by == "jarilab", rounds)
+                aim = " ".join(f"{name}<={most}" for name, most in aims.items()) if by == "jarilab" else ""
                 table.add(
                     by=by, heads=f"{layers}x{heads}", tokens=tokens, mb=round(len(html) / 1e6, 2), **measured, aim=aim
                 )
         chromium.close()
 
 
-def pages_of(tape: jari.Tape, names: list[str]) -> Iterator[tuple[str, str]]:
+def pages_of(tape: jarilab.Tape, names: list[str]) -> Iterator[tuple[str, str]]:
     """The same maps as pages of jari and of others."""
-    yield "jari", jari.show(tape, names).html
+    yield "jari", jarilab.show(tape, names).html
     for by, module, make in (
         ("bertviz head", "bertviz", bertviz("head_view")),
         ("bertviz model", "bertviz", bertviz("model_view")),
@@ -296,15 +296,15 @@ def pages_of(tape: jari.Tape, names: list[str]) -> Iterator[tuple[str, str]]:
         yield by, make(tape, names)
 
 
-def bertviz(view: str) -> Callable[[jari.Tape, list[str]], str]:
-    def make(tape: jari.Tape, names: list[str]) -> str:
+def bertviz(view: str) -> Callable[[jarilab.Tape, list[str]], str]:
+    def make(tape: jarilab.Tape, names: list[str]) -> str:
         weights = [tape.weights(site) for site in tape.sites]
         return getattr(importlib.import_module("bertviz"), view)(weights, names, html_action="return").data
 
     return make
 
 
-def circuitsvis(tape: jari.Tape, names: list[str]) -> str:
+def circuitsvis(tape: jarilab.Tape, names: list[str]) -> str:
     """All heads of all layers beside each other."""
     weights = torch.cat([tape.weights(site)[0] for site in tape.sites])
     attention: Any = importlib.import_module("circuitsvis.attention")

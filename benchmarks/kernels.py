@@ -16,14 +16,14 @@ from collections.abc import Callable
 import timing
 import torch
 
-from jari.attention.call import AttentionCall
-from jari.attention.geometry import place
-from jari.attention.kernels import Kernel, attend, choose
-from jari.encodings import compose
-from jari.encodings.base import Site
-from jari.masks import Mask
-from jari.positions import Positions
-from jari.training.loop import deterministic
+from jarilab.attention.call import AttentionCall
+from jarilab.attention.geometry import place
+from jarilab.attention.kernels import Kernel, attend, choose
+from jarilab.encodings import compose
+from jarilab.encodings.base import Site
+from jarilab.masks import Mask
+from jarilab.positions import Positions
+from jarilab.training.loop import deterministic
 
 SHAPES = (
     (512, 8, 7, 8),

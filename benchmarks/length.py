@@ -1,6 +1,6 @@
 """What does a longer sequence cost? Time and memory of encoding n tokens, recurrent against Transformer.
 
-    pip install 'jari[dev]'                      for the figure, which matplotlib draws
+    pip install 'jarilab[dev]'                      for the figure, which matplotlib draws
     python benchmarks/length.py --out FOLDER     length.json and length.png
 
 A recurrent encoder reads one token after another: n steps, each of the same size, whose states are all it keeps. Time
@@ -40,11 +40,11 @@ import timing
 import torch
 from torch import Tensor
 
-from jari.init import initialise
-from jari.models.encoder_decoder import Encoder
-from jari.models.recurrent import RecurrentEncoder
-from jari.positions import Positions
-from jari.training.loop import deterministic
+from jarilab.init import initialise
+from jarilab.models.encoder_decoder import Encoder
+from jarilab.models.recurrent import RecurrentEncoder
+from jarilab.positions import Positions
+from jarilab.training.loop import deterministic
 
 WIDTH, HEADS, LAYERS = 256, 8, 2
 SHORTEST = 64

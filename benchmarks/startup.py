@@ -1,8 +1,8 @@
-"""How long does a person wait for nothing? Wall time of `import jari` and `jari --help`, beside an empty Python.
+"""How long does a person wait for nothing? Wall time of `import jarilab` and `jarilab --help`, beside an empty Python.
 
 Each is a process of its own, started in turns. Targets: 0.3 s to import, 0.5 s for the help.
 
-Measured 2026-11-20 on a busy machine: an empty Python 0.02 s, import jari 0.05, jari --help 0.07 to 0.13, and
+Measured 2026-11-20 on a busy machine: an empty Python 0.02 s, import jarilab 0.05, jarilab --help 0.07 to 0.13, and
 import torch, which most commands need, 1.4 to 3.8.
 """
 
@@ -18,8 +18,8 @@ import timing
 
 COMMANDS = {
     "python -c pass": ([sys.executable, "-c", "pass"], ""),
-    "import jari": ([sys.executable, "-c", "import jari"], 0.3),
-    "jari --help": ([sys.executable, "-m", "jari", "--help"], 0.5),
+    "import jarilab": ([sys.executable, "-c", "import jarilab"], 0.3),
+    "jarilab --help": ([sys.executable, "-m", "jarilab", "--help"], 0.5),
     "import torch": ([sys.executable, "-c", "import torch"], ""),
 }
 

@@ -1,4 +1,4 @@
-"""Whole training steps, as `jari.training.loop` takes them, to be timed."""
+"""Whole training steps, as `jarilab.training.loop` takes them, to be timed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jari.init import generator_for, initialise
-from jari.tasks.arithmetic import Arithmetic
-from jari.tasks.base import Batch
-from jari.training.experiment import Experiment
-from jari.training.loop import autocast
-from jari.training.optim import build_optimizers
-from jari.training.options import Training
-from jari.training.order import CountedOrder
+from jarilab.init import generator_for, initialise
+from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.tasks.base import Batch
+from jarilab.training.experiment import Experiment
+from jarilab.training.loop import autocast
+from jarilab.training.optim import build_optimizers
+from jarilab.training.options import Training
+from jarilab.training.order import CountedOrder
 
 Step = Callable[[], float]
 """Takes one step and gives the loss."""

@@ -1,6 +1,6 @@
-"""How fast does jari train and write translations, beside other libraries, and what do encodings cost there?
+"""How fast does jarilab train and write translations, beside other libraries, and what do encodings cost there?
 
-    pip install 'jari[ctranslate2]' transformers x-transformers
+    pip install 'jarilab[ctranslate2]' transformers x-transformers
     pip install --no-deps joeynmt && pip install importlib_metadata tensorboard sentencepiece subword-nmt
     python benchmarks/translation.py            all of it; what is not installed is left out
 
@@ -44,18 +44,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jari.decoding import beam
-from jari.encodings.formulas import sinusoidal_embed
-from jari.export import write
-from jari.init import initialise
-from jari.loss import cross_entropy
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.positions import Positions, Tokens
-from jari.tasks.base import Batch, right_padded
-from jari.text import END, FIRST, PADDING
-from jari.training.loop import autocast, deterministic
-from jari.training.optim import BETAS, EPSILON, build_optimizers
-from jari.training.options import Training
+from jarilab.decoding import beam
+from jarilab.encodings.formulas import sinusoidal_embed
+from jarilab.export import write
+from jarilab.init import initialise
+from jarilab.loss import cross_entropy
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.positions import Positions, Tokens
+from jarilab.tasks.base import Batch, right_padded
+from jarilab.text import END, FIRST, PADDING
+from jarilab.training.loop import autocast, deterministic
+from jarilab.training.optim import BETAS, EPSILON, build_optimizers
+from jarilab.training.options import Training
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, LAYERS, DROPOUT, SMOOTHING = 8000, 256, 8, 1024, 3, 0.2, 0.1
 LONGEST = 512
@@ -235,7 +235,7 @@ def ours(encoding: str = "sinusoidal") -> EncoderDecoder:
 
 
 def our_step(model: nn.Module, batches: Iterator[Batch], precision: str, optimizer: Any) -> steps.Step:
-    """As `jari.training.loop` takes it."""
+    """As `jarilab.training.loop` takes it."""
 
     def loss() -> Tensor:
         batch = next(batches)

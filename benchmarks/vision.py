@@ -10,7 +10,7 @@ Three settings: `readme`, that of the peer's README, a class token and dropout o
 which jari has not); `class`, a class token without dropout; `mean`, the mean of the patches without dropout. In float32
 and in bfloat16 by autocast. The peer adds one learned vector for each patch, which is `learned2d:layout=table`; it has
 two more norms, around the embedding of the patches, and no bias of queries, keys and values. It need not be
-deterministic. Both have what `jari train` does to keep freed memory, since they are timed in one process.
+deterministic. Both have what `jarilab train` does to keep freed memory, since they are timed in one process.
 
 own: the same, each as it trains by itself, in processes of their own: jari in the precision of `auto` and keeping
 freed memory; the peer in float32, with PyTorch's settings of memory. And jari in float32, which is what it takes where
@@ -46,13 +46,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jari.init import initialise
-from jari.models.vision import VisionTransformer
-from jari.training.loop import autocast, deterministic
-from jari.training.memory import keep_freed_memory
-from jari.training.optim import BETAS, EPSILON, build_optimizers
-from jari.training.options import Training
-from jari.training.precision import choose_precision
+from jarilab.init import initialise
+from jarilab.models.vision import VisionTransformer
+from jarilab.training.loop import autocast, deterministic
+from jarilab.training.memory import keep_freed_memory
+from jarilab.training.optim import BETAS, EPSILON, build_optimizers
+from jarilab.training.options import Training
+from jarilab.training.precision import choose_precision
 
 WIDTH, HEADS, HIDDEN, CLASSES, BATCH, SMOOTHING = 64, 4, 256, 10, 128, 0.1
 AIM = 1.3
@@ -139,7 +139,7 @@ def theirs(module: ModuleType, shape: Shape, setting: Setting) -> nn.Module:
 def step(
     model: nn.Module, shape: Shape, precision: str, optimizers: Iterable[torch.optim.Optimizer], *options: Any
 ) -> steps.Step:
-    """As `jari.training.loop` takes it, always on the same pictures. options: of the model's forward."""
+    """As `jarilab.training.loop` takes it, always on the same pictures. options: of the model's forward."""
     generator = torch.Generator().manual_seed(1)
     pixels_BCHW = torch.randn(BATCH, 1, shape.side, shape.side, generator=generator)
     labels_B = torch.randint(CLASSES, (BATCH,), generator=generator)
@@ -166,7 +166,7 @@ def their_step(module: ModuleType, shape: Shape, setting: Setting, precision: st
 
 
 def our_step_alone(*case: Any) -> steps.Step:
-    """In a process of its own, as `jari train` prepares it."""
+    """In a process of its own, as `jarilab train` prepares it."""
     deterministic(threads=1)
     keep_freed_memory()
     return our_step(*case)

@@ -9,7 +9,7 @@ labels of the edges. With `shaw:labels=4` one layer of attention learns to look 
 import torch
 from torch import nn
 
-import jari
+import jarilab
 
 NODES, DIGITS = 8, 10
 STRANGER, SELF, PARENT, CHILD = range(4)
@@ -37,18 +37,18 @@ class Family(nn.Module):
     def __init__(self, encoding: str):
         super().__init__()
         self.embedding = nn.Embedding(DIGITS, 32)
-        self.encoder = jari.Encoder(32, heads=4, layers=1, encoding=encoding)
+        self.encoder = jarilab.Encoder(32, heads=4, layers=1, encoding=encoding)
         self.scores = nn.Linear(32, DIGITS)
 
     def forward(self, digits: torch.Tensor, relations: torch.Tensor) -> torch.Tensor:
-        positions = jari.Positions.graph(relations)
+        positions = jarilab.Positions.graph(relations)
         return self.scores(self.encoder(self.embedding(digits), positions=positions))
 
 
 def accuracy(encoding: str, steps: int = 400) -> float:
     """Train for some seconds; the share of parents' digits named right in families never seen."""
     model, generator = Family(encoding), torch.Generator().manual_seed(1)
-    jari.initialise(model, seed=1)
+    jarilab.initialise(model, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     for _ in range(steps):
         digits, relations, wanted = families(64, generator)

@@ -12,8 +12,8 @@ import sys
 import torch
 from torch import nn
 
-import jari
-from jari.inspect.surgery import Link, operate
+import jarilab
+from jarilab.inspect.surgery import Link, operate
 
 DIGITS, LENGTH = 10, 8
 
@@ -24,7 +24,7 @@ class Before(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(DIGITS, 32)
-        self.encoder = jari.Encoder(32, heads=2, layers=1, encoding="rotary")
+        self.encoder = jarilab.Encoder(32, heads=2, layers=1, encoding="rotary")
         self.scores = nn.Linear(32, DIGITS)
 
     def forward(self, digits: torch.Tensor) -> torch.Tensor:
@@ -34,7 +34,7 @@ class Before(nn.Module):
 def trained(steps: int = 200) -> Before:
     """A model that knows the digit before each; the first has none, and may say anything."""
     model, generator = Before(), torch.Generator().manual_seed(1)
-    jari.initialise(model, seed=1)
+    jarilab.initialise(model, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     for _ in range(steps):
         digits = torch.randint(DIGITS, (64, LENGTH), generator=generator)
@@ -55,7 +55,7 @@ def without(model: Before, digits: torch.Tensor, query: int, key: int) -> torch.
 def main(page: str = "tape.html") -> None:
     torch.set_num_threads(1)  # so small a model only waits for its second thread
     model, digits = trained(), torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
-    with torch.no_grad(), jari.record(model) as tape:
+    with torch.no_grad(), jarilab.record(model) as tape:
         scores = model(digits)
     tape.show([str(digit) for digit in digits[0].tolist()], "the digit before").save(page)
     print(f"{page}: opens in any browser; {tape.trust('encoder.0')}")

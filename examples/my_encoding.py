@@ -1,7 +1,7 @@
 """An encoding of one's own, in one file, without touching the package.
 
-    jari laws examples/my_encoding.py:Kerple
-    jari train arithmetic --encoding examples/my_encoding.py:Kerple:slope=0.5 --out runs/kerple
+    jarilab laws examples/my_encoding.py:Kerple
+    jarilab train arithmetic --encoding examples/my_encoding.py:Kerple:slope=0.5 --out runs/kerple
 
 The logarithmic bias of KERPLE (Chi et al. 2022, equation 4, with p and a fixed instead of learnt): a query minds far
 keys less, but ever more slowly. One hook is overridden; everything else (caches, padding, kernels, capture, the report)
@@ -11,9 +11,9 @@ follows from it.
 import math
 from typing import Any, final
 
-from jari import Encoding, Oracle, Positions, Site
-from jari.positions import distance
-from jari.shapes import Float, Tensor
+from jarilab import Encoding, Oracle, Positions, Site
+from jarilab.positions import distance
+from jarilab.shapes import Float, Tensor
 
 
 def _score(encoding: Any, q: Any, k: Any, i: int | float, j: int | float, head: int, scale: float) -> float:

@@ -1,7 +1,7 @@
 """An encoding of one's own for pictures, in one file, without touching the package.
 
-    jari laws examples/my_encoding2d.py:Rings
-    jari train digits --encoding examples/my_encoding2d.py:Rings --out runs/rings
+    jarilab laws examples/my_encoding2d.py:Rings
+    jarilab train digits --encoding examples/my_encoding2d.py:Rings --out runs/rings
 
 One learned number for each head and ring of distance around a patch: `table2d` with everything at the same distance put
 together, so that a picture may be turned by right angles or mirrored and no score changes.
@@ -14,9 +14,9 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
-from jari import Encoding, Oracle, Positions, Site
-from jari.positions import offsets, unrelated
-from jari.shapes import Float, Tensor
+from jarilab import Encoding, Oracle, Positions, Site
+from jarilab.positions import offsets, unrelated
+from jarilab.shapes import Float, Tensor
 
 
 def _score(encoding: Any, q: Any, k: Any, i: Any, j: Any, head: int, scale: float) -> float:

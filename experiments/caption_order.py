@@ -26,12 +26,12 @@ from typing import Any, cast
 import torch
 from images import difference_text, draw, figure_class, markdown, mean_text, parser_of, results_of, told, written
 
-import jari
-from jari.metrics import METRICS
-from jari.pictures.judge import Judge
-from jari.pictures.told import SceneSource
-from jari.tasks.captions import JUDGE, Captions
-from jari.text import FIRST
+import jarilab
+from jarilab.metrics import METRICS
+from jarilab.pictures.judge import Judge
+from jarilab.pictures.told import SceneSource
+from jarilab.tasks.captions import JUDGE, Captions
+from jarilab.text import FIRST
 
 ENCODINGS = ("learned@text+rotary2d@image", "rotary2d@image")
 SETTINGS: dict[str, Any] = {"task.captions": "row", "training.evaluations": 1}
@@ -73,7 +73,7 @@ def order_of(said: torch.Tensor, seen: torch.Tensor) -> Order:
 
 def measure(run: Path, pictures: int) -> Order:
     """What a run draws for captions, all of them different, as its judge reads it. Raises UserError."""
-    loaded = jari.load(run)
+    loaded = jarilab.load(run)
     task = cast(Captions, loaded.task)
     assert task.style is not None
     judge = Judge.from_file(task.style, run / JUDGE)
@@ -121,7 +121,7 @@ def _shown_table(encoding: str, orders: Sequence[Order]) -> str:
 def run(out: Path, seeds: int, settings: Mapping[str, Any], pictures: int, jobs: int | None = None) -> str:
     """Train what is not trained yet, draw, write caption_order.md and .svg into `out`; the table. Raises UserError."""
     figure_class()  # before the training, not after it
-    study = jari.compare(
+    study = jarilab.compare(
         "captions", out / "trials", encodings=ENCODINGS, seeds=seeds, settings={**SETTINGS, **settings}, jobs=jobs
     )
     measured: dict[str, list[Order]] = {}

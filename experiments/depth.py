@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jari
+import jarilab
 
 ENCODINGS = ("none", "sinusoidal")
 CONTEXT, BATCH = 64, 12
 MODEL = {"model.width": 128, "model.heads": 4, "model.dropout": 0.0}
 
 Studies = Mapping[int, Mapping[str, Any]]
-"""What `jari.compare` gave for each number of layers."""
+"""What `jarilab.compare` gave for each number of layers."""
 
 
 def settings_of(train: str, layers: int, steps: int) -> dict[str, Any]:
@@ -93,7 +93,9 @@ def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise jari.UserError("the figure is drawn by matplotlib; install it with pip install 'jari[dev]'") from None
+        raise jarilab.UserError(
+            "the figure is drawn by matplotlib; install it with pip install 'jarilab[dev]'"
+        ) from None
     return Figure
 
 
@@ -101,7 +103,7 @@ def run(train: str, out: Path, depths: Sequence[int], seeds: int, steps: int) ->
     """Train what is not trained yet, write depth.md and depth.svg into `out`, and give the table. Raises UserError."""
     _figure_class()  # before the hours of training, not after them
     studies = {
-        layers: jari.compare(
+        layers: jarilab.compare(
             "text",
             out / f"layers-{layers}",
             encodings=ENCODINGS,
@@ -131,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--layers expects whole numbers with commas between, got {given.layers!r}; write 2,6,12")
     try:
         print(run(given.train, given.out, depths, given.seeds, given.steps), end="")
-    except jari.UserError as error:
+    except jarilab.UserError as error:
         print(error, file=sys.stderr)
         return 2
     return 0

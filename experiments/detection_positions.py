@@ -24,8 +24,8 @@ from typing import Any
 
 from images import difference_text, draw, figure_class, markdown, mean_text, parser_of, results_of, told, written
 
-import jari
-from jari.metrics import METRICS
+import jarilab
+from jarilab.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def run(
     figure_class()  # before the training, not after it
     results: dict[str, Sequence[Mapping[str, Any]]] = {}
     for variant in VARIANTS:
-        study = jari.compare(
+        study = jarilab.compare(
             "detection",
             out / variant.name.replace(",", "").replace(" ", "-"),
             encodings=[variant.encoding],

@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jari
-from jari.comparison.statistics import mean_interval, paired_difference
-from jari.metrics import METRICS, Metric
-from jari.pictures import idx
+import jarilab
+from jarilab.comparison.statistics import mean_interval, paired_difference
+from jarilab.metrics import METRICS, Metric
+from jarilab.pictures import idx
 
 GRID = (4, 4)
 """Rows and columns of patches."""
@@ -70,7 +70,7 @@ def write_first(mnist: Path, out: Path, count: int) -> None:
     """The first `count` training pictures of MNIST and their labels, as idx files. Raises UserError."""
     images = idx.find(mnist, held_out=False) if mnist.is_dir() else None
     if images is None:
-        raise jari.UserError(f"--mnist expects a folder with MNIST's four idx files, got {mnist}; name that folder")
+        raise jarilab.UserError(f"--mnist expects a folder with MNIST's four idx files, got {mnist}; name that folder")
     out.mkdir(parents=True, exist_ok=True)
     for name, path, magic in (
         ("train-images-idx3-ubyte", images, idx.PICTURES),
@@ -81,7 +81,7 @@ def write_first(mnist: Path, out: Path, count: int) -> None:
 
 
 def results_of(study: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What the trials of `jari.compare` ended with, by encoding, seed by seed."""
+    """What the trials of `jarilab.compare` ended with, by encoding, seed by seed."""
     found: dict[str, list[dict[str, Any]]] = {}
     for trial in study["trials"]:
         result = json.loads((Path(trial["run"]) / "result.json").read_text(encoding="utf-8"))
@@ -139,7 +139,9 @@ def figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise jari.UserError("the figure is drawn by matplotlib; install it with pip install 'jari[dev]'") from None
+        raise jarilab.UserError(
+            "the figure is drawn by matplotlib; install it with pip install 'jarilab[dev]'"
+        ) from None
     return Figure
 
 
@@ -174,7 +176,7 @@ def run(out: Path, seeds: int, mnist: str | None = None, jobs: int | None = None
     """Train what is not trained yet, write images.md and images.svg into `out`; the table. Raises UserError."""
     figure_class()  # before the training, not after it
     task, settings = task_of(mnist, out)
-    study = jari.compare(task, out / "trials", encodings=specs_of(GRID), seeds=seeds, settings=settings, jobs=jobs)
+    study = jarilab.compare(task, out / "trials", encodings=specs_of(GRID), seeds=seeds, settings=settings, jobs=jobs)
     metric = METRICS[study["metric"]]
     results = results_of(study)
     accuracy = [[trial[metric.name] for trial in trials] for trials in results.values()]
@@ -197,7 +199,7 @@ def told(work: Callable[[], str]) -> int:
     """Print what `work` says; the exit code, 2 for a mistake of the user's."""
     try:
         print(work(), end="")
-    except jari.UserError as error:
+    except jarilab.UserError as error:
         print(error, file=sys.stderr)
         return 2
     return 0

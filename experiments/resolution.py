@@ -26,9 +26,9 @@ import torch
 from images import GRID, draw, figure_class, markdown, mean_text, parser_of, task_of, told, written
 from torch.nn import functional
 
-import jari
-from jari.metrics import METRICS
-from jari.tasks.pictures import ClassTask, Picture
+import jarilab
+from jarilab.metrics import METRICS
+from jarilab.tasks.pictures import ClassTask, Picture
 
 TIMES = 2
 AT_ONCE = 256
@@ -57,7 +57,7 @@ def specs_of(grid: tuple[int, int]) -> list[str]:
 
 def measure(run: Path) -> Measured:
     """The accuracy of a run on held-out pictures as they are, and twice as large under each choice."""
-    loaded = jari.load(run)
+    loaded = jarilab.load(run)
     task: Any = loaded.task
     model: Any = loaded.model
     found: dict[str, float | str] = {AS_TRAINED: accuracy(model, task, 1)}
@@ -65,7 +65,7 @@ def measure(run: Path) -> Measured:
         model.resolution = choice
         try:
             found[choice] = accuracy(model, task, TIMES)
-        except jari.UserError as error:
+        except jarilab.UserError as error:
             found[choice] = str(error)
     return found
 
@@ -109,7 +109,7 @@ def run(out: Path, seeds: int, encodings: Sequence[str], mnist: str | None = Non
     """Train what is not trained yet, measure, write resolution.md and .svg into `out`; the table. Raises UserError."""
     figure_class()  # before the training, not after it
     task, settings = task_of(mnist, out)
-    study = jari.compare(task, out / "trials", encodings=encodings, seeds=seeds, settings=settings, jobs=jobs)
+    study = jarilab.compare(task, out / "trials", encodings=encodings, seeds=seeds, settings=settings, jobs=jobs)
     measured: dict[str, list[Measured]] = {}
     for trial in study["trials"]:
         measured.setdefault(trial["encoding"], []).append(measure(Path(trial["run"])))

@@ -12,14 +12,14 @@ import pytest
 # As the command line sets it: threads that spin stand still beside a busy neighbour.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-assert "jari" not in sys.modules, "jari was imported before its annotations could be checked"
-jaxtyping.install_import_hook("jari", "beartype.beartype")
+assert "jarilab" not in sys.modules, "jarilab was imported before its annotations could be checked"
+jaxtyping.install_import_hook("jarilab", "beartype.beartype")
 sys.path.insert(0, str(Path(__file__).parent))  # for `helpers`
 
 
 import torch  # noqa: E402 - after the hook
 
-from jari.registry import trust_code  # noqa: E402
+from jarilab.registry import trust_code  # noqa: E402
 
 HERE = Path(__file__).parent
 for ours in ("laws/broken.py", "unit/toy_encodings.py"):
@@ -52,7 +52,7 @@ def as_it_was() -> Iterator[None]:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Texts are encoded into a cache of each file of tests, not into that of whoever runs them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JARI_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("JARILAB_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

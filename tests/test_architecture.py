@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from jari.encodings.base import registry
+from jarilab.encodings.base import registry
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "jari"
+SOURCE = ROOT / "src" / "jarilab"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 BASE = {"errors", "shapes", "_version", "metrics"}
@@ -66,7 +66,7 @@ MAY_IMPORT = {
 
 
 def room(path: Path) -> str:
-    """`src/jari/encodings/rotary.py` -> `encodings`."""
+    """`src/jarilab/encodings/rotary.py` -> `encodings`."""
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -74,9 +74,9 @@ def imports(path: Path) -> Iterator[str]:
     """The modules of jari that a file imports, wherever in the file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "jari")
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "jari":
-            # `from jari.attention import call` imports the module jari.attention.call.
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "jarilab")
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "jarilab":
+            # `from jarilab.attention import call` imports the module jarilab.attention.call.
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if _is_module(name) else node.module for name in names)
 
@@ -91,13 +91,15 @@ def test_imports_go_down_only(path: Path) -> None:
     if path == SOURCE / "__init__.py":
         return  # the front door imports, when asked, from everywhere
     here = room(path)
-    wrong = {name for name in imports(path) if name != "jari" and name.split(".")[1] not in MAY_IMPORT[here] | {here}}
+    wrong = {
+        name for name in imports(path) if name != "jarilab" and name.split(".")[1] not in MAY_IMPORT[here] | {here}
+    }
     assert not wrong, f"{here} may not import {sorted(wrong)}"
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if room(p) in ("training", "comparison", "verbs.py", "tasks")])
 def test_training_knows_models_by_their_interface_only(path: Path) -> None:
-    assert not {name for name in imports(path) if name.startswith("jari.models.")} - {"jari.models.base"}
+    assert not {name for name in imports(path) if name.startswith("jarilab.models.")} - {"jarilab.models.base"}
 
 
 @pytest.mark.parametrize(
@@ -117,8 +119,10 @@ def test_no_encoding_is_named_outside_its_folder(path: Path) -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in registry.names() and id(node) not in allowed
     ]
-    own = {f"jari.encodings.{module}" for module in ("base", "compose", "formulas", "oracle")} | {"jari.encodings"}
-    named += [name for name in imports(path) if name.startswith("jari.encodings") and name not in own]
+    own = {f"jarilab.encodings.{module}" for module in ("base", "compose", "formulas", "oracle")} | {
+        "jarilab.encodings"
+    }
+    named += [name for name in imports(path) if name.startswith("jarilab.encodings") and name not in own]
     assert not named
 
 

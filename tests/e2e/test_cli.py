@@ -35,7 +35,7 @@ def settings(**others):
 
 def jari(*arguments, text=b""):
     """Run a command: its exit code and its two streams."""
-    command = [sys.executable, "-m", "jari", *map(str, arguments)]
+    command = [sys.executable, "-m", "jarilab", *map(str, arguments)]
     done = subprocess.run(command, input=text, capture_output=True, env=ENVIRONMENT, timeout=300, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -123,7 +123,7 @@ HARD_LINES = [
 def test_predict_answers_every_line_that_can_be_read(run):
     code, out, err = jari("predict", run, text=b"".join(line for line, _ in HARD_LINES))
     assert code == 2
-    messages = [f"jari: line {n}: {message}" for n, (_, message) in enumerate(HARD_LINES, 1) if message]
+    messages = [f"jarilab: line {n}: {message}" for n, (_, message) in enumerate(HARD_LINES, 1) if message]
     assert err.split("\n") == [*messages, ""]
     answers = out.removesuffix("\n").split("\n")
     assert len(answers) == len(HARD_LINES), "an answer stands beside its question"
@@ -135,7 +135,7 @@ def test_predict_answers_every_line_that_can_be_read(run):
 def test_predict_prints_one_json_object_a_line(run):
     code, out, err = jari("predict", run, "--json", text=b"\xef\xbb\xbf12+3\nx\n30-4\n")
     assert code == 2
-    assert err.splitlines() == ["jari: line 2: no token for 'x'; the model knows the characters 0123456789+-"]
+    assert err.splitlines() == ["jarilab: line 2: no token for 'x'; the model knows the characters 0123456789+-"]
     first, second, third = (json.loads(line) for line in out.splitlines())
     assert (first["line"], first["input"], first["error"]) == (1, "12+3", None), "a byte order mark is no character"
     assert (second["line"], second["input"], second["answer"], second["tokens"]) == (2, "x", None, [])
@@ -156,7 +156,7 @@ def test_predict_with_nothing_to_answer(run):
 
 def test_a_reader_that_goes_away_is_no_fault(run):
     process = subprocess.Popen(
-        [sys.executable, "-m", "jari", "predict", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "jarilab", "predict", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env=ENVIRONMENT,
     )  # fmt: skip
     process.stdout.close()
@@ -200,10 +200,10 @@ def test_laws_of_an_encoding():
 
 # Mistakes ------------------------------------------------------------------------------------------------------------
 
-# Many commands in one process, to import torch once; `main` is all that `python -m jari` runs.
+# Many commands in one process, to import torch once; `main` is all that `python -m jarilab` runs.
 MANY = """
 import contextlib, io, json, sys
-from jari.cli import main
+from jarilab.cli import main
 for arguments in json.loads(sys.stdin.read()):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -217,7 +217,7 @@ for arguments in json.loads(sys.stdin.read()):
 TRAIN = ["train", TASK, "--out", "{new}"]
 MISTAKES = {
     "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: compare, data,"),
-    "no command": ([], "the following arguments are required: COMMAND; `jari --help` shows what there is"),
+    "no command": ([], "the following arguments are required: COMMAND; `jarilab --help` shows what there is"),
     "task": (["train", "arithmetik", "--out", "{new}"], "unknown task 'arithmetik'; did you mean 'arithmetic'? Known:"),
     "encoding": ([*TRAIN, "--encoding", "rotery"], "unknown encoding 'rotery'; did you mean 'rotary'? Known: alibi,"),
     "part of a sum": ([*TRAIN, "--encoding", "none+lerned"], "unknown encoding 'lerned'; did you mean 'learned'?"),
@@ -242,18 +242,18 @@ MISTAKES = {
     "value": ([*TRAIN, "--set", "model.width=wide"], "width: input should be a valid integer"),
     "pair": ([*TRAIN, "--set", "model.width"], "--set expects KEY=VALUE, got 'model.width'; write --set model"),
     "infinite": ([*TRAIN, "--set", "training.clip=inf"], "training: clip: input should be a finite number; got 'inf'"),
-    "flag": ([*TRAIN, "--sed", "3"], "arguments: --sed 3; did you mean --seed?; `jari --help` shows what there is"),
-    "setting flag": ([*TRAIN, "--widht", "16"], "unrecognized arguments: --widht 16; did you mean --width?; `jari"),
+    "flag": ([*TRAIN, "--sed", "3"], "arguments: --sed 3; did you mean --seed?; `jarilab --help` shows what there is"),
+    "setting flag": ([*TRAIN, "--widht", "16"], "unrecognized arguments: --widht 16; did you mean --width?; `jarilab"),
     "setting twice": (
         [*TRAIN, "--width", "16", "--set", "model.width=32"],
         "model.width is given twice, 32 and 16; give it once",
     ),
     "setting value": ([*TRAIN, "--width", "wide"], "width: input should be a valid integer"),
-    "seed": ([*TRAIN, "--seed", "one"], "argument --seed: invalid int value: 'one'; `jari train --help` shows"),
+    "seed": ([*TRAIN, "--seed", "one"], "argument --seed: invalid int value: 'one'; `jarilab train --help` shows"),
     "long seed": ([*TRAIN, "--seed", "9" * 30], "seed must be from 0 to 2^63 - 1, got 999"),
     "threads": ([*TRAIN, "--threads", "0"], "--threads must be 1 or more, got 0"),
-    "no out": (["train", TASK], "arguments are required: --out; `jari train --help` shows what there is"),
-    "no encodings": (["compare", TASK], "required: --encodings, --out; `jari compare --help` shows what"),
+    "no out": (["train", TASK], "arguments are required: --out; `jarilab train --help` shows what there is"),
+    "no encodings": (["compare", TASK], "required: --encodings, --out; `jarilab compare --help` shows what"),
     "odd head width": (
         [*TRAIN, "--encoding", "rotary", "--set", "model.width=60", "--set", "model.heads=4"],
         "rotary needs an even head width; got 15 (width 60, 4 heads); use width 64, or fraction=0.933333",
@@ -331,7 +331,7 @@ def test_a_mistake_is_told_in_a_line_and_exits_2(mistakes, name):
     code, out, err = endings[name]
     assert (code, out) == (2, "")
     assert filled(MISTAKES[name][1]) in err
-    assert err.startswith("jari: ")
+    assert err.startswith("jarilab: ")
     assert "Traceback" not in err
     if name != "other run":
         assert err.count("\n") == 1
@@ -386,7 +386,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(run, tmp_path):
     (newest / "model.safetensors").write_bytes(content)
     code, out, err = jari("predict", theirs, text=b"1+1\n")
     assert (code, out) == (2, "")
-    assert f"jari: checkpoint {newest} is damaged: model.safetensors is not what it was when it was written" in err
+    assert f"jarilab: checkpoint {newest} is damaged: model.safetensors is not what it was when it was written" in err
     assert "Traceback" not in err
 
 
@@ -396,7 +396,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(run, tmp_path):
 def started(folder, command, until, text):
     """A command that has come so far that the file `until` of its folder holds `text`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "jari", *map(str, command)],
+        [sys.executable, "-m", "jarilab", *map(str, command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=ENVIRONMENT,
@@ -418,7 +418,7 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, number, code):
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, b"")
-    assert err.decode().endswith("jari: stopped; the checkpoint is written, and the same command goes on from it\n")
+    assert err.decode().endswith("jarilab: stopped; the checkpoint is written, and the same command goes on from it\n")
     (kept,) = (folder / "checkpoints").iterdir()
     step = int(kept.name.removeprefix("step-"))
     assert step >= 50
@@ -436,9 +436,9 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, number, code):
 @pytest.mark.parametrize(
     "code",
     [
-        "import jari",
-        "import jari; jari.__version__; dir(jari)",
-        "import sys; from jari.cli import main; main(['--help'])",
+        "import jarilab",
+        "import jarilab; jarilab.__version__; dir(jarilab)",
+        "import sys; from jarilab.cli import main; main(['--help'])",
     ],
 )
 def test_nothing_heavy_is_imported_for_a_word_of_help(code):
@@ -454,7 +454,7 @@ def test_help_and_version():
     assert {"data", "train", "evaluate", "predict", "compare", "walk", "laws"} <= set(out.split())
     code, out, err = jari("--version")
     assert (code, err) == (0, "")
-    assert re.fullmatch(r"jari \d+\.\d+\.\d+\S*\n", out)
+    assert re.fullmatch(r"jarilab \d+\.\d+\.\d+\S*\n", out)
 
 
 # Comparing -----------------------------------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ def compared(tmp_path_factory):
 def test_a_trial_that_fails_leaves_the_others(compared):
     folder, (code, out, err), kept, _ = compared
     assert (code, out) == (2, "")
-    assert "jari: 1 of 2 trials failed; the others are kept:\n  none-1: " in err
+    assert "jarilab: 1 of 2 trials failed; the others are kept:\n  none-1: " in err
     assert f"{folder / 'none-1'} exists and is no run of jari; choose another --out" in err
     assert "Traceback" not in err
     assert folder / "rotary_base=500-1" / "result.json" in kept
@@ -570,11 +570,11 @@ def test_compare_stopped_by_a_signal_stops_its_trials_and_goes_on(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
 def test_a_full_disk_and_closed_streams_are_told_without_a_traceback(tmp_path: Path) -> None:
-    jari = [sys.executable, "-m", "jari"]
+    jari = [sys.executable, "-m", "jarilab"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([*jari, "laws", "none", "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (2, "jari: standard output: No space left on device\n")
-    done = subprocess.run(["sh", "-c", f"{sys.executable} -m jari laws none >&-"], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "jarilab: standard output: No space left on device\n")
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m jarilab laws none >&-"], stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     done = subprocess.run([*jari, "train", "arithmetic", "--out", str(tmp_path / ("x" * 300))], capture_output=True)
     assert done.returncode == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jari.conformance import laws
+from jarilab.conformance import laws
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-import jari
-from jari.metrics import METRICS
-from jari.pictures import idx
-from jari.pictures.sets import Wanted, read_labelled
-from jari.tasks.pictures import Picture
+import jarilab
+from jarilab.metrics import METRICS
+from jarilab.pictures import idx
+from jarilab.pictures.sets import Wanted, read_labelled
+from jarilab.tasks.pictures import Picture
 
 EXPERIMENTS = Path(__file__).parent.parent.parent / "experiments"
 TINY = {"model.width": 16, "training.batch": 8, "training.evaluations": 1, "training.evaluation_examples": 4}
@@ -46,7 +46,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **settings: Any) -
 
 
 def study_of(folder: Path, results: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> dict[str, Any]:
-    """What jari.compare gives and leaves behind, for trials that ended so."""
+    """What jarilab.compare gives and leaves behind, for trials that ended so."""
     trials = []
     for encoding, of_seeds in results.items():
         for seed, result in enumerate(of_seeds, 1):
@@ -100,7 +100,7 @@ def test_the_trained_part_of_mnist_is_its_first_pictures(load: Load, tmp_path: P
     some = read_labelled(tmp_path / "some", Wanted(1, None, "stretch", None))
     assert torch.equal(some.pictures(torch.arange(3))[:, 0], pixels[:3])
     assert [some.classes[int(label)] for label in some.labels] == ["3", "1", "4"]
-    with pytest.raises(jari.UserError, match=r"--mnist expects a folder with MNIST's four idx files, got .*nowhere"):
+    with pytest.raises(jarilab.UserError, match=r"--mnist expects a folder with MNIST's four idx files, got .*nowhere"):
         images.write_first(tmp_path / "nowhere", tmp_path / "some", 3)
 
 
@@ -141,9 +141,9 @@ def test_variants_of_detection_differ_in_their_encoding_alone_and_can_be_built(l
     for variant in detection.VARIANTS:
         for query_positions in ("boxes", "vectors"):
             settings = detection.settings_of(variant, 64, query_positions, None)
-            experiment = jari.training.experiment.Experiment.of("detection", variant.encoding, settings)
+            experiment = jarilab.training.experiment.Experiment.of("detection", variant.encoding, settings)
             options = {n: v for n, v in experiment.model_options.items() if n != "encoding"}
-            jari.Detector(1, 10, encoding=variant.encoding, **options)
+            jarilab.Detector(1, 10, encoding=variant.encoding, **options)
             built.append((query_positions, options.pop("cross_encoding"), options, experiment.training))
     assert [cross for _, cross, _, _ in built] == [None, None, "none", "none", None, None, None, None]
     assert all(
@@ -184,10 +184,10 @@ def test_the_table_of_order_has_the_ceilings_and_which_word_stands_where(load: L
 def test_an_experiment_tells_what_is_missing_before_it_trains(
     load: Load, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(jari, "compare", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setattr(jarilab, "compare", lambda *_, **__: pytest.fail("it trained"))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert load(name).main(["--out", str(tmp_path)]) == 2
-    assert "drawn by matplotlib; install it with pip install 'jari[dev]'" in capsys.readouterr().err
+    assert "drawn by matplotlib; install it with pip install 'jarilab[dev]'" in capsys.readouterr().err
 
 
 def test_lines_are_drawn_with_gaps_where_nothing_was_measured(load: Load, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_model_is_measured_at_twice_its_size(
     assert "learned2d knows the rows 0 to 3, got 7" in table
     run = next((tmp_path / "out").rglob("result.json")).parent
     trained = json.loads((run / "result.json").read_text())["accuracy"]
-    loaded = jari.load(run)
+    loaded = jarilab.load(run)
     task: Any = loaded.task
     held_out = task.held_out
     there_and_back = held_out.pictures(torch.arange(len(held_out))).float()

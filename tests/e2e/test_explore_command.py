@@ -1,4 +1,4 @@
-"""`jari explore`: the page that is live, in a browser, and the command around it."""
+"""`jarilab explore`: the page that is live, in a browser, and the command around it."""
 
 import os
 import re
@@ -16,7 +16,7 @@ import pytest
 
 from helpers.blocks import unpacked
 from helpers.browser import Pages, assert_colours, canvas_bytes, until
-from jari.explorer import Explorer
+from jarilab.explorer import Explorer
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it
@@ -25,7 +25,7 @@ ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it
 @contextmanager
 def started(*arguments: Any) -> Iterator[subprocess.Popen[str]]:
     """The command as a process, which does not live on whatever happens."""
-    command = [sys.executable, "-m", "jari", "explore", *map(str, arguments)]
+    command = [sys.executable, "-m", "jarilab", "explore", *map(str, arguments)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:

@@ -14,12 +14,12 @@ import numpy
 import pytest
 import torch
 
-import jari
+import jarilab
 from helpers.blocks import unpacked
 from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, read_cells, read_pixels, until
 from helpers.explorer import made_page, made_site, made_view, random_rows
-from jari.explorer import Explorer, render, saved
-from jari.inspect.capture import record
+from jarilab.explorer import Explorer, render, saved
+from jarilab.inspect.capture import record
 
 pytestmark = pytest.mark.browser
 
@@ -177,7 +177,7 @@ def test_the_difference_is_orange_where_the_second_is_larger(pages: Pages) -> No
 
 
 def test_models_with_other_tokens_have_no_difference(pages: Pages, runs: Path) -> None:
-    two = jari.explore(runs / "none", runs / "lm", input="1+2", site="decoder.0.self").html
+    two = jarilab.explore(runs / "none", runs / "lm", input="1+2", site="decoder.0.self").html
     page = pages.open(two)
     difference = page.locator(".pane").nth(2)
     why = "No difference: the models cut text into other tokens (their vocabularies differ)."
@@ -522,7 +522,7 @@ def test_hostile_text_is_text(pages: Pages, trained: dict[str, Any], width: int)
 
 
 def test_a_page_inside_a_notebook(pages: Pages) -> None:
-    model = jari.EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=1, encoding="alibi").eval()
+    model = jarilab.EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=1, encoding="alibi").eval()
     with record(model) as tape, torch.no_grad():
         model(torch.randint(3, 9, (1, 5)), torch.randint(3, 9, (1, 3)))
     shown = tape.show({"source": list("12+12"), "target": ["<bos>", "2", "4"]}, title="notebook")

@@ -6,11 +6,11 @@ from typing import Any
 import numpy
 import pytest
 
-import jari
+import jarilab
 from helpers.blocks import unpacked
 from helpers.browser import PICTURE, Pages, assert_colours, middle_of_patch, picture_pixels
 from helpers.explorer import made_page, made_site, made_view
-from jari.explorer import Explorer, payload, render, saved
+from jarilab.explorer import Explorer, payload, render, saved
 
 pytestmark = pytest.mark.browser
 
@@ -87,9 +87,9 @@ def shown(painted_runs: Path) -> dict[str, Any]:
 def test_the_picture_is_the_painted_one_and_its_codes_are_those_of_the_map(
     pages: Pages, shown: dict[str, Any], painted_runs: Path
 ) -> None:
-    task: Any = jari.load(painted_runs / "painter").task
+    task: Any = jarilab.load(painted_runs / "painter").task
     how = {"guidance": task.guidance, "temperature": task.temperature}
-    picture = list(jari.paint(painted_runs / "painter", CAPTION, n=1, **how))[-1][0]
+    picture = list(jarilab.paint(painted_runs / "painter", CAPTION, n=1, **how))[-1][0]
     page = pages.open(render(shown), at="#site=decoder.1.self&head=1&query=20&key=3")
     assert numpy.array_equal(picture_pixels(page, "pixels")[..., :3], picture.permute(1, 2, 0))
     weights = unpacked(shown["views"][0]["sites"][1]["weights"])[1]

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.browser import PICTURE, Pages, assert_colours, middle_of_patch, picture_pixels
 from helpers.explorer import made_page, made_site, made_view
-from jari.explorer import Explorer, payload, render, saved
+from jarilab.explorer import Explorer, payload, render, saved
 
 pytestmark = pytest.mark.browser
 

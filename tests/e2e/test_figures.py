@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-import jari
+import jarilab
 
 
 @pytest.mark.long
 def test_positions_decide_whether_a_transformer_adds(tmp_path: Path) -> None:
     settings = {"training.examples": 450_000}
-    table = jari.compare("arithmetic", tmp_path / "why", encodings=["none", "rotary"], settings=settings)
+    table = jarilab.compare("arithmetic", tmp_path / "why", encodings=["none", "rotary"], settings=settings)
     none, rotary = table["trials"]
     ceiling, count = table["ceiling"]["all"], none["held_out"]
     assert rotary["value"] >= 0.99

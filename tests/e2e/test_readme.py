@@ -33,7 +33,7 @@ def blocks(path: Path, language: str) -> list[str]:
 
 def commands(path: Path) -> list[str]:
     """The indented command lines."""
-    return [line.strip() for line in path.read_text().split("\n") if re.match(r"    (jari|echo|make) ", line)]
+    return [line.strip() for line in path.read_text().split("\n") if re.match(r"    (jarilab|echo|make) ", line)]
 
 
 def pictures(folder: Path) -> None:
@@ -79,12 +79,12 @@ def test_commands_in_the_readme_run_one_after_another(tmp_path: Path, monkeypatc
             (tmp_path / "data" / f"{part}.{language}").write_text(lines)
     (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 40)
     pictures(tmp_path)
-    monkeypatch.setenv("JARI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("JARILAB_CACHE", str(tmp_path / "cache"))
     ran = set()
     for line in commands(ENGLISH):
         piped, _, line = line.rpartition(" | ")
         words = shlex.split(line)
-        if words[0] != "jari":
+        if words[0] != "jarilab":
             continue
         if words[1] in ("data", "train", "compare"):
             words += SMALL[words[2]]

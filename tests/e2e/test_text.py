@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-import jari
-from jari.positions import Tokens
-from jari.text import FIRST
-from jari.training import answering
+import jarilab
+from jarilab.positions import Tokens
+from jarilab.text import FIRST
+from jarilab.training import answering
 
 pytestmark = pytest.mark.slow
 
@@ -30,12 +30,12 @@ every_model = pytest.mark.parametrize("kind", MODELS)
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "JARI_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "JARILAB_CACHE": str(tmp_path_factory.mktemp("cache"))}
 
 
 def run(environment: dict[str, str], *arguments: Any, text: str = "") -> str:
     """What a command that goes well prints."""
-    command = [sys.executable, "-m", "jari", *map(str, arguments)]
+    command = [sys.executable, "-m", "jarilab", *map(str, arguments)]
     done = subprocess.run(command, input=text.encode(), capture_output=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
@@ -90,7 +90,7 @@ def test_a_toy_language_is_learned(translated: Any, environment: dict[str, str],
 @every_model
 def test_an_unknown_word_is_copied(translated: Any, kind: str) -> None:
     lines = ["wort1 Seoul wort2", "wort3 wort4 Berlin"]
-    answers = [answer.answer for answer in jari.predict(translated[kind][0], lines)]
+    answers = [answer.answer for answer in jarilab.predict(translated[kind][0], lines)]
     assert [[word for word in answer.split() if word not in WORDS.values()] for answer in answers] == [
         ["Seoul"],
         ["Berlin"],
@@ -99,10 +99,10 @@ def test_an_unknown_word_is_copied(translated: Any, kind: str) -> None:
 
 @every_model
 def test_a_beam_is_no_worse_than_greedy(translated: Any, kind: str) -> None:
-    loaded = jari.load(translated[kind][0])
+    loaded = jarilab.load(translated[kind][0])
     lines = sentences(60, 3)
-    greedy = list(jari.predict(loaded, lines))
-    best = list(jari.predict(loaded, lines, decoding=jari.Decoding(beam=4, best=4)))
+    greedy = list(jarilab.predict(loaded, lines))
+    best = list(jarilab.predict(loaded, lines, decoding=jarilab.Decoding(beam=4, best=4)))
     assert [answer.rank for answer in best] == [1, 2, 3, 4] * len(lines)
     for one, start in zip(greedy, range(0, len(best), 4), strict=True):
         scores = [answer.score for answer in best[start : start + 4]]
@@ -115,10 +115,10 @@ def test_a_beam_is_no_worse_than_greedy(translated: Any, kind: str) -> None:
 @every_model
 @torch.no_grad()
 def test_the_probabilities_are_those_of_the_model(translated: Any, kind: str) -> None:
-    loaded = jari.load(translated[kind][0])
+    loaded = jarilab.load(translated[kind][0])
     task, model = loaded.task, loaded.model
     source = task.sources([task.read("wort1 wort9 wort2")])
-    for decoding in (answering.GREEDY, jari.Decoding(beam=4)):
+    for decoding in (answering.GREEDY, jarilab.Decoding(beam=4)):
         ((found, *_),) = answering.written(model, task, source, decoding)
         said = Tokens.of(torch.tensor([[FIRST, *found.ids.tolist()[:-1]]]), "target")
         log_p = model(source, said).log_softmax(-1)[0]
@@ -134,9 +134,9 @@ def test_what_it_attends_to(translated: Any, environment: dict[str, str], kind: 
     walked = json.loads(run(environment, "walk", folder, "--input", "wort1 wort9 wort2", "--site", site, "--json"))
     assert (walked["answer"], walked["site"]) == ("word1 word9 word2", site)
     assert walked["error"] < 1e-10
-    loaded = jari.load(folder)
+    loaded = jarilab.load(folder)
     said = answering.answered(loaded.model, loaded.task, loaded.task.read("wort1 wort9 wort2"))
-    with jari.record(loaded.model) as tape, torch.no_grad():
+    with jarilab.record(loaded.model) as tape, torch.no_grad():
         loaded.model(*said.inputs)
     weights_HQK = tape.weights(site)[0]
     assert weights_HQK.shape[1:] == (4, 4)

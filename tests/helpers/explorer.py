@@ -8,10 +8,10 @@ import numpy
 import pytest
 
 from helpers.runs import tiny, train
-from jari.explorer import payload
-from jari.pictures import told
-from jari.tasks import captions
-from jari.training.experiment import Experiment
+from jarilab.explorer import payload
+from jarilab.pictures import told
+from jarilab.tasks import captions
+from jarilab.training.experiment import Experiment
 
 TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40
 PROOF = {"row_sum_error": 1e-7, "masked_weight": 0.0, "rebuild_error": 2e-7, "dropout": 0.0}
@@ -29,7 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text(TEXT)
     text = {"task.train": str(folder / "text.txt"), "task.context": 32, "task.tokenizer": "characters"}
     with pytest.MonkeyPatch.context() as patch:  # a session's fixture comes before the cache of a file of tests
-        patch.setenv("JARI_CACHE", str(folder / "cache"))
+        patch.setenv("JARILAB_CACHE", str(folder / "cache"))
         train(folder / "lm", Experiment.of("text", "alibi", {**small, **text, "model.heads": 2}, 1, "float32"))
     return folder
 
@@ -69,7 +69,7 @@ def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scenes = {**small, "task.captions": "attributes", "task.scenes": 60, "task.judge_steps": 4}
     files = {**small, "task.train": str(folder / "data"), "task.size": 16}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JARI_CACHE", str(folder / "cache"))
+        patch.setenv("JARILAB_CACHE", str(folder / "cache"))
         patch.setattr(told, "HELD_OUT", 2)
         patch.setattr(captions, "JUDGED", 40)
         both = "learned:positions=7@text+rotary2d@image"

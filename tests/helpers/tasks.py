@@ -2,7 +2,7 @@
 
 import torch
 
-from jari.tasks.pairs import PairsTask
+from jarilab.tasks.pairs import PairsTask
 
 
 def training_pairs(task: PairsTask) -> list[tuple[str, str]]:

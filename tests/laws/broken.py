@@ -12,11 +12,11 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
-from jari.conformance import Oracle
-from jari.encodings.base import Encoding, Site
-from jari.errors import UserError
-from jari.positions import Positions, distance
-from jari.shapes import Tensor
+from jarilab.conformance import Oracle
+from jarilab.encodings.base import Encoding, Site
+from jarilab.errors import UserError
+from jarilab.positions import Positions, distance
+from jarilab.shapes import Tensor
 
 
 def waves(index: Tensor, width: int, base: float = 100.0) -> Tensor:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jari.conformance import LAWS, Outcome, contained, judge, laws
-from jari.conformance.subject import Subject
+from jarilab.conformance import LAWS, Outcome, contained, judge, laws
+from jarilab.conformance.subject import Subject
 
 HERE = Path(__file__).parent
 

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from jari.conformance import LAWS, laws
-from jari.encodings.base import registry
-from jari.encodings.formulas import ORACLES
-from jari.errors import UserError
+from jarilab.conformance import LAWS, laws
+from jarilab.encodings.base import registry
+from jarilab.encodings.formulas import ORACLES
+from jarilab.errors import UserError
 
 OPTIONS = {
     "none": [""],
@@ -71,7 +71,7 @@ def test_laws_hold_with_a_power_of_two_heads(spec: str) -> None:
 def test_without_a_formula_it_says_how_to_give_one() -> None:
     (outcome,) = [outcome for outcome in laws("rotary+rotary:base=500") if outcome.law == "agrees with its formula"]
     assert outcome.verdict == "skipped"
-    assert "no formula was given; write jari.Oracle(score=" in outcome.detail
+    assert "no formula was given; write jarilab.Oracle(score=" in outcome.detail
     assert "class attribute `oracle`" in outcome.detail
 
 

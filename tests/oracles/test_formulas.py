@@ -6,11 +6,11 @@ import numpy
 import pytest
 import torch
 
-from jari.attention.geometry import place
-from jari.attention.module import Attention
-from jari.encodings import compose
-from jari.encodings.alibi import slopes
-from jari.encodings.formulas import (
+from jarilab.attention.geometry import place
+from jarilab.attention.module import Attention
+from jarilab.encodings import compose
+from jarilab.encodings.alibi import slopes
+from jarilab.encodings.formulas import (
     ORACLES,
     alibi_slopes,
     array,
@@ -19,9 +19,9 @@ from jari.encodings.formulas import (
     shaw_label_value,
     t5_bucket,
 )
-from jari.encodings.sinusoidal import sinusoids
-from jari.masks import Mask
-from jari.positions import Positions
+from jarilab.encodings.sinusoidal import sinusoids
+from jarilab.masks import Mask
+from jarilab.positions import Positions
 
 WIDTH, HEADS = 12, 3
 FAR = 900

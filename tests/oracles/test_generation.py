@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from helpers.decoding import Read, Rows
-from jari.decoding import beam
-from jari.decoding.sample import keep_min_p, keep_top_k, keep_top_p, penalise_repetition
-from jari.positions import Tokens
-from jari.text import END, FIRST, PADDING
+from jarilab.decoding import beam
+from jarilab.decoding.sample import keep_min_p, keep_top_k, keep_top_p, penalise_repetition
+from jarilab.positions import Tokens
+from jarilab.text import END, FIRST, PADDING
 
 transformers = pytest.importorskip("transformers")
 

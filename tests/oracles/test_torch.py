@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from jari.attention.geometry import place
-from jari.attention.module import Attention
-from jari.encodings import compose
-from jari.masks import Mask
-from jari.models.encoder_decoder import DecoderLayer, EncoderLayer, LayerOptions
-from jari.positions import Positions
+from jarilab.attention.geometry import place
+from jarilab.attention.module import Attention
+from jarilab.encodings import compose
+from jarilab.masks import Mask
+from jarilab.models.encoder_decoder import DecoderLayer, EncoderLayer, LayerOptions
+from jarilab.positions import Positions
 
 WIDTH, HEADS, HIDDEN = 24, 3, 40
 PADDED = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]], dtype=torch.bool)  # two rows, five keys; True is padding

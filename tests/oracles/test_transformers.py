@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from jari.attention.module import Attention
-from jari.encodings import compose
-from jari.encodings.alibi import slopes
-from jari.masks import Mask
-from jari.positions import Positions
+from jarilab.attention.module import Attention
+from jarilab.encodings import compose
+from jarilab.encodings.alibi import slopes
+from jarilab.masks import Mask
+from jarilab.positions import Positions
 
 pytest.importorskip("transformers")
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from jari.attention.module import Attention
-from jari.encodings import compose
-from jari.positions import Positions
+from jarilab.attention.module import Attention
+from jarilab.encodings import compose
+from jarilab.positions import Positions
 
 pytest.importorskip("transformers")
 

@@ -11,12 +11,12 @@ import sys
 import torch
 from torch import nn
 
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.masks import Mask
-from jari.models.encoder_decoder import Encoder, EncoderDecoder
-from jari.positions import Positions
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.masks import Mask
+from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.positions import Positions
 
 
 class Layer(nn.Module):

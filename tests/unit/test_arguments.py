@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from jari.cli.arguments import parse
-from jari.errors import UserError
+from jarilab.cli.arguments import parse
+from jarilab.errors import UserError
 
 TASK = '''
-from jari.tasks.base import Task
+from jarilab.tasks.base import Task
 
 
 class Mine(Task):
@@ -96,7 +96,9 @@ def test_a_setting_given_twice_is_refused_where_it_differs():
     [("--widht", "--width"), ("--learning_rate", "--learning-rate"), ("--optimiser", "--optimizer"), ("--ot", "--out")],
 )
 def test_a_misspelt_option_names_the_nearest(typed, meant):
-    with pytest.raises(UserError, match=rf"^unrecognized arguments: {typed} 3; did you mean {meant}\?; `jari --help`"):
+    with pytest.raises(
+        UserError, match=rf"^unrecognized arguments: {typed} 3; did you mean {meant}\?; `jarilab --help`"
+    ):
         settings("arithmetic", typed, "3")
 
 
@@ -128,7 +130,7 @@ def test_help_lists_the_defaults_of_the_task_at_hand(capsys):
 
 def test_help_without_a_task_says_how_to_get_more(capsys):
     text = helped(capsys, "train")
-    assert "`jari train TASK --help` lists them with their defaults" in text
+    assert "`jarilab train TASK --help` lists them with their defaults" in text
     assert "--width" not in text
 
 

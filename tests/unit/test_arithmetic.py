@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from jari.errors import UserError
-from jari.tasks.arithmetic import Arithmetic
-from jari.tasks.base import registry
-from jari.text import END, FIRST, PADDING, CharacterVocabulary
+from jarilab.errors import UserError
+from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.tasks.base import registry
+from jarilab.text import END, FIRST, PADDING, CharacterVocabulary
 
 OPTIONS = [
     {"operators": operators, "answers": answers, "operands": operands}

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from jari.attention.cache import KVCache, LayerCache
-from jari.attention.call import weights
-from jari.attention.geometry import place
-from jari.attention.module import Attention
-from jari.encodings import compose
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.masks import Mask
-from jari.models.encoder_decoder import Decoder, Encoder
-from jari.positions import Positions
-from jari.registry import trust_code
+from jarilab.attention.cache import KVCache, LayerCache
+from jarilab.attention.call import weights
+from jarilab.attention.geometry import place
+from jarilab.attention.module import Attention
+from jarilab.encodings import compose
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.masks import Mask
+from jarilab.models.encoder_decoder import Decoder, Encoder
+from jarilab.positions import Positions
+from jarilab.registry import trust_code
 
 WIDTH, HEADS = 16, 2
 INSIDE = ["none", "rotary", "shaw:clip=2", "t5", "alibi"]
@@ -185,7 +185,7 @@ def test_an_encoding_of_the_input_is_refused_in_cross_attention(spec):
 def test_an_encoding_for_causal_attention_is_refused_elsewhere(tmp_path):
     path = tmp_path / "past.py"
     trust_code(path)
-    path.write_text("from jari import Encoding\n\n\nclass Past(Encoding):\n    causal_only = True\n")
+    path.write_text("from jarilab import Encoding\n\n\nclass Past(Encoding):\n    causal_only = True\n")
     with pytest.raises(UserError, match=r"works only where queries never see later keys; use it in a causal decoder"):
         Attention(WIDTH, HEADS, encoding=f"{path}:Past")
     Attention(WIDTH, HEADS, encoding=f"{path}:Past", causal=True)
@@ -201,7 +201,9 @@ def test_the_fused_kernel_is_refused_where_the_weights_are_needed():
 
 
 def test_a_cache_without_geometry_is_refused():
-    told = r"needs to be told where its queries and keys are; pass geometry=jari.place\(encoding, q_pos, k_pos, mask\)"
+    told = (
+        r"needs to be told where its queries and keys are; pass geometry=jarilab.place\(encoding, q_pos, k_pos, mask\)"
+    )
     with pytest.raises(UserError, match=told):
         Attention(WIDTH, HEADS)(randn(1, 2), cache=LayerCache())
     with pytest.raises(UserError, match=told):
@@ -358,7 +360,7 @@ def test_a_stack_refuses_what_it_cannot_be():
 
 def test_a_plain_tensor_is_no_mask(unchecked):
     attention = Attention(16, heads=2)
-    with pytest.raises(UserError, match=r"wrap a boolean tensor, True = may attend: jari.Mask\(pairs=...\)"):
+    with pytest.raises(UserError, match=r"wrap a boolean tensor, True = may attend: jarilab.Mask\(pairs=...\)"):
         attention(torch.zeros(1, 3, 16), mask=torch.ones(3, 3, dtype=torch.bool))
 
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from jari.attention.module import Attention
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record, site_name
-from jari.masks import Mask
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.positions import Positions, Tokens
+from jarilab.attention.module import Attention
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record, site_name
+from jarilab.masks import Mask
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.positions import Positions, Tokens
 
 EVERY = ["none", "sinusoidal", "learned", "rotary", "shaw", "shaw:keys=false", "t5", "alibi", "rotary+shaw+t5"]
 every_encoding = pytest.mark.parametrize("spec", EVERY)

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from helpers.runs import TINY, PowerCutError, at, cut, newest_of, outcome, tiny, train
-from jari import verbs
-from jari.errors import UserError
-from jari.tasks.arithmetic import Arithmetic
-from jari.training import checkpoint, loop
-from jari.training.experiment import Experiment
-from jari.training.run import Interrupted, Run, read_metrics
+from jarilab import verbs
+from jarilab.errors import UserError
+from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.training import checkpoint, loop
+from jarilab.training.experiment import Experiment
+from jarilab.training.run import Interrupted, Run, read_metrics
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 
@@ -104,7 +104,17 @@ def test_the_first_signal_handlers_come_back(tmp_path):
 def test_the_command_killed_by_sigkill_goes_on_to_the_same_bits(tmp_path):
     settings = {**TINY, "training.examples": 16 * 60, "training.evaluations": 6}
     experiment = Experiment.of("arithmetic:maximum=30", "shaw", settings, 1, "float32")
-    command = [sys.executable, "-m", "jari", "train", "arithmetic:maximum=30", "--encoding", "shaw", "--threads", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "jarilab",
+        "train",
+        "arithmetic:maximum=30",
+        "--encoding",
+        "shaw",
+        "--threads",
+        "1",
+    ]
     command += ["--precision", "float32", "--out", str(tmp_path / "run")]
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -274,7 +284,7 @@ def test_training_falls_back_to_the_checkpoint_before_and_says_so(whole, unfinis
     damage(newest_of(unfinished))
     train(unfinished)
     said = capsys.readouterr().err
-    assert f"jari: checkpoint {newest_of(unfinished)} is damaged: model.safetensors is not what it was" in said
+    assert f"jarilab: checkpoint {newest_of(unfinished)} is damaged: model.safetensors is not what it was" in said
     assert outcome(unfinished) == outcome(whole)
 
 
@@ -636,8 +646,8 @@ def test_another_machine_is_said_aloud(unfinished, capsys):
     (unfinished / "run.json").write_text(json.dumps(record))
     train(unfinished)
     said = capsys.readouterr().err
-    assert "jari: not bit-exact from here on: threads was 64, is 1" in said
-    assert f"jari: not bit-exact from here on: torch was 1.0, is {torch.__version__}" in said
+    assert "jarilab: not bit-exact from here on: threads was 64, is 1" in said
+    assert f"jarilab: not bit-exact from here on: torch was 1.0, is {torch.__version__}" in said
 
 
 def test_a_run_without_a_checkpoint_cannot_be_used(tmp_path):

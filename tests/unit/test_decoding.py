@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from helpers.decoding import Read, Rows
-from jari.attention.cache import KVCache, LayerCache, positions_of
-from jari.decoding import beam, greedy
-from jari.decoding.search import _likeliest
-from jari.errors import UserError
-from jari.init import initialise
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.positions import Positions, Tokens
-from jari.text import END, FIRST, PADDING
+from jarilab.attention.cache import KVCache, LayerCache, positions_of
+from jarilab.decoding import beam, greedy
+from jarilab.decoding.search import _likeliest
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.positions import Positions, Tokens
+from jarilab.text import END, FIRST, PADDING
 
 EVERY = ["none", "sinusoidal", "learned", "rotary", "shaw:clip=2", "shaw:values=false", "t5", "alibi", "rotary+shaw"]
 

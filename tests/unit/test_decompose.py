@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from jari.attention.module import Attention
-from jari.encodings.compose import build
-from jari.encodings.formulas import sinusoidal_embed
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.inspect.decompose import parts, turned_together, valued
-from jari.inspect.measures import equal_tokens, row_difference
-from jari.models.decoder import LanguageModel
-from jari.models.encoder_decoder import Encoder, EncoderDecoder
-from jari.models.recurrent import Recurrent
-from jari.positions import Positions, Tokens
+from jarilab.attention.module import Attention
+from jarilab.encodings.compose import build
+from jarilab.encodings.formulas import sinusoidal_embed
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.inspect.decompose import parts, turned_together, valued
+from jarilab.inspect.measures import equal_tokens, row_difference
+from jarilab.models.decoder import LanguageModel
+from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.positions import Positions, Tokens
 
 WAVE = f"{Path(__file__).with_name('toy_encodings.py')}:Wave"
 ORIGINS = ["content . content", "content . position", "position . content", "position . position"]
@@ -144,7 +144,7 @@ def test_float32_adds_up_less_exactly():
 def test_parts_that_do_not_add_up_are_an_error(monkeypatch):
     model = model_of("rotary")
     right = parts(model, inputs(), "encoder.0", 0)
-    monkeypatch.setattr("jari.inspect.decompose.turned_together", lambda *_: {"pair": [0, 4]})
+    monkeypatch.setattr("jarilab.inspect.decompose.turned_together", lambda *_: {"pair": [0, 4]})
     with pytest.raises(RuntimeError, match=r"the parts of head 0 at encoder\.0 add up to something .* away from its"):
         parts(model, inputs(), "encoder.0", 0)
     assert right.error < 1e-12

@@ -1,6 +1,6 @@
 import pytest
 
-from jari.errors import UserError, nearest, unknown
+from jarilab.errors import UserError, nearest, unknown
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("rotery", "rotary"), ("ROTARY", "rotary"), ("t6", "t5"), ("zzz", None)])

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-import jari
-from jari import export
-from jari.decoding import beam, greedy
-from jari.encodings.compose import LayerEncodings
-from jari.errors import UserError
-from jari.export import LEAST, Rotary, _places, _told_apart, write
-from jari.init import initialise
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.models.recurrent import Recurrent
-from jari.positions import Positions, Tokens
-from jari.text import END, FIRST, PADDING
+import jarilab
+from jarilab import export
+from jarilab.decoding import beam, greedy
+from jarilab.encodings.compose import LayerEncodings
+from jarilab.errors import UserError
+from jarilab.export import LEAST, Rotary, _places, _told_apart, write
+from jarilab.init import initialise
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.positions import Positions, Tokens
+from jarilab.text import END, FIRST, PADDING
 
 VOCABULARY, LONGEST = 40, 20
 NAMES = [f"t{number}" for number in range(VOCABULARY)]
@@ -102,8 +102,8 @@ def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = {"model.width": 32, "model.encoder_layers": 1, "model.decoder_layers": 1, "task.maximum": 99}
     settings |= {"training.examples": 30_000, "training.evaluations": 1, "training.evaluation_examples": 100}
-    jari.train("arithmetic", run, encoding="rotary", settings=settings, threads=1)
-    loaded = jari.load(run)
+    jarilab.train("arithmetic", run, encoding="rotary", settings=settings, threads=1)
+    loaded = jarilab.load(run)
     lines = [f"{i}{'+-'[i % 2]}{97 - i}" for i in range(50)]
     source = loaded.task.sources([loaded.task.read(line) for line in lines])
     names = loaded.task.show_target(range(loaded.model.target_embedding.weight.shape[0]))
@@ -157,7 +157,7 @@ def test_names_are_told_apart() -> None:
 OWN = '''
 import torch
 from typing import final
-from jari.encodings.base import Encoding
+from jarilab.encodings.base import Encoding
 
 @final
 class Turned(Encoding):
@@ -209,7 +209,7 @@ def test_what_ctranslate2_cannot_compute_is_refused(encoding: str, why: str, tmp
         (tmp_path / "own.py").write_text(OWN)
         encoding = f"{tmp_path / 'own.py'}:{encoding}"
     model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, encoding=encoding)
-    with pytest.raises(UserError, match=rf"cannot be exported: .*{why}.*jari predict"):
+    with pytest.raises(UserError, match=rf"cannot be exported: .*{why}.*jarilab predict"):
         write(model, tmp_path / "out", source=NAMES, target=NAMES)
     assert not (tmp_path / "out").exists()
 
@@ -237,6 +237,6 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
-    with pytest.raises(UserError, match=r"pip install 'jari\[ctranslate2\]'"):
+    with pytest.raises(UserError, match=r"pip install 'jarilab\[ctranslate2\]'"):
         write(EncoderDecoder(VOCABULARY, VOCABULARY, width=32), tmp_path / "out", source=NAMES, target=NAMES)
     assert not (tmp_path / "out").exists()

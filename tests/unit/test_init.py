@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from jari.init import generator_for, initialise
-from jari.models.encoder_decoder import EncoderDecoder
+from jarilab.init import generator_for, initialise
+from jarilab.models.encoder_decoder import EncoderDecoder
 
 EVERY = ["none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi", "learned+shaw+t5"]
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-import jari
-from jari.attention.geometry import place_layers
-from jari.encodings.base import registry
-from jari.errors import UserError
-from jari.init import initialise
-from jari.masks import Mask
-from jari.models.base import Generates
-from jari.models.base import registry as models
-from jari.models.decoder import LanguageModel
-from jari.positions import Positions, Tokens
+import jarilab
+from jarilab.attention.geometry import place_layers
+from jarilab.encodings.base import registry
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.masks import Mask
+from jarilab.models.base import Generates
+from jarilab.models.base import registry as models
+from jarilab.models.decoder import LanguageModel
+from jarilab.positions import Positions, Tokens
 
 EVERY = [name for name in registry.names() if 1 in registry.spec(name).target.axes]
 EVERY += ["shaw:clip=2", "shaw:values=false", "rotary+shaw"]
@@ -205,7 +205,7 @@ def test_a_learned_table_that_is_too_short_says_both_numbers():
 
 def test_its_attentions_are_recorded_under_the_sites_of_a_decoder():
     model = model_of("alibi", layers=3, window=4)
-    with jari.record(model) as tape:
+    with jarilab.record(model) as tape:
         model(ids_of())
     assert tape.sites == ["decoder.0.self", "decoder.1.self", "decoder.2.self"]
     for site in tape.sites:
@@ -220,7 +220,7 @@ def test_its_attentions_are_recorded_under_the_sites_of_a_decoder():
 def test_a_single_document_keeps_the_plain_causal_mask():
     model, ids = model_of("rotary"), ids_of()
     documents = torch.zeros_like(ids)
-    with jari.record(model) as tape:
+    with jarilab.record(model) as tape:
         model(ids)
         model(Tokens(ids, Positions.sequence(LENGTH), documents=documents))
     assert [recorded.call.geometry.causal for recorded in tape.calls["decoder.0.self"]] == [True, False]
@@ -261,10 +261,10 @@ def test_an_encoding_for_causal_attention_alone_may_be_used(tmp_path):
     """The site says that no query sees a later key: half of T5's buckets would else be wasted, too."""
     file = tmp_path / "late.py"
     file.write_text(
-        "import jari\n\n\n"
-        "class Late(jari.Encoding):\n"
+        "import jarilab\n\n\n"
+        "class Late(jarilab.Encoding):\n"
         "    causal_only = True\n\n"
-        "    def __init__(self, site: jari.Site):\n"
+        "    def __init__(self, site: jarilab.Site):\n"
         "        super().__init__(site)\n"
     )
     model = LanguageModel(VOCABULARY, width=16, heads=2, encoding=f"{file}:Late+t5")
@@ -302,7 +302,7 @@ def depth():
 
 
 def study_of(none, sinusoidal, ends, verdict):
-    """A table as jari.compare gives it, its means 0.01 sure."""
+    """A table as jarilab.compare gives it, its means 0.01 sure."""
 
     def summary(name, mean):
         return {"encoding": name, "mean": mean, "low": ends and mean - 0.01, "high": ends and mean + 0.01}
@@ -342,7 +342,7 @@ def test_the_experiment_trains_each_depth_alike_and_writes_table_and_figure(dept
         out.mkdir(parents=True)
         return study_of(2.0, 1.75, None if options["seeds"] == 1 else (0.2, 0.3), "sinusoidal is better")
 
-    monkeypatch.setattr(jari, "compare", compare)
+    monkeypatch.setattr(jarilab, "compare", compare)
     for seeds in ("2", "1"):
         out = tmp_path / seeds
         command = ["--train", "a.txt", "--out", str(out), "--layers", "2,6", "--seeds", seeds, "--steps", "50"]
@@ -359,10 +359,10 @@ def test_the_experiment_trains_each_depth_alike_and_writes_table_and_figure(dept
 
 
 def test_the_experiment_tells_what_is_missing_before_it_trains(depth, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(jari, "compare", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setattr(jarilab, "compare", lambda *_, **__: pytest.fail("it trained"))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert depth.main(["--train", "a.txt", "--out", str(tmp_path)]) == 2
-    assert "drawn by matplotlib; install it with pip install 'jari[dev]'" in capsys.readouterr().err
+    assert "drawn by matplotlib; install it with pip install 'jarilab[dev]'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         depth.main(["--train", "a.txt", "--out", str(tmp_path), "--layers", "2;6"])
     assert "--layers expects whole numbers with commas between, got '2;6'" in capsys.readouterr().err

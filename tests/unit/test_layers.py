@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from jari.dropout import Dropout, dropout
-from jari.errors import UserError
-from jari.layers import FeedForward, Residual, TokenEmbedding
+from jarilab.dropout import Dropout, dropout
+from jarilab.errors import UserError
+from jarilab.layers import FeedForward, Residual, TokenEmbedding
 
 WIDTH = 8
 

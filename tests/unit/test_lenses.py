@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from jari.errors import UserError
-from jari.inspect.lenses import (
+from jarilab.errors import UserError
+from jarilab.inspect.lenses import (
     Place,
     alignment,
     alignment_error_rate,
@@ -20,8 +20,8 @@ from jari.inspect.lenses import (
     places_of,
     rollout,
 )
-from jari.inspect.maps import Map
-from jari.inspect.measures import MEASURES
+from jarilab.inspect.maps import Map
+from jarilab.inspect.measures import MEASURES
 
 
 def map_of(weights, allowed=None, *, names=None, same=True):

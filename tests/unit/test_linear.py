@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jari.attention.module import Attention
-from jari.layers import FeedForward
-from jari.linear import Linear
+from jarilab.attention.module import Attention
+from jarilab.layers import FeedForward
+from jarilab.linear import Linear
 
 INPUTS: dict[str, Callable[[], Tensor]] = {
     "one token": lambda: torch.randn(5),

@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from helpers.runs import PowerCutError, at, cut, newest_of, outcome, timeless, tiny, train
-from jari import verbs
-from jari.errors import UserError
-from jari.metrics import METRICS
-from jari.positions import Tokens
-from jari.tasks.arithmetic import Arithmetic
-from jari.tasks.base import Batch
-from jari.training import loop
-from jari.training.run import read_metrics
+from jarilab import verbs
+from jarilab.errors import UserError
+from jarilab.metrics import METRICS
+from jarilab.positions import Tokens
+from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.tasks.base import Batch
+from jarilab.training import loop
+from jarilab.training.run import read_metrics
 
 # Averages ------------------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ def test_patience_ends_after_so_many_looks_without_a_better_one(tmp_path, looks,
     assert (result["steps"], result["metric"], result[metric]) == (4, metric, 0.25)
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
     title = METRICS[metric].title
-    assert f"jari: no better {title} in 2 looks: stopped early, after step 4\n" in capsys.readouterr().err
+    assert f"jarilab: no better {title} in 2 looks: stopped early, after step 4\n" in capsys.readouterr().err
 
 
 def test_a_better_look_renews_the_patience(tmp_path, looks):
@@ -170,7 +170,7 @@ def test_label_smoothing_by_hand(smoothing):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_and_its_gradient_are_those_of_torch(monkeypatch, dtype, smoothing):
-    monkeypatch.setattr("jari.loss.AT_ONCE", 20)  # in pieces
+    monkeypatch.setattr("jarilab.loss.AT_ONCE", 20)  # in pieces
     scores = torch.randn(4, 6, 7).to(dtype).requires_grad_()
     labels = torch.randint(0, 7, (4, 6)).index_fill(1, torch.tensor([5]), 0)
     loss = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)

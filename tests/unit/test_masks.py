@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from jari.errors import UserError
-from jari.masks import Mask
-from jari.positions import Positions
+from jarilab.errors import UserError
+from jarilab.masks import Mask
+from jarilab.positions import Positions
 
 
 def rows(mask, queries=4, keys=4, *, first_query=0):

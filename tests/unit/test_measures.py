@@ -6,15 +6,15 @@ import math
 import pytest
 import torch
 
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.inspect.maps import Map
-from jari.inspect.measures import MEASURES, measure
-from jari.models.decoder import LanguageModel
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.models.recurrent import Recurrent
-from jari.positions import Positions, Tokens
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.inspect.maps import Map
+from jarilab.inspect.measures import MEASURES, measure
+from jarilab.models.decoder import LanguageModel
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.positions import Positions, Tokens
 
 FULL, CAUSAL = "full", "causal"
 NOT_EVEN = {"positional", "offset", "offset_share", "key_share"}  # their chance is that of luck, or they have none

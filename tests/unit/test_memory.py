@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from helpers.runs import tiny
-from jari.training import loop
+from jarilab.training import loop
 
 STEPS = """
 import ctypes, resource, sys
 import torch
-from jari.training.memory import keep_freed_memory
+from jarilab.training.memory import keep_freed_memory
 
 # What glibc begins with, and moves on from by what it happened to see: trim and mmap thresholds of 128 KiB.
 for parameter in (-1, -3):

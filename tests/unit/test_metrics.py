@@ -2,7 +2,7 @@
 
 import pytest
 
-from jari.metrics import METRICS
+from jarilab.metrics import METRICS
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jari.errors import UserError
-from jari.init import generator_for
-from jari.training import order as order_module
-from jari.training.options import Training
-from jari.training.order import CountedOrder, TokenOrder, order_of
+from jarilab.errors import UserError
+from jarilab.init import generator_for
+from jarilab.training import order as order_module
+from jarilab.training.options import Training
+from jarilab.training.order import CountedOrder, TokenOrder, order_of
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=150).map(torch.tensor)
 TOKENS = st.integers(30, 400)

@@ -6,7 +6,7 @@ from importlib.resources import files as resources
 
 import pytest
 
-from jari import page
+from jarilab import page
 
 FILES = {
     "main.js": 'import { paint, tone } from "./draw.js";\nexport const panel = { id: "x" };\npaint("export const y");',
@@ -68,7 +68,7 @@ def test_what_only_the_source_needs_is_left_out() -> None:
     ]
 
 
-@pytest.mark.parametrize("package", ["jari.explorer", "jari.comparison"])
+@pytest.mark.parametrize("package", ["jarilab.explorer", "jarilab.comparison"])
 def test_no_template_literal_of_a_page_spans_lines(package: str) -> None:
     modules = [entry for entry in (resources(package) / "static").iterdir() if entry.name.endswith(".js")]
     assert modules

@@ -10,12 +10,12 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from jari.errors import UserError
-from jari.positions import Tokens
-from jari.shapes import Tensor
-from jari.tasks.base import Batch
-from jari.tasks.pairs import AT_ONCE, Matrix, PairsTask, Rows, Vocabulary
-from jari.text import END, FIRST, PADDING
+from jarilab.errors import UserError
+from jarilab.positions import Tokens
+from jarilab.shapes import Tensor
+from jarilab.tasks.base import Batch
+from jarilab.tasks.pairs import AT_ONCE, Matrix, PairsTask, Rows, Vocabulary
+from jarilab.text import END, FIRST, PADDING
 
 LETTERS = "abcdefgh ."
 SIZE = 3 + len(LETTERS)

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jari.errors import UserError
-from jari.positions import Positions, Tokens, distance, unrelated
+from jarilab.errors import UserError
+from jarilab.positions import Positions, Tokens, distance, unrelated
 
 
 def test_a_sequence_counts_from_its_start():

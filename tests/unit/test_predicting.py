@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import jari
-from jari.cli import main
-from jari.errors import UserError
-from jari.models.base import Generates
-from jari.positions import Positions, Tokens
-from jari.tasks.text import Text
-from jari.text import END
-from jari.text.tokenizers import Tokenizer
-from jari.text.tokenizers import train as train_tokenizer
-from jari.training.experiment import Experiment
-from jari.verbs import Loaded
+import jarilab
+from jarilab.cli import main
+from jarilab.errors import UserError
+from jarilab.models.base import Generates
+from jarilab.positions import Positions, Tokens
+from jarilab.tasks.text import Text
+from jarilab.text import END
+from jarilab.text.tokenizers import Tokenizer
+from jarilab.text.tokenizers import train as train_tokenizer
+from jarilab.training.experiment import Experiment
+from jarilab.verbs import Loaded
 
 TEXT = "one two three four five 가나다 🎉 "
 BPE = train_tokenizer("bpe", [TEXT * 9], size=290)
@@ -75,7 +75,7 @@ def cut(tokenizer: Tokenizer, ids: list[int], stop: list[str]) -> str:
 )
 def test_a_stop_is_never_shown_and_a_character_never_cut(text: str, stop: list[str]) -> None:
     ids = BPE.encode(text)
-    pieces = list(jari.generate(writes(BPE, ids), "", stop=stop))
+    pieces = list(jarilab.generate(writes(BPE, ids), "", stop=stop))
     shown = "".join(pieces)
     assert shown == cut(BPE, ids, stop)
     assert text.startswith(shown)
@@ -85,14 +85,14 @@ def test_a_stop_is_never_shown_and_a_character_never_cut(text: str, stop: list[s
 
 @given(ids=st.lists(st.integers(3, len(BPE) - 1), max_size=12))
 def test_bytes_that_are_no_character_stay_signs(ids: list[int]) -> None:
-    assert "".join(jari.generate(writes(BPE, ids), "one")) == BPE.decode(ids)
+    assert "".join(jarilab.generate(writes(BPE, ids), "one")) == BPE.decode(ids)
 
 
 def test_text_is_shown_as_soon_as_it_is_certain() -> None:
     ids = BPE.encode("one 🎉 two")
 
     def shown(**options: Any) -> list[str]:
-        return list(jari.generate(writes(BPE, ids), "x", **options))
+        return list(jarilab.generate(writes(BPE, ids), "x", **options))
 
     pieces = shown()
     assert "".join(pieces) == "one 🎉 two"
@@ -100,22 +100,22 @@ def test_text_is_shown_as_soon_as_it_is_certain() -> None:
     assert len(pieces) > 2
     assert "".join(shown(stop=["twofold", "x"])) == "one 🎉 two", "what might have been a stop comes at the end"
     assert "".join(shown(tokens=1)) == BPE.decode(ids[:1])
-    drawn = jari.generate(writes(BPE, ids), "x")
+    drawn = jarilab.generate(writes(BPE, ids), "x")
     assert next(drawn) == pieces[0]
     model: Any = (late := writes(BPE, ids)).model
-    next(jari.generate(late, "x", stop=["q" * 3]))
+    next(jarilab.generate(late, "x", stop=["q" * 3]))
     assert len(model.read) < len(ids), "three letters behind, not the whole text"
 
 
 def test_words_are_parted_from_the_prompt() -> None:
-    assert "".join(jari.generate(writes(WORDS, WORDS.encode("two three")), "one")) == " two three"
-    assert "".join(jari.generate(writes(WORDS, WORDS.encode("two three")), "")) == "two three"
-    assert "".join(jari.generate(writes(WORDS, WORDS.encode("two three four")), "one", stop=["three"])) == " two "
+    assert "".join(jarilab.generate(writes(WORDS, WORDS.encode("two three")), "one")) == " two three"
+    assert "".join(jarilab.generate(writes(WORDS, WORDS.encode("two three")), "")) == "two three"
+    assert "".join(jarilab.generate(writes(WORDS, WORDS.encode("two three four")), "one", stop=["three"])) == " two "
 
 
 def test_the_end_ends_it() -> None:
     ids = [*BPE.encode("one"), END, *BPE.encode(" two")]
-    assert "".join(jari.generate(writes(BPE, ids), "")) == "one"
+    assert "".join(jarilab.generate(writes(BPE, ids), "")) == "one"
 
 
 # A real one ----------------------------------------------------------------------------------------------------------
@@ -138,22 +138,22 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("language")
     (folder / "text.txt").write_text("one two three four five " * 40)
     settings = SETTINGS | {"task.train": str(folder / "text.txt")}
-    jari.train("text", folder / "run", settings=settings, threads=1)
+    jarilab.train("text", folder / "run", settings=settings, threads=1)
     return folder / "run"
 
 
 @pytest.fixture(scope="module")
 def model(language: Path) -> Loaded:
-    return jari.load(language)
+    return jarilab.load(language)
 
 
 def text_of(model: Loaded, prompt: str = "one ", **options: Any) -> str:
-    return "".join(jari.generate(model, prompt, **options))
+    return "".join(jarilab.generate(model, prompt, **options))
 
 
 def test_the_same_seed_gives_the_same_text(model: Loaded, language: Path) -> None:
     first = text_of(model, tokens=40, seed=5)
-    assert text_of(model, tokens=40, seed=5) == first == "".join(jari.generate(language, "one ", tokens=40, seed=5))
+    assert text_of(model, tokens=40, seed=5) == first == "".join(jarilab.generate(language, "one ", tokens=40, seed=5))
     assert text_of(model, tokens=40, seed=6) != first
 
 
@@ -184,7 +184,7 @@ def test_temperature_0_takes_the_likeliest_whatever_the_length(model: Loaded, pr
 
 def test_a_language_model_answers_no_lines(model: Loaded) -> None:
     with pytest.raises(UserError, match="a language model goes on with a text instead of answering lines; give it one"):
-        next(jari.predict(model, ["one"]))
+        next(jarilab.predict(model, ["one"]))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_language_model_answers_no_lines(model: Loaded) -> None:
 )
 def test_drawing_that_cannot_be(model: Loaded, options: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        next(jari.generate(model, "one", **options))
+        next(jarilab.generate(model, "one", **options))
 
 
 # The command line ----------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_a_mistake_is_told_in_a_line_and_exits_2(asked: Any, places: dict[str, s
     code, out, err = asked([word.format_map(places) for word in command], b"one eins\n")
     assert (code, out) == (2, "")
     assert message.format_map(places) in err
-    assert err.startswith("jari: ")
+    assert err.startswith("jarilab: ")
     assert err.count("\n") == 1
     assert not Path(places["new"]).exists()
 
@@ -333,9 +333,9 @@ def test_answers_stay_beside_their_questions(asked: Any, places: dict[str, str])
     answers = out.split("\n")
     assert code == 2
     assert [re.sub(r"\d+ tokens", "N tokens", line) for line in err.splitlines()] == [
-        "jari: line 2: the line is empty; write a text to answer",
-        "jari: line 4: byte 6 is no UTF-8; save the file as UTF-8",
-        "jari: line 5: N tokens are too many; this run reads at most 20: cut the line",
+        "jarilab: line 2: the line is empty; write a text to answer",
+        "jarilab: line 4: byte 6 is no UTF-8; save the file as UTF-8",
+        "jarilab: line 5: N tokens are too many; this run reads at most 20: cut the line",
     ]
     assert len(answers) == 7
     assert answers[6] == answers[1] == answers[3] == answers[4] == ""

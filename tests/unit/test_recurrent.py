@@ -6,16 +6,16 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from jari.attention import call as definition
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.inspect.text import walk_text
-from jari.inspect.walk import softmax_lens, walk
-from jari.models.base import registry
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.models.recurrent import Recurrent
-from jari.positions import Positions, Tokens
+from jarilab.attention import call as definition
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.inspect.text import walk_text
+from jarilab.inspect.walk import softmax_lens, walk
+from jarilab.models.base import registry
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.positions import Positions, Tokens
 
 SITE = "decoder.0.cross"
 SCORES = ["dot", "general", "concat", "additive"]
@@ -461,7 +461,7 @@ def test_packed_documents_are_refused(kind):
         with pytest.raises(UserError, match=r"^this model reads each row as one sequence; give each document a row of"):
             model(source, target)
     with pytest.raises(
-        UserError, match=r"^this model reads a source: expected Tokens, got None; pass jari\.Tokens\.of"
+        UserError, match=r"^this model reads a source: expected Tokens, got None; pass jarilab\.Tokens\.of"
     ):
         model.start(None)
 

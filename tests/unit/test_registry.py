@@ -5,11 +5,11 @@ from annotated_types import Ge
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jari.attention.module import Attention
-from jari.encodings.base import registry as encodings
-from jari.encodings.compose import build, canonical, parts_of
-from jari.errors import UserError
-from jari.registry import Registry, file_of, options_of, trust_code
+from jarilab.attention.module import Attention
+from jarilab.encodings.base import registry as encodings
+from jarilab.encodings.compose import build, canonical, parts_of
+from jarilab.errors import UserError
+from jarilab.registry import Registry, file_of, options_of, trust_code
 
 FILE = '''
 class Mine:
@@ -131,7 +131,7 @@ def test_a_class_that_the_file_has_not(mine):
 
 
 def test_a_class_that_is_no_encoding_is_refused(mine):
-    with pytest.raises(UserError, match=r"mine.py:Mine is no encoding: write a subclass of jari.Encoding"):
+    with pytest.raises(UserError, match=r"mine.py:Mine is no encoding: write a subclass of jarilab.Encoding"):
         build(f"{mine}:Mine", Attention(8, 2).site)
 
 
@@ -146,7 +146,7 @@ def test_a_file_that_fails_is_not_remembered_as_loaded(tmp_path):
 
 
 def test_a_name_belongs_to_one_class():
-    registry = Registry("colour", "jari.encodings")
+    registry = Registry("colour", "jarilab.encodings")
     first = registry.register("red")(type("Red", (), {}))
     assert registry.register("red")(first) is first
     with pytest.raises(ValueError, match=r"colour 'red' is .*Red already"):

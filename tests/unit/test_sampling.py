@@ -3,13 +3,13 @@ import itertools
 import pytest
 import torch
 
-from jari.decoding import greedy, sample
-from jari.decoding.sample import keep_min_p, keep_top_k, keep_top_p, penalise_repetition
-from jari.errors import UserError
-from jari.init import initialise
-from jari.models.decoder import LanguageModel
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.positions import Tokens
+from jarilab.decoding import greedy, sample
+from jarilab.decoding.sample import keep_min_p, keep_top_k, keep_top_p, penalise_repetition
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.models.decoder import LanguageModel
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.positions import Tokens
 
 FIRST, END = 1, 2
 

@@ -5,18 +5,18 @@ import math
 import pytest
 import torch
 
-from jari.attention import call as definition
-from jari.attention import kernels
-from jari.attention.call import AttentionCall
-from jari.attention.geometry import place
-from jari.attention.recurrent import LuongAttention
-from jari.attention.scores import SCORES, build_score
-from jari.encodings import compose
-from jari.encodings.base import Site
-from jari.errors import UserError
-from jari.inspect.capture import record
-from jari.masks import Mask
-from jari.positions import Positions
+from jarilab.attention import call as definition
+from jarilab.attention import kernels
+from jarilab.attention.call import AttentionCall
+from jarilab.attention.geometry import place
+from jarilab.attention.recurrent import LuongAttention
+from jarilab.attention.scores import SCORES, build_score
+from jarilab.encodings import compose
+from jarilab.encodings.base import Site
+from jarilab.errors import UserError
+from jarilab.inspect.capture import record
+from jarilab.masks import Mask
+from jarilab.positions import Positions
 
 every_score = pytest.mark.parametrize("name", list(SCORES))
 BATCH, QUERIES, KEYS, WIDTH = 2, 3, 4, 6

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.tasks import training_pairs
-from jari.errors import UserError
-from jari.tasks.base import registry
-from jari.tasks.sequences import Copy, Reverse, Sequences, Sort
-from jari.text import END, PADDING
+from jarilab.errors import UserError
+from jarilab.tasks.base import registry
+from jarilab.tasks.sequences import Copy, Reverse, Sequences, Sort
+from jarilab.text import END, PADDING
 
 LOOPS = {Copy: list, Reverse: lambda line: list(reversed(line)), Sort: sorted}
 every_task = pytest.mark.parametrize("kind", LOOPS, ids=lambda kind: kind.__name__)

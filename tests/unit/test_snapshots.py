@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import jari
+import jarilab
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
-from jari.errors import UserError
-from jari.training import snapshots
+from jarilab.errors import UserError
+from jarilab.training import snapshots
 
 
 def test_they_are_spread_evenly_up_to_the_last_step() -> None:
@@ -21,17 +21,17 @@ def test_a_run_with_them_is_the_same_run(tmp_path: Path) -> None:
     train(tmp_path / "with", snapshots=6)
     train(tmp_path / "without")
     assert outcome(tmp_path / "with") == outcome(tmp_path / "without")
-    run = jari.load(tmp_path / "with")
+    run = jarilab.load(tmp_path / "with")
     assert snapshots.steps_of(tmp_path / "with", run.experiment.hash) == [2, 4, 6, 8, 10, 12]
     assert snapshots.steps_of(tmp_path / "without", run.experiment.hash) == []
 
 
 def test_the_last_is_the_model_and_the_one_before_the_first_is_the_seeds(tmp_path: Path) -> None:
     train(tmp_path, snapshots=2)
-    run = jari.load(tmp_path)
+    run = jarilab.load(tmp_path)
     models = {step: snapshots.load(tmp_path, run.experiment, run.task, step) for step in (0, 6, 12)}
     fresh = run.experiment.model_instance(run.task)
-    jari.initialise(fresh, run.experiment.seed)
+    jarilab.initialise(fresh, run.experiment.seed)
 
     def equal(a: torch.nn.Module, b: torch.nn.Module) -> bool:
         return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jari.cli.show import metrics_text, table_text
-from jari.comparison import study
-from jari.comparison.statistics import mean_interval, paired_difference, student_quantile, wilson
-from jari.comparison.study import Trial, jobs_for, tabulate
-from jari.errors import UserError
-from jari.metrics import METRICS
-from jari.training.experiment import Experiment
+from jarilab.cli.show import metrics_text, table_text
+from jarilab.comparison import study
+from jarilab.comparison.statistics import mean_interval, paired_difference, student_quantile, wilson
+from jarilab.comparison.study import Trial, jobs_for, tabulate
+from jarilab.errors import UserError
+from jarilab.metrics import METRICS
+from jarilab.training.experiment import Experiment
 
 # Student (1908), as every table has it: two-sided 95 % and 99 %.
 PUBLISHED = {1: (12.706, 63.657), 2: (4.303, 9.925), 4: (2.776, 4.604), 9: (2.262, 3.250), 29: (2.045, 2.756)}
@@ -401,10 +401,10 @@ def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
     [
         (
             2,
-            "jari: 3 lines were left out\njari: run holds another run:\n  seed: 1 here\n",
+            "jarilab: 3 lines were left out\njarilab: run holds another run:\n  seed: 1 here\n",
             "run holds another run:\n    seed: 1 here",
         ),
-        (1, "jari: noted\nTraceback:\n  File\nValueError: x\n", "ValueError: x"),
+        (1, "jarilab: noted\nTraceback:\n  File\nValueError: x\n", "ValueError: x"),
     ],
 )
 def test_a_trial_that_fails_is_told_without_the_programs_name(tmp_path, monkeypatch, code, log, reason):

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from jari.attention.module import Attention
-from jari.decoding import beam, greedy
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.inspect.effects import ablation, controls, effect, erasure, importance
-from jari.inspect.invariance import permuted, shifted
-from jari.inspect.surgery import Cut, Displaced, HeadOff, Link, Places, Uniform, edited_weights, moved, operate
-from jari.masks import Mask
-from jari.models.decoder import LanguageModel
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.models.recurrent import Recurrent
-from jari.positions import Positions, Tokens
+from jarilab.attention.module import Attention
+from jarilab.decoding import beam, greedy
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.inspect.effects import ablation, controls, effect, erasure, importance
+from jarilab.inspect.invariance import permuted, shifted
+from jarilab.inspect.surgery import Cut, Displaced, HeadOff, Link, Places, Uniform, edited_weights, moved, operate
+from jarilab.masks import Mask
+from jarilab.models.decoder import LanguageModel
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.positions import Positions, Tokens
 
 ENCODINGS = ["none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi", "rotary+shaw+t5"]
 every_encoding = pytest.mark.parametrize("encoding", ENCODINGS)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jari.errors import UserError
-from jari.text.files import PIECE, Reading, content_hash, document_files, documents, lines, pairs
+from jarilab.errors import UserError
+from jarilab.text.files import PIECE, Reading, content_hash, document_files, documents, lines, pairs
 
 
 def write(folder: Path, name: str, content: bytes) -> Path:

@@ -16,12 +16,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jari.errors import UserError
-from jari.text import PADDING, store
-from jari.text.cache import cache_folder
-from jari.text.files import Reading
-from jari.text.store import Encoded, prepare_documents, prepare_pairs, train_tokenizer, train_tokenizers
-from jari.text.tokenizers import UNKNOWN, Tokenizer, train
+from jarilab.errors import UserError
+from jarilab.text import PADDING, store
+from jarilab.text.cache import cache_folder
+from jarilab.text.files import Reading
+from jarilab.text.store import Encoded, prepare_documents, prepare_pairs, train_tokenizer, train_tokenizers
+from jarilab.text.tokenizers import UNKNOWN, Tokenizer, train
 
 ENGLISH = ["a cat", "the cat sat", "the dog sat on the mat", "no"]
 KOREAN = ["고양이", "고양이가 앉았다", "개가 매트에 앉았다", "아니"]
@@ -31,7 +31,7 @@ TARGET = train("characters", KOREAN, size=100)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("JARI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("JARILAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -288,7 +288,9 @@ def test_what_a_killed_process_left_goes_after_a_day(tsv: Path, cache: Path) -> 
 
 def test_a_cache_that_cannot_be_written(tsv: Path, cache: Path) -> None:
     cache.write_text("a file")
-    with pytest.raises(UserError, match=r"expected to write the cache in \S*cache; got: .*; make room .* JARI_CACHE"):
+    with pytest.raises(
+        UserError, match=r"expected to write the cache in \S*cache; got: .*; make room .* JARILAB_CACHE"
+    ):
         prepare_pairs([tsv], SOURCE, TARGET, longest=50)
 
 
@@ -302,8 +304,8 @@ def test_an_entry_outlives_its_folder(tsv: Path, cache: Path) -> None:
 PREPARE = """
 import sys
 from pathlib import Path
-from jari.text import cache
-from jari.text.store import prepare_pairs, train_tokenizers
+from jarilab.text import cache
+from jarilab.text.store import prepare_pairs, train_tokenizers
 path = Path(sys.argv[1])
 for _ in range(5):
     source, target = train_tokenizers([path], "words", 50, joint=False)
@@ -347,12 +349,12 @@ def test_what_another_process_finished_first_stays(
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    monkeypatch.setenv("JARI_CACHE", "~/mine")
+    monkeypatch.setenv("JARILAB_CACHE", "~/mine")
     assert cache_folder() == Path("/home/somebody/mine")
-    monkeypatch.delenv("JARI_CACHE")
-    assert cache_folder() == Path("/caches/jari")
+    monkeypatch.delenv("JARILAB_CACHE")
+    assert cache_folder() == Path("/caches/jarilab")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache_folder() == Path("/home/somebody/.cache/jari")
+    assert cache_folder() == Path("/home/somebody/.cache/jarilab")
 
 
 def test_tokenizers_of_pairs(tsv: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-import jari
-from jari.errors import UserError
-from jari.positions import Tokens
-from jari.shapes import Tensor
-from jari.tasks.base import Batch
-from jari.tasks.text import AT_ONCE, Text
-from jari.text import END, FIRST, PADDING
+import jarilab
+from jarilab.errors import UserError
+from jarilab.positions import Tokens
+from jarilab.shapes import Tensor
+from jarilab.tasks.base import Batch
+from jarilab.tasks.text import AT_ONCE, Text
+from jarilab.text import END, FIRST, PADDING
 
 DOCUMENTS = ["one two three", "a", "four five six seven eight", "no", "nine ten " * 12, "eleven"]
 
@@ -259,14 +259,14 @@ def test_a_run_is_not_measured_on_a_part_of_another_text(tmp_path: Path, folder:
     text.write_text("one two three " * 60)
     settings = {"task.train": str(text), "task.context": 16, "model.width": 8, "model.heads": 1, "model.layers": 1}
     settings |= {"training.passes": 0.1, "training.evaluations": 1}
-    jari.train("text", tmp_path / "run", settings=settings, threads=1)
-    measured = jari.evaluate(tmp_path / "run", threads=1)
+    jarilab.train("text", tmp_path / "run", settings=settings, threads=1)
+    measured = jarilab.evaluate(tmp_path / "run", threads=1)
     assert measured["loss"] > 0
     text.write_text("one two three " * 60 + "one")
     with pytest.raises(
         UserError, match=r"held out a part of .*text.txt as it was when training began; now it is anoth"
     ):
-        jari.evaluate(tmp_path / "run", threads=1)
-    assert jari.evaluate(tmp_path / "run", data=[str(text)], threads=1)["loss"] > 0
+        jarilab.evaluate(tmp_path / "run", threads=1)
+    assert jarilab.evaluate(tmp_path / "run", data=[str(text)], threads=1)["loss"] > 0
     assert Text(train=str(text)).held_out_of == (str(text),)
     assert Text(train=str(text), valid=str(folder)).held_out_of == ()

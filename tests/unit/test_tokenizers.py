@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jari.errors import UserError
-from jari.text import END, FIRST, PADDING
-from jari.text import tokenizers as module
-from jari.text.tokenizers import KINDS, UNKNOWN, Kind, Tokenizer, train
+from jarilab.errors import UserError
+from jarilab.text import END, FIRST, PADDING
+from jarilab.text import tokenizers as module
+from jarilab.text.tokenizers import KINDS, UNKNOWN, Kind, Tokenizer, train
 
 TEXTS = [
     "the cat sat on the mat, and the other cat did not",
@@ -254,7 +254,7 @@ def test_json_beyond_all_measure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SAME = """
 import itertools
-from jari.text.tokenizers import KINDS, train
+from jarilab.text.tokenizers import KINDS, train
 words = ["".join(letters) for letters in itertools.product("가나다라 ", "abcde", "xyz ", "12")]
 texts = [" ".join(words[n::7]) for n in range(7)] * 3
 print([train(kind, texts, size=size).fingerprint for kind in KINDS for size in (270, 400)])
@@ -272,7 +272,7 @@ def test_training_is_the_same_in_every_process() -> None:
 
 
 def test_the_vocabularies_are_imported_without_the_library() -> None:
-    program = "import sys, jari.text; sys.exit('tokenizers' in sys.modules or 'torch' in sys.modules)"
+    program = "import sys, jarilab.text; sys.exit('tokenizers' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.runs import TINY_MODEL, dotted, timeless
-from jari.encodings.base import Encoding
-from jari.errors import UserError
-from jari.init import generator_for, initialise
-from jari.layers import TokenEmbedding
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.training import loop
-from jari.training.answering import evaluate
-from jari.training.experiment import Experiment, settings_of
-from jari.training.optim import build_optimizers
-from jari.training.options import Training, deciding
-from jari.training.order import CountedOrder, order_of
-from jari.training.precision import choose_precision
-from jari.training.run import read_experiment, read_metrics, read_run
+from jarilab.encodings.base import Encoding
+from jarilab.errors import UserError
+from jarilab.init import generator_for, initialise
+from jarilab.layers import TokenEmbedding
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.training import loop
+from jarilab.training.answering import evaluate
+from jarilab.training.experiment import Experiment, settings_of
+from jarilab.training.optim import build_optimizers
+from jarilab.training.options import Training, deciding
+from jarilab.training.order import CountedOrder, order_of
+from jarilab.training.precision import choose_precision
+from jarilab.training.run import read_experiment, read_metrics, read_run
 
 TINY = {
     **TINY_MODEL,

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-import jari
+import jarilab
 from helpers.tasks import training_pairs
-from jari.errors import UserError
-from jari.positions import Tokens
-from jari.tasks import translation
-from jari.tasks.base import Batch
-from jari.tasks.translation import Translation
-from jari.text import END, FIRST, store
-from jari.text.tokenizers import UNKNOWN
-from jari.training import answering
-from jari.verbs import Loaded
+from jarilab.errors import UserError
+from jarilab.positions import Tokens
+from jarilab.tasks import translation
+from jarilab.tasks.base import Batch
+from jarilab.tasks.translation import Translation
+from jarilab.text import END, FIRST, store
+from jarilab.text.tokenizers import UNKNOWN
+from jarilab.training import answering
+from jarilab.verbs import Loaded
 
 WORDS = ["eins", "zwei", "drei", "vier", "Fünf", "sechs", "sieben", "Acht"]
 MEANING = dict(zip(WORDS, ["one", "two", "three", "four", "Five", "six", "seven", "Eight"], strict=True))
@@ -270,7 +270,7 @@ def train(out: Path, files: tuple[str, ...], model: str | None = None, **setting
     if model == "recurrent":
         chosen = {key: value for key, value in chosen.items() if key.startswith(("task", "training"))}
         chosen["model.width"] = 16
-    return jari.train("translation", out, model=model, settings=chosen, threads=1)
+    return jarilab.train("translation", out, model=model, settings=chosen, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +284,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, st
 
 @pytest.fixture(scope="module")
 def loaded(finished: tuple[Path, tuple[str, str]]) -> Loaded:
-    return jari.load(finished[0])
+    return jarilab.load(finished[0])
 
 
 @pytest.fixture
@@ -314,8 +314,8 @@ def test_a_run_says_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixtu
     files = written(tmp_path, [*pairs, ("eins " * 9, "one"), ("", "two")])
     train(tmp_path / "run", files, task__longest=8, training__examples=12)
     assert capsys.readouterr().err.splitlines() == [
-        "jari: 1 pairs with a blank line on a side were left out",
-        "jari: 1 pairs of more than 8 tokens were left out; --longest keeps more",
+        "jarilab: 1 pairs with a blank line on a side were left out",
+        "jarilab: 1 pairs of more than 8 tokens were left out; --longest keeps more",
     ]
 
 
@@ -341,34 +341,34 @@ def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) ->
     vocabulary["pieces"] = vocabulary["pieces"][::-1]
     path.write_text(json.dumps(vocabulary, ensure_ascii=False))
     with pytest.raises(UserError, match=rf"{name} is not the one this run was trained with; put it back"):
-        jari.load(moved)
+        jarilab.load(moved)
     # Even one that run.json was made to name must be a vocabulary.
     path.write_text("{}")
     record = json.loads((moved / "run.json").read_text())
     record["kept"][name] = hashlib.sha256(b"{}").hexdigest()
     (moved / "run.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="expected a tokenizer as jari writes it; got no 'jari tokenizer 1'"):
-        jari.load(moved)
+        jarilab.load(moved)
     path.unlink()
     with pytest.raises(UserError, match=rf"{name} cannot be read: .*; the run cannot answer without it"):
-        jari.load(moved)
+        jarilab.load(moved)
 
 
 def test_a_run_answers_without_its_files(loaded: Loaded, moved: Path, tmp_path: Path) -> None:
     lines = ["eins zwei", "Acht"]
-    assert list(jari.predict(moved, lines)) == list(jari.predict(loaded, lines))
-    found = jari.evaluate(moved, data=written(tmp_path, [(line, meaning(line)) for line in lines]), threads=1)
+    assert list(jarilab.predict(moved, lines)) == list(jarilab.predict(loaded, lines))
+    found = jarilab.evaluate(moved, data=written(tmp_path, [(line, meaning(line)) for line in lines]), threads=1)
     assert found["examples"] == 2
     assert {"bleu", "chrf", "perplexity", "exact_match"} <= found.keys()
     with pytest.raises(UserError, match=r"text.de: expected a file; there is none of this name; check the path"):
-        jari.evaluate(moved)
+        jarilab.evaluate(moved)
 
 
 def test_a_run_is_measured_on_what_it_held_out(finished: tuple[Path, tuple[str, str]]) -> None:
     run, files = finished
     held_out = prepared(files, tokenizer="words").held_out
     result = json.loads((run / "result.json").read_text())
-    found = jari.evaluate(run, threads=1)
+    found = jarilab.evaluate(run, threads=1)
     assert found["examples"] == result["examples"] == len(held_out) > 10
     assert found["perplexity"] == pytest.approx(result["perplexity"])
 
@@ -378,8 +378,8 @@ def test_a_run_is_measured_on_what_it_held_out(finished: tuple[Path, tuple[str, 
 
 def test_answers_stand_beside_their_lines(loaded: Loaded) -> None:
     lines = [*sentences(30, longest=12, seed=3), "", "eins " * 200, *sentences(30, seed=4)]
-    alone = [next(jari.predict(loaded, [line])) for line in lines]
-    together = list(jari.predict(loaded, lines))
+    alone = [next(jarilab.predict(loaded, [line])) for line in lines]
+    together = list(jarilab.predict(loaded, lines))
     assert [answer.line for answer in together] == list(range(1, len(lines) + 1))
     for line, one, among in zip(lines, alone, together, strict=True):
         assert (among.answer, among.error) == (one.answer, one.error)
@@ -395,8 +395,8 @@ def test_answers_stand_beside_their_lines(loaded: Loaded) -> None:
 
 def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: Loaded) -> None:
     lines = sentences(40, seed=6)
-    decoding = jari.Decoding(beam=3, best=2)
-    few, many = (list(jari.predict(loaded, lines, decoding=decoding, at_once=n)) for n in (3, 100))
+    decoding = jarilab.Decoding(beam=3, best=2)
+    few, many = (list(jarilab.predict(loaded, lines, decoding=decoding, at_once=n)) for n in (3, 100))
     assert [(one.line, one.rank, one.answer) for one in few] == [(one.line, one.rank, one.answer) for one in many]
     assert [(one.line, one.rank) for one in few] == [(line, rank) for line in range(1, 41) for rank in (1, 2)]
     for best, second in zip(few[::2], few[1::2], strict=True):
@@ -421,16 +421,16 @@ def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: Loaded
 )
 def test_decoding_that_cannot_be(loaded: Loaded, options: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        list(jari.predict(loaded, ["eins"], decoding=jari.Decoding(**options)))
+        list(jarilab.predict(loaded, ["eins"], decoding=jarilab.Decoding(**options)))
 
 
 def test_unknown_words_are_copied_into_answers(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     one = loaded.task.read("one")
     asked: list[list[int]] = []
 
-    def says(model: Any, task: Any, read: list[list[int]], decoding: Any) -> list[list[jari.Hypothesis]]:
+    def says(model: Any, task: Any, read: list[list[int]], decoding: Any) -> list[list[jarilab.Hypothesis]]:
         known, unknown = torch.tensor([*one, *one, END]), torch.tensor([*one, UNKNOWN, END])
-        return [[jari.Hypothesis(ids, torch.zeros(3), 0.0, 0.0) for ids in (known, unknown)] for _ in read]
+        return [[jarilab.Hypothesis(ids, torch.zeros(3), 0.0, 0.0) for ids in (known, unknown)] for _ in read]
 
     def looks(self: Any, source: list[int], written: list[int]) -> list[int]:
         asked.append(source)
@@ -439,7 +439,7 @@ def test_unknown_words_are_copied_into_answers(loaded: Loaded, monkeypatch: pyte
     monkeypatch.setattr(answering, "answers", says)
     monkeypatch.setattr(answering.Answering, "looked_at", looks)
     found = list(
-        jari.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], decoding=jari.Decoding(beam=2, best=2))
+        jarilab.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], decoding=jarilab.Decoding(beam=2, best=2))
     )
     assert [answer.answer for answer in found] == ["one one", "one Berlin", "one one", "one Busan"]
     assert asked == [loaded.task.read("eins zwei Berlin"), loaded.task.read("Seoul zwei Busan")]
@@ -449,7 +449,7 @@ def test_unknown_words_are_copied_into_answers(loaded: Loaded, monkeypatch: pyte
 def test_what_the_last_attention_looked_at(loaded: Loaded) -> None:
     task, ids = loaded.task, loaded.task.read("eins zwei drei Berlin")
     written = [UNKNOWN, 7, UNKNOWN, END]
-    with jari.record(loaded.model) as tape:
+    with jarilab.record(loaded.model) as tape:
         loaded.model(task.sources([ids]), Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target"))
     (weights_HQK,) = tape.weights("decoder.0.cross")
     expected = [max(range(5), key=lambda k, q=q: float(weights_HQK[:, q, k].sum())) for q in range(4)]
@@ -458,7 +458,7 @@ def test_what_the_last_attention_looked_at(loaded: Loaded) -> None:
 
 def test_a_translation_is_no_language_model(loaded: Loaded) -> None:
     with pytest.raises(UserError, match="only a language model goes on with a text; give lines to answer on standard"):
-        next(jari.generate(loaded, "eins"))
+        next(jarilab.generate(loaded, "eins"))
 
 
 # What is held out of the training files ------------------------------------------------------------------------------
@@ -513,14 +513,14 @@ def test_a_run_is_not_measured_on_lines_of_changed_training_files(
             r"another text, of which the model may have seen any part: 'sha256 \w+' then, 'sha256 \w+' now; put the "
             r"old one back, or name what to measure on with --data$",
         ):
-            jari.evaluate(run, threads=1)
+            jarilab.evaluate(run, threads=1)
         other = written(tmp_path, [("drei", "three")], "other")
-        assert jari.evaluate(run, data=other, threads=1)["examples"] == 1
+        assert jarilab.evaluate(run, data=other, threads=1)["examples"] == 1
     finally:
         target.write_bytes(content)
         source = Path(files[0])
         source.write_bytes(source.read_bytes().removesuffix(b"neue Zeile\n"))
-    assert jari.evaluate(run, threads=1)["examples"] > 10
+    assert jarilab.evaluate(run, threads=1)["examples"] > 10
 
 
 def test_held_out_files_do_not_depend_on_the_training_files(files: tuple[str, str], tmp_path: Path) -> None:
@@ -528,4 +528,4 @@ def test_held_out_files_do_not_depend_on_the_training_files(files: tuple[str, st
     train(tmp_path / "run", files, task__valid=valid, training__examples=12)
     for name in files:
         Path(name).unlink()
-    assert jari.evaluate(tmp_path / "run", threads=1)["examples"] == 1
+    assert jarilab.evaluate(tmp_path / "run", threads=1)["examples"] == 1

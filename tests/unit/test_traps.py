@@ -19,24 +19,24 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from jari.attention import call as definition
-from jari.attention.call import AttentionCall
-from jari.attention.geometry import place, place_layers
-from jari.attention.kernels import attend
-from jari.attention.module import Attention, site_of
-from jari.decoding import greedy
-from jari.encodings import compose
-from jari.encodings.alibi import slopes
-from jari.encodings.formulas import alibi_slopes, t5_bucket
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.inspect.lenses import rollout
-from jari.inspect.maps import Map
-from jari.inspect.measures import measure
-from jari.masks import Mask
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.positions import Positions, Tokens
+from jarilab.attention import call as definition
+from jarilab.attention.call import AttentionCall
+from jarilab.attention.geometry import place, place_layers
+from jarilab.attention.kernels import attend
+from jarilab.attention.module import Attention, site_of
+from jarilab.decoding import greedy
+from jarilab.encodings import compose
+from jarilab.encodings.alibi import slopes
+from jarilab.encodings.formulas import alibi_slopes, t5_bucket
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.inspect.lenses import rollout
+from jarilab.inspect.maps import Map
+from jarilab.inspect.measures import measure
+from jarilab.masks import Mask
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.positions import Positions, Tokens
 
 WIDTH, HEADS, HEAD_WIDTH = 16, 2, 8
 FAR = 300

@@ -6,22 +6,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-import jari.inspect.text
-import jari.inspect.walk
-import jari.verbs
+import jarilab.inspect.text
+import jarilab.inspect.walk
+import jarilab.verbs
 from helpers.blocks import unpacked
-from jari.attention import call as definition
-from jari.errors import UserError
-from jari.explorer.session import Explorer
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.inspect.measures import equal_row_difference, equal_tokens
-from jari.inspect.text import lens_text, walk_text
-from jari.inspect.walk import divisors_of, softmax_jacobian, softmax_lens, walk
-from jari.models.encoder_decoder import EncoderDecoder
-from jari.models.recurrent import Recurrent
-from jari.positions import Positions, Tokens
-from jari.tasks.base import Task
+from jarilab.attention import call as definition
+from jarilab.errors import UserError
+from jarilab.explorer.session import Explorer
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.inspect.measures import equal_row_difference, equal_tokens
+from jarilab.inspect.text import lens_text, walk_text
+from jarilab.inspect.walk import divisors_of, softmax_jacobian, softmax_lens, walk
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.positions import Positions, Tokens
+from jarilab.tasks.base import Task
 
 ENCODINGS = [
     "none",
@@ -220,7 +220,7 @@ def test_a_run_on_pictures_is_walked_as_it_is_shown(picture_runs, run):
     view = Explorer([picture_runs / run]).look("#3", live=False)["views"][0]
     tokens = {side: of_side["tokens"] for side, of_side in view["sides"].items()}
     for site in view["sites"]:
-        followed = jari.verbs.walk(picture_runs / run, "#3", site=site["site"], head=1)
+        followed = jarilab.verbs.walk(picture_runs / run, "#3", site=site["site"], head=1)
         assert (followed.input, followed.answer) == ("#3", view["answer"])
         assert followed.walk.error < 1e-9
         weights = step(followed.walk, "weights")
@@ -233,10 +233,10 @@ def test_a_run_on_pictures_is_walked_as_it_is_shown(picture_runs, run):
 def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
     view = Explorer([painted_runs / run]).look(caption, live=False)["views"][0]
     tokens = view["sides"]["target"]["tokens"]
-    followed = jari.verbs.walk(painted_runs / run, f"{caption}\n")
+    followed = jarilab.verbs.walk(painted_runs / run, f"{caption}\n")
     assert (followed.input, followed.answer) == (caption, view["answer"])
     assert (followed.walk.site, followed.walk.head) == ("decoder.0.self", 0)
-    assert jari.verbs.walk(painted_runs / run, caption, site="decoder.1.self", head=1).walk.error < 1e-9
+    assert jarilab.verbs.walk(painted_runs / run, caption, site="decoder.1.self", head=1).walk.error < 1e-9
     weights = step(followed.walk, "weights")
     assert weights.rows == weights.columns == tokens
     assert weights.matrix.dtype == torch.float64
@@ -247,11 +247,11 @@ def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
 
 def test_a_run_of_an_unknown_kind_is_neither_walked_nor_explored(picture_runs, monkeypatch):
     singing = type("Singing", (Task,), {name: lambda self, *_: [] for name in Task.__abstractmethods__})
-    loaded = replace(jari.verbs.load(picture_runs / "none"), task=singing())
-    monkeypatch.setattr(jari.verbs, "load", lambda *_, **__: loaded)
-    for look in (lambda run: jari.verbs.walk(run, "la"), lambda run: Explorer([run])):
+    loaded = replace(jarilab.verbs.load(picture_runs / "none"), task=singing())
+    monkeypatch.setattr(jarilab.verbs, "load", lambda *_, **__: loaded)
+    for look in (lambda run: jarilab.verbs.walk(run, "la"), lambda run: Explorer([run])):
         with pytest.raises(
-            UserError, match=r"cannot look into runs of Singing: expected .* record .* with jari.record"
+            UserError, match=r"cannot look into runs of Singing: expected .* record .* with jarilab.record"
         ):
             look(picture_runs / "none")
 
@@ -360,8 +360,8 @@ def test_a_long_lens_looks_at_some_queries_and_says_so(encoding, monkeypatch):
         (lens,) = softmax_lens(alone, 0, [2.0])
         assert (lens.queries, lens.choosing) == (1, 1)
         each.append(lens)
-    monkeypatch.setattr(jari.inspect.walk, "LARGEST", 39 * 40 * 8 - 1)
-    monkeypatch.setattr(jari.inspect.walk, "SPREAD", 3)
+    monkeypatch.setattr(jarilab.inspect.walk, "LARGEST", 39 * 40 * 8 - 1)
+    monkeypatch.setattr(jarilab.inspect.walk, "SPREAD", 3)
     (lens,) = softmax_lens(call, 0, [2.0])
     assert (lens.queries, lens.choosing) == (3, 39)
     assert lens.entropy == pytest.approx(sum(one.entropy for one in each) / 3)
@@ -440,7 +440,7 @@ def test_the_text_says_where_equal_tokens_part():
 
 
 def test_the_numbers_in_the_text_are_those_of_the_matrix(monkeypatch):
-    monkeypatch.setattr(jari.inspect.text, "SHOWN_COMPONENTS", 4)  # of vectors; maps over keys are shown whole
+    monkeypatch.setattr(jarilab.inspect.text, "SHOWN_COMPONENTS", 4)  # of vectors; maps over keys are shown whole
     walked = followed("none")
     lines = walk_text(walked, "").split("\n")
     start = lines.index("weights: softmax of each row    (6 x 6)")

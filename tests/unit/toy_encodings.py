@@ -4,7 +4,7 @@ from typing import final
 
 import torch
 
-from jari import Encoding, Positions, Site
+from jarilab import Encoding, Positions, Site
 
 
 @final

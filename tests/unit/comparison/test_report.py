@@ -18,12 +18,12 @@ from typing import Any
 import numpy
 import pytest
 
-import jari
+import jarilab
 from helpers.browser import assert_colours, read_cells, read_pixels
-from jari.comparison import report_data, study
-from jari.comparison.report import render
-from jari.metrics import METRICS
-from jari.training.experiment import Experiment
+from jarilab.comparison import report_data, study
+from jarilab.comparison.report import render
+from jarilab.metrics import METRICS
+from jarilab.training.experiment import Experiment
 
 Payload = dict[str, Any]
 HOSTILE = "</script><img src=x onerror=\"window.attacked='yes'\"><!--<script>"
@@ -195,7 +195,7 @@ def make_payload(
             for text, expected, wrong in inputs
         ],
         "what_ran": {
-            "command": "jari compare --task arithmetic --encodings none,sinusoidal,rotary --seeds 1",
+            "command": "jarilab compare --task arithmetic --encodings none,sinusoidal,rotary --seeds 1",
             "date": "2026-03-01 12:00",
             "torch": "2.13.0",
             "threads": 1,
@@ -207,7 +207,7 @@ def make_payload(
 
 @pytest.fixture
 def payload() -> Payload:
-    """A payload as `jari compare` makes one: one seed, three encodings, two examples."""
+    """A payload as `jarilab compare` makes one: one seed, three encodings, two examples."""
     return make_payload()
 
 
@@ -883,7 +883,7 @@ def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) 
     settings = {"task.lines": 40, "task.held_out": 5, "task.longest": 4, "model.width": 8, "training.evaluations": 1}
     settings |= {"training.passes": 1.0, "training.tokens": 30}
     experiment = Experiment.of("copy", "none", settings, model="recurrent")
-    jari.train("copy", tmp_path / "none-1", encoding="none", model="recurrent", settings=settings, threads=1)
+    jarilab.train("copy", tmp_path / "none-1", encoding="none", model="recurrent", settings=settings, threads=1)
     task = experiment.task_instance()
     table = study.tabulate([study.Trial("none-1", experiment, tmp_path / "none-1")], task)
     made = report_data.payload(table, [(experiment, tmp_path / "none-1")], task)

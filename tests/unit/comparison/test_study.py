@@ -1,7 +1,7 @@
 """What a comparison does around its trials."""
 
 from helpers.runs import tiny
-from jari.comparison import study
+from jarilab.comparison import study
 
 
 def test_a_trial_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):

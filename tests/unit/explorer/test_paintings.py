@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-import jari
+import jarilab
 from helpers.blocks import unpacked
-from jari.errors import UserError
-from jari.explorer import saved, server, session
-from jari.explorer.session import Explorer
+from jarilab.errors import UserError
+from jarilab.explorer import saved, server, session
+from jarilab.explorer.session import Explorer
 
 CAPTION = "a small red 3 top left"
 GRID = [f"{row},{column}" for row in range(8) for column in range(8)]
@@ -32,10 +32,10 @@ def view_of(explorer: Explorer, line: str = CAPTION) -> dict[str, Any]:
 
 
 def painted(run: Path, line: str = CAPTION) -> torch.Tensor:
-    """The picture of `jari predict`, by the run's own settings."""
-    task: Any = jari.load(run).task
+    """The picture of `jarilab predict`, by the run's own settings."""
+    task: Any = jarilab.load(run).task
     how = {"guidance": task.guidance, "temperature": task.temperature, "seed": 1}
-    return list(jari.paint(run, line, n=1, **how))[-1][0]
+    return list(jarilab.paint(run, line, n=1, **how))[-1][0]
 
 
 def test_a_view_shows_the_picture_that_predict_paints(explorers: dict[str, Explorer], painted_runs: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_view_shows_the_picture_that_predict_paints(explorers: dict[str, Explo
 def test_the_answer_is_what_the_judge_reads_and_nobody_reads_a_folder_of_pictures(
     explorers: dict[str, Explorer], painted_runs: Path
 ) -> None:
-    task: Any = jari.load(painted_runs / "painter").task
+    task: Any = jarilab.load(painted_runs / "painter").task
     view = view_of(explorers["painter"], "A small red 3 top left")
     assert view["expected"] == CAPTION
     assert view["answer"] == task.judged(painted(painted_runs / "painter"))
@@ -72,7 +72,7 @@ def test_outputs_are_the_words_and_codes_that_follow(explorers: dict[str, Explor
     assert [output["token"] for output in outputs[:7]] == WORDS[1:]
     assert outputs[6]["top"][0] == ["<picture>", 1]
     assert len(outputs) == 7 + 64
-    loaded: Any = jari.load(painted_runs / "painter")
+    loaded: Any = jarilab.load(painted_runs / "painter")
     codes = torch.tensor([[int(output["token"].removeprefix("code ")) for output in outputs[7:]]])
     words = loaded.task.sources([loaded.task.read(CAPTION)])
     best = loaded.model(words, codes).picture[0].softmax(-1).max(-1)

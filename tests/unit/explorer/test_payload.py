@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-import jari
+import jarilab
 from helpers.blocks import unpacked
-from jari.errors import UserError
-from jari.explorer import payload, saved
-from jari.inspect import capture
-from jari.inspect.capture import Tape, record
-from jari.page import to_json
+from jarilab.errors import UserError
+from jarilab.explorer import payload, saved
+from jarilab.inspect import capture
+from jarilab.inspect.capture import Tape, record
+from jarilab.page import to_json
 
 NAMES = {"source": list("12+12"), "target": ["<bos>", "2", "4"]}
 
 
 @pytest.fixture
 def tape() -> Tape:
-    model = jari.EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=3, encoding="alibi").eval()
+    model = jarilab.EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=3, encoding="alibi").eval()
     with record(model) as tape, torch.no_grad():
         model(torch.tensor([[3, 4, 5, 3, 4]]), torch.tensor([[1, 4, 6]]))
     return tape
@@ -67,10 +67,10 @@ def test_a_large_map_is_pooled_by_its_largest_weights_and_says_so() -> None:
 
 @pytest.mark.parametrize(("length", "causal"), [(1025, False), (700, True)])
 def test_pooling_in_pieces_is_pooling(length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = jari.Attention(8, 2, encoding="alibi", causal=causal).eval()
+    attention = jarilab.Attention(8, 2, encoding="alibi", causal=causal).eval()
     monkeypatch.setattr(capture, "BLOCK", 2**16)  # pieces that end in the middle of a square of cells
     with torch.no_grad(), record(attention) as tape:
-        attention(torch.randn(1, length, 8), mask=jari.Mask(causal=True) if causal else None)
+        attention(torch.randn(1, length, 8), mask=jarilab.Mask(causal=True) if causal else None)
     (site,) = tape.sites
     assert len(list(tape.pieces(site))) > 5
     whole, factor = payload.pooled(tape.weights(site)[0].double())

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-import jari
+import jarilab
 from helpers.blocks import unpacked
-from jari.boxes import Detected
-from jari.errors import UserError
-from jari.explorer import seen, session
-from jari.explorer.session import Explorer
-from jari.models.detector import Detector
-from jari.patches import Pictures
-from jari.training.answering import seen as seen_of
+from jarilab.boxes import Detected
+from jarilab.errors import UserError
+from jarilab.explorer import seen, session
+from jarilab.explorer.session import Explorer
+from jarilab.models.detector import Detector
+from jarilab.patches import Pictures
+from jarilab.training.answering import seen as seen_of
 
 GRID = [f"{row},{column}" for row in range(4) for column in range(4)]
 
@@ -27,7 +27,7 @@ def view_of(run: Path, line: str = "#3") -> dict[str, Any]:
 @pytest.mark.parametrize("run", ["rotary2d", "class"])
 def test_a_view_says_what_predict_says_of_a_picture(picture_runs: Path, run: str) -> None:
     view = view_of(picture_runs / run)
-    (answer,) = jari.predict(picture_runs / run, ["#3"])
+    (answer,) = jarilab.predict(picture_runs / run, ["#3"])
     assert (view["answer"], view["expected"]) == (answer.answer, "5")
     (output,) = view["outputs"]
     assert output["top"][0] == [answer.answer, pytest.approx(answer.tokens[0][1], abs=1e-5)]
@@ -36,7 +36,7 @@ def test_a_view_says_what_predict_says_of_a_picture(picture_runs: Path, run: str
 
 def test_the_pixels_are_those_of_the_picture_and_patches_have_their_place(picture_runs: Path) -> None:
     side = view_of(picture_runs / "rotary2d")["sides"]["source"]
-    task: Any = jari.load(picture_runs / "rotary2d").task
+    task: Any = jarilab.load(picture_runs / "rotary2d").task
     assert side["tokens"] == GRID
     assert np.array_equal(unpacked(side["picture"].pop("pixels"))[..., 0], task.read("#3").pixels[0])
     expected = {"rows": 4, "columns": 4, "height": 4, "width": 4, "first": 0, "pool": "mean"}
@@ -125,7 +125,7 @@ def test_object_queries_have_boxes_and_what_they_say(picture_runs: Path) -> None
     view = view_of(picture_runs / "detection")
     target = view["sides"]["target"]
     assert target["tokens"] == ["q0", "q1", "q2", "q3"]
-    task: Any = (loaded := jari.load(picture_runs / "detection")).task
+    task: Any = (loaded := jarilab.load(picture_runs / "detection")).task
     read = task.read("#3")
     (said,) = seen_of(loaded.model, task, [read])
     height, width = read.size

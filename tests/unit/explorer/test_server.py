@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from jari.errors import UserError
-from jari.explorer import server
-from jari.explorer.session import Explorer
+from jarilab.errors import UserError
+from jarilab.explorer import server
+from jarilab.explorer.session import Explorer
 
 HOST = "127.0.0.1:8000"
 

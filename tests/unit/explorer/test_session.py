@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import jari
+import jarilab
 from helpers.blocks import unpacked
 from helpers.runs import TINY_MODEL, tiny, train
-from jari.errors import UserError
-from jari.explorer import saved
-from jari.explorer.session import LONGEST, REMEMBERED, Explorer
-from jari.training.experiment import Experiment
+from jarilab.errors import UserError
+from jarilab.explorer import saved
+from jarilab.explorer.session import LONGEST, REMEMBERED, Explorer
+from jarilab.training.experiment import Experiment
 
 
 def test_a_view_says_what_predict_says(runs: Path) -> None:
     view = Explorer([runs / "rotary"]).look("12+7", live=False)["views"][0]
-    (answer,) = jari.predict(runs / "rotary", ["12+7"])
+    (answer,) = jarilab.predict(runs / "rotary", ["12+7"])
     assert view["answer"] == answer.answer
     assert view["expected"] == "19"
     assert [output["token"] for output in view["outputs"]] == [token for token, _ in answer.tokens]
@@ -188,7 +188,7 @@ def test_a_run_whose_data_have_moved_is_looked_at_without_the_right_answer(tmp_p
     files = {"task.train": (str(tmp_path / "de.txt"), str(tmp_path / "en.txt")), "task.tokenizer": "words"}
     small = {**TINY_MODEL, **files, "training.batch": 8, "training.examples": 16, "training.evaluations": 1}
     train(tmp_path / "run", Experiment.of("translation", "rotary", small, 1, "float32"))
-    task: Any = jari.load(tmp_path / "run").task
+    task: Any = jarilab.load(tmp_path / "run").task
     held_out = task.held_out[0]
     assert Explorer([tmp_path / "run"]).look(held_out[0], live=False)["views"][0]["expected"] == held_out[1]
     (tmp_path / "de.txt").rename(tmp_path / "elsewhere.txt")

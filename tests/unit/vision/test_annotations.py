@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from jari.errors import UserError
-from jari.pictures.annotations import Thing, has_lists, is_held_out, read_annotations, usable
-from jari.pictures.notes import Notes
+from jarilab.errors import UserError
+from jarilab.pictures.annotations import Thing, has_lists, is_held_out, read_annotations, usable
+from jarilab.pictures.notes import Notes
 
 HERE = (10, 20)  # height and width
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from jari.errors import UserError
-from jari.models.autoencoder import FSQ, VQ, Autoencoder, Gumbel
-from jari.pictures.codes import Codes, decibels, measure, train_codes
-from jari.shapes import Int, Tensor
+from jarilab.errors import UserError
+from jarilab.models.autoencoder import FSQ, VQ, Autoencoder, Gumbel
+from jarilab.pictures.codes import Codes, decibels, measure, train_codes
+from jarilab.shapes import Int, Tensor
 
 
 def blobs(numbers: Int[Tensor, " B"]) -> Tensor:

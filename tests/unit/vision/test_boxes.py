@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from jari.boxes import SMALLEST, area, centred, corners, overlaps
+from jarilab.boxes import SMALLEST, area, centred, corners, overlaps
 
 
 def test_formats_go_there_and_back() -> None:

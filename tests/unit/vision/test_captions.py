@@ -9,24 +9,24 @@ import pytest
 import torch
 from PIL import Image
 
-from jari import seeing, verbs
-from jari.cli import main
-from jari.errors import UserError
-from jari.init import generator_for
-from jari.pictures import told
-from jari.pictures.captioned import read_captioned
-from jari.pictures.codes import decibels, train_codes
-from jari.pictures.judge import Judge, halves, train_judge
-from jari.pictures.scenes import Digits
-from jari.pictures.told import FolderSource, SceneSource
-from jari.pictures.wording import STYLES, Painter, attributes, glyphs, said_right, worded
-from jari.tasks import captions
-from jari.tasks.base import evenly
-from jari.tasks.captions import Captions
-from jari.tasks.painted import picture_of
-from jari.training import answering
-from jari.training.experiment import Experiment
-from jari.training.loop import train
+from jarilab import seeing, verbs
+from jarilab.cli import main
+from jarilab.errors import UserError
+from jarilab.init import generator_for
+from jarilab.pictures import told
+from jarilab.pictures.captioned import read_captioned
+from jarilab.pictures.codes import decibels, train_codes
+from jarilab.pictures.judge import Judge, halves, train_judge
+from jarilab.pictures.scenes import Digits
+from jarilab.pictures.told import FolderSource, SceneSource
+from jarilab.pictures.wording import STYLES, Painter, attributes, glyphs, said_right, worded
+from jarilab.tasks import captions
+from jarilab.tasks.base import evenly
+from jarilab.tasks.captions import Captions
+from jarilab.tasks.painted import picture_of
+from jarilab.training import answering
+from jarilab.training.experiment import Experiment
+from jarilab.training.loop import train
 
 TINY = {
     "task.scenes": 60, "task.code_steps": 4, "task.judge_steps": 4,
@@ -487,7 +487,7 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
         other._of_scenes()
 
 
-@pytest.mark.skipif("JARI_DATA" not in os.environ, reason="JARI_DATA names no folder with mnist/")
+@pytest.mark.skipif("JARILAB_DATA" not in os.environ, reason="JARILAB_DATA names no folder with mnist/")
 def test_mnist_makes_scenes() -> None:
-    source = SceneSource(STYLES["row"], str(Path(os.environ["JARI_DATA"]) / "mnist"), 10, 0.0)
+    source = SceneSource(STYLES["row"], str(Path(os.environ["JARILAB_DATA"]) / "mnist"), 10, 0.0)
     assert source.pictures(torch.arange(4)).shape == (4, 3, 16, 48)

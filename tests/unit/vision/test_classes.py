@@ -9,12 +9,12 @@ import numpy
 import pytest
 import torch
 
-import jari
-from jari import UserError
-from jari.tasks.digits import Digits
-from jari.tasks.images import Images
-from jari.training.answering import evaluate
-from jari.training.experiment import Experiment
+import jarilab
+from jarilab import UserError
+from jarilab.tasks.digits import Digits
+from jarilab.tasks.images import Images
+from jarilab.training.answering import evaluate
+from jarilab.training.experiment import Experiment
 
 pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")
@@ -26,7 +26,7 @@ SMALL = {"training.passes": 1, "training.evaluations": 1, "training.evaluation_e
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("digits") / "run"
-    jari.train("digits", folder, encoding="rotary2d", settings=SMALL, precision="float32", threads=1)
+    jarilab.train("digits", folder, encoding="rotary2d", settings=SMALL, precision="float32", threads=1)
     return folder
 
 
@@ -80,7 +80,7 @@ def test_a_batch_is_the_same_for_a_seed_and_its_targets_add_up_to_1():
 
 
 def test_a_run_answers_without_its_data_and_is_measured_as_it_was(run):
-    loaded = jari.load(run)
+    loaded = jarilab.load(run)
     measured = evaluate(loaded.model, loaded.task)
     result = json.loads((run / "result.json").read_text())
     assert measured["accuracy"] == result["accuracy"]
@@ -90,19 +90,19 @@ def test_a_run_answers_without_its_data_and_is_measured_as_it_was(run):
 
 
 def test_what_is_predicted_is_ranked_and_adds_up_to_1(run):
-    (answers,) = [list(jari.predict(run, ["#3"], decoding=jari.Decoding(best=10)))]
+    (answers,) = [list(jarilab.predict(run, ["#3"], decoding=jarilab.Decoding(best=10)))]
     assert [answer.rank for answer in answers] == list(range(1, 11))
     probabilities = [answer.tokens[0][1] for answer in answers]
     assert probabilities == sorted(probabilities, reverse=True)
     assert sum(probabilities) == pytest.approx(1, abs=1e-5)
-    loaded = jari.load(run)
+    loaded = jarilab.load(run)
     scores = loaded.model(loaded.task.sources([loaded.task.read("#3")]))
     assert answers[0].answer == str(int(scores.argmax()))
     assert loaded.task.expected("#3") == str(int(loaded.task.held_out.labels[3]))
 
 
 def test_a_file_is_read_as_the_training_pictures_were(run, tmp_path):
-    loaded = jari.load(run)
+    loaded = jarilab.load(run)
     pixels = loaded.task.read("#3").pixels
     Image.fromarray(pixels[0].numpy()).save(tmp_path / "three.png")
     assert (loaded.task.read(str(tmp_path / "three.png")).pixels == pixels).all()
@@ -122,31 +122,31 @@ def test_a_file_is_read_as_the_training_pictures_were(run, tmp_path):
     ],
 )
 def test_what_is_no_picture_gets_its_error_and_stops_nothing(run, line, why):
-    wrong, right = jari.predict(run, [line, "#3"])
+    wrong, right = jarilab.predict(run, [line, "#3"])
     assert wrong.answer is None
     assert right.answer is not None
     with pytest.raises(UserError, match=why):
-        jari.load(run).task.read(line)
+        jarilab.load(run).task.read(line)
 
 
 def test_a_search_for_tokens_is_refused(run):
     with pytest.raises(UserError, match="says what is in a picture and writes no tokens"):
-        list(jari.predict(run, ["#3"], decoding=jari.Decoding(beam=2)))
+        list(jarilab.predict(run, ["#3"], decoding=jarilab.Decoding(beam=2)))
 
 
 def test_folders_of_pictures_are_learned(folders, tmp_path):
     settings = {**SMALL, "task.train": str(folders), "task.shift": 0, "task.held_out": 0.3, "training.passes": 30,
                 "training.batch": 16}  # fmt: skip
-    result = jari.train(
+    result = jarilab.train(
         "images", tmp_path / "run", encoding="learned2d", settings=settings, precision="float32", threads=1
     )
     assert result["accuracy"] == 1.0
-    loaded = jari.load(tmp_path / "run")
+    loaded = jarilab.load(tmp_path / "run")
     assert list(loaded.task.classes) == ["left", "right"]
-    (answer,) = jari.predict(loaded, [str(folders / "right" / "3.png")])
+    (answer,) = jarilab.predict(loaded, [str(folders / "right" / "3.png")])
     assert answer.answer == "right"
-    assert jari.evaluate(tmp_path / "run", threads=1)["accuracy"] == 1.0
-    assert jari.evaluate(tmp_path / "run", data=[str(folders)], threads=1)["examples"] == 80
+    assert jarilab.evaluate(tmp_path / "run", threads=1)["accuracy"] == 1.0
+    assert jarilab.evaluate(tmp_path / "run", data=[str(folders)], threads=1)["examples"] == 80
 
 
 def test_what_is_left_out_of_held_out_pictures_is_told(folders, tmp_path, capsys):
@@ -155,10 +155,10 @@ def test_what_is_left_out_of_held_out_pictures_is_told(folders, tmp_path, capsys
         for number in range(2):
             Image.new("L", (8, 8), 9).save(tmp_path / "valid" / name / f"{number}.png")
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
-    jari.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
+    jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
     told = "pictures left out, of classes that the training data does not have: 2 ("
     assert told in capsys.readouterr().err
-    (notice,) = jari.evaluate(tmp_path / "run", threads=1)["notices"]
+    (notice,) = jarilab.evaluate(tmp_path / "run", threads=1)["notices"]
     assert notice.startswith(told)
 
 
@@ -168,16 +168,16 @@ def test_held_out_pictures_of_another_size_are_told(folders, tmp_path, capsys):
         Image.new("L", (9, 8), len(name)).save(tmp_path / "valid" / name / "wide.png")
         Image.new("L", (8, 8), len(name)).save(tmp_path / "valid" / name / "whole.png")
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
-    jari.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
+    jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
     told = "2 of 4 pictures were stretched to 8 x 8 (left/wide.png, "
     assert capsys.readouterr().err.count(told) == 1
-    (notice,) = jari.evaluate(tmp_path / "run", threads=1)["notices"]
+    (notice,) = jarilab.evaluate(tmp_path / "run", threads=1)["notices"]
     assert notice == f"{told}right/wide.png)"
 
 
 def test_held_out_pictures_that_are_trained_on_are_counted(folders, tmp_path, capsys):
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(folders)}
-    jari.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
+    jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
     count = sum(1 for path in folders.rglob("*") if path.is_file())
     told = f"{count} of {count} held-out pictures are training pictures too, which makes the score better"
     assert capsys.readouterr().err.count(told) == 1
@@ -186,36 +186,39 @@ def test_held_out_pictures_that_are_trained_on_are_counted(folders, tmp_path, ca
         (tmp_path / "valid" / name).mkdir(parents=True)
         Image.effect_noise((8, 8), 99).save(tmp_path / "valid" / name / "new.png")
     settings["task.valid"] = str(tmp_path / "valid")
-    jari.train("images", tmp_path / "new", encoding="none", settings=settings, precision="float32", threads=1)
+    jarilab.train("images", tmp_path / "new", encoding="none", settings=settings, precision="float32", threads=1)
     assert "training pictures too" not in capsys.readouterr().err
     with Image.open(train) as picture:
         picture.save(tmp_path / "valid" / "left" / "known.bmp")  # the same pixels in other bytes
-    jari.train("images", tmp_path / "one", encoding="none", settings=settings, precision="float32", threads=1)
+    jarilab.train("images", tmp_path / "one", encoding="none", settings=settings, precision="float32", threads=1)
     assert "1 of 3 held-out pictures are training pictures too" in capsys.readouterr().err
 
 
 def test_a_picture_is_drawn_over_no_device(run, tmp_path):
-    from jari.seeing import Looked, draw
+    from jarilab.seeing import Looked, draw
 
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(UserError, match=r"folder\.png is there already and no file that could be replaced"):
-        draw(jari.load(run), Looked("#3"), tmp_path / "folder.png")
+        draw(jarilab.load(run), Looked("#3"), tmp_path / "folder.png")
 
 
 @pytest.mark.parametrize("name", ["o.jpg", "o", "png", "o.png.gif", ""])
 def test_a_picture_is_drawn_as_png_only(run, tmp_path, name):
-    from jari.seeing import Looked, draw, paint_to
+    from jarilab.seeing import Looked, draw, paint_to
 
-    for write in (lambda out: draw(jari.load(run), Looked("#3"), out), lambda out: paint_to(jari.load(run), "3", out)):
+    for write in (
+        lambda out: draw(jarilab.load(run), Looked("#3"), out),
+        lambda out: paint_to(jarilab.load(run), "3", out),
+    ):
         with pytest.raises(UserError, match=r"expected a name that ends in \.png, since PNG is what is written"):
             write(tmp_path / name)
     assert not list(tmp_path.iterdir())
-    draw(jari.load(run), Looked("#3"), tmp_path / "o.PNG")
+    draw(jarilab.load(run), Looked("#3"), tmp_path / "o.PNG")
     assert (tmp_path / "o.PNG").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_is_not_drawn_over_itself(run, tmp_path):
-    from jari.seeing import Looked, draw
+    from jarilab.seeing import Looked, draw
 
     picture = tmp_path / "picture.png"
     Image.new("L", (8, 8), 9).save(picture)
@@ -223,16 +226,16 @@ def test_a_picture_is_not_drawn_over_itself(run, tmp_path):
     (tmp_path / "link.png").symlink_to(picture)
     for out in (picture, tmp_path / "link.png", tmp_path / ".." / tmp_path.name / "picture.png"):
         with pytest.raises(UserError, match="expected another file than the picture itself, which would be gone"):
-            draw(jari.load(run), Looked(str(picture)), out)
+            draw(jarilab.load(run), Looked(str(picture)), out)
     assert picture.read_bytes() == before
-    draw(jari.load(run), Looked(str(picture)), tmp_path / "other.png")
-    draw(jari.load(run), Looked(str(picture)), tmp_path / "other.png")  # what was drawn may be drawn again
+    draw(jarilab.load(run), Looked(str(picture)), tmp_path / "other.png")
+    draw(jarilab.load(run), Looked(str(picture)), tmp_path / "other.png")  # what was drawn may be drawn again
     assert (tmp_path / "link.png").is_symlink()
 
 
 def test_fewer_answers_than_one_are_refused(run):
     with pytest.raises(UserError, match="expected 1 answer or more to each picture, got 0"):
-        list(jari.predict(run, ["#3"], decoding=jari.Decoding(best=0)))
+        list(jarilab.predict(run, ["#3"], decoding=jarilab.Decoding(best=0)))
 
 
 def test_without_pictures_to_train_on_it_says_so():
@@ -243,19 +246,21 @@ def test_without_pictures_to_train_on_it_says_so():
 def test_an_encoding_for_a_line_and_one_for_a_plane_train_alike(tmp_path):
     for encoding in ("learned:positions=16", "none", "alibi2d", "t5"):
         experiment = Experiment.of("digits", encoding, SMALL, 1, "float32")
-        assert experiment.model_instance(task())(jari.Pictures(torch.zeros(2, 1, 8, 8))).shape == (2, 10)
+        assert experiment.model_instance(task())(jarilab.Pictures(torch.zeros(2, 1, 8, 8))).shape == (2, 10)
 
 
 # On the command line --------------------------------------------------------------------------------------------------
 
 
 def jari_says(*arguments, **how):
-    return subprocess.run([sys.executable, "-m", "jari", *map(str, arguments)], capture_output=True, text=True, **how)
+    return subprocess.run(
+        [sys.executable, "-m", "jarilab", *map(str, arguments)], capture_output=True, text=True, **how
+    )
 
 
 @pytest.mark.slow
 def test_pictures_on_the_command_line(run, tmp_path):
-    loaded = jari.load(run)
+    loaded = jarilab.load(run)
     Image.fromarray(loaded.task.read("#3").pixels[0].numpy()).save(tmp_path / "three.png")
     said = jari_says("predict", run, tmp_path / "three.png", "#3")
     first, second = said.stdout.split()

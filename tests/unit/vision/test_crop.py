@@ -8,15 +8,15 @@ import torch
 from torch.nn import functional
 
 from helpers.runs import PowerCutError, at, cut, outcome, train
-from jari.boxes import Detected, corners
-from jari.errors import UserError
-from jari.init import generator_for
-from jari.patches import Pictures
-from jari.pictures.augment import Windows
-from jari.tasks import matching
-from jari.tasks.detection import Detection, _cropped
-from jari.tasks.matching import Objects
-from jari.training.experiment import Experiment
+from jarilab.boxes import Detected, corners
+from jarilab.errors import UserError
+from jarilab.init import generator_for
+from jarilab.patches import Pictures
+from jarilab.pictures.augment import Windows
+from jarilab.tasks import matching
+from jarilab.tasks.detection import Detection, _cropped
+from jarilab.tasks.matching import Objects
+from jarilab.training.experiment import Experiment
 
 pytest.importorskip("sklearn")
 pytest.importorskip("pycocotools")

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch.nn import functional
 
-from jari.boxes import Detected, corners, overlaps
-from jari.cli import main
-from jari.errors import UserError
-from jari.init import generator_for
-from jari.models.detector import Detector
-from jari.tasks import matching
-from jari.tasks.boxed import Boxed, average_precision, together
-from jari.tasks.detection import Detection
-from jari.tasks.matching import Objects, matched
-from jari.training import loop
-from jari.training.experiment import Experiment
-from jari.training.run import read_metrics
+from jarilab.boxes import Detected, corners, overlaps
+from jarilab.cli import main
+from jarilab.errors import UserError
+from jarilab.init import generator_for
+from jarilab.models.detector import Detector
+from jarilab.tasks import matching
+from jarilab.tasks.boxed import Boxed, average_precision, together
+from jarilab.tasks.detection import Detection
+from jarilab.tasks.matching import Objects, matched
+from jarilab.training import loop
+from jarilab.training.experiment import Experiment
+from jarilab.training.run import read_metrics
 
 pytest.importorskip("sklearn")
 pytest.importorskip("pycocotools")
@@ -350,8 +350,8 @@ def test_flipping_moves_boxes_with_their_pictures(tmp_path: Path) -> None:
 
 
 def test_padding_stays_where_it_is_when_pictures_are_flipped() -> None:
-    from jari.patches import Pictures
-    from jari.tasks.detection import _flipped
+    from jarilab.patches import Pictures
+    from jarilab.tasks.detection import _flipped
 
     pixels = torch.tensor([[[[1.0, 2.0, 0.0]]]] * 8)
     keep = torch.tensor([[[True, True, False]]] * 8)
@@ -423,7 +423,7 @@ def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "1"]) == 0
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "jari: #0: nothing found that is sure enough; see --at-least\n")
+    assert (said.out, said.err) == ("", "jarilab: #0: nothing found that is sure enough; see --at-least\n")
     assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "0"]) == 0
     said = capsys.readouterr()
     assert (len(said.out.splitlines()), said.err) == (8, "")
@@ -434,8 +434,8 @@ def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
     settings = {"task.scenes": 16, "training.examples": 16 * 600, "training.batch": 16, "training.evaluations": 1}
     experiment = Experiment.of("detection", settings=settings, precision="float32")
     loop.train(experiment, tmp_path / "run", threads=1)
-    from jari.training.answering import evaluate
-    from jari.training.checkpoint import load_model, newest
+    from jarilab.training.answering import evaluate
+    from jarilab.training.checkpoint import load_model, newest
 
     learned = experiment.task_instance()
     model = experiment.model_instance(learned)

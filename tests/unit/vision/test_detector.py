@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from jari import record
-from jari.encodings.base import Site
-from jari.encodings.base import registry as encodings
-from jari.encodings.compose import build
-from jari.errors import UserError
-from jari.init import initialise
-from jari.models.base import registry
-from jari.models.detector import Detector
-from jari.patches import Pictures
-from jari.positions import Positions
-from jari.training.experiment import Experiment
+from jarilab import record
+from jarilab.encodings.base import Site
+from jarilab.encodings.base import registry as encodings
+from jarilab.encodings.compose import build
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.models.base import registry
+from jarilab.models.detector import Detector
+from jarilab.patches import Pictures
+from jarilab.positions import Positions
+from jarilab.training.experiment import Experiment
 
 TINY: dict[str, Any] = {"width": 24, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "queries": 5}
 ENCODINGS = ["none", "sinusoidal2d:where=inject,normalised=true", "sinusoidal2d:where=inject", "rotary2d"]

@@ -5,18 +5,18 @@ import math
 import pytest
 import torch
 
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.capture import record
-from jari.inspect.effects import ablation, effect, importance
-from jari.inspect.invariance import permuted, shifted
-from jari.inspect.maps import Map
-from jari.inspect.measures import MEASURES
-from jari.inspect.surgery import HeadOff, Places, displaced, moved, operate, permutations
-from jari.models.detector import Detector
-from jari.models.text_to_image import TextToImage
-from jari.models.vision import VisionTransformer
-from jari.patches import Pictures, patchify, unpatchify
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.capture import record
+from jarilab.inspect.effects import ablation, effect, importance
+from jarilab.inspect.invariance import permuted, shifted
+from jarilab.inspect.maps import Map
+from jarilab.inspect.measures import MEASURES
+from jarilab.inspect.surgery import HeadOff, Places, displaced, moved, operate, permutations
+from jarilab.models.detector import Detector
+from jarilab.models.text_to_image import TextToImage
+from jarilab.models.vision import VisionTransformer
+from jarilab.patches import Pictures, patchify, unpatchify
 
 
 def vit(encoding="rotary2d", **options):

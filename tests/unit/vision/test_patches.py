@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from jari import Pictures, Positions, UserError
-from jari.patches import grid_of, patch_keep, patch_names, patchify, unpatchify
+from jarilab import Pictures, Positions, UserError
+from jarilab.patches import grid_of, patch_keep, patch_names, patchify, unpatchify
 
 PIXELS = torch.arange(2 * 3 * 4 * 6, dtype=torch.float32).view(2, 3, 4, 6)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from jari.errors import UserError
-from jari.pictures.augment import background, cutmix, flip, mixup, shift
+from jarilab.errors import UserError
+from jarilab.pictures.augment import background, cutmix, flip, mixup, shift
 
 
 def seeded(seed: int = 3) -> torch.Generator:

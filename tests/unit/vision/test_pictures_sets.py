@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from jari.errors import UserError
-from jari.pictures import files
-from jari.pictures.notes import shown
-from jari.pictures.sets import Fit, Labelled, Wanted, fitted, natural, read_labelled, resize
+from jarilab.errors import UserError
+from jarilab.pictures import files
+from jarilab.pictures.notes import shown
+from jarilab.pictures.sets import Fit, Labelled, Wanted, fitted, natural, read_labelled, resize
 
 GRAY = Wanted(1)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from jari.boxes import overlaps
-from jari.errors import UserError
-from jari.pictures.scenes import COLOURS, Digits, Scenes, World
+from jarilab.boxes import overlaps
+from jarilab.errors import UserError
+from jarilab.pictures.scenes import COLOURS, Digits, Scenes, World
 
 pytest.importorskip("sklearn")
 NUMBERS = torch.arange(200)
@@ -164,5 +164,5 @@ def test_large_scenes_are_drawn_piece_by_piece(monkeypatch: pytest.MonkeyPatch) 
     made = scenes(most=5)
     plan = made.plan(torch.arange(7))
     whole = made.draw(plan)
-    monkeypatch.setattr("jari.pictures.scenes.PIXELS", 2 * made.world.canvas**2)
+    monkeypatch.setattr("jarilab.pictures.scenes.PIXELS", 2 * made.world.canvas**2)
     assert torch.equal(made.draw(plan), whole)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-import jari
-from jari.errors import UserError
-from jari.init import initialise
-from jari.inspect.effects import effect
-from jari.inspect.surgery import HeadOff
-from jari.models.text_to_image import TextToImage, _Drawing, _taken
-from jari.training.experiment import Experiment
+import jarilab
+from jarilab.errors import UserError
+from jarilab.init import initialise
+from jarilab.inspect.effects import effect
+from jarilab.inspect.surgery import HeadOff
+from jarilab.models.text_to_image import TextToImage, _Drawing, _taken
+from jarilab.training.experiment import Experiment
 
 ROWS, COLUMNS = 3, 4
 ENCODINGS = ["learned@text+rotary2d@image", "learned@text+learned2d@image", "none", "rotary2d@image"]
@@ -96,7 +96,7 @@ def test_drawing_is_repeatable_and_follows_its_seed(batch: tuple[torch.Tensor, t
 
 def test_a_model_is_recorded_like_any_language_model(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model, (captions, codes) = model_of(), batch
-    with jari.record(model) as tape:
+    with jarilab.record(model) as tape:
         model(captions, codes)
     assert tape.sites == ["decoder.0.self", "decoder.1.self"]
     assert tape.weights("decoder.0.self").shape == (3, 2, 4 + ROWS * COLUMNS, 4 + ROWS * COLUMNS)

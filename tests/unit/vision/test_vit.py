@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import jari
-import jari.patches
-from jari import Pictures, UserError, VisionTransformer
-from jari.encodings.base import registry
-from jari.inspect.decompose import parts
+import jarilab
+import jarilab.patches
+from jarilab import Pictures, UserError, VisionTransformer
+from jarilab.encodings.base import registry
+from jarilab.inspect.decompose import parts
 
 SHAPE = (1, 8, 12)
 ENCODINGS = sorted(
@@ -20,7 +20,7 @@ ENCODINGS = sorted(
 def model_of(encoding="sinusoidal2d", **options):
     options = {"patch": 4, "width": 16, "heads": 2, "layers": 2, **options}
     model = VisionTransformer(SHAPE, 5, encoding=encoding, **options).double()
-    jari.initialise(model, 1)
+    jarilab.initialise(model, 1)
     for parameter in model.encoder.encoding.parameters():
         torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
     return model.eval()
@@ -32,8 +32,8 @@ def pictures(seed=1, shape=SHAPE, count=3):
 
 def shuffled(pixels, order, patch=4):
     """The same patches in other places."""
-    patches = jari.patches.patchify(pixels, patch)[:, order]
-    return jari.patches.unpatchify(patches, patch, jari.patches.grid_of(tuple(pixels.shape[2:]), patch))
+    patches = jarilab.patches.patchify(pixels, patch)[:, order]
+    return jarilab.patches.unpatchify(patches, patch, jarilab.patches.grid_of(tuple(pixels.shape[2:]), patch))
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -68,7 +68,7 @@ def test_what_the_last_layer_leaves_out_changes_neither_scores_nor_gradients(enc
     keep[1, :, 8:] = False
     seen = {}
     for answer_only in (True, False):
-        with jari.record(model) as tape:
+        with jarilab.record(model) as tape:
             scores = model(Pictures(pictures(), keep), answer_only)
         gradients = torch.autograd.grad(scores.square().sum(), tuple(model.parameters()))
         assert tape.weights(f"encoder.{layers - 1}").shape[2] == (1 if answer_only else 8)
@@ -87,20 +87,20 @@ def test_the_mean_of_the_patches_leaves_nothing_out():
 @pytest.mark.parametrize("first", [1, 3, 5])
 @torch.no_grad()
 def test_the_first_outputs_are_those_of_the_whole(norm, first):
-    encoder, x = jari.Encoder(16, heads=2, encoding="rotary", norm=norm).double(), torch.randn(2, 5, 16).double()
+    encoder, x = jarilab.Encoder(16, heads=2, encoding="rotary", norm=norm).double(), torch.randn(2, 5, 16).double()
     torch.testing.assert_close(encoder(x, first=first), encoder(x)[:, :first], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("first", [0, -1, 5])
 def test_as_many_first_outputs_as_there_are_tokens(first):
     with pytest.raises(UserError, match=f"first is a number of tokens: expected 1 to 4, got {first}"):
-        jari.Encoder(16, heads=2)(torch.randn(1, 4, 16), first=first)
+        jarilab.Encoder(16, heads=2)(torch.randn(1, 4, 16), first=first)
 
 
 def test_the_first_outputs_alone_are_not_for_a_mask_of_ones_own():
-    encoder, x = jari.Encoder(16, heads=2), torch.randn(1, 4, 16)
+    encoder, x = jarilab.Encoder(16, heads=2), torch.randn(1, 4, 16)
     with pytest.raises(UserError, match="first goes with keep"):
-        encoder(x, mask=jari.Mask(causal=True), first=1)
+        encoder(x, mask=jarilab.Mask(causal=True), first=1)
 
 
 @pytest.mark.parametrize("encoding", ["sinusoidal2d", "rotary2d"])
@@ -127,7 +127,7 @@ def test_tokens_without_a_place_come_first_and_have_none():
     places = model.places(Pictures(pictures()))
     assert places.placeless.tolist() == [True] * 3 + [False] * 6
     assert places.coordinates[3:].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-    with jari.record(model) as tape, torch.no_grad():
+    with jarilab.record(model) as tape, torch.no_grad():
         model(pictures())
     assert tape.weights("encoder.1").shape == (3, 2, 9, 9)
 
@@ -153,8 +153,8 @@ def test_pictures_of_another_size_are_refused_unless_it_is_said_what_to_do_with_
 def test_each_way_with_another_size_puts_patches_elsewhere():
     large = Pictures(pictures(shape=LARGE))
     places = {how: model_of(resolution=how).places(large) for how in ("resize", "rescale", "extrapolate")}
-    assert places["resize"].coordinates.tolist() == jari.Positions.grid(2, 3).coordinates.tolist()
-    assert places["extrapolate"].coordinates.tolist() == jari.Positions.grid(4, 6).coordinates.tolist()
+    assert places["resize"].coordinates.tolist() == jarilab.Positions.grid(2, 3).coordinates.tolist()
+    assert places["extrapolate"].coordinates.tolist() == jarilab.Positions.grid(4, 6).coordinates.tolist()
     rescaled = places["rescale"].coordinates
     assert rescaled[0].tolist() == [-0.25, -0.25]
     assert rescaled[-1].tolist() == [1.25, 2.25]

@@ -1,0 +1,116 @@
+"""jarilab: train attention models, choose how they know order, and see what they attend to.
+
+Names are imported when they are used: `import jarilab` alone loads neither torch nor anything that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from jarilab._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from jarilab.attention.cache import KVCache as KVCache
+    from jarilab.attention.call import AttentionCall as AttentionCall
+    from jarilab.attention.geometry import place as place
+    from jarilab.attention.module import Attention as Attention
+    from jarilab.conformance import laws as laws
+    from jarilab.decoding import Hypothesis as Hypothesis
+    from jarilab.decoding import beam as beam
+    from jarilab.decoding import greedy as greedy
+    from jarilab.decoding import sample as sample
+    from jarilab.encodings.base import Encoding as Encoding
+    from jarilab.encodings.base import Site as Site
+    from jarilab.encodings.oracle import Oracle as Oracle
+    from jarilab.errors import UserError as UserError
+    from jarilab.explorer import explore as explore
+    from jarilab.explorer import show as show
+    from jarilab.init import initialise as initialise
+    from jarilab.inspect.capture import Tape as Tape
+    from jarilab.inspect.capture import record as record
+    from jarilab.masks import Mask as Mask
+    from jarilab.models.decoder import LanguageModel as LanguageModel
+    from jarilab.models.detector import Detector as Detector
+    from jarilab.models.encoder_decoder import Decoder as Decoder
+    from jarilab.models.encoder_decoder import Encoder as Encoder
+    from jarilab.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+    from jarilab.models.recurrent import Recurrent as Recurrent
+    from jarilab.models.text_to_image import TextToImage as TextToImage
+    from jarilab.models.vision import VisionTransformer as VisionTransformer
+    from jarilab.patches import Pictures as Pictures
+    from jarilab.positions import Positions as Positions
+    from jarilab.positions import Tokens as Tokens
+    from jarilab.registry import trust_code as trust_code
+    from jarilab.seeing import find as find
+    from jarilab.seeing import paint as paint
+    from jarilab.seeing import reconstruct as reconstruct
+    from jarilab.tasks.base import Task as Task
+    from jarilab.training.answering import Decoding as Decoding
+    from jarilab.verbs import compare as compare
+    from jarilab.verbs import data as data
+    from jarilab.verbs import evaluate as evaluate
+    from jarilab.verbs import generate as generate
+    from jarilab.verbs import load as load
+    from jarilab.verbs import predict as predict
+    from jarilab.verbs import train as train
+    from jarilab.verbs import walk as walk
+
+_HOME = {
+    "KVCache": "jarilab.attention.cache",
+    "AttentionCall": "jarilab.attention.call",
+    "place": "jarilab.attention.geometry",
+    "Attention": "jarilab.attention.module",
+    "Oracle": "jarilab.encodings.oracle",
+    "laws": "jarilab.conformance",
+    "explore": "jarilab.explorer",
+    "show": "jarilab.explorer",
+    "Encoding": "jarilab.encodings.base",
+    "Site": "jarilab.encodings.base",
+    "UserError": "jarilab.errors",
+    "initialise": "jarilab.init",
+    "Tape": "jarilab.inspect.capture",
+    "record": "jarilab.inspect.capture",
+    "Mask": "jarilab.masks",
+    "Decoder": "jarilab.models.encoder_decoder",
+    "Encoder": "jarilab.models.encoder_decoder",
+    "EncoderDecoder": "jarilab.models.encoder_decoder",
+    "Detector": "jarilab.models.detector",
+    "TextToImage": "jarilab.models.text_to_image",
+    "VisionTransformer": "jarilab.models.vision",
+    "Pictures": "jarilab.patches",
+    "trust_code": "jarilab.registry",
+    "find": "jarilab.seeing",
+    "paint": "jarilab.seeing",
+    "reconstruct": "jarilab.seeing",
+    "Positions": "jarilab.positions",
+    "Tokens": "jarilab.positions",
+    "Task": "jarilab.tasks.base",
+    "Hypothesis": "jarilab.decoding",
+    "Decoding": "jarilab.training.answering",
+    "generate": "jarilab.verbs",
+    "sample": "jarilab.decoding",
+    "greedy": "jarilab.decoding",
+    "beam": "jarilab.decoding",
+    "Recurrent": "jarilab.models.recurrent",
+    "LanguageModel": "jarilab.models.decoder",
+    "compare": "jarilab.verbs",
+    "data": "jarilab.verbs",
+    "evaluate": "jarilab.verbs",
+    "load": "jarilab.verbs",
+    "predict": "jarilab.verbs",
+    "train": "jarilab.verbs",
+    "walk": "jarilab.verbs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'jarilab' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(["__version__", *_HOME])

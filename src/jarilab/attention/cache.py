@@ -1,0 +1,115 @@
+"""Keys and values of what was read before, *with their positions*, for decoding one token at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jarilab.errors import UserError
+from jarilab.positions import Positions
+from jarilab.shapes import Float, Int, Tensor
+
+
+class LayerCache:
+    """Keys (rotated already) and values of one attention. Room is doubled when it runs out, so appending is cheap."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._k: Tensor | None = None
+        self._v: Tensor | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """How many sequences it holds, None as long as nothing was appended."""
+        return None if self._k is None else self._k.shape[0]
+
+    def append(self, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L W"]) -> tuple[Tensor, Tensor]:
+        """Add the new ones and give all so far, `(B, H, K, E)` and `(B, H, K, E')`."""
+        end = self.length + k.shape[2]
+        self._k, self._v = _room(self._k, k, self.length, end), _room(self._v, v, self.length, end)
+        self._k[:, :, self.length : end] = k
+        self._v[:, :, self.length : end] = v
+        self.length = end
+        return self.filled()
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """All keys and values so far."""
+        assert self._k is not None, "nothing was appended yet"
+        assert self._v is not None
+        return self._k[:, :, : self.length], self._v[:, :, : self.length]
+
+    def select(self, rows: Int[Tensor, " R"]) -> None:
+        """Keep these rows, in this order; the tensors handed out before stay as they are."""
+        if self._k is not None and self._v is not None:
+            self._k, self._v = self._k.index_select(0, rows), self._v.index_select(0, rows)
+
+
+def _room(held: Tensor | None, new: Tensor, length: int, end: int) -> Tensor:
+    if held is not None and held.shape[2] >= end:
+        return held
+    larger = new.new_empty(*new.shape[:2], max(end, 2 * length), new.shape[3])
+    if held is not None:
+        larger[:, :, :length] = held[:, :, :length]
+    return larger
+
+
+class OfOneSource:
+    """A cache of what was read in answer to one source."""
+
+    _origin: object = None
+
+    def belong_to(self, origin: object) -> None:
+        """Note which source it is for. Raises UserError for another, whose keys or states are not those it holds."""
+        if self._origin is not None and self._origin is not origin:
+            raise UserError("this cache is of another source; make a new one for each source")
+        self._origin = origin
+
+
+class KVCache(OfOneSource):
+    """The caches of a stack: `own[i]` for layer i's self-attention, `source[i]` for its cross-attention, filled once.
+
+    positions: where the keys in `own` are, None as long as there are none.
+    """
+
+    def __init__(self, layers: int):
+        self.positions: Positions | None = None
+        self.own = [LayerCache() for _ in range(layers)]
+        self.source = [LayerCache() for _ in range(layers)]
+
+    def check_sources(self, sources: int) -> None:
+        """Raises UserError where a state of so many sources is not what was selected here."""
+        held = self.source[0].rows if self.source else None
+        if held not in (None, sources):
+            raise UserError(
+                f"this cache holds the keys of {held} sources, but the state has {sources}: "
+                "select the same ones in both, state.select(sources) and cache.select(rows, sources)"
+            )
+
+    def extend(self, new: Positions) -> Positions:
+        """Note the positions of the tokens about to be read, and give those of all keys."""
+        self.positions = new if self.positions is None else self.positions.concat(new)
+        return self.positions
+
+    def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
+        """Keep these rows of hypotheses, in this order, as often as they are named, and these sources (all if None)."""
+        for cache in self.own:
+            cache.select(rows)
+        if sources is not None:
+            for cache in self.source:
+                cache.select(sources)
+        if self.positions is not None:
+            self.positions = positions_of(self.positions, rows)
+
+
+def positions_of(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
+    """The places of these rows of a batch, in this order; places that the rows share stay as they are."""
+
+    def picked(held: Tensor, axes: int) -> Tensor:
+        return held if held.ndim < axes or held.shape[0] == 1 else held.index_select(0, rows)
+
+    return replace(
+        positions,
+        coordinates=picked(positions.coordinates, 3),
+        placeless=None if positions.placeless is None else picked(positions.placeless, 2),
+        extent=None if positions.extent is None else picked(positions.extent, 2),
+        relations=None if positions.relations is None else picked(positions.relations, 3),
+    )

@@ -1,0 +1,71 @@
+"""One attention, as data, and what it means: the definition that every kernel has to equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from jarilab.attention.geometry import Geometry
+from jarilab.shapes import Float, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """Queries, keys and values of all heads, after rotation, and where they are.
+
+    q: `(B, H, Q, E)`; k: `(B, H, K, E)`; v: `(B, H, K, E')`, whose width may differ.
+    scale: what q.k is multiplied by, 1 / sqrt(E) as a rule. dropout: the share of weights dropped, 0 in evaluation.
+    score: compares every query with every key, `(B, H, Q, E), (B, H, K, E) -> (B, H, Q, K)`; None is q.k. A module, so
+        that a tape can tell whether its parameters have changed since.
+    """
+
+    q: Float[Tensor, "B H Q E"]
+    k: Float[Tensor, "B H K E"]
+    v: Float[Tensor, "B H K W"]
+    geometry: Geometry
+    scale: float
+    dropout: float = 0.0
+    score: nn.Module | None = None
+
+
+def scores(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
+    """`scale * (q.k + terms) + bias`, in float32 or better, before the mask; the call's score in place of q.k."""
+    place = call.geometry
+    q, k = _precise(call.q), _precise(call.k)
+    scores_BHQK = torch.einsum("bhqe,bhke->bhqk", q, k) if call.score is None else call.score(q, k)
+    terms_BHQK = place.encoding.terms(q, k, place.relation)
+    if terms_BHQK is not None:
+        scores_BHQK = scores_BHQK + terms_BHQK
+    scores_BHQK = call.scale * scores_BHQK
+    return scores_BHQK if place.bias is None else scores_BHQK + place.bias
+
+
+def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
+    """The attention weights: `softmax(scores)` over the allowed keys, before dropout; this is the definition.
+
+    Rows sum to 1; hidden keys have exactly 0; the row of a query without any key is 0 throughout.
+    """
+    place = call.geometry
+    scores_BHQK = scores(call)
+    if place.allowed is not None:
+        scores_BHQK = scores_BHQK.masked_fill(~place.allowed, float("-inf"))
+    weights_BHQK = scores_BHQK.softmax(-1)
+    return weights_BHQK if place.alive is None else weights_BHQK * place.alive
+
+
+def output(call: AttentionCall) -> Float[Tensor, "B H Q W"]:
+    """The weighted sum of the values: `weights . v`, and what the encoding adds to it."""
+    return weighted(call, weights(call))
+
+
+def weighted(call: AttentionCall, weights_BHQK: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q W"]:
+    """The output for these weights, whether they are the attention's own or others."""
+    output_BHQE = torch.einsum("bhqk,bhke->bhqe", weights_BHQK, _precise(call.v))
+    added = call.geometry.encoding.values(weights_BHQK, call.geometry.relation)
+    return output_BHQE if added is None else output_BHQE + added
+
+
+def _precise(x: Tensor) -> Tensor:
+    return x if x.dtype is torch.float64 else x.float()

@@ -1,0 +1,115 @@
+"""What an attention needs to know of places: worked out once per forward and shared by the layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from jarilab.encodings.base import Encoding
+from jarilab.encodings.compose import LayerEncodings
+from jarilab.errors import UserError
+from jarilab.masks import Mask
+from jarilab.positions import Positions
+from jarilab.shapes import Bool, Float, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """An encoding applied to the queries' and the keys' positions, and the mask between them.
+
+    allowed: `(B or 1, 1, Q or 1, K)`, True where a query may attend to a key; None where all may. In the row of a query
+        without any key everything is True, so that no kernel divides by zero; `alive` then removes its output.
+    alive: `(B or 1, 1, Q or 1, 1)`, False for queries without any key; None where there is none such.
+    causal: the mask is the plain causal one of a sequence with itself, which a kernel may know a shorter way to do.
+    q_rotation, k_rotation: what `rotate` takes; the keys' covers the new keys only, cached ones being rotated already.
+    bias: `(B or 1, H, Q, K)` float32, or None. relation: what `terms` and `values` take.
+    additive: bias and mask in one, minus infinity where hidden; None where there is neither.
+    """
+
+    encoding: Encoding
+    q_pos: Positions
+    k_pos: Positions
+    allowed: Bool[Tensor, "#B 1 #Q K"] | None = None
+    alive: Bool[Tensor, "#B 1 #Q 1"] | None = None
+    causal: bool = False
+    q_rotation: Any = None
+    k_rotation: Any = None
+    bias: Float[Tensor, "#B H Q K"] | None = None
+    relation: Any = None
+    additive: Float[Tensor, "#B #H #Q K"] | None = None
+
+
+def place(
+    encoding: Encoding,
+    q_pos: Positions,
+    k_pos: Positions,
+    mask: Mask | None = None,
+    *,
+    new_k_pos: Positions | None = None,
+) -> Geometry:
+    """Apply `encoding` to queries at `q_pos` and keys at `k_pos`.
+
+    new_k_pos: the keys that are not in the cache yet; by default all of them.
+    Raises UserError for distances between frames that no one asked for.
+    """
+    if encoding.hooks - {"embed", "inject"} and q_pos.frame != k_pos.frame and not encoding.site.cross:
+        raise UserError(
+            f"positions in the frame {q_pos.frame!r} cannot be compared with those in {k_pos.frame!r}: "
+            "build the attention with cross=True if distances between them mean something"
+        )
+    allowed = None if mask is None else mask.dense(q_pos, k_pos)
+    alive = None
+    if allowed is not None:
+        alive = allowed.any(-1, keepdim=True)
+        # Rows without any key are rare. Eagerly, look whether there are any and save the work if not.
+        if not torch.compiler.is_compiling() and bool(alive.all()):
+            alive = None
+        else:
+            allowed = allowed | ~alive
+    causal = mask is not None and mask.plain_causal and q_pos is k_pos
+    return _encoded(Geometry(encoding, q_pos, k_pos, allowed, alive, causal), k_pos if new_k_pos is None else new_k_pos)
+
+
+def place_layers(
+    encodings: LayerEncodings,
+    q_pos: Positions,
+    k_pos: Positions,
+    mask: Mask | None = None,
+    *,
+    new_k_pos: Positions | None = None,
+) -> list[Geometry]:
+    """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
+    first = place(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos)
+    new_k_pos = k_pos if new_k_pos is None else new_k_pos
+    return [
+        first if encoding is first.encoding else _encoded(replace(first, encoding=encoding), new_k_pos)
+        for encoding in encodings.of_layer
+    ]
+
+
+def _encoded(place: Geometry, new_k_pos: Positions) -> Geometry:
+    """Fill in what the encoding makes of the positions."""
+    encoding, q_pos, k_pos = place.encoding, place.q_pos, place.k_pos
+    hooks = encoding.hooks
+    q_rotation = k_rotation = relation = bias = None
+    if "rotate" in hooks:
+        q_rotation = encoding.rotation(q_pos)
+        k_rotation = q_rotation if new_k_pos is q_pos else encoding.rotation(new_k_pos)
+    if "terms" in hooks or "values" in hooks:
+        relation = encoding.relation(q_pos, k_pos)
+    if "bias" in hooks:
+        bias = encoding.bias(q_pos, k_pos)
+        assert bias is not None
+        bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
+    additive = _additive(bias, place.allowed)
+    return replace(place, q_rotation=q_rotation, k_rotation=k_rotation, bias=bias, relation=relation, additive=additive)
+
+
+def _additive(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+    if allowed is None:
+        return bias
+    hidden = torch.zeros(allowed.shape, device=allowed.device).masked_fill(~allowed, float("-inf"))
+    # A sum, since the gradient of a sum is cheaper than that of a choice: half the time for a learned bias at 512 keys.
+    return hidden if bias is None else bias + hidden

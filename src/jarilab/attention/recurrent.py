@@ -1,0 +1,82 @@
+"""The attention of a recurrent decoder (Luong et al. 2015, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from jarilab.attention.cache import positions_of
+from jarilab.attention.call import AttentionCall
+from jarilab.attention.geometry import place
+from jarilab.attention.kernels import Kernel, check
+from jarilab.attention.module import Attend, site_of
+from jarilab.attention.scores import build_score
+from jarilab.encodings.compose import LayerEncodings
+from jarilab.errors import UserError
+from jarilab.masks import Mask
+from jarilab.positions import Positions
+from jarilab.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a decoder attends to: keys and values of the encoder's outputs, made once, and where they are.
+
+    k: `(B, 1, K, E)`, mapped and rotated; v: `(B, 1, K, D)`, the outputs themselves. keep: False on padding.
+    """
+
+    k: Float[Tensor, "B 1 K E"]
+    v: Float[Tensor, "B 1 K D"]
+    positions: Positions
+    keep: Bool[Tensor, "B K"] | None = None
+
+    def select(self, rows: Int[Tensor, " R"]) -> Source:
+        """These rows, in this order, repeats allowed."""
+        keep = None if self.keep is None else self.keep.index_select(0, rows)
+        places = positions_of(self.positions, rows)
+        return Source(self.k.index_select(0, rows), self.v.index_select(0, rows), places, keep)
+
+
+class LuongAttention(nn.Module):
+    """`w = softmax(score(h, h_1:m))`, `c = w h_1:m`, `h~ = tanh([h; c] W_concat)` (Luong et al. 2015, equations 5, 7).
+
+    width: D of the decoder's states h and of the encoder's outputs h_1:m. score: see `jarilab.attention.scores`.
+    encoding: between decoder and source; it acts on what the score has made of states and outputs.
+
+    Raises UserError for an unknown score, an encoding that cannot work with it, a kernel that cannot do what they need.
+    """
+
+    def __init__(self, width: int, score: str, *, encoding: str = "none", kernel: Kernel = "auto"):
+        super().__init__()
+        self.score = build_score(score, width, width)
+        self.site = site_of(width, 1, cross=True)
+        self.encoding = LayerEncodings(encoding, self.site, 1)
+        hooks = self.encoding.of_layer[0].hooks
+        check(kernel, hooks, self.score.compare)
+        if "rotate" in hooks and self.score.compare is not None:
+            raise UserError(
+                f"{encoding} turns queries and keys, so that their product depends on their distance, and "
+                f"score={score} takes no product of them; use score=dot or score=general, or another cross_encoding"
+            )
+        self.attend = Attend(kernel)
+        self.combine = nn.Linear(2 * width, width, bias=False)
+
+    def read(
+        self, outputs: Float[Tensor, "B K D"], positions: Positions, keep: Bool[Tensor, "B K"] | None = None
+    ) -> Source:
+        """The keys and values of a source, for all steps to come."""
+        encoding = self.encoding.of_layer[0]
+        k_BHKE = self.score.keys(encoding.inject(outputs, positions)).unsqueeze(1)
+        return Source(encoding.rotate(k_BHKE, encoding.rotation(positions)), outputs.unsqueeze(1), positions, keep)
+
+    def forward(self, h: Float[Tensor, "B Q D"], source: Source, positions: Positions) -> Float[Tensor, "B Q D"]:
+        """h~ for each state of the decoder. positions: where the states are."""
+        mask = None if source.keep is None else Mask(keys=source.keep)
+        geometry = place(self.encoding.of_layer[0], positions, source.positions, mask)
+        encoding = geometry.encoding
+        q_BHQE = self.score.queries(encoding.inject(h, positions)).unsqueeze(1)
+        q_BHQE = encoding.rotate(q_BHQE, geometry.q_rotation)
+        context_BHQD = self.attend(AttentionCall(q_BHQE, source.k, source.v, geometry, 1.0, score=self.score.compare))
+        return self.combine(torch.cat((h, context_BHQD.squeeze(1).to(h.dtype)), -1)).tanh()

@@ -1,0 +1,157 @@
+"""How a query and a key are compared, beyond the plain product.
+
+| score | formula | source |
+| --- | --- | --- |
+| dot | `q . k` | Luong et al. 2015, equation 8 |
+| general | `q^T W_a k` | Luong et al. 2015, equation 8 |
+| concat | `v^T tanh(W_a [q; k])` | Luong et al. 2015, equation 8 |
+| additive | `v^T tanh(W q + U k)` | Bahdanau et al. 2015, appendix A.1.2 |
+
+Each is a map of the queries, a map of the keys, and a comparison of what comes out. The maps are done once for each
+query and key; `dot` and `general` then compare by the plain product, which every kernel can do. `concat` is `additive`
+with its two matrices side by side: the same functions, with other initial values, since a column of W_a sees both.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal, final
+
+from torch import nn
+from torch.nn import functional
+
+from jarilab.errors import UserError, unknown
+from jarilab.shapes import Float, Tensor
+
+ScoreName = Literal["dot", "general", "concat", "additive"]
+
+
+@final
+class TanhSum(nn.Module):
+    """`v^T tanh(q + k)` for every query and key: what an AttentionCall compares by in place of the product.
+
+    The tanh of every pair is held, B x H x Q x K x E numbers, and kept for the backward pass.
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.v = nn.Parameter(nn.init.normal_(Tensor(1, width), std=width**-0.5))
+
+    def forward(self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"]) -> Float[Tensor, "B H Q K"]:
+        # In place, since nothing else needs the sums: half the memory at the peak.
+        pairs_BHQKE = (q.unsqueeze(3) + k.unsqueeze(2)).tanh_()
+        return functional.linear(pairs_BHQKE, self.v.to(pairs_BHQKE.dtype)).squeeze(-1)
+
+
+class Score(nn.Module):
+    """One way to compare queries of `query_width` with keys of `key_width`.
+
+    width: what both are mapped to. compare: None for the plain product.
+    """
+
+    def __init__(self, width: int, compare: TanhSum | None = None):
+        super().__init__()
+        self.width = width
+        self.compare = compare
+
+    @abstractmethod
+    def queries(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q E"]:
+        """The queries, mapped."""
+
+    @abstractmethod
+    def keys(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B K E"]:
+        """The keys, mapped."""
+
+    @abstractmethod
+    def maps(self) -> tuple[tuple[str, Tensor] | None, tuple[str, Tensor] | None]:
+        """The name and the matrix `(D, E)` that rows of queries, and of keys, are multiplied by; None for none."""
+
+
+@final
+class Dot(Score):
+    """`q . k`, without a parameter. Raises UserError where the widths differ."""
+
+    def __init__(self, query_width: int, key_width: int):
+        if query_width != key_width:
+            raise UserError(
+                "score=dot multiplies queries and keys component by component, so it expects equal widths; got queries "
+                f"of {query_width} and keys of {key_width}: use score=general, which maps one onto the other"
+            )
+        super().__init__(key_width)
+
+    def queries(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q E"]:
+        return x
+
+    def keys(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B K E"]:
+        return x
+
+    def maps(self) -> tuple[tuple[str, Tensor] | None, tuple[str, Tensor] | None]:
+        return None, None
+
+
+@final
+class General(Score):
+    """`q^T W_a k`: the queries are mapped into the space of the keys."""
+
+    def __init__(self, query_width: int, key_width: int):
+        super().__init__(key_width)
+        self.query = nn.Linear(query_width, key_width, bias=False)
+
+    def queries(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q E"]:
+        return self.query(x)
+
+    def keys(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B K E"]:
+        return x
+
+    def maps(self) -> tuple[tuple[str, Tensor] | None, tuple[str, Tensor] | None]:
+        return ("W_a", self.query.weight.t()), None
+
+
+@final
+class Concat(Score):
+    """`v^T tanh(W_a [q; k])`. W_a is cut in two, so that [q; k] is never written out for all pairs."""
+
+    def __init__(self, query_width: int, key_width: int):
+        super().__init__(key_width, TanhSum(key_width))
+        self.query_width = query_width
+        self.pair = nn.Linear(query_width + key_width, key_width, bias=False)
+
+    def queries(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q E"]:
+        return functional.linear(x, self.pair.weight[:, : self.query_width])
+
+    def keys(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B K E"]:
+        return functional.linear(x, self.pair.weight[:, self.query_width :])
+
+    def maps(self) -> tuple[tuple[str, Tensor] | None, tuple[str, Tensor] | None]:
+        rows = self.pair.weight.t()
+        cut = self.query_width
+        return (f"W_a[:{cut}]", rows[:cut]), (f"W_a[{cut}:]", rows[cut:])
+
+
+@final
+class Additive(Score):
+    """`v^T tanh(W q + U k)`."""
+
+    def __init__(self, query_width: int, key_width: int):
+        super().__init__(key_width, TanhSum(key_width))
+        self.query = nn.Linear(query_width, key_width, bias=False)
+        self.key = nn.Linear(key_width, key_width, bias=False)
+
+    def queries(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q E"]:
+        return self.query(x)
+
+    def keys(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B K E"]:
+        return self.key(x)
+
+    def maps(self) -> tuple[tuple[str, Tensor] | None, tuple[str, Tensor] | None]:
+        return ("W", self.query.weight.t()), ("U", self.key.weight.t())
+
+
+SCORES = {"dot": Dot, "general": General, "concat": Concat, "additive": Additive}
+
+
+def build_score(name: str, query_width: int, key_width: int) -> Score:
+    """The score of that name. Raises UserError for an unknown one, or one that cannot compare such widths."""
+    if name not in SCORES:
+        raise unknown("score", name, SCORES)
+    return SCORES[name](query_width, key_width)

@@ -1,0 +1,72 @@
+"""The laws that an encoding keeps, as code to run on one's own.
+
+    for outcome in laws("my_encoding.py:Mine:k=3"):
+        print(outcome.verdict, outcome.law, outcome.detail)
+
+Most faults of encodings look right at position 0, with as many queries as keys and with small initial values. So the
+laws look far from 0, with queries and keys of different number, and with the encoding's parameters drawn from a
+standard normal. They are in `rules.py`, one function each; `oracle.py` tries an encoding's formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from jarilab.conformance.rules import LAWS, Law
+from jarilab.conformance.subject import BrokenError, SkippedError, Subject
+from jarilab.encodings.compose import files_of
+from jarilab.encodings.oracle import Oracle
+from jarilab.registry import trust_code
+
+__all__ = ["LAWS", "Oracle", "Outcome", "contained", "judge", "laws"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one law. detail: what was looked at, what went wrong, or why the law was skipped."""
+
+    law: str
+    verdict: Literal["holds", "broken", "skipped"]
+    detail: str
+
+
+def laws(spec: str, oracle: Oracle | None = None, *, heads: int = 6) -> list[Outcome]:
+    """Try all laws on an encoding, about a second on one core. Raises UserError for a spec that cannot be built.
+
+    spec: options and sums too. oracle: its formula; by default the class attribute `oracle`, or the paper's for an
+    encoding of the package. heads: H of all sites.
+    """
+    for path in files_of(spec):
+        trust_code(path)
+    with contained():
+        subject = Subject.of(spec, oracle, heads)
+    return [judge(name, law, subject) for name, law in LAWS.items()]
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Whatever is done to torch's random numbers and default dtype is undone."""
+    default = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default)
+
+
+def judge(name: str, law: Law, subject: Subject) -> Outcome:
+    """Try one law. An exception that no law raises on purpose is the encoding's fault, and counts as broken."""
+    try:
+        with contained():
+            return Outcome(name, "holds", law(subject))
+    except BrokenError as broken:
+        return Outcome(name, "broken", str(broken))
+    except SkippedError as skipped:
+        return Outcome(name, "skipped", str(skipped))
+    except Exception as error:
+        return Outcome(name, "broken", f"raised {type(error).__name__}: {error}")

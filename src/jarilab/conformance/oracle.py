@@ -1,0 +1,39 @@
+"""The double loop that applies an encoding's formula: in numpy alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jarilab.encodings.oracle import Oracle, Place, Vector
+
+
+def double_loop(
+    oracle: Oracle,
+    encoding: Any,
+    q: Vector,
+    k: Vector,
+    v: Vector,
+    q_at: list[Place],
+    k_at: list[Place],
+    *,
+    scale: float,
+    causal: bool,
+) -> Vector:
+    """Softmax of the scores and weighted sum of the values, one query and one key after the other: `(B, H, Q, E')`.
+
+    q_at, k_at: positions. causal: no query sees a key at a later position; of cells, one in a later row, or further on
+    in its own.
+    """
+    output = np.zeros((*q.shape[:3], v.shape[3]))
+    for b, h, query in np.ndindex(*q.shape[:3]):
+        i = q_at[query]
+        seen = [(key, j) for key, j in enumerate(k_at) if j <= i or not causal]
+        scores = np.array([oracle.score(encoding, q[b, h, query], k[b, h, key], i, j, h, scale) for key, j in seen])
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        output[b, h, query] = sum(
+            w * oracle.value(encoding, v[b, h, key], i, j, h) for w, (key, j) in zip(weights, seen, strict=True)
+        )
+    return output

@@ -1,0 +1,62 @@
+"""A learned vector for each position, added to the input (Gehring et al. 2017; BERT, GPT-2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from annotated_types import Ge, Le
+from torch import nn
+
+from jarilab.encodings.base import Encoding, Site, registry, whole_numbers
+from jarilab.errors import UserError
+from jarilab.positions import Positions
+from jarilab.shapes import Float, Tensor
+
+
+@final
+@registry.register("learned")
+class Learned(Encoding):
+    """Adds row p of a table to the token at position p. It knows nothing beyond its last row, and says so.
+
+    positions: the rows of the table; positions 0 to positions - 1 are known.
+    """
+
+    shift_invariant = False
+    cross = False
+    whole = True
+
+    def __init__(self, site: Site, *, positions: Annotated[int, Ge(1), Le(2**24)] = 512):
+        super().__init__(site)
+        self.positions = positions
+        self.table = nn.Parameter(torch.empty(positions, site.width))
+        self.reset()
+
+    @property
+    def longest(self) -> int:
+        return self.positions
+
+    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+        # As loud as the sinusoids it stands in for (root mean square 1 / sqrt 2): the token embeddings, scaled by
+        # sqrt(D), have unit variance, and a table of 0.02 would need hundreds of steps to be heard beside them.
+        nn.init.normal_(parameter, std=0.5**0.5, generator=generator)
+
+    def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        index = whole_numbers("learned", pos.index())
+        # A compiled graph cannot stop to look at the data; embedding's own bounds check remains there.
+        if not torch.compiler.is_compiling() and index.numel():
+            lowest, highest = int(index.min()), int(index.max())
+            if lowest < 0 or highest >= self.positions:
+                wrong = lowest if lowest < 0 else highest
+                if wrong < 0:
+                    raise UserError(
+                        f"learned knows the positions 0 to {self.positions - 1}, got {wrong}; shift them to start at 0"
+                    )
+                raise UserError(
+                    f"learned knows the positions 0 to {self.positions - 1}, got {wrong}; "
+                    f"use learned:positions={highest + 1} or an encoding without an end"
+                )
+        rows = nn.functional.embedding(index, self.table)
+        if pos.placeless is not None:
+            rows = rows.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        return x + rows.to(x.dtype)

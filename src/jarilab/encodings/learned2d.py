@@ -1,0 +1,103 @@
+"""Learned vectors for the places of a picture (Dosovitskiy et al. 2021), or for its rows and columns (DETR, DALL-E)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, final
+
+import torch
+from annotated_types import Ge, Le
+from torch import nn
+
+from jarilab.encodings.base import Encoding, Site, registry
+from jarilab.encodings.plane import interpolated
+from jarilab.errors import UserError
+from jarilab.positions import Positions
+from jarilab.shapes import Float, Tensor
+
+
+@final
+@registry.register("learned2d")
+class Learned2d(Encoding):
+    """Adds a learned vector to the token at each row and column. It knows nothing beyond its last ones, and says so.
+
+    Whole coordinates are looked up. Coordinates between them, as those of a rescaled grid, are read between the nearest
+    vectors by bilinear interpolation, and up to half a step beyond the edge they are read at the edge.
+
+    rows, columns: the largest grid; rows 0 to rows - 1 and columns 0 to columns - 1 are known.
+    layout: axes has a vector for each row and one for each column, and adds both; table has one for each cell.
+    where: embed adds them to the input, once (ViT); inject adds them to queries and keys in every attention (DETR).
+    """
+
+    shift_invariant = False
+    axes = (2,)
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        rows: Annotated[int, Ge(1), Le(2**12)] = 32,
+        columns: Annotated[int, Ge(1), Le(2**12)] = 32,
+        layout: Literal["axes", "table"] = "axes",
+        where: Literal["embed", "inject"] = "embed",
+    ):
+        super().__init__(site)
+        self.rows, self.columns, self.layout, self.where = rows, columns, layout, where
+        self.cross = where == "inject"
+        if layout == "table":
+            self.table = nn.Parameter(torch.empty(rows * columns, site.width))
+        else:
+            self.row_table = nn.Parameter(torch.empty(rows, site.width))
+            self.column_table = nn.Parameter(torch.empty(columns, site.width))
+        self.reset()
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        return frozenset((self.where,))
+
+    @property
+    def longest(self) -> int:
+        return min(self.rows, self.columns)
+
+    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+        # As loud, in all, as the sinusoids it stands in for: root mean square 1 / sqrt 2.
+        nn.init.normal_(parameter, std=0.5**0.5 if self.layout == "table" else 0.5, generator=generator)
+
+    def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        return self._added(x, pos) if self.where == "embed" else x
+
+    def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        return self._added(x, pos) if self.where == "inject" else x
+
+    def _added(self, x: Tensor, pos: Positions) -> Tensor:
+        row, column = pos.plane().unbind(-1)
+        row, column = self._known("rows", row, self.rows), self._known("columns", column, self.columns)
+        if self.layout == "table":
+            vectors = interpolated(self._cell, row, column)
+        else:
+            vectors = interpolated(self._cross, row, column)
+        if pos.placeless is not None:
+            vectors = vectors.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        return x + vectors.to(x.dtype)
+
+    def _cell(self, row: Tensor, column: Tensor) -> Tensor:
+        return nn.functional.embedding(row * self.columns + column, self.table)
+
+    def _cross(self, row: Tensor, column: Tensor) -> Tensor:
+        return nn.functional.embedding(row, self.row_table) + nn.functional.embedding(column, self.column_table)
+
+    def _known(self, axis: str, place: Tensor, count: int) -> Tensor:
+        """`place`, at most half a step beyond the edge being at it. Raises UserError for others."""
+        half = 0.5 if place.is_floating_point() else 0
+        # A compiled graph cannot stop to look at the data.
+        if not torch.compiler.is_compiling() and place.numel():
+            lowest, highest = place.min().item(), place.max().item()
+            if lowest < -half:
+                raise UserError(
+                    f"learned2d knows the {axis} 0 to {count - 1}, got {lowest:g}; shift them to start at 0"
+                )
+            if highest > count - 1 + half:
+                raise UserError(
+                    f"learned2d knows the {axis} 0 to {count - 1}, got {highest:g}; use "
+                    f"learned2d:{axis}={int(highest + half) + 1}, rescale the grid, or an encoding without an end"
+                )
+        return place.clamp(0, count - 1) if half else place

@@ -1,0 +1,92 @@
+"""Rotary position embedding: *RoFormer* (Su et al. 2021), equations 14 to 16."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, final
+
+import torch
+from annotated_types import Gt, Le
+
+from jarilab.encodings.base import Encoding, Site, angles, frequencies, registry
+from jarilab.errors import UserError
+from jarilab.positions import Positions
+from jarilab.shapes import Float, Tensor
+
+Pairing = Literal["half", "interleaved"]
+
+
+@final
+@registry.register("rotary")
+class Rotary(Encoding):
+    """Turns pair i of a query or key at position p by the angle `p * base^(-2i/R)`; the score then depends on distance.
+
+    pairing: which two of the R rotated components form a pair.
+        half: i and i + R/2, as GPT-NeoX, PaLM and the LLaMA of the transformers library have it.
+        interleaved: 2i and 2i + 1, as GPT-J, CodeGen and Meta's LLaMA weights have it.
+    base: slows the rotation; Llama 3 uses 500000.
+    fraction: the share of each head that is rotated, R = fraction * E; GPT-NeoX rotates 0.25, GPT-J 64 of 256.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        base: Annotated[float, Gt(1)] = 10000.0,
+        fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
+        pairing: Pairing = "half",
+    ):
+        super().__init__(site)
+        self.base, self.fraction = base, fraction
+        self.pairing: Pairing = pairing
+        self.rotated = round(site.head_width * fraction)
+        if self.rotated % 2 or self.rotated == 0:
+            raise UserError(_uneven(site, fraction, self.rotated))
+
+    def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
+        """Cosine and signed sine, `(1 or B, 1, L, R)`: `rotate` is then `x * cosine + partner(x) * sine`."""
+        index = pos.index()
+        angle_LF = angles(index, frequencies(self.rotated // 2, self.base, 2 / self.rotated, index.device))
+        if pos.placeless is not None:
+            angle_LF = angle_LF.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        angle = angle_LF[None, None] if angle_LF.ndim == 2 else angle_LF[:, None]
+        return cosine_and_sine(angle, self.pairing)
+
+    def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:
+        return turned(x, rotation, self.rotated, self.pairing)
+
+
+def cosine_and_sine(angle: Float[Tensor, "*B L F"], pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """Cosine and signed sine of F pairs for their 2 F components: what `turned` takes."""
+    cosine, sine = angle.cos().float(), angle.sin().float()
+    if pairing == "half":
+        return torch.cat((cosine, cosine), -1), torch.cat((-sine, sine), -1)
+    return cosine.repeat_interleave(2, -1), torch.stack((-sine, sine), -1).flatten(-2)
+
+
+def turned(
+    x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor], rotated: int, pairing: Pairing
+) -> Float[Tensor, "B H L E"]:
+    """The first `rotated` components of `x`, paired and turned, and the others as they are."""
+    cosine, sine = rotation[0].to(x.dtype), rotation[1].to(x.dtype)
+    x = x.contiguous()  # heads before positions, so that the broadcast runs over whole rows
+    moved, rest = (x, None) if rotated == x.shape[-1] else x.split((rotated, x.shape[-1] - rotated), -1)
+    partner = moved.roll(rotated // 2, -1) if pairing == "half" else moved.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    moved = torch.addcmul(moved * cosine, partner, sine)
+    return moved if rest is None else torch.cat((moved, rest), -1)
+
+
+def _uneven(site: Site, fraction: float, rotated: int) -> str:
+    """Expected, got, and the nearest thing that works."""
+    width, heads = site.width, site.heads
+    better = 2 * heads * max(1, round(site.head_width / 2 + 0.25))
+    if fraction < 1 and site.head_width > 1:
+        works = max(2, 2 * round(site.head_width * fraction / 2))
+        return (
+            f"rotary rotates pairs, so an even number of components: fraction={fraction:g} of the head width "
+            f"{site.head_width} is {rotated}; use fraction={works / site.head_width:g}"
+        )
+    other = f", or fraction={(site.head_width - 1) / site.head_width:g}" if site.head_width > 1 else ""
+    return (
+        f"rotary needs an even head width; got {site.head_width} (width {width}, {heads} heads); "
+        f"use width {better}{other}"
+    )

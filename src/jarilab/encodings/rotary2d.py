@@ -1,0 +1,98 @@
+"""Rotary position embedding on images: *Rotary Position Embedding for Vision Transformer* (Heo et al. 2024)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, final
+
+import torch
+from annotated_types import Gt, Le
+from torch import nn
+
+from jarilab.encodings.base import Encoding, Site, frequencies, precise_on, registry
+from jarilab.encodings.rotary import Pairing, cosine_and_sine, turned
+from jarilab.errors import UserError
+from jarilab.positions import Positions
+from jarilab.shapes import Float, Tensor
+
+BASES = {"axial": 100.0, "mixed": 10.0}
+
+
+@final
+@registry.register("rotary2d")
+class Rotary2d(Encoding):
+    """Turns each pair of components of queries and keys by an angle that depends on row and column; the score then
+    depends on how many rows and columns lie between them.
+
+    frequencies: by how much. R components are rotated, R/2 pairs.
+        axial: pairs 0 to R/4 - 1 turn by `row * base^(-4i/R)`, the others by `column * base^(-4i/R)`, as in Qwen2-VL.
+        mixed: every pair of every head, in each layer, has a learned frequency for rows and one for columns, by whose
+            sum it turns (RoPE-Mixed); they start out as two axes at right angles, turned at random for each head.
+    base: slows the rotation. By default 100 for axial and 10 for mixed, as the paper has them.
+    fraction: the share of each head that is rotated, R = fraction * E.
+    pairing: half pairs component i with i + R/2, interleaved pairs 2i with 2i + 1.
+    """
+
+    axes = (2,)
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        frequencies: Literal["axial", "mixed"] = "axial",
+        base: Annotated[float, Gt(1)] | None = None,
+        fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
+        pairing: Pairing = "half",
+    ):
+        super().__init__(site)
+        self.frequencies, self.base, self.fraction = frequencies, base, fraction
+        self.pairing: Pairing = pairing
+        self.rotated = round(site.head_width * fraction)
+        if self.rotated % 4 or self.rotated == 0:
+            raise UserError(_uneven(site, fraction, self.rotated))
+        self.shared = frequencies == "axial"
+        if frequencies == "mixed":
+            self.frequency = nn.Parameter(torch.empty(site.heads, self.rotated // 2, 2))
+            self.reset()
+
+    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+        """Of each head: `f_i (cos a, sin a)` and `f_i (-sin a, cos a)` with a random a and f_i = base^(-4i/R); the
+        authors' `init_random_2d_freqs`."""
+        heads = parameter.shape[0]
+        turn_H1 = 2 * math.pi * torch.rand(heads, 1, generator=generator).to(parameter)
+        size_F = self._falling(parameter.device).to(parameter)
+        first = torch.stack((turn_H1.cos() * size_F, turn_H1.sin() * size_F), -1)
+        second = torch.stack((-turn_H1.sin() * size_F, turn_H1.cos() * size_F), -1)
+        parameter.copy_(torch.cat((first, second), 1))
+
+    def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
+        """Cosine and signed sine, `(1 or B, 1 or H, L, R)`."""
+        place = pos.plane().to(precise_on(pos.coordinates.device))
+        if self.frequencies == "axial":
+            angle = (place.unsqueeze(-1) * self._falling(place.device)).flatten(-2).unsqueeze(-3)
+        else:
+            angle = place.unsqueeze(-3) @ self.frequency.to(place.dtype).transpose(-1, -2)
+        if pos.placeless is not None:
+            angle = angle.masked_fill(pos.placeless.unsqueeze(-1).unsqueeze(-3), 0.0)
+        return cosine_and_sine(angle if angle.ndim == 4 else angle.unsqueeze(0), self.pairing)
+
+    def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:
+        return turned(x, rotation, self.rotated, self.pairing)
+
+    def _falling(self, device: torch.device) -> Float[Tensor, " F"]:
+        """base^(-4i/R) for i = 0 ... R/4 - 1."""
+        base = BASES[self.frequencies] if self.base is None else self.base
+        return frequencies(self.rotated // 4, base, 4 / self.rotated, device)
+
+
+def _uneven(site: Site, fraction: float, rotated: int) -> str:
+    """Expected, got, and the nearest thing that works."""
+    works = max(4, 4 * round(rotated / 4))
+    start = "rotary2d rotates pairs by rows and pairs by columns, so a multiple of 4 components: "
+    if fraction < 1 and works <= site.head_width:
+        share = works / site.head_width
+        return f"{start}fraction={fraction:g} of the head width {site.head_width} is {rotated}; use fraction={share:g}"
+    width = site.heads * max(4, 4 * math.ceil(site.head_width / 4))
+    below = 4 * (site.head_width // 4)
+    other = f", or fraction={below / site.head_width:g}" if below else ""
+    return f"{start}got {rotated} (width {site.width}, {site.heads} heads); use width {width}{other}"

@@ -1,0 +1,81 @@
+"""Shaw's vectors (2018) for rows and for columns: relative positions of a picture, one axis at a time (s-chh's
+2D-Positional-Encoding-Vision-Transformer; Bello et al. 2019, equation 4, adds logits per axis)."""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from annotated_types import Ge
+from torch import nn
+
+from jarilab.encodings.base import Encoding, Site, registry
+from jarilab.encodings.shaw import Relation, clipped, collected, compared
+from jarilab.errors import UserError
+from jarilab.positions import Positions, offsets, unrelated
+from jarilab.shapes import Float, Tensor
+
+
+@final
+@registry.register("shaw2d")
+class Shaw2d(Encoding):
+    """A learned vector for how many rows lie between two tokens and one for how many columns, both added to the key in
+    the score and to the value in the sum. Shared by the heads, one set per layer.
+
+    clip: the largest distance along an axis that is told apart, so 2 clip + 1 vectors for each.
+    keys, values: whether keys and values get vectors.
+    """
+
+    axes = (2,)
+    shared = False
+    whole = True
+
+    def __init__(self, site: Site, *, clip: Annotated[int, Ge(0)] = 16, keys: bool = True, values: bool = True):
+        super().__init__(site)
+        if not (keys or values):
+            raise UserError("shaw2d with keys=false and values=false adds nothing; use the encoding none to say so")
+        self.clip = clip
+        self.key_row_table, self.key_column_table = _pair(clip, site.head_width if keys else 0)
+        self.value_row_table, self.value_column_table = _pair(clip, site.value_head_width if values else 0)
+        self.reset()
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        used = {"terms": self.key_row_table, "values": self.value_row_table}
+        return frozenset(hook for hook, table in used.items() if table is not None)
+
+    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+        # As shaw's, both axes together.
+        std = (2 * parameter.shape[-1]) ** -0.5 if name.startswith("key") else 0.02
+        nn.init.normal_(parameter, std=std, generator=generator)
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> tuple[Relation, Relation]:
+        """The rows of the tables for each pair: of those for rows, and of those for columns."""
+        apart = unrelated(q_pos, k_pos)
+        down, right = offsets(q_pos, k_pos)
+        return Relation(clipped("shaw2d", down, self.clip), apart), Relation(clipped("shaw2d", right, self.clip), apart)
+
+    def terms(
+        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: tuple[Relation, Relation]
+    ) -> Float[Tensor, "B H Q K"] | None:
+        """q_i . (a^row_ij + a^column_ij). None without key vectors."""
+        if self.key_row_table is None or self.key_column_table is None:
+            return None
+        down, right = relation
+        return compared(q, self.key_row_table, down) + compared(q, self.key_column_table, right)
+
+    def values(
+        self, weights: Float[Tensor, "B H Q K"], relation: tuple[Relation, Relation]
+    ) -> Float[Tensor, "B H Q E"] | None:
+        """Sum over j of alpha_ij (b^row_ij + b^column_ij). None without value vectors."""
+        if self.value_row_table is None or self.value_column_table is None:
+            return None
+        down, right = relation
+        return collected(weights, self.value_row_table, down) + collected(weights, self.value_column_table, right)
+
+
+def _pair(clip: int, width: int) -> tuple[nn.Parameter | None, nn.Parameter | None]:
+    """Tables for rows and for columns; none for a width of 0."""
+    if not width:
+        return None, None
+    return nn.Parameter(torch.empty(2 * clip + 1, width)), nn.Parameter(torch.empty(2 * clip + 1, width))

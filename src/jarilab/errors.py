@@ -1,0 +1,35 @@
+"""One way to tell a person what went wrong: what was expected, what was got, what to do."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+class UserError(ValueError):
+    """A mistake that the person at the keyboard can mend. The command line prints it alone and exits 2."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that `name` was most likely meant to be, or None if nothing comes near."""
+    matches = difflib.get_close_matches(name.lower(), list(choices), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
+    """The error for a name nobody registered: `unknown encoding 'rotery'; did you mean 'rotary'? Known: ...`."""
+    known = sorted(choices)
+    match = nearest(name, known)
+    guess = f" did you mean {match!r}?" if match else ""
+    return UserError(f"unknown {kind} {name!r};{guess} Known: {', '.join(known) or 'nothing'}")
+
+
+def needs(module: str, extra: str) -> ModuleType:
+    """A module of a library that only some uses need, imported when used. Raises UserError naming the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        library = module.partition(".")[0]
+        raise UserError(f"this needs the package {library}; pip install 'jarilab[{extra}]'") from None

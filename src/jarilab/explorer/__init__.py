@@ -1,0 +1,70 @@
+"""Look into trained models: what attends to what, on one page that is live or a file."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jarilab.explorer import saved
+from jarilab.explorer.session import Explorer
+from jarilab.inspect.capture import Tape
+from jarilab.page import assemble
+from jarilab.training.checkpoint import write_text
+
+STYLES = ("explore.css", "panels.css")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that needs nothing else. In a notebook it shows itself."""
+
+    html: str
+
+    def save(self, path: str | Path) -> None:
+        """Write it as a file. Raises UserError where that cannot be."""
+        write_text(Path(path), self.html)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" title="jari" style="width:100%;height:46rem;border:0"></iframe>'
+        )
+
+
+def render(data: dict[str, Any]) -> str:
+    """The HTML of a payload."""
+    title = " · ".join(["jari", *(view["name"] for view in data["views"])])
+    return assemble("jarilab.explorer", "explore.html", STYLES, "main.js", data, title, live=data["live"])
+
+
+def explore(
+    *runs: str | Path,
+    input: str,
+    site: str | None = None,
+    head: int = 0,
+    align: str | None = None,
+    trust_code: bool = False,
+) -> Page:
+    """What the models of these runs attend to while they read `input`, side by side.
+
+    site, head: what the page opens at. align: gold links between the tokens of source and answer, such as `0-0 1-2`,
+    counted from 0. Heads beside it are opened too while the file stays small.
+    Raises UserError for a folder that is no run or has no checkpoint, and for an input that a run cannot read.
+    """
+    return page(Explorer(runs, align=align, trust_code=trust_code), input, site, head)
+
+
+def page(explorer: Explorer, line: str, site: str | None = None, head: int = 0) -> Page:
+    """The page of one input as a file. Raises UserError for an input, a site or a head that is not there."""
+    return Page(render(saved.whole(explorer, line, site, head)))
+
+
+def show(tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape") -> Page:
+    """The maps of a tape. tokens: names for the tokens of `source` and `target`, or of both where they are the same;
+    their places by default. Raises UserError where the tape is of several inputs or the names do not fit."""
+    return Page(render(saved.of_tape(tape, tokens, title)))
+
+
+__all__ = ["Explorer", "Page", "explore", "page", "render", "show"]

@@ -1,0 +1,125 @@
+"""What becomes of an answer when positions, a head or a link are taken away: a request from the page, carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from jarilab.errors import UserError
+from jarilab.inspect import effects, surgery
+from jarilab.inspect.capture import Tape, record
+from jarilab.inspect.effects import Effect
+from jarilab.inspect.inputs import Inputs
+from jarilab.inspect.surgery import Displaced, Edit, HeadOff, Link, Places, displaced
+from jarilab.patches import Pictures
+from jarilab.tasks.base import Task
+from jarilab.tasks.pictures import PictureTask
+from jarilab.training.answering import Answered, Answering, said_of, written
+
+CONTROLS = 20
+
+
+class Operation:
+    """Edits to one forward: of the places of tokens, and inside attention.
+
+    changes: as the page sends them. Raises UserError for a change that lacks something or contradicts another.
+    """
+
+    def __init__(self, changes: Sequence[Mapping[str, Any]]):
+        self.places: dict[str, Places] = {}
+        self.edits: list[Edit] = []
+        for change in changes:
+            if change["kind"] == "place":
+                self._move(change)
+            elif change["kind"] == "head":
+                self.edits.append(HeadOff(*_needed(change, "site", "head")))
+            else:
+                site, query, key, how = _needed(change, "site", "query", "key", "how")
+                self.edits.append(Link(site, change.get("head"), query, key, how))
+
+    def _move(self, change: Mapping[str, Any]) -> None:
+        (how,) = _needed(change, "how")
+        sides = ("source", "target") if change.get("side", "both") == "both" else (change["side"],)
+        for side in sides:
+            if side in self.places:
+                raise UserError(f"the places of the {side} are moved twice; take one of the two away")
+            self.places[side] = Places(how, change.get("amount", 1))
+
+    def moved(self, inputs: Inputs) -> Inputs:
+        """The same tokens at other places. The last of them is the target, also where it is the only one."""
+        sides = ("source", "target")[-len(inputs) :]
+        return tuple(
+            surgery.moved(tokens, self.places[side]) if side in self.places else tokens
+            for side, tokens in zip(sides, inputs, strict=True)
+        )
+
+    @contextmanager
+    def moving(self, model: nn.Module, inputs: Inputs) -> Iterator[Inputs]:
+        """What to call the model with inside the block. A picture's patches are moved in the model itself. Raises
+        UserError for places that what is said of a picture does not have."""
+        if not isinstance(inputs[-1], Pictures):
+            yield self.moved(inputs)
+            return
+        with displaced(model, self.of_picture) if self.places else nullcontext():
+            yield inputs
+
+    @property
+    def of_picture(self) -> Places:
+        """Where the patches of a picture go."""
+        if "source" not in self.places:
+            raise UserError("what is said of a picture has no places to move; move those of the source, its patches")
+        return self.places["source"]
+
+    def run(self, model: nn.Module, said: Answered) -> tuple[Tape, Any]:
+        """The tape and the outputs of the edited forward over the original answer."""
+        moving, edited = self.moving(model, said.inputs), surgery.operate(model, self.edits)
+        with torch.no_grad(), moving as inputs, edited, record(model) as tape:
+            outputs = model(*inputs)
+        return tape, outputs
+
+    def effect(self, model: nn.Module, said: Answered) -> Effect:
+        placed: Any = None
+        if self.places:
+            placed = self.of_picture if isinstance(said.inputs[-1], Pictures) else self.moved(said.inputs)
+        return effects.effect(model, said.inputs, said.written, self.edits, placed)
+
+    def controls(self, model: nn.Module, said: Answered) -> dict[str, Any]:
+        """The same edits at random other places; there is nothing to compare a move of all tokens with."""
+        if not self.edits or self.places:
+            return {"controls": [], "rank": None}
+        found = effects.controls(model, said.inputs, self.edits, CONTROLS)
+        rows = [{"what": ", ".join(str(e) for e in edits), "divergence": value} for edits, value in found.each]
+        return {"controls": rows, "rank": found.rank}
+
+    def answer(self, model: nn.Module, task: Task, line: str, read: Any, said: Answered) -> str:
+        """What the edited model writes freely, or says of a picture."""
+        if isinstance(task, PictureTask):
+            with self.moving(model, said.inputs), surgery.operate(model, self.edits):
+                return said_of(model, task, read)
+        writer: Any = model
+        if "target" in self.places:
+            writer = Displaced(model, self.places["target"], len(said.written))
+        source = task.sources([read])
+        if "source" in self.places:
+            source = surgery.moved(source, self.places["source"])
+        with surgery.operate(model, self.edits, free=True):
+            ids_written = written(writer, task, source)[0][0].ids.tolist()
+            return task.answer(Answering(model, task), line, read, ids_written)
+
+    def weights(self, tape: Tape, site: str) -> torch.Tensor | None:
+        """The edited map `(H, Q, K)` of a site whose weights were edited: a tape knows those the model meant to use."""
+        if not any(edit.site == site for edit in self.edits):
+            return None
+        calls = [recorded.call for recorded in tape.calls[site]]
+        return torch.cat([surgery.edited_weights(site, call, self.edits) for call in calls], 2)[0]
+
+
+def _needed(change: Mapping[str, Any], *names: str) -> list[Any]:
+    missing = [name for name in names if change.get(name) is None]
+    if missing:
+        raise UserError(f"an edit of kind {change['kind']} needs {', '.join(names)}; {missing[0]} is missing")
+    return [change[name] for name in names]

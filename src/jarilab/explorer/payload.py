@@ -1,0 +1,253 @@
+"""What the page shows, as plain data: maps in 16-bit fixed point, numbers that prove them, tokens as text.
+
+A block is `{"dtype", "shape", "data"}`: the bytes, little end first, in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from jarilab._version import __version__
+from jarilab.attention.call import AttentionCall
+from jarilab.errors import UserError
+from jarilab.inspect.capture import Tape
+from jarilab.inspect.maps import Map, allowed_of
+from jarilab.inspect.measures import MEASURES, measure
+from jarilab.inspect.steps import Step
+from jarilab.inspect.walk import divisors_of, softmax_lens
+from jarilab.shapes import Float, Tensor
+
+FORMAT = "jari explorer 1"
+LARGEST = 512
+"""Rows or columns of a map that is shown as it is; a larger one is pooled."""
+MEASURED = 2**22
+"""Weights of a site up to which it is measured: so many take a second or two, and in float64 some ten times their
+memory."""
+AT_ONCE = MEASURED
+"""Weights that are measured at a time, of a model and the untrained one together."""
+MEASURED_BY = [
+    *({"name": m.name, "label": m.label, "about": m.about, "range": m.range} for m in MEASURES.values()),
+    {
+        "name": "importance",
+        "label": "importance",
+        "about": "|<output, gradient of the loss>| of the head, each site's L2-normalised (Michel et al. 2019)",
+        "range": [0, 1],
+    },
+    {
+        "name": "ablation",
+        "label": "loss without it",
+        "about": "how much the loss of this answer, in nats, really rises with the head off",
+        "range": None,
+    },
+    {
+        "name": "induction_probe",
+        "label": "induction, probed",
+        "about": "on a random block read twice: the weight on what followed the last time (Olsson et al. 2022)",
+        "range": [0, 1],
+    },
+]
+"""What the measures are; the last ones take forwards of their own."""
+HIDDEN = -3.4e38
+"""What stands for minus infinity."""
+
+Names = Mapping[str, Sequence[str]]
+"""The tokens of each side, `source` and `target`."""
+
+_WIDTHS = {"uint8": "<u1", "uint16": "<u2", "float32": "<f4"}
+
+
+def block(values: Tensor | np.ndarray, dtype: str) -> dict[str, Any]:
+    """Numbers as the page reads them; `uint16` is for numbers from 0 to 1."""
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    if dtype == "uint16":
+        array = np.rint(array * 65535)
+    if dtype == "float32":
+        array = np.maximum(array, HIDDEN)
+    packed = np.ascontiguousarray(array.astype(_WIDTHS[dtype]))
+    return {"dtype": dtype, "shape": list(array.shape), "data": base64.b64encode(packed.tobytes()).decode("ascii")}
+
+
+def kind_of(site: str) -> str:
+    """`encoder`, `decoder` or `cross`: which of the three kinds of attention stands at a site."""
+    if site.endswith("cross"):
+        return "cross"
+    return "encoder" if site.startswith("encoder") else "decoder"
+
+
+def sides_of(site: str) -> tuple[str, str]:
+    """Whose tokens a site's queries and keys are."""
+    return {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}[
+        kind_of(site)
+    ]
+
+
+def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[dict[str, Any]]:
+    """Every site of a forward of one input. untrained: the same input through the model as it was before training."""
+    return [_site(tape, site, number, names, untrained) for number, site in enumerate(tape.sites)]
+
+
+def _site(tape: Tape, site: str, number: int, names: Names, untrained: Tape | None) -> dict[str, Any]:
+    queries, keys = sides_of(site)
+    shown = _map(tape, site, names) if measurable(tape, site) else None
+    if shown is not None:
+        (weights_HQK, factor), allowed_QK = pooled(shown.weights), shown.allowed
+    else:
+        (weights_HQK, factor), allowed_QK = _pooled_in_pieces(tape, site), allowed_of(tape, site)
+    if factor > 1:
+        allowed_QK = pooled(allowed_QK.double().unsqueeze(0))[0][0] > 0
+    call = tape.calls[site][0].call
+    layer = next((int(part) for part in site.split(".") if part.isdigit()), 0)
+    return {
+        "site": site,
+        "kind": kind_of(site),
+        "layer": layer,
+        "heads": len(weights_HQK),
+        "queries": queries,
+        "keys": keys,
+        "head_width": call.v.shape[-1],
+        "shape": list(weights_HQK.shape[1:]),
+        "pooled": factor,
+        "weights": block(weights_HQK, "uint16"),
+        "hidden": None if bool(allowed_QK.all()) else block(~allowed_QK, "uint8"),
+        "trust": asdict(tape.trust(site)),
+        "measures": {} if shown is None else measures_of(shown, untrained and _map(untrained, site, names)),
+        "details": {},
+    }
+
+
+def measurable(tape: Tape, site: str) -> bool:
+    """Whether a map is small enough to be measured, and to be held whole."""
+    return math.prod(_size(tape, site)) <= MEASURED
+
+
+def _size(tape: Tape, site: str) -> tuple[int, int, int]:
+    calls = [recorded.call for recorded in tape.calls[site]]
+    return calls[0].k.shape[1], sum(call.q.shape[2] for call in calls), calls[0].k.shape[2]
+
+
+def _map(tape: Tape, site: str, names: Names) -> Map:
+    queries, keys = sides_of(site)
+    return Map.of(tape, site, names[queries], names[keys])
+
+
+def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
+    """Each measure of every head, beside what chance and the untrained model have; those that mean something here."""
+    heads, both = len(shown.weights), [shown] if untrained is None else [shown, untrained]
+    # What is measured does not mix heads, so those of both models are measured together.
+    weights, scores = (torch.cat([getattr(map, name) for map in both]) for name in ("weights", "scores"))
+    some = max(1, AT_ONCE // max(1, weights[0].numel()))
+    parts = [
+        measure(replace(shown, weights=weights[first : first + some], scores=scores[first : first + some]))
+        for first in range(0, len(weights), some)
+    ]
+    found = {}
+    for name in parts[0]:
+        value = _numbers(torch.cat([part[name].value for part in parts]))
+        chance = _numbers(torch.cat([part[name].chance for part in parts]))
+        if any(one is not None for one in value):
+            found[name] = {"value": value[:heads], "chance": chance[:heads], "untrained": value[heads:] or None}
+    return found
+
+
+def _numbers(values: Float[Tensor, " H"]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def pooled(maps_HQK: Float[Tensor, "H Q K"]) -> tuple[Float[Tensor, "H R C"], int]:
+    """The largest weight of each square of cells, so that no side has more than `LARGEST`, and how wide a square is."""
+    factor = -(-max(maps_HQK.shape[1:]) // LARGEST)
+    if factor == 1:
+        return maps_HQK, 1
+    return functional.max_pool2d(maps_HQK.unsqueeze(0), factor, ceil_mode=True)[0], factor
+
+
+def _pooled_in_pieces(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], int]:
+    """The same for a map that is never held whole."""
+    factor = -(-max(_size(tape, site)[1:]) // LARGEST)
+    pieces = [functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True).cpu() for piece_BHRK in tape.pieces(site)]
+    return functional.max_pool2d(torch.cat(pieces, 2), (factor, 1), ceil_mode=True)[0].double(), factor
+
+
+def outputs_of(
+    scores_LV: Float[Tensor, "L V"], written: Sequence[int], show: Callable[[Sequence[int]], list[str]], best: int = 5
+) -> list[dict[str, Any]]:
+    """What was written after each token of the target, and what was likeliest. show: names of tokens by number."""
+    top = scores_LV.softmax(-1).topk(min(best, scores_LV.shape[-1]))
+    rows = zip(show(written), top.indices.tolist(), top.values.tolist(), strict=True)
+    return [
+        {"token": token, "top": [list(pair) for pair in zip(show(indices), probabilities, strict=True)]}
+        for token, indices, probabilities in rows
+    ]
+
+
+def page_of(views: Sequence[dict[str, Any]], *, live: bool, site: str, head: int = 0) -> dict[str, Any]:
+    """The whole payload. site, head: what the page opens at."""
+    used = {name for view in views for site in view["sites"] for name in site["measures"]}
+    return {
+        "format": FORMAT,
+        "jari": __version__,
+        "live": live,
+        "language": None,
+        "views": list(views),
+        "measures": [row for row in MEASURED_BY if row["name"] in used],
+        "site": site,
+        "head": head,
+    }
+
+
+def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
+    """The scores of a head and what they are made of: `products * scale + bias`."""
+    scores_QK = tape.scores(site)[0, head]
+    calls = [recorded.call for recorded in tape.calls[site]]
+    biases = [call.geometry.bias for call in calls]
+    bias_QK = None
+    if biases[0] is not None:
+        heads = calls[0].q.shape[1]
+        bias_QK = torch.cat([bias.expand(-1, heads, -1, -1)[0, head] for bias in biases if bias is not None])
+    scale = calls[0].scale
+    products_QK = (scores_QK if bias_QK is None else scores_QK - bias_QK) / scale
+    return {
+        "scores": block(scores_QK, "float32"),
+        "products": block(products_QK, "float32"),
+        "bias": None if bias_QK is None else block(bias_QK, "float32"),
+        "scale": scale,
+    }
+
+
+def lens_of(call: AttentionCall, head: int) -> dict[str, Any] | None:
+    """What other divisors would make of the softmax; None where every query may look at one key only."""
+    try:
+        rows = softmax_lens(call, head, divisors_of(call.q.shape[-1]))
+    except UserError:
+        return None
+    own = min(range(len(rows)), key=lambda number: abs(rows[number].divisor * call.scale - 1))
+    columns = ("entropy", "largest", "trace", "jacobian", "gradient")
+    lens = {name: [getattr(row, name) for row in rows] for name in columns}
+    return {"divisors": [row.divisor for row in rows], "own": own, **lens}
+
+
+def step_of(step: Step, whole: int = 64) -> dict[str, Any]:
+    """One matrix of a walk. Of a parameter, the first `whole` rows and columns: a vocabulary has thousands."""
+    matrix = step.matrix
+    if step.side == "parameter":
+        matrix = matrix[:whole, :whole]
+    keys = step.name != "likeliest next tokens"
+    return {
+        "name": step.name,
+        "formula": step.formula,
+        "rows": step.side,
+        "columns": "components" if step.columns is None else "keys" if keys else "tokens",
+        "row_names": list(step.rows[: len(matrix)]),
+        "column_names": None if step.columns is None else list(step.columns),
+        "of": list(step.matrix.shape),
+        "matrix": block(matrix.float(), "float32"),
+        "equal": step.equal,
+    }

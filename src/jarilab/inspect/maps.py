@@ -1,0 +1,132 @@
+"""A map, with what a measure needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from jarilab.attention.geometry import Geometry
+from jarilab.errors import UserError
+from jarilab.inspect.capture import Tape
+from jarilab.positions import Positions, unrelated
+from jarilab.shapes import Bool, Float, Int, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """What the measures need to know of one site for one input.
+
+    weights: after the softmax. scores: before mask and softmax. allowed: who may look at whom, without any True
+    for a query that may look at nobody. queries, keys: the names of the tokens. q_at, k_at: their coordinates. q_order,
+    k_order: the order in which they follow each other. same: queries and keys are of one sequence. apart: pairs of
+    which one has no place, or None where all have one. All on the CPU.
+    Raises UserError where the names are not as many as the rows and columns.
+    """
+
+    weights: Float[Tensor, "H Q K"]
+    scores: Float[Tensor, "H Q K"]
+    allowed: Bool[Tensor, "Q K"]
+    queries: Sequence[str]
+    keys: Sequence[str]
+    q_at: Float[Tensor, "Q A"]
+    k_at: Float[Tensor, "K A"]
+    q_order: Int[Tensor, " Q"]
+    k_order: Int[Tensor, " K"]
+    same: bool
+    apart: Bool[Tensor, "Q K"] | None = None
+
+    def __post_init__(self) -> None:
+        for side, names, places in (("queries", self.queries, self.q_order), ("keys", self.keys, self.k_order)):
+            if len(names) != len(places):
+                raise UserError(
+                    f"expected a name for each of the {len(places)} {side}, got {len(names)}; "
+                    "name every token that the model read, first and last ones included"
+                )
+
+    @staticmethod
+    def of(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map:
+        """The map at `site` of a forward of one input, in float64.
+
+        Raises UserError as `Tape.weights` does, for a batch of several, and for names that do not fit.
+        """
+        weights_BHQK, scores_BHQK = tape.weights(site), tape.scores(site)
+        if len(weights_BHQK) != 1:
+            raise UserError(f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time")
+        calls = [recorded.call for recorded in tape.calls[site]]
+        q_at, q_order = zip(*(_places(call.geometry.q_pos) for call in calls), strict=True)
+        k_at, k_order = _places(calls[0].geometry.k_pos)
+        return Map(
+            weights_BHQK[0].double().cpu(),
+            scores_BHQK[0].double().cpu(),
+            allowed_of(tape, site),
+            queries,
+            keys,
+            torch.cat(q_at),
+            k_at,
+            torch.cat(q_order),
+            k_order,
+            not calls[0].geometry.encoding.site.cross,
+            _apart(calls[0].geometry) if len(calls) == 1 else None,
+        )
+
+    @cached_property
+    def count(self) -> Int[Tensor, " Q"]:
+        """How many keys each query may look at."""
+        return self.allowed.sum(-1)
+
+    @cached_property
+    def ahead(self) -> Int[Tensor, "Q K"]:
+        """How far each key lies ahead of each query in the order of tokens; -1 is the key just before."""
+        return self.k_order - self.q_order.unsqueeze(-1)
+
+    @cached_property
+    def offset(self) -> Int[Tensor, "Q K"]:
+        """A number for each way that keys lie from queries: how far ahead in the order of tokens, or, in a picture, how
+        many rows down and columns to the right; one for all pairs of which one has no place."""
+        if self.q_at.shape[-1] == 1:
+            return self.ahead
+        ways = self.k_at - self.q_at.unsqueeze(1)
+        if self.apart is not None:
+            ways = ways.masked_fill(self.apart.unsqueeze(-1), float("inf"))
+        _, index = ways.flatten(0, 1).unique(dim=0, return_inverse=True)
+        return index.view(self.ahead.shape)
+
+    @cached_property
+    def even(self) -> Map:
+        """One head that looks at all allowed keys alike."""
+        even_QK = self.allowed.to(self.weights.dtype) / self.count.clamp_min(1).unsqueeze(-1)
+        return replace(self, weights=even_QK.unsqueeze(0), scores=torch.zeros_like(even_QK).unsqueeze(0))
+
+
+def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
+    """Who may look at whom at a site of a forward of one input, as a `Map` has it."""
+    allowed = []
+    for call in (recorded.call for recorded in tape.calls[site]):
+        place = call.geometry
+        of_call = torch.ones(call.q.shape[2], call.k.shape[2], dtype=torch.bool, device=call.q.device)
+        for rule in (place.allowed, place.alive):
+            of_call = of_call if rule is None else of_call & rule[0, 0]
+        allowed.append(of_call)
+    return torch.cat(allowed).cpu()
+
+
+def _places(positions: Positions) -> tuple[Tensor, Tensor]:
+    coordinates = positions.coordinates
+    return (coordinates if coordinates.ndim == 2 else coordinates[0]).double().cpu(), positions.order.cpu()
+
+
+def _apart(place: Geometry) -> Tensor | None:
+    """Pairs of one forward of which query or key has no place."""
+    apart = unrelated(place.q_pos, place.k_pos)
+    return None if apart is None else apart.reshape(-1, *apart.shape[-2:])[0].cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A measure of each head, and what chance would give it. NaN where the map does not determine it."""
+
+    value: Float[Tensor, " H"]
+    chance: Float[Tensor, " H"]

@@ -1,0 +1,355 @@
+"""Numbers that say what a map shows, each beside what chance would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from jarilab.inspect.maps import Map, Scored
+from jarilab.shapes import Float, Tensor
+
+DRAWS = 256  # of random picks, for the chance of the commonest offset
+RIDGE = 1e-9  # keeps a singular matrix solvable in float64; far above round-off, far below any figure shown
+CONSTANT = 1e-12  # a variance over the mean square below this is the round-off of float32
+
+
+def equal_tokens(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """All pairs of places that hold the same token."""
+    return [(i, j) for i in range(len(tokens)) for j in range(i + 1, len(tokens)) if tokens[i] == tokens[j]]
+
+
+def row_difference(matrix: Float[Tensor, "*H R C"], first: Tensor | int, second: Tensor | int) -> Tensor:
+    """Elementwise absolute differences between rows, at the resolution of float32.
+
+    A matrix product leaves the last bit of equal rows different where they fall into different tiles of it. Computed in
+    float64 and compared in float32, rows that are equal in theory are equal exactly. Two hidden scores are equal.
+    """
+    rows = matrix.float()
+    return (rows[..., first, :] - rows[..., second, :]).nan_to_num(0.0).abs()
+
+
+def equal_row_difference(weights: Float[Tensor, "H Q K"], tokens: Sequence[str]) -> list[float] | None:
+    """Per head, the largest absolute difference between the attention rows of queries that hold the same token;
+    None where no token stands twice. Exactly 0 means that the head cannot tell them apart."""
+    pairs = equal_tokens(tokens)
+    if not pairs:
+        return None
+    first, second = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    return row_difference(weights, first, second).amax((1, 2)).tolist()
+
+
+# The measures --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number a head. label: for people. about: its definition in one sentence. range: where it lies, if bounded."""
+
+    name: str
+    label: str
+    about: str
+    range: tuple[float, float] | None
+    of: Callable[[Map], Scored]
+
+
+Value = Callable[[Map], Tensor]
+
+
+def beside_even(value: Value) -> Callable[[Map], Scored]:
+    """Chance is the same measure of a head that looks at all allowed keys alike."""
+
+    def of(map: Map) -> Scored:
+        value_H = value(map)
+        return Scored(value_H, value(map.even).expand_as(value_H))
+
+    return of
+
+
+def mass(target: Callable[[Map], Tensor]) -> Value:
+    """The weight on the target keys `(Q, K)`, the mean over the queries that have one. NaN where none has."""
+
+    def of(map: Map) -> Tensor:
+        target_QK = target(map) & map.allowed
+        return _mean((map.weights * target_QK).sum(-1), target_QK.any(-1))
+
+    return of
+
+
+def undefined(map: Map) -> Float[Tensor, " H"]:
+    """NaN for every head."""
+    return map.weights.new_full((len(map.weights),), float("nan"))
+
+
+def _mean(values_HQ: Tensor, rows_Q: Tensor) -> Tensor:
+    """NaN where there are no rows."""
+    return values_HQ[:, rows_Q].mean(-1)
+
+
+def _within(value: Value) -> Value:
+    """Of a sequence that looks at itself; between two sequences it means nothing."""
+    return lambda map: value(map) if map.same else undefined(map)
+
+
+# How sharp -----------------------------------------------------------------------------------------------------------
+
+
+def _entropy(map: Map) -> Tensor:
+    largest_Q = map.count.clamp_min(2).to(map.weights.dtype).log()
+    return _mean(torch.special.entr(map.weights).sum(-1) / largest_Q, map.count > 1)
+
+
+def _effective_keys(map: Map) -> Tensor:
+    return _mean(torch.special.entr(map.weights).sum(-1).exp(), map.count > 0)
+
+
+def _confidence(map: Map) -> Tensor:
+    return _mean(map.weights.amax(-1), map.count > 0)
+
+
+# Where to ------------------------------------------------------------------------------------------------------------
+
+
+def _distance(map: Map) -> Tensor:
+    away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist").to(map.weights.dtype)
+    if map.apart is None:
+        return _mean((map.weights * away_QK).sum(-1), map.count > 0)
+    near_QK = map.allowed & ~map.apart
+    share_HQ = (map.weights * near_QK).sum(-1).clamp_min(torch.finfo(map.weights.dtype).tiny)
+    return _mean((map.weights * away_QK.masked_fill(~near_QK, 0.0)).sum(-1) / share_HQ, near_QK.any(-1))
+
+
+def _line(map: Map) -> Tensor:
+    """True where tokens follow each other on a line; a picture's rows end."""
+    return torch.tensor(map.q_at.shape[-1] == 1).expand_as(map.ahead)
+
+
+def _sink(map: Map) -> Tensor:
+    seen_K = map.allowed.any(0)
+    if not bool(seen_K.any()):
+        return undefined(map)
+    first = int(map.k_order.masked_fill(~seen_K, torch.iinfo(torch.int64).max).argmin())
+    rows_Q = map.count > 0
+    if map.same:
+        rows_Q = rows_Q & (map.ahead[:, first] <= 0)
+    return _mean(map.weights[:, :, first], rows_Q)
+
+
+def _commonest(map: Map) -> tuple[Tensor, Tensor]:
+    """Per head, the offset at which most queries that have a choice have their largest weight, and their share."""
+    rows_Q = map.count > 1
+    if not bool(rows_Q.any()):
+        return undefined(map), undefined(map)
+    # Weights that are equal in theory differ in their last bits; a query with several largest ones counts in parts.
+    weights_HQK = map.weights[:, rows_Q].float().masked_fill(~map.allowed[rows_Q], -1.0)
+    largest_HQK = weights_HQK == weights_HQK.amax(-1, keepdim=True)
+    picks_HQK = largest_HQK / largest_HQK.sum(-1, keepdim=True)
+    offsets, index_QK = map.offset[rows_Q].unique(return_inverse=True)
+    picked = picks_HQK.new_zeros(len(picks_HQK), len(offsets)).index_add_(1, index_QK.flatten(), picks_HQK.flatten(1))
+    most, which = (picked / int(rows_Q.sum())).to(map.weights.dtype).max(-1)
+    return offsets[which].to(most.dtype), most
+
+
+def _positional(map: Map) -> Scored:
+    value_H = _commonest(map)[1]
+    return Scored(value_H, torch.full_like(value_H, _luckiest(map)))
+
+
+def _luckiest(map: Map) -> float:
+    """The share of the commonest offset where every query picks an allowed key at random.
+
+    Not that of even weights: the commonest offset is chosen after the fact, so that of few queries it has a large share
+    by luck alone. A mean over draws from a fixed seed.
+    """
+    allowed_QK = map.allowed[map.count > 1]
+    count_Q1 = allowed_QK.sum(-1, keepdim=True)
+    if not len(count_Q1):
+        return float("nan")
+    offsets, index_C = map.offset[map.count > 1][allowed_QK].unique(return_inverse=True)
+    luck_QN = torch.rand(len(count_Q1), DRAWS, generator=torch.Generator().manual_seed(0))
+    nth_QN = count_Q1.cumsum(0) - count_Q1 + (luck_QN * count_Q1).long().minimum(count_Q1 - 1)
+    picked_ND = torch.zeros(DRAWS, len(offsets)).scatter_add_(1, index_C[nth_QN].t(), torch.ones_like(luck_QN).t())
+    return float(picked_ND.amax(-1).mean() / len(count_Q1))
+
+
+def _offset(map: Map) -> Scored:
+    value_H = _commonest(map)[0] if map.q_at.shape[-1] == 1 else undefined(map)
+    return Scored(value_H, torch.full_like(value_H, float("nan")))
+
+
+# Which tokens --------------------------------------------------------------------------------------------------------
+
+
+def _equal(map: Map) -> Tensor:
+    """Where a key holds the query's token."""
+    numbers = {name: number for number, name in enumerate({*map.queries, *map.keys})}
+    q, k = (torch.tensor([numbers[name] for name in side]) for side in (map.queries, map.keys))
+    return q.unsqueeze(-1) == k
+
+
+def _after_equal(map: Map) -> Tensor:
+    """Keys just after an earlier place of the query's token."""
+    earlier_QK = _equal(map) & map.allowed & (map.ahead < 0)
+    follows_KK = map.k_order.unsqueeze(-1) + 1 == map.k_order
+    return earlier_QK.float() @ follows_KK.float() > 0
+
+
+# What explains the scores --------------------------------------------------------------------------------------------
+
+
+def _explained(map: Map, label_QK: Tensor) -> Scored:
+    """R^2 of the scores over allowed keys by a free number for each label, with a constant for each query left aside:
+    the softmax does not see it. Chance is what scores without any order would give: the numbers fitted over the scores
+    that are free."""
+    allowed_QK, free = map.allowed, int(map.count.clamp_min(1).sub(1).sum())
+    if not free:
+        return Scored(undefined(map), undefined(map))
+    scores_HQK = map.scores.double().masked_fill(~allowed_QK, 0.0)
+    count_Q = map.count.clamp_min(1).double()
+    means_HQ = scores_HQK.sum(-1) / count_Q
+    centred_HC = (scores_HQK - means_HQ.unsqueeze(-1))[:, allowed_QK]
+    total_H, size_H = centred_HC.square().sum(-1), scores_HQK.square().sum((-2, -1))
+
+    labels, index_C = label_QK[allowed_QK].unique(return_inverse=True)
+    row_C = allowed_QK.nonzero()[:, 0]
+    often_QD = count_Q.new_zeros(len(count_Q), len(labels))
+    often_QD.index_put_((row_C, index_C), count_Q.new_ones(()), accumulate=True)
+    linked_DD = (often_QD / count_Q.unsqueeze(-1)).t() @ often_QD
+    # Least squares with the queries' constants eliminated.
+    normal_DD = torch.diag(often_QD.sum(0) + RIDGE) - linked_DD
+    sums_DH = centred_HC.new_zeros(len(labels), len(centred_HC)).index_add_(0, index_C, centred_HC.t())
+    fitted_DH = torch.cholesky_solve(sums_DH, torch.linalg.cholesky(normal_DD))
+    value_H = (
+        ((fitted_DH * sums_DH).sum(0) / total_H).clamp(0, 1).masked_fill(total_H <= CONSTANT * size_H, float("nan"))
+    )
+    chance = (len(labels) - _components(linked_DD > 0)) / free
+    if chance >= 1:  # places between the patches of a picture: no two pairs lie the same way
+        return Scored(undefined(map), undefined(map))
+    return Scored(value_H, torch.full_like(value_H, chance))
+
+
+def _components(linked_DD: Tensor) -> int:
+    """Into how many groups links divide the labels. Only differences within a group can be fitted."""
+    left, count = torch.ones(len(linked_DD), dtype=torch.bool), 0
+    while bool(left.any()):
+        reached = linked_DD[int(left.int().argmax())]
+        while not torch.equal(further := linked_DD[reached].any(0), reached):
+            reached = further
+        left, count = left & ~reached, count + 1
+    return count
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+SHARE = (0.0, 1.0)
+
+MEASURES = {
+    measure.name: measure
+    for measure in (
+        Measure(
+            "entropy",
+            "entropy",
+            "How evenly a query spreads its weight: entropy over its largest value, the logarithm of the number of "
+            "keys it may look at (Clark et al. 2019); mean over queries with at least two keys.",
+            SHARE,
+            beside_even(_entropy),
+        ),
+        Measure(
+            "effective_keys",
+            "effective keys",
+            "How many keys a query looks at in effect: the exponential of its entropy, mean over queries.",
+            None,
+            beside_even(_effective_keys),
+        ),
+        Measure(
+            "confidence",
+            "confidence",
+            "The largest weight of a query, mean over queries (Voita et al. 2019).",
+            SHARE,
+            beside_even(_confidence),
+        ),
+        Measure(
+            "distance",
+            "distance",
+            "The distance from a query's place to a key's, weighted; mean over queries. In a picture, in patches, in "
+            "a straight line, over what has a place.",
+            None,
+            beside_even(_within(_distance)),
+        ),
+        Measure(
+            "previous",
+            "previous token",
+            "The weight on the token just before the query, mean over queries that may look at it.",
+            SHARE,
+            beside_even(_within(mass(lambda map: (map.ahead == -1) & _line(map)))),
+        ),
+        Measure(
+            "positional",
+            "positional",
+            "The share of queries whose largest weight is at the commonest offset (Voita et al. 2019); of queries with "
+            "at least two keys. Chance: of keys picked at random.",
+            SHARE,
+            _positional,
+        ),
+        Measure(
+            "offset",
+            "commonest offset",
+            "The place of the key minus that of the query, in tokens, at which most queries have their largest weight; "
+            "-1 is the token just before. A picture's is no single number.",
+            None,
+            _offset,
+        ),
+        Measure(
+            "duplicate",
+            "duplicate token",
+            "The weight on other places that hold the query's token, mean over queries that may look at one.",
+            SHARE,
+            beside_even(_within(mass(lambda map: _equal(map) & (map.ahead != 0)))),
+        ),
+        Measure(
+            "induction",
+            "induction",
+            "The weight on tokens that followed an earlier place of the query's token, mean over queries that have one "
+            "(Olsson et al. 2022).",
+            SHARE,
+            beside_even(_within(mass(_after_equal))),
+        ),
+        Measure(
+            "sink",
+            "sink",
+            "The weight on the first key, mean over the queries from there on (Gu et al. 2024).",
+            SHARE,
+            beside_even(_sink),
+        ),
+        Measure(
+            "self",
+            "itself",
+            "The weight on the query's own place, mean over queries.",
+            SHARE,
+            beside_even(_within(mass(lambda map: map.ahead == 0))),
+        ),
+        Measure(
+            "offset_share",
+            "explained by offset",
+            "The share of the variance of a query's scores, before the softmax, that the offset between key and query "
+            "explains by itself (R^2). Chance: of scores at random, which few tokens make large.",
+            SHARE,
+            lambda map: _explained(map, map.offset),
+        ),
+        Measure(
+            "key_share",
+            "explained by key",
+            "The share of the variance of a query's scores, before the softmax, that the key explains by itself, "
+            "whichever the query (R^2). Chance: of scores at random, which few tokens make large.",
+            SHARE,
+            lambda map: _explained(map, map.k_order.expand_as(map.ahead)),
+        ),
+    )
+}
+
+
+@torch.no_grad()
+def measure(map: Map) -> dict[str, Scored]:
+    """Every measure of `MEASURES`, in its order."""
+    return {name: one.of(map) for name, one in MEASURES.items()}

@@ -1,0 +1,107 @@
+"""The parts around attention: embeddings, feed-forward, residual connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from jarilab.dropout import Dropout
+from jarilab.errors import UserError, unknown
+from jarilab.linear import Linear
+from jarilab.shapes import Float, Int, Tensor
+
+NormPlace = Literal["pre", "post"]
+Activation = Literal["relu", "gelu"]
+ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
+
+
+class TokenEmbedding(nn.Module):
+    """A vector for each token, scaled by sqrt(D) (section 3.4 of the paper) whether positions are added or not.
+
+    Raises UserError for ids that are no whole numbers and, on a CPU, for ids outside the vocabulary.
+    """
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.normal_(Tensor(vocabulary, width), std=width**-0.5))
+        self.scale = width**0.5
+
+    def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise UserError(f"ids are whole numbers: expected int64 or int32, got {ids.dtype}; convert with .long()")
+        try:
+            return functional.embedding(ids, self.weight) * self.scale
+        except IndexError:  # asked for afterwards: to look through the ids first would cost every step
+            raise UserError(
+                f"ids are the numbers of {len(self.weight)} tokens: expected 0 to {len(self.weight) - 1}, got "
+                f"{int(ids.min())} to {int(ids.max())}; build the model with a larger vocabulary, or map them"
+            ) from None
+
+
+class Table(nn.Module):
+    """Learned vectors that stand for themselves, `(rows, D)`: object queries, a class token."""
+
+    def __init__(self, rows: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.normal_(Tensor(rows, width)))
+
+    def forward(self, batch: int) -> Float[Tensor, "B R D"]:
+        """The same vectors in each row of a batch."""
+        return self.weight.expand(batch, -1, -1)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinearity between (section 3.3): D -> F -> D at each position alone."""
+
+    def __init__(self, width: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0):
+        super().__init__()
+        self.up = Linear(width, hidden)
+        self.down = Linear(hidden, width)
+        if activation not in ACTIVATIONS:
+            raise unknown("activation", activation, ACTIVATIONS)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return self.down(self.dropout(self.activation(self.up(x))))
+
+
+class Residual(nn.Module):
+    """The connection around a sublayer.
+
+    post: `norm(x + f(x))`, the original. pre: `x + f(norm(x))`, which needs no warm-up to be stable; a stack of these
+    ends with a norm of its own. drop_path: the share of examples whose sublayer is left out in a training step
+    (*Deep Networks with Stochastic Depth*, Huang et al. 2016); the others count for more, to keep the mean.
+    """
+
+    def __init__(self, width: int, place: NormPlace, dropout: float = 0.0, drop_path: float = 0.0):
+        super().__init__()
+        if place not in ("pre", "post"):
+            raise unknown("place of the norm", place, ("pre", "post"))
+        if not 0 <= drop_path < 1:
+            raise UserError(f"drop_path expects a share from 0 to below 1, got {drop_path:g}")
+        self.place, self.drop_path = place, drop_path
+        self.norm = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor], first: int | None = None
+    ) -> Float[Tensor, "B R D"]:
+        """first: the sublayer answers for no more than this many of the first tokens, R, and they alone come back."""
+        into = x if first is None else x[:, :first]
+        if self.place == "pre":
+            return into + self._some(self.dropout(sublayer(self.norm(x))))
+        return self.norm(into + self._some(self.dropout(sublayer(x))))
+
+    def _some(self, added: Float[Tensor, "B R D"]) -> Float[Tensor, "B R D"]:
+        if not self.training or not self.drop_path:
+            return added
+        kept = torch.rand(len(added), 1, 1, device=added.device) >= self.drop_path
+        return added * kept.to(added.dtype) / (1 - self.drop_path)
+
+    def extra_repr(self) -> str:
+        return f"place={self.place}" + (f", drop_path={self.drop_path:g}" if self.drop_path else "")

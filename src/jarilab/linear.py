@@ -1,0 +1,30 @@
+"""A linear map whose bias is cheap on a CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from jarilab.shapes import Float, Tensor
+
+
+def linear(x: Float[Tensor, "*L D"], weight: Float[Tensor, "N D"], bias: Float[Tensor, " N"]) -> Float[Tensor, "*L N"]:
+    """`x @ weight.T + bias`.
+
+    On a CPU PyTorch copies the bias into every row of the result and multiplies on top of it. In float32 it is faster
+    to add it afterwards, by 2 to 8 % of a training step of narrow models and less of wide ones; in bfloat16 it is not.
+    """
+    if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return functional.linear(x, weight, bias)
+    return functional.linear(x, weight).add_(bias)
+
+
+class Linear(nn.Linear):
+    """`linear`, in the place of PyTorch's. It always has a bias."""
+
+    def __init__(self, width: int, out: int):
+        super().__init__(width, out)
+
+    def forward(self, input: Float[Tensor, "*L D"]) -> Float[Tensor, "*L N"]:
+        return linear(input, self.weight, self.bias)

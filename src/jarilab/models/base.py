@@ -1,0 +1,85 @@
+"""What the rest of the package asks of a model, and the registry of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from jarilab.errors import UserError
+from jarilab.positions import Positions, Tokens
+from jarilab.registry import Registry
+from jarilab.shapes import Float, Int, Tensor
+
+registry = Registry("model", "jarilab.models")
+
+
+@runtime_checkable
+class Checks(Protocol):
+    """A class of models that tells before any data are read what it cannot be made with."""
+
+    @staticmethod
+    def check(options: Mapping[str, Any]) -> None:
+        """Raises UserError for options that can never be."""
+        ...
+
+
+@runtime_checkable
+class State(Protocol):
+    """What a model made of B sources. It does not change while an answer is written."""
+
+    def select(self, rows: Int[Tensor, " R"]) -> State:
+        """The state of these sources alone, in this order."""
+        ...
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What a model keeps of the tokens it has read: keys and values, or the state of a recurrent cell."""
+
+    def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
+        """Keep these rows of hypotheses, in this order; one may be kept several times.
+
+        sources: the sources to keep, as the state's `select` was told; None where they stay as they are.
+        """
+        ...
+
+
+@runtime_checkable
+class Generates(Protocol):
+    """A model that can write token by token.
+
+    A state of B sources takes B * W rows of tokens: row r is a hypothesis about source r // W. A language model, which
+    has no source, starts from None and takes any number of rows.
+    """
+
+    def start(self, source: Tokens | None) -> State:
+        """Read the source; what comes back is handed to every `step`."""
+        ...
+
+    def step(self, state: Any, ids: Int[Tensor, "R L"], positions: Positions, cache: Any) -> Float[Tensor, "R L V"]:
+        """Scores of the next token after each of `ids`, which stand at `positions`; earlier ones are in the cache."""
+        ...
+
+    def new_cache(self) -> Cache:
+        """An empty cache, for one state and what is selected from it."""
+        ...
+
+
+def check_layers(layers: int) -> int:
+    """The number of layers of a stack. Raises UserError where there is none."""
+    if layers < 1:
+        raise UserError(f"a stack has 1 layer or more, got {layers}")
+    return layers
+
+
+def one_a_row(tokens: Tokens | None) -> Tokens:
+    """The source or target of a model that reads each row as one sequence.
+
+    Raises UserError where there is none, and where several documents are packed into one row, which would run into
+    each other.
+    """
+    if tokens is None:
+        raise UserError("this model reads a source: expected Tokens, got None; pass jarilab.Tokens.of(ids_BK)")
+    if tokens.documents is not None:
+        raise UserError("this model reads each row as one sequence; give each document a row of its own")
+    return tokens

@@ -1,0 +1,272 @@
+"""Text to picture by a language model: *Zero-Shot Text-to-Image Generation* (Ramesh et al. 2021), section 2.
+
+A caption's words and a picture's codes are one sequence, read by the decoder of the language models:
+
+    <bos> three one seven <pad> | <boi> code code code ...
+    text                          rows of the picture, from left to right
+
+Words have a place in the text, codes one in the picture; the mark between them has neither.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, final
+
+import torch
+from annotated_types import Ge, Le, Lt
+from torch import nn
+from torch.nn import functional
+
+from jarilab.attention.cache import KVCache
+from jarilab.attention.kernels import Kernel
+from jarilab.errors import UserError
+from jarilab.layers import Activation, NormPlace, TokenEmbedding
+from jarilab.models.base import registry
+from jarilab.models.decoder import CausalStack
+from jarilab.models.encoder_decoder import LayerOptions
+from jarilab.positions import Positions, Tokens
+from jarilab.shapes import Bool, Float, Int, Tensor
+
+AXES = ("text", "image.row", "image.column")
+PADDING, FIRST = 0, 1
+"""Of the words, as `jarilab.text` numbers them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """Scores of the next token: after each token of the caption, of words; from the mark on, of codes.
+
+    No word can follow where a code must, and no code where a word must: each place has the scores of its own alone.
+    """
+
+    text: Float[Tensor, "B T V"]
+    picture: Float[Tensor, "B N C"]
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """How the next code is taken from its scores."""
+
+    guidance: float
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+    def __post_init__(self) -> None:
+        rules = [
+            (0 <= self.guidance < math.inf, "guidance", "0 (no caption) or more; 1 is none, 2 is usual"),
+            (0 <= self.temperature < math.inf, "temperature", "0 (the likeliest always) or more"),
+            (self.top_k is None or self.top_k >= 1, "top_k", "a count, 1 code or more"),
+            (self.top_p is None or 0 < self.top_p <= 1, "top_p", "a probability above 0, 1 at most"),
+        ]
+        for holds, name, expected in rules:
+            if not holds:
+                raise UserError(f"{name}: expected {expected}; got {getattr(self, name)}")
+
+
+@registry.register("text_to_image")
+class TextToImage(nn.Module):
+    """Words and codes in, scores of the next of each out; `steps` generates.
+
+    vocabulary: words, padding and the first token included. codes: of the image tokenizer. caption: the longest, in
+    tokens, the first token included. rows, columns: of codes. encoding: one spec for all layers; a part with `@text` or
+    `@image` sees the places of that part alone. Raises UserError where it cannot be.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        codes: int,
+        caption: int,
+        rows: int,
+        columns: int,
+        *,
+        width: Annotated[int, Ge(1), Le(65536)] = 128,
+        heads: Annotated[int, Ge(1), Le(1024)] = 4,
+        layers: Annotated[int, Ge(1), Le(1000)] = 4,
+        hidden: Annotated[int, Ge(1), Le(262144)] | None = None,
+        encoding: str = "learned@text+rotary2d@image",
+        norm: NormPlace = "pre",
+        activation: Activation = "gelu",
+        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        kernel: Kernel = "auto",
+    ):
+        super().__init__()
+        self.vocabulary, self.codes, self.caption, self.rows, self.columns = vocabulary, codes, caption, rows, columns
+        self.mark, self.nothing, self.offset = vocabulary, vocabulary + 1, vocabulary + 2
+        self.embedding = TokenEmbedding(self.offset + codes, width)
+        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
+        self.decoder = CausalStack(options, layers, encoding=encoding, window=None)
+        self.decoder.encoding.check_axes(AXES)
+        self.generator = nn.Linear(width, self.offset + codes, bias=False)
+
+    @staticmethod
+    def check(options: Mapping[str, Any]) -> None:
+        """Raises UserError for options of which no model can be made, whatever its captions and pictures are."""
+        TextToImage(1, 1, 1, 1, 1, **{**options, "layers": 1})
+
+    def forward(
+        self,
+        captions: Int[Tensor, "B T"],
+        codes: Int[Tensor, "B N"],
+        without: Bool[Tensor, " B"] | None = None,
+    ) -> Said:
+        """captions: padded behind. codes: row by row. without: True where the caption is to be left out, for guidance:
+        a learned token stands in its place."""
+        # What follows the last code is nobody's guess, so that it need not be read.
+        tokens, text = self.joined(captions, codes[:, :-1], without), captions.shape[1]
+        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep)
+        return Said(self._of_words(x_BLD[:, :text]), self._of_codes(x_BLD[:, text:]))
+
+    def joined(
+        self,
+        captions: Int[Tensor, "B T"],
+        codes: Int[Tensor, "B N"],
+        without: Bool[Tensor, " B"] | None = None,
+    ) -> Tokens:
+        """Caption, mark and codes, as one sequence of T + 1 + N tokens with their places; see `forward`. codes: of a
+        whole picture, or the first of them."""
+        if without is not None:
+            captions = torch.where(without.unsqueeze(1), self._no_caption(captions), captions)
+        ids_BL = torch.cat((captions, self._marks(captions), codes + self.offset), 1)
+        text = captions.shape[1]
+        keep_BL = torch.cat((captions != PADDING, torch.ones_like(ids_BL[:, text:], dtype=torch.bool)), 1)
+        return Tokens(ids_BL, self._places(text, codes.shape[1], ids_BL.device), keep_BL)
+
+    def one_sequence(self) -> OneSequence:
+        """The same model, parameters and all, as one that reads what `joined` gives."""
+        return OneSequence(self)
+
+    def steps(
+        self,
+        captions: Int[Tensor, "B T"],
+        *,
+        guidance: float = 2.0,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int,
+    ) -> Iterator[Int[Tensor, " B"]]:
+        """Draw a picture for each caption, and give each code of all pictures as soon as it is drawn, row by row.
+
+        captions: all of one length, without padding. guidance: how far from what a picture would be without its
+        caption, `without + guidance * (with - without)` on the scores (*Classifier-Free Diffusion Guidance*, Ho and
+        Salimans 2021); 1 for none. Then temperature (0 takes the likeliest), top_k (a count of codes) and top_p.
+        Drawn on the CPU, each picture by the seed and its number alone: it is the same, but for rounding, however many
+        are drawn beside it. Raises UserError, before anything is drawn, for captions that are padded or too long and
+        for options that cannot be.
+        """
+        if captions.ndim != 2 or not 1 <= captions.shape[1] <= self.caption or bool((captions == PADDING).any()):
+            raise UserError(
+                f"expected captions of one length, 1 to {self.caption} tokens and no padding, got "
+                f"{tuple(captions.shape)}; draw captions of like length together"
+            )
+        drawing = _Drawing(guidance, temperature, top_k, top_p)
+        return self._steps(captions, drawing, seed)
+
+    @torch.no_grad()
+    def _steps(self, captions: Tensor, drawing: _Drawing, seed: int) -> Iterator[Tensor]:
+        # Row after row, so that a picture's numbers are the same however many there are.
+        generator, codes = torch.Generator().manual_seed(seed), self.rows * self.columns
+        chance_BN = torch.rand(len(captions), codes, generator=generator, dtype=torch.float64)
+        # What is read with the caption, and without it: a sequence and a cache for each.
+        read = [captions] if drawing.guidance == 1 else [captions, self._no_caption(captions)[:, :1]]
+        caches = [KVCache(len(self.decoder.layers)) for _ in read]
+        scores = [self._begin(ids, cache) for ids, cache in zip(read, caches, strict=True)]
+        for number in range(codes):
+            mixed = scores[0] if len(scores) == 1 else torch.lerp(scores[1], scores[0], drawing.guidance)
+            ids_B = _taken(mixed.float().cpu(), drawing, chance_BN[:, number])
+            yield ids_B
+            if number + 1 < codes:
+                new = ids_B.to(captions.device).unsqueeze(1) + self.offset
+                scores = [self._go_on(new, number, ids.shape[1], c) for ids, c in zip(read, caches, strict=True)]
+
+    def longest(self) -> dict[str, int | None]:
+        """How many positions it can tell apart, None for no end."""
+        return {"caption": self.decoder.encoding.longest}
+
+    def _begin(self, captions: Tensor, cache: KVCache) -> Float[Tensor, "B C"]:
+        tokens = self.joined(captions, captions[:, :0])
+        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, cache=cache)
+        return self._of_codes(x_BLD[:, -1])
+
+    def _go_on(self, ids_B1: Tensor, number: int, text: int, cache: KVCache) -> Float[Tensor, "B C"]:
+        """The code `number` of the picture is read, at its own row and column."""
+        place = self._places(text, number + 1, ids_B1.device).slice(text + 1 + number, text + 2 + number)
+        return self._of_codes(self.decoder(self.embedding(ids_B1), positions=place, cache=cache)[:, -1])
+
+    def _places(self, text: int, codes: int, device: torch.device) -> Positions:
+        """Of `text` words, the mark, and the first `codes` codes; -1 where a token has no place."""
+        length = text + 1 + codes
+        coordinates_LA = torch.full((length, 3), -1, device=device)
+        coordinates_LA[:text, 0] = torch.arange(text, device=device)
+        coordinates_LA[text + 1 :, 1:] = Positions.grid(self.rows, self.columns, device=device).coordinates[:codes]
+        extent_A = torch.tensor((self.caption, self.rows, self.columns), device=device)
+        return Positions(coordinates_LA, torch.arange(length, device=device), AXES, "joint", extent=extent_A)
+
+    def _marks(self, captions: Tensor) -> Tensor:
+        return captions.new_full((len(captions), 1), self.mark)
+
+    def _no_caption(self, captions: Tensor) -> Tensor:
+        """The token for no caption, and padding."""
+        nothing = torch.full_like(captions, PADDING)
+        nothing[:, 0] = self.nothing
+        return nothing
+
+    def _of_words(self, x_BTD: Tensor) -> Tensor:
+        return functional.linear(x_BTD, self.generator.weight[: self.vocabulary])
+
+    def _of_codes(self, x_BND: Tensor) -> Tensor:
+        return functional.linear(x_BND, self.generator.weight[self.offset :])
+
+
+@final
+class OneSequence(nn.Module):
+    """A painter as a language model of one sequence, of caption, mark and codes, to be looked into.
+
+    After a word come words, from the mark on codes. Where there is nothing to choose, after the last word and the last
+    code, the mark has all of the probability. What cannot follow has a finite score that no probability comes of, so
+    that logarithms and distances of distributions stay finite.
+    """
+
+    def __init__(self, painter: TextToImage):
+        super().__init__()
+        self.embedding, self.decoder, self.generator = painter.embedding, painter.decoder, painter.generator
+        self.mark, self.nothing, self.offset = painter.mark, painter.nothing, painter.offset
+        self.picture = painter.rows * painter.columns
+        self.training = painter.training
+
+    def forward(self, tokens: Tokens) -> Float[Tensor, "B L V"]:
+        """Scores of the token after each; V counts words, the mark, the token for no caption, and codes."""
+        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep)
+        scores_BLV = self.generator(x_BLD)
+        return scores_BLV.masked_fill(~self._may_follow(tokens.ids), torch.finfo(scores_BLV.dtype).min / 2)
+
+    def _may_follow(self, ids_BL: Int[Tensor, "B L"]) -> Bool[Tensor, "B L V"]:
+        number_V = torch.arange(len(self.embedding.weight), device=ids_BL.device)
+        code_BL = ids_BL >= self.offset
+        drawing_BL = code_BL | (ids_BL == self.mark)
+        follows_BLV = torch.where(drawing_BL.unsqueeze(-1), number_V >= self.offset, number_V < self.mark)
+        last_BL = code_BL & (code_BL.cumsum(1) == self.picture)
+        last_BL[:, :-1] |= ids_BL[:, 1:] == self.mark
+        return torch.where(last_BL.unsqueeze(-1), number_V == self.mark, follows_BLV)
+
+
+def _taken(scores_BC: Float[Tensor, "B C"], drawing: _Drawing, chance_B: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """One code of each row, drawn by a number from 0 to 1: below that much of the probability come those before it."""
+    if drawing.temperature == 0:
+        return scores_BC.argmax(-1)
+    scores_BC = scores_BC / drawing.temperature
+    if drawing.top_k is not None:
+        least_B1 = scores_BC.topk(min(drawing.top_k, scores_BC.shape[1])).values[:, -1:]
+        scores_BC = scores_BC.masked_fill(scores_BC < least_B1, float("-inf"))
+    if drawing.top_p is not None:
+        ascending = scores_BC.sort(-1)
+        below = ascending.values.softmax(-1).cumsum(-1) <= 1 - drawing.top_p
+        below[:, -1] = False
+        scores_BC = scores_BC.masked_fill(torch.zeros_like(below).scatter(1, ascending.indices, below), float("-inf"))
+    below_BC = scores_BC.double().softmax(-1).cumsum(-1)
+    return torch.searchsorted(below_BC, chance_B.unsqueeze(1) * below_BC[:, -1:], right=True).squeeze(1)

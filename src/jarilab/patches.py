@@ -1,0 +1,93 @@
+"""Pictures, and the patches that attention reads them by: cut here and nowhere else, so that models, encodings and
+drawings agree on which patch is which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jarilab.errors import UserError
+from jarilab.positions import Positions
+from jarilab.shapes import Bool, Float, Tensor
+
+MOST = 1 << 16
+"""Patches of a picture: a pass over so many already takes minutes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """What a model of pictures reads.
+
+    pixels: `(B, C, H, W)`, normalised as the task says. keep: `(B, H, W)`, False on what was added to make pictures of
+    several sizes alike, or None where there is nothing such.
+    """
+
+    pixels: Float[Tensor, "B C H W"]
+    keep: Bool[Tensor, "B H W"] | None = None
+
+    @staticmethod
+    def of(pictures: Float[Tensor, "B C H W"] | Pictures) -> Pictures:
+        """Plain pixels are whole pictures; Pictures stay what they are. Raises UserError for anything else."""
+        if isinstance(pictures, Pictures):
+            return pictures
+        if pictures.ndim != 4 or not pictures.is_floating_point():
+            raise UserError(
+                f"pictures are (B, C, H, W) in a floating-point type, got {tuple(pictures.shape)} in {pictures.dtype}; "
+                "add the missing axes with unsqueeze(0), and bring pixels to about -1 ... 1"
+            )
+        return Pictures(pictures)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width, in pixels."""
+        return self.pixels.shape[2], self.pixels.shape[3]
+
+
+def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
+    """Rows and columns of the patches of a picture. Raises UserError where they do not divide it."""
+    height, width = size
+    if height < patch or width < patch or height % patch or width % patch:
+        fitting = tuple(max(patch, side - side % patch) for side in size)
+        raise UserError(
+            f"patches of {patch} x {patch} pixels do not fill a picture of {height} x {width}; use pictures of "
+            f"{fitting[0]} x {fitting[1]}, or a patch that divides both sides"
+        )
+    rows, columns = height // patch, width // patch
+    if rows * columns > MOST:
+        raise UserError(
+            f"a picture of {height} x {width} pixels has {rows * columns:,} patches of {patch} x {patch}: expected "
+            f"{MOST:,} at most, for each looks at all; make the picture smaller or the patch larger"
+        )
+    return rows, columns
+
+
+def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L N"]:
+    """The patches in row-major order, each the N = C * patch * patch numbers of its channels, rows and columns."""
+    rows, columns = grid_of((pixels.shape[2], pixels.shape[3]), patch)
+    cut = pixels.unflatten(3, (columns, patch)).unflatten(2, (rows, patch))  # B C rows P columns P
+    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def unpatchify(patches: Float[Tensor, "B L N"], patch: int, grid: tuple[int, int]) -> Float[Tensor, "B C H W"]:
+    """The picture that these are the patches of."""
+    rows, columns = grid
+    cut = patches.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, columns))  # B rows columns C P P
+    return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+
+
+def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "B L"] | None:
+    """Which patches hold anything of their picture."""
+    return None if keep is None else (patchify(keep.unsqueeze(1).float(), patch) > 0).any(-1)
+
+
+def patch_names(positions: Positions) -> list[str]:
+    """Each token of a picture as a person reads it: `3,0` is the patch in row 3, column 0; those without a place are
+    `[0]`, `[1]`, ..."""
+    coordinates = positions.coordinates if positions.coordinates.ndim == 2 else positions.coordinates[0]
+    nowhere = [False] * positions.length
+    if positions.placeless is not None:
+        nowhere = (positions.placeless if positions.placeless.ndim == 1 else positions.placeless[0]).tolist()
+    names, without = [], 0
+    for place, lost in zip(coordinates.tolist(), nowhere, strict=True):
+        names.append(f"[{without}]" if lost else ",".join(f"{number:g}" for number in place))
+        without += lost
+    return names

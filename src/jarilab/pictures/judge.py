@@ -1,0 +1,121 @@
+"""Who reads the digits of generated pictures: a small classifier that was trained on real ones only.
+
+Two of them, from different seeds and different halves of the digits: one judges, the other may choose among pictures.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import final
+
+import torch
+from jaxtyping import UInt8
+from safetensors.torch import save
+from torch import nn
+from torch.nn import functional
+
+from jarilab.init import initialise
+from jarilab.pictures.codes import one_cycle, read_weights, take_weights
+from jarilab.pictures.scenes import Digits
+from jarilab.pictures.wording import FRAME, Painter, Style, drawn, glyphs
+from jarilab.shapes import Float, Int, Tensor
+
+AT_ONCE = 512
+EMPTY = -10_000.0
+"""In the place of the log-probability of a digit that is not there."""
+
+
+class Reader(nn.Module):
+    """Scores of the ten digits for each glyph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(1, 24, 5, stride=2, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(24, 48, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(48, 64, 3, padding=1),
+            nn.ReLU(),
+        )
+        self.out = nn.Linear(64 * (FRAME // 4) ** 2, 10)
+
+    def forward(self, glyphs: Float[Tensor, "B h w"]) -> Float[Tensor, "B 10"]:
+        return self.out(self.convolutions(glyphs.unsqueeze(1)).flatten(1))
+
+
+@final
+class Judge:
+    """A reader of the digits in pictures of one style."""
+
+    def __init__(self, style: Style, reader: Reader):
+        self.style, self._reader = style, reader.eval().requires_grad_(False)
+
+    def read(self, pictures: UInt8[Tensor, "B 3 H W"]) -> Int[Tensor, "B N"]:
+        """The digits of each picture from left to right."""
+        return self._log_probabilities(pictures).argmax(-1)
+
+    def score(self, pictures: UInt8[Tensor, "B 3 H W"], values: Int[Tensor, "B P"]) -> Float[Tensor, " B"]:
+        """The log-probability that the pictures show the digits that the words name; `EMPTY` for each that is not
+        there."""
+        wanted_BN1 = values[:, list(self.style.digits)].unsqueeze(-1)
+        found_BN = self._log_probabilities(pictures).gather(-1, wanted_BN1).squeeze(-1)
+        return found_BN.masked_fill(~drawn(self.style, pictures), EMPTY).sum(1)
+
+    @torch.no_grad()
+    def _log_probabilities(self, pictures: Tensor) -> Tensor:
+        parts = []
+        for some in pictures.split(AT_ONCE):
+            found_BNhw = glyphs(self.style, some)
+            scores = self._reader(found_BNhw.flatten(0, 1)).log_softmax(-1)
+            parts.append(scores.unflatten(0, found_BNhw.shape[:2]))
+        return torch.cat(parts)
+
+    def to_bytes(self) -> bytes:
+        """The weights as safetensors."""
+        return save(self._reader.state_dict())
+
+    @staticmethod
+    def from_file(style: Style, path: Path) -> Judge:
+        """The judge in a file of `to_bytes`. Raises UserError for anything else."""
+        reader = Reader()
+        take_weights(reader, read_weights(path)[0], path)
+        return Judge(style, reader)
+
+
+def halves(digits: Digits) -> tuple[Digits, Digits]:
+    """Every second digit, and the others."""
+    return _every(digits, 0), _every(digits, 1)
+
+
+def _every(digits: Digits, start: int) -> Digits:
+    return Digits(digits.pixels[start::2], digits.labels[start::2], digits.ink[start::2])
+
+
+def train_judge(
+    style: Style, digits: Digits, *, seed: int, steps: int = 2000, batch: int = 128, learning_rate: float = 2e-3
+) -> Judge:
+    """Train on pictures of this style made of real digits. The same seed, digits and number of threads give the same
+    weights."""
+    painter = Painter(style, digits, seed=seed)
+    reader = Reader()
+    initialise(reader, seed)
+    optimizer = torch.optim.AdamW(reader.parameters(), lr=learning_rate, weight_decay=0.05, fused=True)
+    schedule = one_cycle(optimizer, learning_rate, steps)
+    scenes = math.ceil(batch / len(style.digits))
+    for step in range(steps):
+        numbers = torch.arange(step * scenes, (step + 1) * scenes)
+        values = style.values(torch.randint(style.combinations, numbers.shape, generator=_generator(seed, step)))
+        found = glyphs(style, painter.paint(values, numbers)).flatten(0, 1)
+        labels = values[:, list(style.digits)].flatten()
+        loss = functional.cross_entropy(reader(found), labels, label_smoothing=0.05)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return Judge(style, reader)
+
+
+def _generator(seed: int, step: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed * 1_000_003 + step)

@@ -1,0 +1,101 @@
+"""What is to be told of pictures that were read: what was left out, and what makes a score say little."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from jaxtyping import UInt8, UInt64
+
+from jarilab.errors import UserError
+from jarilab.shapes import Tensor
+
+TOLERATED = 10
+"""Files that may be unreadable in any set; beyond that, a tenth of all may."""
+
+FEW = 30
+"""Held-out pictures below which one alone is more than 3 percentage points, and chance (95 %, of a share of a half) is
+18 points either way or more."""
+
+_NAMED = 200  # characters of a name that are told
+_UNREADABLE = "files left out, which cannot be read as pictures"
+_DISPUTED = "equal pictures in different classes, which nothing can tell apart"
+
+
+@final
+class Notes:
+    """What is to be said of things met while reading: of how many, and the first three by name."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, list[str]]] = {}
+        self._wholes: dict[str, int] = {}
+        self.first_error = ""
+
+    def add(self, said: str, name: str, count: int = 1) -> None:
+        """`said` holds of the thing of this name, or of `count` things."""
+        number, names = self._found.get(said, (0, []))
+        name = shown(name)
+        self._found[said] = (number + count, [*names, name[:_NAMED] + "..." * (len(name) > _NAMED)][:3])
+
+    def among(self, whole: int, said: str, names: Sequence[str]) -> None:
+        """`said` holds of the pictures of these names, of `whole` in all."""
+        for name in names:
+            self.add(said, name)
+        self._wholes[said] = whole
+
+    def unreadable(self, name: str, error: UserError, tried: int, where: Path) -> None:
+        """A file that cannot be read, of `tried`. Raises UserError where they are too many to leave out."""
+        self.add(_UNREADABLE, name)
+        self.first_error = self.first_error or shown(str(error))
+        number = self._found[_UNREADABLE][0]
+        if number == tried or number > max(TOLERATED, tried // 10):
+            raise UserError(
+                f"{where}: expected pictures; got {number:,} of {tried:,} files that cannot be read, the first: "
+                f"{self.first_error}; mend them, or take them away"
+            )
+
+    def disputed(self, pixels: UInt8[Tensor, "N C H W"], classes: Sequence[str], names: Sequence[str]) -> None:
+        """Tell which pictures have the same pixels as one of another class; 8 bytes are kept of each."""
+        _, group_N = np.unique(digests(pixels), return_inverse=True)
+        order_N = np.argsort(group_N, kind="stable")
+        groups = np.split(order_N, np.flatnonzero(np.diff(group_N[order_N])) + 1)
+        several = [group.tolist() for group in groups if len(group) > 1 and len({classes[i] for i in group}) > 1]
+        for i in itertools.chain(*sorted(several)):
+            self.add(_DISPUTED, f"{names[i]} of {classes[i]}")
+
+    def told(self) -> list[str]:
+        """A sentence for each matter."""
+        found = []
+        for said, (number, names) in self._found.items():
+            named = ", ".join(names) + (", ..." if number > len(names) else "")
+            if said in self._wholes:
+                verb = "was" if number == 1 else "were"
+                found.append(f"{number:,} of {self._wholes[said]:,} pictures {verb} {said} ({named})")
+            else:
+                found.append(f"{said}: {number:,} ({named})" + f"; {self.first_error}" * (said == _UNREADABLE))
+        return found
+
+
+def digests(pixels: UInt8[Tensor, "N C H W"]) -> UInt64[np.ndarray, " N"]:
+    """8 bytes for each picture, equal where its pixels are."""
+    found = [hashlib.blake2b(picture.numpy().tobytes(), digest_size=8).digest() for picture in pixels]
+    return np.frombuffer(b"".join(found), dtype=np.uint64)
+
+
+def few(held_out: int, whole: int, remedy: str = "name more with --valid") -> list[str]:
+    """What to say where a share of all pictures was held out, and these are so few that their score says little."""
+    if held_out >= FEW:
+        return []
+    return [
+        f"only {held_out} of {whole:,} pictures are held out, so that one alone counts for {100 / held_out:.1f} % of "
+        f"the score; {remedy}"
+    ]
+
+
+def shown(text: str) -> str:
+    """Text of a stranger for a line in a terminal: what cannot be printed is written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -1,0 +1,259 @@
+"""Scenes of real handwritten digits on a dark canvas, with all that is true of them: labels, boxes, colours.
+
+    scenes = Scenes(World(), Digits.scans("training"), seed=1)
+    plan = scenes.plan(torch.arange(32))      # what stands where, without a picture
+    pixels_BCHW = scenes.draw(plan)           # uint8
+
+A scene follows from the seed and its number alone, so that none has to be kept. Digits are split by their source: those
+of `held_out` scenes were never seen in training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+
+from jarilab.errors import UserError, needs
+from jarilab.pictures import idx
+from jarilab.shapes import Bool, Float, Int, Tensor
+
+Part = Literal["training", "held_out"]
+
+COLOURS = {
+    "red": (230, 60, 50),
+    "green": (60, 200, 80),
+    "blue": (70, 120, 255),
+    "yellow": (240, 220, 60),
+    "white": (255, 255, 255),
+    "purple": (190, 90, 230),
+}
+PIXELS = 1 << 22  # drawn at once, so that large scenes need no more memory than small ones
+TRIES = 24  # places that are tried for a digit before it is left out
+
+
+@dataclass(frozen=True)
+class World:
+    """What scenes may look like.
+
+    canvas: their height and width in pixels. fewest, most: digits of a scene; 0 of them is an empty one.
+    smallest, largest: the longer side of a digit in pixels. overlap: the largest IoU of two digits' boxes.
+    colours: names from COLOURS, drawn evenly; none for grey pictures of one channel.
+    """
+
+    canvas: int = 48
+    fewest: int = 1
+    most: int = 3
+    smallest: int = 12
+    largest: int = 22
+    overlap: float = 0.1
+    colours: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What stands where in B scenes of at most N digits; real: False where a scene has fewer.
+
+    sources: numbers of the digits drawn. labels: 0 ... 9. boxes: left, top, right, bottom in pixels.
+    colours: numbers into `World.colours`.
+    """
+
+    real: Bool[Tensor, "B N"]
+    sources: Int[Tensor, "B N"]
+    labels: Int[Tensor, "B N"]
+    boxes: Float[Tensor, "B N 4"]
+    colours: Int[Tensor, "B N"]
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Pictures of single digits. pixels: `(N, h, w)` float32, 0 for the ground and 1 for ink. labels: `(N,)`.
+
+    ink: `(N, 4)`, the smallest box around each digit: left, top, right, bottom.
+    """
+
+    pixels: Float[Tensor, "N h w"]
+    labels: Int[Tensor, " N"]
+    ink: Float[Tensor, "N 4"]
+
+    @staticmethod
+    def scans(part: Part) -> Digits:
+        """scikit-learn's 1,797 scans of 8 x 8 pixels; the last fifth of them is held out."""
+        pixels, labels = _scans()
+        start = len(labels) * 4 // 5
+        chosen = slice(None, start) if part == "training" else slice(start, None)
+        return Digits.of(pixels[chosen], labels[chosen])
+
+    @staticmethod
+    def mnist(folder: Path, part: Part) -> Digits:
+        """MNIST from a folder with its idx files, plain or gzip; its 10,000 test digits are held out. Raises
+        UserError."""
+        path = idx.find(folder, part == "held_out") if folder.is_dir() else None
+        if path is None or path.name.startswith("train") != (part == "training"):
+            raise UserError(f"{folder}: expected a folder with MNIST's four idx files; got no such; name another")
+        pixels, labels = idx.read(path, idx.PICTURES), idx.read(idx.labels_of(path), idx.LABELS)
+        if len(pixels) != len(labels):
+            raise UserError(f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again")
+        return Digits.of(pixels.float() / 255, labels.long())
+
+    @staticmethod
+    def of(pixels: Float[Tensor, "N h w"], labels: Int[Tensor, " N"], *, threshold: float = 0.25) -> Digits:
+        """Pictures whose ink is what is brighter than `threshold`. Those without any are left out."""
+        bright = pixels > threshold
+        seen = bright.any(-1).any(-1)
+        pixels, labels, bright = pixels[seen], labels[seen], bright[seen]
+        left, right = _extent(bright.any(1))
+        top, bottom = _extent(bright.any(2))
+        return Digits(pixels, labels, torch.stack((left, top, right, bottom), 1).float())
+
+
+@final
+class Scenes:
+    """An endless row of scenes. Raises UserError for a world in which they cannot be."""
+
+    def __init__(self, world: World, digits: Digits, *, seed: int):
+        self.world, self.digits, self.seed = _checked(world), digits, seed
+        self._palette = torch.tensor([COLOURS[name] for name in world.colours or ("white",)]).float()
+
+    def plan(self, numbers: Int[Tensor, " B"]) -> Plan:
+        """What stands where in the scenes of these numbers."""
+        world, most = self.world, self.world.most
+        drawn = _uniform(self.seed, numbers, 1 + most * (3 + 2 * TRIES))
+        counts = world.fewest + (drawn[:, 0] * (most - world.fewest + 1)).long()
+        of_each = drawn[:, 1 : 1 + 3 * most].unflatten(1, (most, 3))
+        tries = drawn[:, 1 + 3 * most :].unflatten(1, (most, TRIES, 2)).float()
+        sources = (of_each[..., 0] * len(self.digits.labels)).long()
+        sides = (world.smallest + (of_each[..., 1] * (world.largest - world.smallest + 1)).floor()).float()
+        ink = self.digits.ink[sources]
+        extent = ink[..., 2:] - ink[..., :2]
+        extent = (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(1.0)
+        real = torch.arange(most) < counts.unsqueeze(1)
+        places = (tries * (world.canvas - extent).unsqueeze(2)).floor()
+        boxes, fits = _apart(places, extent, real, world.overlap)
+        colours = (of_each[..., 2] * len(self._palette)).long()
+        return Plan(fits, sources, self.digits.labels[sources], boxes, colours)
+
+    def draw(self, plan: Plan) -> UInt8[Tensor, "B C H W"]:
+        """The pictures of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
+        the brighter one is seen."""
+        scenes = torch.arange(len(plan.real)).split(max(1, PIXELS // self.world.canvas**2))
+        return torch.cat([self._draw(plan, some) for some in scenes])
+
+    def _draw(self, plan: Plan, scenes: Int[Tensor, " S"]) -> UInt8[Tensor, "S C H W"]:
+        side = self.world.canvas
+        canvas = torch.zeros(len(scenes), self.channels, side, side)
+        for slot in range(plan.real.shape[1]):
+            here = plan.real[scenes, slot].nonzero()[:, 0]
+            scene = scenes[here]
+            source, box = plan.sources[scene, slot], plan.boxes[scene, slot]
+            ink = self.digits.ink[source]
+            rows = _spread(box[:, 1], box[:, 3], ink[:, 1], ink[:, 3], side, self.digits.pixels.shape[1])
+            columns = _spread(box[:, 0], box[:, 2], ink[:, 0], ink[:, 2], side, self.digits.pixels.shape[2])
+            glyphs = torch.bmm(torch.bmm(rows, self.digits.pixels[source]), columns.transpose(1, 2))
+            inked = glyphs.unsqueeze(1) * self._palette[plan.colours[scene, slot]][:, : self.channels, None, None]
+            canvas[here] = torch.maximum(canvas[here], inked)
+        return canvas.round().clamp(0, 255).to(torch.uint8)
+
+    def describe(self) -> str:
+        """In a few words: `1 to 3 of 60,000 digits of 12 to 22 pixels on 48 x 48`."""
+        world = self.world
+        counts = f"{world.fewest} to {world.most}" if world.fewest < world.most else f"{world.most}"
+        return (
+            f"{counts} of {len(self.digits.labels):,} digits of {world.smallest} to {world.largest} pixels on "
+            f"{world.canvas} x {world.canvas}"
+        )
+
+    def fingerprint(self) -> str:
+        """What all scenes follow from."""
+        whole = hashlib.sha256(f"{self.world} {self.seed}".encode())
+        for part in (self.digits.pixels, self.digits.labels):
+            whole.update(part.numpy().tobytes())
+        return f"sha256 {whole.hexdigest()}"
+
+    @property
+    def channels(self) -> int:
+        """Of the pictures."""
+        return 3 if self.world.colours else 1
+
+
+def _apart(
+    places: Float[Tensor, "B N T 2"], extent: Float[Tensor, "B N 2"], real: Bool[Tensor, "B N"], overlap: float
+) -> tuple[Float[Tensor, "B N 4"], Bool[Tensor, "B N"]]:
+    """For one digit after the other the first place where it overlaps none before by more than `overlap`; a digit
+    without such a place is left out."""
+    tried = torch.cat((places, places + extent.unsqueeze(2)), -1)
+    area = extent.prod(-1)
+    boxes, fits = tried[:, :, 0].clone(), real.clone()
+    for n in range(1, boxes.shape[1]):
+        before = boxes[:, None, :n]
+        corner, opposite = (tried[:, n, :, None, :2], before[..., :2]), (tried[:, n, :, None, 2:], before[..., 2:])
+        shared = (torch.minimum(*opposite) - torch.maximum(*corner)).clamp_min(0).prod(-1)
+        iou = shared / (area[:, n, None, None] + area[:, None, :n] - shared)
+        free = ((iou <= overlap) | ~fits[:, None, :n]).all(-1)
+        boxes[:, n] = tried[torch.arange(len(boxes)), n, free.long().argmax(1)]
+        fits[:, n] &= free.any(1)
+    return boxes, fits
+
+
+def _spread(
+    start: Tensor, stop: Tensor, ink_start: Tensor, ink_stop: Tensor, canvas: int, length: int
+) -> Float[Tensor, "M canvas length"]:
+    """How much of each of `length` source pixels goes into each pixel of the canvas along one axis: linear
+    interpolation, widened to an average where the digit gets smaller; nothing outside start ... stop."""
+    scale = (ink_stop - ink_start) / (stop - start)
+    at = torch.arange(canvas) + 0.5
+    source = ink_start.unsqueeze(1) + (at - start.unsqueeze(1)) * scale.unsqueeze(1) - 0.5
+    inside = (at > start.unsqueeze(1)) & (at < stop.unsqueeze(1))
+    source = torch.maximum(torch.minimum(source, ink_stop.unsqueeze(1) - 1), ink_start.unsqueeze(1))
+    away = (source.unsqueeze(2) - torch.arange(length)).abs() / scale.clamp_min(1.0)[:, None, None]
+    share = (1 - away).clamp_min(0.0)
+    return share / share.sum(2, keepdim=True) * inside.unsqueeze(2)
+
+
+def _uniform(seed: int, numbers: Int[Tensor, " B"], count: int) -> Tensor:
+    """`(B, count)` float64 in [0, 1), each a function of the seed, the number and its column alone (SplitMix64, Steele
+    et al. 2014): a generator for each scene would take longer than the drawing."""
+    with np.errstate(over="ignore"):
+        key = _mixed(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+        rows = _mixed(key ^ _mixed(numbers.numpy().astype(np.uint64)))[:, None]
+        columns = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        bits = _mixed(rows + columns)
+    return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _extent(bright: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
+    """The first and one past the last True of each row."""
+    number = bright.long()
+    return number.argmax(1), bright.shape[1] - number.flip(1).argmax(1)
+
+
+def _checked(world: World) -> World:
+    unknown_colours = [name for name in world.colours if name not in COLOURS]
+    if unknown_colours:
+        raise UserError(f"scenes know no colour {unknown_colours[0]!r}; known: {', '.join(COLOURS)}")
+    if not 0 <= world.fewest <= world.most or world.most < 1:
+        raise UserError(f"a scene has fewest ... most digits, 0 <= fewest <= most; got {world.fewest} ... {world.most}")
+    if not 4 <= world.smallest <= world.largest <= world.canvas:
+        raise UserError(
+            f"digits of {world.smallest} ... {world.largest} pixels cannot stand on {world.canvas} pixels: expected "
+            f"4 <= smallest <= largest <= {world.canvas}; choose other sizes or a larger canvas"
+        )
+    return world
+
+
+@cache
+def _scans() -> tuple[Tensor, Tensor]:
+    found = needs("sklearn.datasets", "vision").load_digits()
+    return torch.from_numpy(found["images"]).float() / 16, torch.from_numpy(found["target"]).long()

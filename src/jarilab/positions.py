@@ -1,0 +1,270 @@
+"""Where tokens are. Made at the edge, by tasks and models; nothing below ever takes a length or an offset.
+
+Left padding, packed documents, key-value caches, digit places, pixel grids and graphs are then the same case: the
+queries have Positions, the keys have theirs, and an encoding sees only those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from jarilab.errors import UserError
+from jarilab.shapes import Bool, Int, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """The places of L tokens, for one sequence or shared by a batch of them.
+
+    coordinates: `(L, A)`, shared by the batch, or `(B, L, A)`; int64, float32 or float64. Half precision is refused: it
+        cannot count (bfloat16 repeats at 257).
+    order: `(L,)` int64, the order in which tokens follow each other. The causal mask goes by it, since coordinates may
+        repeat or restart (digit places, packed documents).
+    axes: the name of each coordinate.
+    frame: what the coordinates belong to (`source`, `target`, `image`). Distances between frames mean nothing unless
+        an encoding for cross-attention was asked for.
+    placeless: `(L,)` or `(B, L)`, True for tokens without a place (class token, registers), or None.
+    relations: `(L, L)` or `(B, L, L)` int64 labels of arbitrary relations between the nodes that the one coordinate
+        numbers, or None. Slices keep the whole table.
+    extent: `(A,)` or `(B, A)`, the size of the frame along each axis (a picture of h x w patches has h, w; where
+        pictures are padded each has its own), or None where the frame has none.
+    """
+
+    coordinates: Tensor
+    order: Int[Tensor, " L"]
+    axes: tuple[str, ...] = ("index",)
+    frame: str = "sequence"
+    placeless: Bool[Tensor, "*B L"] | None = None
+    relations: Int[Tensor, "*B N N"] | None = None
+    extent: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.coordinates.dtype not in (torch.int64, torch.float32, torch.float64):
+            raise UserError(
+                f"positions must be int64, float32 or float64, got {self.coordinates.dtype}; "
+                "half precision repeats positions (bfloat16 from 257 on): convert with .long() or .float()"
+            )
+        if self.coordinates.ndim not in (2, 3) or self.coordinates.shape[-1] != len(self.axes):
+            raise UserError(
+                f"positions must be (L, A) or (B, L, A) with A = {len(self.axes)} for the axes {self.axes}, "
+                f"got {tuple(self.coordinates.shape)}; add the last axis with unsqueeze(-1)"
+            )
+        if self.extent is not None and (self.extent.ndim not in (1, 2) or self.extent.shape[-1] != len(self.axes)):
+            raise UserError(
+                f"the extent must be (A,) or (B, A) with A = {len(self.axes)} for the axes {self.axes}, "
+                f"got {tuple(self.extent.shape)}; give the frame's size along each axis"
+            )
+
+    @staticmethod
+    def sequence(
+        length: int, start: int = 0, *, frame: str = "sequence", device: torch.device | str | None = None
+    ) -> Positions:
+        """`start, start + 1, ...`: the places of `length` tokens that follow each other."""
+        order_L = torch.arange(start, start + length, device=device)
+        return Positions(order_L.unsqueeze(-1), order_L, frame=frame)
+
+    @staticmethod
+    def from_mask(keep_BL: Bool[Tensor, "B L"], *, frame: str = "sequence") -> Positions:
+        """Number the real tokens of each row from 0, wherever the padding is. Padding gets 0, and must be masked."""
+        index_BL = (keep_BL.long().cumsum(-1) - 1).clamp_min(0) * keep_BL
+        return Positions(index_BL.unsqueeze(-1), torch.arange(keep_BL.shape[1], device=keep_BL.device), frame=frame)
+
+    @staticmethod
+    def grid(height: int, width: int, *, frame: str = "image", device: torch.device | str | None = None) -> Positions:
+        """Rows and columns of a picture's patches in row-major order, in a frame of height x width."""
+        rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
+        coordinates_LA = torch.cartesian_prod(rows, columns)
+        order_L, extent_A = torch.arange(height * width, device=device), torch.tensor((height, width), device=device)
+        return Positions(coordinates_LA, order_L, ("row", "column"), frame, extent=extent_A)
+
+    @staticmethod
+    def nowhere(count: int, like: Positions) -> Positions:
+        """`count` tokens without a place in the frame of `like`, to stand before it: `nowhere(1, like).concat(like)`.
+
+        Class token and registers: their order comes before that of `like`.
+        """
+        device = like.coordinates.device
+        first = like.order[:1] if like.length else torch.zeros(1, dtype=torch.int64, device=device)
+        return replace(
+            like,
+            coordinates=like.coordinates.new_zeros(count, len(like.axes)),
+            order=torch.arange(-count, 0, device=device) + first,
+            placeless=torch.ones(count, dtype=torch.bool, device=device),
+        )
+
+    @staticmethod
+    def graph(relations: Int[Tensor, "*B N N"], *, frame: str = "graph") -> Positions:
+        """The nodes of a graph; `relations[i, j]` is the label of what node j is to node i."""
+        nodes_L = torch.arange(relations.shape[-1], device=relations.device)
+        return Positions(nodes_L.unsqueeze(-1), nodes_L, ("node",), frame, relations=relations)
+
+    @property
+    def length(self) -> int:
+        return self.coordinates.shape[-2]
+
+    def index(self) -> Tensor:
+        """The only coordinate, `(L,)` or `(B, L)`. Raises UserError where there are several."""
+        if len(self.axes) != 1:
+            raise UserError(f"one coordinate expected, got {self.axes}; choose an encoding for {len(self.axes)} axes")
+        return self.coordinates[..., 0]
+
+    def plane(self) -> Tensor:
+        """Row and column, `(L, 2)` or `(B, L, 2)`. Raises UserError where there are not two coordinates."""
+        if len(self.axes) != 2:
+            count = f"{len(self.axes)} axis" if len(self.axes) == 1 else f"{len(self.axes)} axes"
+            raise UserError(f"two coordinates expected, got {self.axes}; choose an encoding for {count}")
+        return self.coordinates
+
+    @property
+    def parts(self) -> list[str]:
+        """What a sequence of several parts is made of: `text` and `image` of the axes `text`, `image.row`,
+        `image.column`. Nothing where no axis says by a dot what it is of: `row` and `column` are one picture's."""
+        names = list(dict.fromkeys(axis.partition(".")[0] for axis in self.axes))
+        return names if len(names) > 1 and any("." in axis for axis in self.axes) else []
+
+    @property
+    def absent(self) -> Bool[Tensor, "*B L A"] | None:
+        """True for the coordinates of tokens that have no place in the part these are of, as `only` has it; None where
+        there are no parts."""
+        if not self.parts:
+            return None
+        return torch.stack([self.only(axis.partition(".")[0]).placeless for axis in self.axes], -1)  # type: ignore[arg-type]
+
+    def only(self, part: str) -> Positions:
+        """What an encoding for `part` sees: the axes named `part` or `part.something`. Tokens that have none, marked by
+        -1 there, have no place. Raises UserError where no axis is of that part.
+
+        A caption and its picture in one sequence have the axes `text`, `image.row`, `image.column`.
+        """
+        chosen = [i for i, axis in enumerate(self.axes) if axis == part or axis.startswith(f"{part}.")]
+        if not chosen:
+            parts = ", ".join(dict.fromkeys(axis.partition(".")[0] for axis in self.axes))
+            raise UserError(f"these positions have no part {part!r}, got the axes {self.axes}; choose one of {parts}")
+        index = torch.tensor(chosen, device=self.coordinates.device)
+        coordinates = self.coordinates.index_select(-1, index)
+        # Between -1 and 0 lies what a rescaled grid has above its first row.
+        without = (coordinates <= -1).any(-1)
+        if self.placeless is not None:
+            without = without | self.placeless
+        return replace(
+            self,
+            coordinates=coordinates.masked_fill(without.unsqueeze(-1), 0),
+            axes=tuple(self.axes[i] for i in chosen),
+            placeless=without,
+            extent=None if self.extent is None else self.extent.index_select(-1, index),
+        )
+
+    def slice(self, start: int, stop: int) -> Positions:
+        """Tokens `start` to `stop` (excluded)."""
+        return replace(
+            self,
+            coordinates=self.coordinates[..., start:stop, :],
+            order=self.order[start:stop],
+            placeless=None if self.placeless is None else self.placeless[..., start:stop],
+        )
+
+    def concat(self, later: Positions) -> Positions:
+        """These tokens, then the `later` ones. Both must have the same axes, frame and relations."""
+        if (self.axes, self.frame) != (later.axes, later.frame) or self.relations is not later.relations:
+            raise UserError(
+                f"cannot join positions of frame {self.frame!r} {self.axes} with {later.frame!r} {later.axes}; "
+                "tokens of one sequence share frame, axes and relations"
+            )
+        first, second = _alike(self.coordinates, later.coordinates)
+        placeless = None
+        if self.placeless is not None or later.placeless is not None:
+            parts = [_no_place(p) for p in (self, later)]
+            placeless = torch.cat(_alike(*parts), -1)
+        _check_same_extent(self.extent, later.extent)
+        return replace(
+            self,
+            coordinates=torch.cat((first, second), -2),
+            order=torch.cat((self.order, later.order)),
+            placeless=placeless,
+            extent=later.extent if self.extent is None else self.extent,
+        )
+
+
+def _check_same_extent(first: Tensor | None, second: Tensor | None) -> None:
+    """Raises UserError for positions of two frames. Who knows no extent takes the other's."""
+    if first is None or second is None or first is second or torch.compiler.is_compiling():
+        return
+    if not bool((first == second).all()):
+        raise UserError(
+            f"cannot join positions of the extents {first.tolist()} and {second.tolist()}: "
+            "tokens of one sequence share a frame; give both its extent"
+        )
+
+
+def _no_place(positions: Positions) -> Tensor:
+    if positions.placeless is not None:
+        return positions.placeless
+    return torch.zeros(positions.coordinates.shape[:-1], dtype=torch.bool, device=positions.coordinates.device)
+
+
+def _alike(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Give the one without a batch axis the other's."""
+    if first.ndim < second.ndim:
+        first = first.expand(second.shape[0], *first.shape)
+    elif second.ndim < first.ndim:
+        second = second.expand(first.shape[0], *second.shape)
+    return first, second
+
+
+def distance(q_pos: Positions, k_pos: Positions) -> Tensor:
+    """How far each key lies ahead of each query, key minus query: `(Q, K)`, or `(B, Q, K)` where rows differ.
+
+    0 where either has no place. Shaw writes it j - i, T5 memory_position - query_position.
+    """
+    ahead = k_pos.index().unsqueeze(-2) - q_pos.index().unsqueeze(-1)
+    apart = unrelated(q_pos, k_pos)
+    return ahead if apart is None else ahead.masked_fill(apart, 0)
+
+
+def offsets(q_pos: Positions, k_pos: Positions) -> tuple[Tensor, Tensor]:
+    """How many rows each key lies below each query and how many columns to its right: two of what `distance` is."""
+    q, k = q_pos.plane(), k_pos.plane()
+    ahead = k.unsqueeze(-3) - q.unsqueeze(-2)
+    apart = unrelated(q_pos, k_pos)
+    if apart is not None:
+        ahead = ahead.masked_fill(apart.unsqueeze(-1), 0)
+    return ahead[..., 0], ahead[..., 1]
+
+
+def unrelated(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | None:
+    """True for pairs of which one has no place, or that have none in the same part, so that no distance lies between
+    them; None where there are no such pairs."""
+    if q_pos.parts:
+        return torch.stack([_either(q_pos.only(part), k_pos.only(part)) for part in q_pos.parts]).all(0)
+    if q_pos.placeless is None and k_pos.placeless is None:
+        return None
+    return _either(q_pos, k_pos)
+
+
+def _either(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"]:
+    """True for pairs of which one has no place."""
+    return _no_place(q_pos).unsqueeze(-1) | _no_place(k_pos).unsqueeze(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Token numbers with their places: what a model of text reads.
+
+    ids: `(B, L)`; keep: `(B, L)`, False on padding, or None where there is none.
+    documents: `(B, L)`, the number of the document each token is of, so that documents packed into one row do not see
+        each other, or None where each row is a single one. Positions should restart with each document.
+    """
+
+    ids: Int[Tensor, "B L"]
+    positions: Positions
+    keep: Bool[Tensor, "B L"] | None = None
+    documents: Int[Tensor, "B L"] | None = None
+
+    @staticmethod
+    def of(ids: Int[Tensor, "B L"] | Tokens, frame: str = "sequence") -> Tokens:
+        """Plain token numbers get the places 0, 1, 2, ... and no padding; Tokens stay what they are."""
+        if isinstance(ids, Tokens):
+            return ids
+        return Tokens(ids, Positions.sequence(ids.shape[1], frame=frame, device=ids.device))

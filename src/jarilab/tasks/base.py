@@ -1,0 +1,224 @@
+"""What the package asks of a task, and the registry of tasks. Tasks know positions and text, never models."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from jarilab.errors import UserError
+from jarilab.loss import cross_entropy
+from jarilab.metrics import METRICS, Metric
+from jarilab.positions import Tokens
+from jarilab.registry import Registry
+from jarilab.shapes import Float, Int
+from jarilab.text import PADDING
+
+registry = Registry("task", "jarilab.tasks")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """inputs: what the model is called with. labels: what it should say about each of the B examples; `len` gives B."""
+
+    inputs: tuple[Any, ...]
+    labels: Any
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """What a task may ask of the model it measures."""
+
+    def write(self, sources: Tokens) -> list[list[int]]:
+        """Answers written freely: token numbers, the end included."""
+        ...
+
+    def scores(self, batch: Batch) -> Any:
+        """What the model says of the inputs: scores `(B, L, V)` of every token of the labels, given the right ones
+        before it; scores of classes; objects."""
+        ...
+
+    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+        """For each token written, the number of the token of the source, its end included, that was looked at most."""
+        ...
+
+
+class Task(ABC):
+    """A thing to learn: its data, batches, loss and metrics, and how an example is shown to a person.
+
+    A constructor takes options and reads nothing. Then either `prepare` reads the data, to train, or `restore` reads
+    what a run keeps of them, to answer; the rest may be asked after one of these.
+    """
+
+    models: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
+    """The kinds of model it is for, the usual one first."""
+    metric: Metric = METRICS["exact_match"]
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        """Settings that suit this task better than the usual ones: `{"model.width": 256}`."""
+        return {}
+
+    def prepare(self) -> None:
+        """Read the data. Raises UserError."""
+        return
+
+    def kept(self) -> dict[str, bytes]:
+        """The files a run keeps so that it can answer without the data, by name: vocabularies, names of classes."""
+        return {}
+
+    def restore(self, folder: Path) -> None:
+        """Read the files of `kept` from the folder of a run. Raises UserError."""
+        return
+
+    def hold_out(self, paths: Sequence[str]) -> None:
+        """Measure on these files instead of the task's own held-out data. Raises UserError."""
+        raise UserError("this task makes its own held-out data; leave --data away")
+
+    @property
+    def held_out_of(self) -> tuple[str, ...]:
+        """The training files that the held-out data are taken from; they must still be what `fingerprint` was of."""
+        return ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The parts of the data that the metric is reported for; the first is everything."""
+        return ("all",)
+
+    @property
+    @abstractmethod
+    def model_options(self) -> dict[str, Any]:
+        """What the data decides about the model: sizes of vocabularies."""
+
+    def check_model(self, options: Mapping[str, Any]) -> None:
+        """Raises UserError for options of a model that these data cannot be learned with."""
+        return
+
+    @property
+    def longest(self) -> dict[str, int]:
+        """The longest sequence of each side, in tokens, where there are tokens."""
+        return {}
+
+    @property
+    @abstractmethod
+    def training_size(self) -> int:
+        """The number of examples to train on."""
+
+    @property
+    def training_lengths(self) -> Int[Tensor, " N"] | None:
+        """How many tokens each example takes up in a batch, or None where all are alike."""
+        return None
+
+    @abstractmethod
+    def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
+        """The training examples with these numbers. generator: for what is drawn at random; keyed by seed and step."""
+
+    @abstractmethod
+    def loss(self, scores: Any, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """What training makes smaller. scores: what the model says of the batch. smoothing: the share of a target's
+        probability that is spread over what else there is."""
+
+    @abstractmethod
+    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
+        """Metrics on held-out data, or on `examples` of them evenly taken; one of them is `metric`.
+
+        `examples` is also the number measured on.
+        """
+
+    @abstractmethod
+    def read(self, line: str) -> Any:
+        """A person's input as what `sources` batches: token numbers, a picture. Raises UserError."""
+
+    @abstractmethod
+    def sources(self, lines: Sequence[Any]) -> Any:
+        """A batch of what `read` gave."""
+
+    @abstractmethod
+    def write(self, numbers: Sequence[int]) -> str:
+        """An answer's token numbers, or the number of a class, as a person reads them."""
+
+    def answer(self, learner: Learner, line: str, source: Any, written: Sequence[int]) -> str:
+        """The answer to a line, which `read` made `source` of, as a person reads it and as it is judged: what has no
+        token of its own may be copied from where the learner looked."""
+        return self.write(written)
+
+    @abstractmethod
+    def show_target(self, numbers: Sequence[int]) -> list[str]:
+        """The name of each token, or class, that can be said."""
+
+    def ceiling(self) -> dict[str, float] | None:
+        """The share of exact answers that no model without positions can pass, for each group; None if not known."""
+        return None
+
+    def ceiling_sentence(self) -> str:
+        """What the ceiling is, for the reader of a report."""
+        return ""
+
+    def expected(self, line: str) -> str | None:
+        """The right answer to an input, where the task can tell."""
+        return None
+
+    def sample_inputs(self) -> list[str]:
+        """A few inputs worth looking at."""
+        return []
+
+    def notices(self) -> list[str]:
+        """What a person should know of the data that were read: lines left out."""
+        return []
+
+    def held_out_notices(self) -> list[str]:
+        """The same of the held-out data, once these were read."""
+        return []
+
+    def describe(self) -> str:
+        """The data in one sentence."""
+        return ""
+
+    def fingerprint(self) -> str:
+        """What the training data is, so that a run is not continued on other data. Raises UserError."""
+        return self.describe()
+
+
+class TokenTask(Task):
+    """A task whose inputs and answers are tokens."""
+
+    continues: ClassVar[bool] = False
+    """Whether what the model writes goes on with what it was given, as a language model's does."""
+
+    @final
+    def loss(self, scores: Float[Tensor, "B L V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """What training makes smaller: the mean cross-entropy of the labels, padding left out, in nats.
+
+        smoothing: the share of the target's probability that is spread evenly over the vocabulary (Szegedy et al.
+        2016). A batch of nothing but padding has a loss of 0.
+        """
+        return cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing)
+
+    @abstractmethod
+    def sources(self, lines: Sequence[list[int]]) -> Tokens:
+        """A batch of what `read` gave."""
+
+    @abstractmethod
+    def show_source(self, numbers: Sequence[int]) -> list[str]:
+        """The name of each source token."""
+
+
+def evenly(count: int, examples: int | None) -> Int[Tensor, " N"]:
+    """The numbers of `examples` of `count` things, evenly spread; all of them by default."""
+    if examples is None or examples >= count:
+        return torch.arange(count)
+    return torch.arange(examples) * count // examples
+
+
+def right_padded(lines: Sequence[list[int]], padding: int) -> tuple[Tensor, Tensor]:
+    """Token numbers `(B, L)` with padding behind, and which of them are real."""
+    longest = max((len(line) for line in lines), default=0)
+    ids = torch.full((len(lines), longest), padding)
+    for row, line in enumerate(lines):
+        ids[row, : len(line)] = torch.tensor(line, dtype=torch.long)
+    return ids, torch.arange(longest) < torch.tensor([[len(line)] for line in lines])

@@ -1,0 +1,410 @@
+"""Text to picture: captions, and pictures that show what they say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, cast, final, runtime_checkable
+
+import torch
+from annotated_types import Ge, Le, Lt
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.nn import functional
+
+from jarilab.errors import UserError
+from jarilab.loss import cross_entropy
+from jarilab.metrics import METRICS
+from jarilab.pictures.captioned import LONGEST_CAPTION
+from jarilab.pictures.codes import STRIDE, Codes, train_codes
+from jarilab.pictures.judge import Judge, halves, train_judge
+from jarilab.pictures.notes import shown
+from jarilab.pictures.sets import fitted
+from jarilab.pictures.told import FolderSource, SceneSource, Source
+from jarilab.pictures.wording import STYLES, Style, said_right, worded
+from jarilab.registry import check_fields
+from jarilab.shapes import Float, Int
+from jarilab.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
+from jarilab.tasks.pictures import HELD_OUT, held_out_number
+from jarilab.text import FIRST, PADDING, tokenizers
+from jarilab.text.cache import cached
+from jarilab.text.tokenizers import Tokenizer
+
+JUDGED = 2000  # real pictures that a judge is measured on
+AT_ONCE = 256  # pictures encoded, or drawn, together
+MOST = 10_000  # pictures drawn at a time
+SEED = 1  # of the image tokenizer and of pictures to measure: the same whatever the seed of the model
+BLANK = "an empty picture"
+_VOCABULARY = 8000  # words of captions at most
+CODES, JUDGE, SCORER, WORDS, FACTS = (
+    "codes.safetensors",
+    "judge.safetensors",
+    "scorer.safetensors",
+    "vocabulary.json",
+    "captions.json",
+)
+
+Pixels = UInt8[Tensor, "B 3 H W"]
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A model that draws codes for captions."""
+
+    def steps(
+        self,
+        captions: Int[Tensor, "B T"],
+        *,
+        guidance: float = 2.0,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int,
+    ) -> Iterator[Int[Tensor, " B"]]:
+        """Each code of all pictures as soon as it is drawn."""
+        ...
+
+
+@registry.register("captions")
+@final
+class Captions(Task):
+    """Captions and pictures: generated scenes of real handwritten digits, or a folder of pictures with texts.
+
+    train: `scenes`, or a folder of pictures with a *.txt of the same name beside each. captions: of scenes, row ("three
+    one seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files to make scenes of, instead
+    of scikit-learn's scans. scenes: how many to train on. unseen: the share of all combinations of words that no scene
+    to train on has; it is then these that are measured on. size: of a folder's pictures, in pixels. codes: a run whose
+    image tokenizer is taken; by default one is trained first. quantizer: of the image tokenizer, fsq, vq or gumbel.
+    code_steps: how long it is trained. judge_steps: how long those who judge are. caption_dropout: the share of
+    captions left out in training, which guidance needs. picture_weight: of the loss of codes beside that of words.
+    guidance, temperature: how pictures to measure are drawn. rerank: pictures drawn for each, of which the scorer, who
+    is not the judge, chooses one.
+    """
+
+    models = ("text_to_image",)
+
+    def __init__(
+        self,
+        *,
+        train: str = "scenes",
+        captions: Literal["row", "attributes"] = "row",
+        digits: str = "",
+        scenes: Annotated[int, Ge(1), Le(10_000_000)] = 30_000,
+        unseen: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        size: Annotated[int, Ge(8), Le(512)] = 32,
+        codes: str = "",
+        quantizer: Literal["fsq", "vq", "gumbel"] = "fsq",
+        code_steps: Annotated[int, Ge(1)] = 1500,
+        judge_steps: Annotated[int, Ge(1)] = 2000,
+        caption_dropout: Annotated[float, Ge(0), Lt(1)] = 0.1,
+        picture_weight: Annotated[float, Ge(0)] = 7.0,
+        guidance: Annotated[float, Ge(0)] = 2.0,
+        temperature: Annotated[float, Ge(0)] = 0.7,
+        rerank: Annotated[int, Ge(1), Le(1000)] = 1,
+    ):
+        if size % STRIDE:
+            raise UserError(
+                f"size: a code stands for {STRIDE} x {STRIDE} pixels: expected a multiple of {STRIDE}, got {size}"
+            )
+        self.train, self.style = train, STYLES[captions] if train == "scenes" else None
+        self.digits, self.unseen, self.size = digits, unseen, size
+        self._codes_of, self._quantizer, self._steps = codes, quantizer, (code_steps, judge_steps)
+        self.caption_dropout, self.picture_weight = caption_dropout, picture_weight
+        self.guidance, self.temperature, self.rerank = guidance, temperature, rerank
+        self.metric = METRICS["exact_match" if self.style else "loss"]
+        self._known: tuple[Tokenizer, Codes] | None = None
+        self._judges: tuple[Judge, Judge] | None = None
+        self._facts: dict[str, Any] = {}
+        self._training: tuple[Tensor, Tensor] | None = None
+        self._source: Source = (
+            FolderSource(train, size) if self.style is None else SceneSource(self.style, digits, scenes, unseen)
+        )
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        training = {"examples": 150_000, "batch": 48, "learning_rate": 4e-3, "evaluations": 5}
+        return {f"training.{n}": v for n, v in training.items()} | {"training.evaluation_examples": 128}
+
+    # Its life -----------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        source = self._source
+        captions = source.captions
+        words = tokenizers.train("words", captions, size=_VOCABULARY, lowercase=True)
+        codes = self._tokenizer_of_pictures()
+        self._known = words, codes
+        every = torch.arange(len(captions)).split(AT_ONCE)
+        ids = torch.cat([codes.encode(source.pictures(some)) for some in every])
+        rows_BT = self.sources(words.encode_batch(captions))
+        self._training = rows_BT, ids.flatten(1).int()
+        (height, width), empty = ids.shape[1:], int(torch.bincount(ids.flatten()).argmax())
+        self._facts = {"height": height, "width": width, "empty": empty, "longest": rows_BT.shape[1], "ceiling": {}}
+        if isinstance(source, SceneSource):
+            self._judges = self._train_judges(source)
+            self._facts["ceiling"] = self._ceiling(source, self._judges[0])
+
+    def _tokenizer_of_pictures(self) -> Codes:
+        if self._codes_of:
+            return Codes.read(Path(self._codes_of) / CODES)
+        options, source = {"quantizer": self._quantizer}, self._source
+
+        def make(folder: Path) -> dict[str, Any]:
+            _say(f"training the image tokenizer, {self._steps[0]:,} steps")
+            made = train_codes(source.pictures, len(source.captions), options, seed=SEED, steps=self._steps[0])
+            (folder / CODES).write_bytes(made.to_bytes())
+            return {}
+
+        facts = {"what": "codes", "data": source.fingerprint, "count": len(source.captions), "unseen": self.unseen}
+        facts |= {"options": options, "steps": self._steps[0], "size": self.size}
+        return cached(facts, make, lambda folder, _: Codes.read(folder / CODES))
+
+    def _train_judges(self, source: SceneSource) -> tuple[Judge, Judge]:
+        def make(folder: Path) -> dict[str, Any]:
+            _say(f"training who judges the pictures, and who may choose among them, {self._steps[1]:,} steps each")
+            one, other = halves(source.digits("training"))
+            for seed, (name, half) in enumerate(((JUDGE, one), (SCORER, other)), 1):
+                (folder / name).write_bytes(train_judge(source.style, half, seed=seed, steps=self._steps[1]).to_bytes())
+            return {}
+
+        facts = {"what": "judges", "data": source.fingerprint, "steps": self._steps[1]}
+        return cached(facts, make, lambda folder, _: _read_judges(source.style, folder))
+
+    def _ceiling(self, source: SceneSource, judge: Judge) -> dict[str, float]:
+        """What the judge reads right in real pictures of held-out digits, and in these after their codes."""
+        told = source.held_out(torch.arange(JUDGED))
+        real, values = told.pictures, told.values
+        assert values is not None
+        found = {"real": real, "reconstructed": self.codes.decode(self.codes.encode(real))}
+        right = {which: said_right(source.style, values, seen, judge.read(seen)) for which, seen in found.items()}
+        named = [(name, which) for name in ("digit", "exact_match") for which in found]
+        return {f"{name}_{which}": float(right[which][name].mean()) for name, which in named}
+
+    def kept(self) -> dict[str, bytes]:
+        files = {WORDS: self.words.to_json().encode(), CODES: self.codes.to_bytes()}
+        if self._judges is not None:
+            files |= {JUDGE: self._judges[0].to_bytes(), SCORER: self._judges[1].to_bytes()}
+        return files | {FACTS: json.dumps(self._facts).encode()}
+
+    def restore(self, folder: Path) -> None:
+        self._known = Tokenizer.read(folder / WORDS), Codes.read(folder / CODES)
+        if self.style is not None:
+            self._judges = _read_judges(self.style, folder)
+        try:
+            facts = json.loads((folder / FACTS).read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{folder / FACTS} cannot be read: {error}; the run cannot answer without it") from None
+        height, width = (Annotated[int, Ge(side // STRIDE), Le(side // STRIDE)] for side in self._size)
+        empty, longest = Annotated[int, Ge(0), Lt(len(self.codes))], Annotated[int, Ge(2), Le(1 + LONGEST_CAPTION)]
+        fields = {"height": height, "width": width, "empty": empty, "longest": longest, "ceiling": dict[str, float]}
+        check_fields(str(folder / FACTS), fields, facts)
+        self._facts = facts
+
+    @property
+    def words(self) -> Tokenizer:
+        """The tokenizer of captions."""
+        assert self._known is not None, "prepare or restore comes first"
+        return self._known[0]
+
+    @property
+    def codes(self) -> Codes:
+        """The tokenizer of pictures."""
+        assert self._known is not None, "prepare or restore comes first"
+        return self._known[1]
+
+    # What a model and the training loop ask ------------------------------------------------------------------------
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        facts = self._facts
+        own = {"vocabulary": len(self.words), "codes": len(self.codes), "caption": facts["longest"]}
+        return own | {"rows": facts["height"], "columns": facts["width"]}
+
+    @property
+    def training_size(self) -> int:
+        return len(self._rows[0])
+
+    @property
+    def _rows(self) -> tuple[Tensor, Tensor]:
+        assert self._training is not None, "prepare comes first"
+        return self._training
+
+    def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
+        without = torch.rand(len(indices), generator=generator) < self.caption_dropout
+        return _batch(self._rows[0][indices], self._rows[1][indices].long(), without)
+
+    def loss(self, scores: Any, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+        """The mean cross-entropy of codes and that of words, weighted `picture_weight` to 1, in nats."""
+        text = batch.inputs[0].shape[1]
+        words, codes = batch.labels[:, :text].flatten(), batch.labels[:, text:].flatten()
+        of_words = cross_entropy(scores.text.flatten(0, 1), words, ignore=PADDING, smoothing=smoothing)
+        of_codes = functional.cross_entropy(scores.picture.flatten(0, 1), codes, label_smoothing=smoothing)
+        return (of_words + self.picture_weight * of_codes) / (1 + self.picture_weight)
+
+    # How good it is ------------------------------------------------------------------------------------------------
+
+    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
+        """Loss in nats per code, of all codes and of all but the empty ground's; of scenes also what pictures drawn for
+        captions show: exact match, digits, and each attribute, beside what the judge reads in real pictures."""
+        told = self._source.held_out(evenly(self._source.held_out_size, examples))
+        captions, values = told.captions, told.values
+        found = self._loss(learner, captions, self.codes.encode(told.pictures).flatten(1))
+        found |= {"psnr": self.codes.measured["psnr"], "codes_used": self.codes.measured["codes_used"]}
+        if self.style is None or values is None:
+            return {**found, "examples": len(captions)}
+        model, judge = cast(Draws, cast(Any, learner).model), self._of_scenes()[0]
+        drawn = self._draw(model, captions, values)
+        right = said_right(self.style, values, drawn, judge.read(drawn))
+        found |= {name: float(value.mean()) for name, value in right.items()}
+        return {**found, **self._facts["ceiling"], "examples": len(captions)}
+
+    def _loss(self, learner: Learner, captions: Sequence[str], codes_BN: Tensor) -> dict[str, float]:
+        rows_BT = self.sources([self.read(caption) for caption in captions])
+        nats = []
+        for some in torch.arange(len(captions)).split(AT_ONCE):
+            batch = _batch(rows_BT[some], codes_BN[some], torch.zeros(len(some), dtype=torch.bool))
+            log_p_BNC = learner.scores(batch).picture.float().log_softmax(-1)
+            nats.append(-log_p_BNC.gather(-1, codes_BN[some].unsqueeze(-1)).squeeze(-1))
+        every = torch.cat(nats)
+        return {"loss": float(every.mean()), "loss_of_ink": float(every[codes_BN != self._facts["empty"]].mean())}
+
+    def _draw(self, model: Draws, captions: Sequence[str], values: Tensor) -> Pixels:
+        """One picture for each caption; captions of a style have all the same length."""
+        found = []
+        for chunk, some in enumerate(torch.arange(len(captions)).split(AT_ONCE)):
+            rows = [[FIRST, *self.read(captions[int(i)])] for i in some for _ in range(self.rerank)]
+            steps = model.steps(
+                torch.tensor(rows), guidance=self.guidance, temperature=self.temperature, seed=SEED + chunk
+            )
+            pictures = self.codes.decode(torch.stack(list(steps), 1).unflatten(1, self.grid))
+            found.append(self._chosen(pictures, values[some], 1))
+        return torch.cat(found)
+
+    def _chosen(self, pictures: Pixels, values: Tensor, count: int) -> UInt8[Tensor, "N 3 H W"]:
+        """Of the pictures drawn for each caption, one behind the other, the `count` the scorer finds likeliest."""
+        drawn = len(pictures) // len(values)
+        if drawn == count:
+            return pictures
+        scores = self._of_scenes()[1].score(pictures, values.repeat_interleave(drawn, 0)).view(-1, drawn)
+        best = scores.topk(count, 1).indices + torch.arange(len(values)).unsqueeze(1) * drawn
+        return pictures[best.flatten()]
+
+    def _of_scenes(self) -> tuple[Judge, Judge]:
+        if self._judges is None:
+            raise UserError("pictures are judged and chosen among for scenes alone; leave rerank away")
+        return self._judges
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of codes."""
+        return self._facts["height"], self._facts["width"]
+
+    # What a person sees ---------------------------------------------------------------------------------------------
+
+    def read(self, line: str) -> list[int]:
+        """A caption's words. Raises UserError for one that is empty, too long or of unknown words."""
+        strange = self.words.unknown(line)
+        if strange:
+            known = ", ".join(self.words.names(list(range(4, min(44, len(self.words))))))
+            named = ", ".join(shown(word[:40]) for word in strange[:5])
+            raise UserError(f"no caption to train on had {named}; known: {known}")
+        ids = self.words.encode(line)
+        if not 1 <= len(ids) < self._facts["longest"]:
+            raise UserError(
+                f"expected a caption of 1 to {self._facts['longest'] - 1} words, got {len(ids)}: {line[:80]!r}"
+            )
+        return ids
+
+    def sources(self, lines: Sequence[list[int]]) -> Int[Tensor, "B T"]:
+        """Captions as the model reads them, padded behind."""
+        return right_padded([[FIRST, *line] for line in lines], PADDING)[0]
+
+    def write(self, numbers: Sequence[int]) -> str:
+        return self.words.decode(list(numbers))
+
+    def show_target(self, numbers: Sequence[int]) -> list[str]:
+        return self.words.names(list(numbers))
+
+    def pictures(
+        self, model: Draws, prompt: str, count: int, *, rerank: int = 1, seed: int = 1, **drawing: Any
+    ) -> Iterator[Pixels]:
+        """`count` pictures for one caption, again after each row of codes: what is not drawn yet is empty. Last come
+        the chosen ones of `rerank` times as many. drawing: guidance, temperature, top_k, top_p. Raises UserError."""
+        if count < 1 or rerank < 1 or count * rerank > MOST:
+            rule = f"n and rerank are 1 or more, and {MOST:,} at most when multiplied"
+            raise UserError(f"{rule}; got n {count:,} and rerank {rerank:,}")
+        words, values = self.read(prompt), None
+        if rerank > 1:
+            self._of_scenes()
+            assert self.style is not None
+            values = self.style.understand(prompt.lower()).unsqueeze(0)
+        rows = torch.tensor([[FIRST, *words]]).repeat(count * rerank, 1)
+        height, width = self.grid
+        ids = torch.full((len(rows), height * width), self._facts["empty"])
+        for number, drawn in enumerate(model.steps(rows, seed=seed, **drawing)):
+            ids[:, number] = drawn
+            if (number + 1) % width == 0:
+                pictures = self.codes.decode(ids.unflatten(1, self.grid))
+                done = number + 1 == height * width and values is not None
+                yield self._chosen(pictures, cast(Tensor, values), count) if done else pictures[:count]
+
+    def judged(self, picture: UInt8[Tensor, "3 H W"]) -> str | None:
+        """What the judge and rules read in a picture, as a caption; None where no captions are judged by."""
+        if self.style is None:
+            return None
+        pictures = picture.unsqueeze(0)
+        return worded(self.style, pictures, self._of_scenes()[0].read(pictures))[0] or BLANK
+
+    def expected(self, line: str) -> str | None:
+        """The caption itself, as `judged` would word it; None for one that is not of the style, or is not judged."""
+        try:
+            return None if self.style is None else self.style.caption(self.style.understand(line.lower()))
+        except UserError:
+            return None
+
+    def sample_inputs(self) -> list[str]:
+        return self._source.held_out(torch.arange(3)).captions
+
+    def notices(self) -> list[str]:
+        found = self.codes.measured
+        used = f"{found['codes_used']:.0%} of {len(self.codes)} codes used, perplexity {found['perplexity']:.1f}"
+        return [*self._source.notices, f"the image tokenizer's pictures: {found['psnr']:.1f} dB, {used}"]
+
+    def picture(self, line: str) -> UInt8[Tensor, "3 H W"]:
+        """The picture in a file, at the size of the run, or a held-out one, `#5`. Raises UserError."""
+        line = line.strip()
+        if line.startswith(HELD_OUT):
+            number = held_out_number(line, self._source.held_out_size)
+            return self._source.held_out(torch.tensor([number])).pictures[0]
+        return fitted(Path(line), 3, self._size, "crop").pixels
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        return (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
+
+    def describe(self) -> str:
+        count = f"{self.training_size:,}"
+        if self.style is None:
+            return f"{Path(self.train).name}: {count} captioned pictures of {self.size} x {self.size}"
+        captions = len(set(self._source.captions))
+        return f"{count} scenes of {captions} captions, {self.style.name}, of digits {self.digits or 'of scikit-learn'}"
+
+    def fingerprint(self) -> str:
+        return f"{self._source.fingerprint}, image tokenizer sha256 {self.codes.fingerprint}"
+
+
+def _batch(rows_BT: Tensor, codes_BN: Tensor, without_B: Tensor) -> Batch:
+    """labels: for each word the next, for the last none; then the codes. A caption that is left out is not to be
+    guessed."""
+    following = functional.pad(rows_BT[:, 1:], (0, 1), value=PADDING).masked_fill(without_B.unsqueeze(1), PADDING)
+    return Batch((rows_BT, codes_BN, without_B), torch.cat((following, codes_BN), 1))
+
+
+def _read_judges(style: Style, folder: Path) -> tuple[Judge, Judge]:
+    return Judge.from_file(style, folder / JUDGE), Judge.from_file(style, folder / SCORER)
+
+
+def _say(text: str) -> None:
+    print(f"jarilab: {text}", file=sys.stderr)

@@ -1,0 +1,60 @@
+"""Handwritten digits that come with scikit-learn: 1,797 scans of 8 x 8 pixels, nothing to download."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, final
+
+import torch
+from annotated_types import Ge, Le
+
+from jarilab.errors import needs
+from jarilab.pictures.sets import Labelled
+from jarilab.tasks.base import registry
+from jarilab.tasks.pictures import Augmentation, ClassTask
+
+HELD_OUT = 5  # one scan in five
+
+
+@registry.register("digits")
+@final
+class Digits(ClassTask):
+    """Which digit a scan shows: scikit-learn's copy of the optical digits of Alpaydin and Kaynak (1998).
+
+    One scan in five is held out. shift: pixels that a training picture is moved by at most, each way. mixup, cutmix:
+    the parameter of the beta distribution that two pictures are mixed by, all over or in a rectangle; 0 for not at all.
+    """
+
+    def __init__(
+        self,
+        *,
+        shift: Annotated[int, Ge(0), Le(4)] = 1,
+        mixup: Annotated[float, Ge(0), Le(10)] = 0.0,
+        cutmix: Annotated[float, Ge(0), Le(10)] = 0.0,
+    ):
+        super().__init__(Augmentation(shift, False, mixup, cutmix))
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        return {"model.patch": 2, "model.width": 64, "model.layers": 4, **cls._training_defaults(passes=40)}
+
+    def _read_data(self) -> Labelled:
+        return _scans(held_out=False)
+
+    def _read_held_out(self) -> Labelled:
+        return _scans(held_out=True)
+
+    def describe(self) -> str:
+        return f"{self.training_size:,} handwritten digits of 8 x 8 pixels"
+
+    def fingerprint(self) -> str:
+        return f"{self.describe()}, sha256 {self._training.fingerprint()}"
+
+
+def _scans(*, held_out: bool) -> Labelled:
+    found = needs("sklearn.datasets", "vision").load_digits()
+    grey = torch.from_numpy(found.images)  # 0 ... 16
+    pixels = (grey * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
+    number = torch.arange(len(grey))
+    scans = Labelled(pixels, torch.from_numpy(found.target).long(), [str(name) for name in found.target_names], number)
+    return scans.only(number[(number % HELD_OUT == 0) == held_out])

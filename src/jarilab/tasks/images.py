@@ -1,0 +1,93 @@
+"""A person's own pictures, sorted into classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, final
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from jarilab.errors import UserError
+from jarilab.pictures.sets import Fit, Labelled, Wanted, read_labelled
+from jarilab.tasks.base import registry
+from jarilab.tasks.pictures import Augmentation, ClassTask
+
+
+@registry.register("images")
+@final
+class Images(ClassTask):
+    """What a picture shows: a folder with a folder of pictures for each class, MNIST's idx files, or a CSV of path and
+    label.
+
+    train: the folder or file. valid: the same, to measure on; without it a share of `train`, chosen by content; of a
+    folder of idx files, those that are not named train-*. size: height and width in pixels that pictures are brought
+    to; not needed where all are alike. colours: grey or colour. fit: stretch lets proportions go, crop cuts off, pad
+    adds background. held_out: the share kept for measuring where there is no `valid`. shift: pixels that a training
+    picture is moved by at most, each way. flip: mirror half of the training pictures. mixup, cutmix: the parameter of
+    the beta distribution that two pictures are mixed by, all over or in a rectangle; 0 for not at all.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: str = "",
+        valid: str = "",
+        size: Annotated[int, Ge(1), Le(4096)] | None = None,
+        colours: Literal["grey", "colour"] = "grey",
+        fit: Fit = "stretch",
+        held_out: Annotated[float, Gt(0), Lt(1)] = 0.1,
+        shift: Annotated[int, Ge(0), Le(512)] = 2,
+        flip: bool = False,
+        mixup: Annotated[float, Ge(0), Le(10)] = 0.0,
+        cutmix: Annotated[float, Ge(0), Le(10)] = 0.0,
+    ):
+        super().__init__(Augmentation(shift, flip, mixup, cutmix), fit)
+        self.train, self.valid, self.share = train, valid, held_out
+        self.size, self.channels = size, {"grey": 1, "colour": 3}[colours]
+        self._whole: Labelled | None = None
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        return {"model.patch": 4, "model.width": 64, "model.layers": 6, **cls._training_defaults(passes=10)}
+
+    def hold_out(self, paths: Sequence[str]) -> None:
+        if len(paths) != 1:
+            raise UserError(f"--data expects one folder, idx file or CSV, got {len(paths)}; give one")
+        self._held_out = self._read(paths[0], held_out=True)
+
+    @property
+    def held_out_of(self) -> tuple[str, ...]:
+        return () if self.valid else (self.train,)
+
+    def _read_data(self) -> Labelled:
+        if not self.train:
+            raise UserError("--train names no pictures; write --train FOLDER, an idx file or a CSV of path and label")
+        self._whole = self._read(self.train)
+        return self._whole if self.valid else self._whole.split(self.share)[0]
+
+    def _read_held_out(self) -> Labelled:
+        if self.valid:
+            found = self._read(self.valid, held_out=True)
+            if self._whole is not None:
+                found.notices += found.shared(self._whole)
+            return found
+        whole = self._whole or self._read(self.train)
+        return whole.split(self.share)[1]
+
+    def _read(self, path: str, *, held_out: bool = False) -> Labelled:
+        size = None if self.size is None else (self.size, self.size)
+        known = None
+        if self._facts:  # what is read later must be as the training pictures are
+            size, known = self.shape[1:], self.classes
+        return read_labelled(Path(path), Wanted(self.channels, size, self._fit, known), held_out=held_out)
+
+    def describe(self) -> str:
+        channels, height, width = self.shape
+        colours = "grey" if channels == 1 else "colour"
+        return f"{Path(self.train).name}: {self.training_size:,} {colours} pictures of {height} x {width} pixels"
+
+    def fingerprint(self) -> str:
+        if self._train is None:
+            self.prepare()
+        return f"sha256 {self._training.fingerprint()}"

@@ -1,0 +1,218 @@
+"""Numbers in words, Korean and English: 이백이십이 <-> two hundred twenty-two.
+
+The same word stands several times in a phrase and means something else each time, which is the case that the digits of
+`arithmetic` stand for: 이백이십이 holds 이 three times, as 200, 20 and 2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, final
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+
+from jarilab.errors import UserError
+from jarilab.tasks.base import registry
+from jarilab.tasks.ceiling import bag_ceiling
+from jarilab.tasks.pairs import Matrix, PairsTask, Rows, Vocabulary
+from jarilab.text import END, PADDING, SPECIAL
+
+HELD_OUT = 100  # one number in a hundred
+LARGEST = 999_999
+NAME = 16  # tokens of the longest name
+
+
+@registry.register("number-words")
+@final
+class NumberWords(PairsTask):
+    """The names of 0 ... maximum, from one language to the other; one number in a hundred is held out, in both
+    directions.
+
+    direction: both (the source's script tells which), ko-en or en-ko. maximum: the largest number.
+    """
+
+    words = None
+
+    def __init__(
+        self,
+        *,
+        direction: Literal["both", "ko-en", "en-ko"] = "both",
+        maximum: Annotated[int, Ge(99), Le(LARGEST)] = LARGEST,
+    ):
+        self.direction, self.maximum = direction, maximum
+        self.directions = ("ko-en", "en-ko") if direction == "both" else (direction,)
+        super().__init__(NAME)
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        return {"training.examples": 600_000, "training.batch": 512, "training.evaluation_examples": 1000}
+
+    @property
+    def tokenizers(self) -> tuple[Vocabulary, Vocabulary]:
+        return _vocabulary(), _vocabulary()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return ("all", *self.directions) if len(self.directions) > 1 else ("all",)
+
+    def group_of(self, source: str, target: str) -> str:
+        return "en-ko" if source.isascii() else "ko-en"
+
+    def _read_data(self) -> tuple[Rows, Rows]:
+        numbers = np.arange(self.maximum + 1)
+        return self._sides(numbers[~_held_out(numbers)])
+
+    def _sides(self, numbers: np.ndarray) -> tuple[Matrix, Matrix]:
+        """The source and the target of these numbers, direction after direction."""
+        names = {"ko": _korean(numbers), "en": _english(numbers)}
+        ways = [direction.split("-") for direction in self.directions]
+        source, target = (np.concatenate([names[way[side]] for way in ways]) for side in (0, 1))
+        return Matrix(source, (source != PADDING).sum(1)), Matrix(target, (target != PADDING).sum(1))
+
+    def _read_held_out(self) -> list[tuple[str, str]]:
+        numbers = np.arange(self.maximum + 1)
+        source, target = self._sides(numbers[_held_out(numbers)])
+        every = torch.arange(len(source))
+        sides = (side.padded(every).tolist() for side in (source, target))
+        return [(_vocabulary().decode(one), _vocabulary().decode(other)) for one, other in zip(*sides, strict=True)]
+
+    def ceiling(self) -> dict[str, float]:
+        """Of all numbers. An encoder without positions knows which words a name holds, and how often each."""
+        numbers = np.arange(self.maximum + 1)
+        names = {"ko": _korean(numbers), "en": _english(numbers)}
+        ways = [direction.split("-") for direction in self.directions]
+        shares = {"-".join(way): bag_ceiling(names[way[0]], names[way[1]]) for way in ways}
+        return {"all": sum(shares.values()) / len(shares), **(shares if len(shares) > 1 else {})}
+
+    def ceiling_sentence(self) -> str:
+        return (
+            "Without positions the encoder sees only which words a name holds, not in which order. Numbers of the same "
+            "words get the same answer, and at best the commonest one: counted over all numbers, this is the share "
+            "of exact answers that no such model can pass on average."
+        )
+
+    def read(self, line: str) -> list[int]:
+        text = re.sub(r"\band\b|[,\s-]+", " ", line.lower()).strip()
+        return super().read(text)
+
+    def sample_inputs(self) -> list[str]:
+        return ["이백이십이", "two hundred twenty-two", "이만 이천이백이", "thirty thousand three hundred three"]
+
+    def describe(self) -> str:
+        return f"names of 0 ... {self.maximum:,}, {' and '.join(self.directions)}, one number in {HELD_OUT} held out"
+
+
+# The names -----------------------------------------------------------------------------------------------------------
+
+
+@final
+class _Names:
+    """A token for each Korean sign and each English word; a space stands only between 만 and what follows it."""
+
+    def __init__(self) -> None:
+        english = [*range(20), *range(20, 100, 10)]
+        words = [*"영일이삼사오육칠팔구십백천만 ", *(_words(n) for n in english), "hundred", "thousand"]
+        self.tokens = (*SPECIAL, *words)
+        self._ones = {_words(n) for n in range(1, 10)}
+        self.number = {token: number for number, token in enumerate(self.tokens)}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        pieces = re.findall(r"[a-z]+|.", text)
+        # Between English words a space says nothing.
+        kept = [p for i, p in enumerate(pieces) if p not in " -" or (p == " " and i and pieces[i - 1] == "만")]
+        strange = [piece for piece in kept if piece not in self.number or piece in SPECIAL]
+        if strange:
+            raise UserError(
+                f"{strange[0]!r} is no word for a number; write such as 이백이십이 or two hundred twenty-two"
+            )
+        return [self.number[piece] for piece in kept]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text = before = ""
+        for token in ids:
+            if token in (END, PADDING):
+                break
+            word = self.tokens[token]
+            if before.isascii() and before.strip() and word.isascii() and word.strip():
+                text += "-" if before.endswith("ty") and word in self._ones else " "
+            text, before = text + word, word
+        return text
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        return [self.tokens[token] for token in ids]
+
+
+def _words(number: int, language: str = "en") -> str:
+    from num2words import num2words
+
+    return num2words(number, lang=language)
+
+
+@cache
+def _vocabulary() -> _Names:
+    return _Names()
+
+
+def _korean(numbers: np.ndarray) -> np.ndarray:
+    """`(N, L)` tokens: names of up to 만, then 만, then the rest; num2words gives those of single digits at a place."""
+    names = _vocabulary()
+    table = []
+    for n in range(10_000):
+        digits = [(n // 10**k % 10) * 10**k for k in (3, 2, 1, 0)]
+        table.append("".join(_korean_digit(d) for d in digits if d) or _korean_digit(0))
+    high, low = numbers // 10_000, numbers % 10_000
+    rows = _padded_rows([names.encode(text) for text in table])
+    return _packed(
+        np.where((high > 1)[:, None], rows[high], PADDING),
+        np.where(high > 0, names.number["만"], PADDING)[:, None],
+        np.where((high > 0) & (low > 0), names.number[" "], PADDING)[:, None],
+        np.where(((low > 0) | (high == 0))[:, None], rows[low], PADDING),
+    )
+
+
+@cache
+def _korean_digit(value: int) -> str:
+    return _words(value, "ko")
+
+
+def _english(numbers: np.ndarray) -> np.ndarray:
+    """`(N, L)` tokens: names of up to thousand, then thousand, then the rest, without `and`."""
+    names = _vocabulary()
+    below_hundred = [_words(n) for n in range(100)]
+    table = []
+    for n in range(1000):
+        parts = [below_hundred[n // 100] + " hundred"] if n >= 100 else []
+        table.append(" ".join(parts + ([below_hundred[n % 100]] if n % 100 or not n else [])))
+    rows = _padded_rows([names.encode(text) for text in table])
+    high, low = numbers // 1000, numbers % 1000
+    return _packed(
+        np.where((high > 0)[:, None], rows[high], PADDING),
+        np.where(high > 0, names.number["thousand"], PADDING)[:, None],
+        np.where(((low > 0) | (high == 0))[:, None], rows[low], PADDING),
+    )
+
+
+def _padded_rows(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    table = np.full((len(rows), max(map(len, rows))), PADDING, dtype=np.uint8)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
+    return table
+
+
+def _packed(*parts: np.ndarray) -> np.ndarray:
+    """The parts side by side, what is left blank moved behind: `(N, NAME)`."""
+    room = np.full((len(parts[0]), NAME), PADDING)
+    joined = np.concatenate((*parts, room), axis=1).astype(np.uint8)
+    return np.take_along_axis(joined, np.argsort(joined == PADDING, axis=1, kind="stable"), 1)[:, :NAME]
+
+
+def _held_out(numbers: np.ndarray) -> np.ndarray:
+    """Which numbers are held out, by a hash (Knuth's multiplicative one)."""
+    return (numbers.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**32)) % np.uint64(HELD_OUT) == 0

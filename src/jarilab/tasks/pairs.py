@@ -1,0 +1,243 @@
+"""What tasks of a source text and a target text share: batches, decoding back to text, and metrics."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, final, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from jarilab.errors import UserError
+from jarilab.positions import Positions, Tokens
+from jarilab.shapes import Int
+from jarilab.tasks.base import Batch, Learner, TokenTask, evenly, right_padded
+from jarilab.text import END, FIRST, PADDING
+
+AT_ONCE = 256  # held-out examples answered together, those of like length side by side
+
+Judge = Literal["bleu", "chrf", "exact_match", "perplexity"]
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Token numbers of many texts."""
+
+    @property
+    def lengths(self) -> Int[Tensor, " N"]:
+        """In tokens."""
+        ...
+
+    def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
+        """The rows with these numbers, padding behind."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+@final
+class Matrix:
+    """Rows held in memory as one padded matrix."""
+
+    def __init__(self, ids: np.ndarray, lengths: np.ndarray):
+        self._ids = torch.from_numpy(ids)
+        self.lengths = torch.from_numpy(lengths.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
+        return self._ids[indices, : max(self.lengths[indices].tolist(), default=0)].long()
+
+
+@runtime_checkable
+class Vocabulary(Protocol):
+    """Text to token numbers and back."""
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of a text's tokens. Raises UserError for what has none."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text up to the first end or padding."""
+        ...
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """Each token as a person reads it."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class PairsTask(TokenTask):
+    """A source text and a target text, of tokens. A subclass says where they come from, and may have groups of held-out
+    examples.
+
+    Each source ends with an end token, so that none is empty and its length can be read from its last token.
+    """
+
+    models = ("encoder_decoder", "recurrent")
+    words: str | None = "none"
+    """How sacreBLEU finds words: by its tokenizer of this name, `none` where spaces part them, None for no BLEU."""
+
+    def __init__(self, longest: int):
+        self._longest = longest
+        self._train: tuple[Rows, Rows] | None = None
+        self._held_out: list[tuple[str, str]] | None = None
+
+    @property
+    @abstractmethod
+    def tokenizers(self) -> tuple[Vocabulary, Vocabulary]:
+        """Of the source and of the target."""
+
+    @abstractmethod
+    def _read_data(self) -> tuple[Rows, Rows]:
+        """The training rows of both sides. Raises UserError."""
+
+    @abstractmethod
+    def _read_held_out(self) -> list[tuple[str, str]]:
+        """The held-out pairs of texts. Raises UserError."""
+
+    def prepare(self) -> None:
+        self._train = self._read_data()
+
+    @property
+    def held_out(self) -> list[tuple[str, str]]:
+        """The held-out pairs of texts, read when first asked for."""
+        if self._held_out is None:
+            self._held_out = self._read_held_out()
+        return self._held_out
+
+    # What a model and the training loop ask ------------------------------------------------------------------------
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        source, target = self.tokenizers
+        return {"source_vocabulary": len(source), "target_vocabulary": len(target)}
+
+    def check_model(self, options: Mapping[str, Any]) -> None:
+        source, target = self.tokenizers
+        if options.get("shared") and source != target:
+            raise UserError("one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared")
+
+    @property
+    def longest(self) -> dict[str, int]:
+        return {"source": self._longest + 1, "target": self._longest + 1}
+
+    @property
+    def training_size(self) -> int:
+        return len(self._rows[0])
+
+    @property
+    def training_lengths(self) -> Int[Tensor, " N"]:
+        """Tokens of source and target together, their ends included."""
+        source, target = self._rows
+        return source.lengths + target.lengths + 2
+
+    @property
+    def _rows(self) -> tuple[Rows, Rows]:
+        assert self._train is not None, "prepare comes first"
+        return self._train
+
+    def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
+        source, target = self._rows
+        return _batch(source.padded(indices), target.padded(indices))
+
+    # How good it is ------------------------------------------------------------------------------------------------
+
+    def group_of(self, source: str, target: str) -> str:
+        """The group of `groups` that a held-out pair belongs to; `all` for none."""
+        return "all"
+
+    @final
+    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
+        """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer."""
+        pairs = [self.held_out[i] for i in evenly(len(self.held_out), examples).tolist()]
+        sources, targets = zip(*((self._encode(0, s), self._encode(1, t)) for s, t in pairs), strict=True)
+        written: list[str] = [""] * len(pairs)
+        loss = count = 0.0
+        by_length = sorted(range(len(pairs)), key=lambda i: len(sources[i]))
+        for start in range(0, len(pairs), AT_ONCE):
+            rows = by_length[start : start + AT_ONCE]
+            batch = _batch(*(right_padded([side[i] for i in rows], PADDING)[0] for side in (sources, targets)))
+            for row, ids in zip(rows, learner.write(batch.inputs[0]), strict=True):
+                written[row] = self.answer(learner, pairs[row][0], sources[row], ids)
+            tokens = int((batch.labels != PADDING).sum())
+            loss += tokens * float(self.loss(learner.scores(batch), batch))
+            count += tokens
+        references = [target for _, target in pairs]
+        metrics = {"perplexity": math.exp(min(loss / count, 700.0)), "examples": float(len(pairs))}
+        metrics |= self._judge(written, references)
+        right = [w == r for w, r in zip(written, references, strict=True)]
+        groups = [self.group_of(*pair) for pair in pairs]
+        for group in self.groups:
+            chosen = [r for r, g in zip(right, groups, strict=True) if group in ("all", g)]
+            if chosen:
+                metrics[_of_group("exact_match", group)] = sum(chosen) / len(chosen)
+        return metrics
+
+    def _judge(self, written: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+        """BLEU and chrF, and how they were counted."""
+        if self.words is None:
+            return {}
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+
+        bleu = BLEU(tokenize=self.words)
+        found = bleu.corpus_score(list(written), [list(references)])
+        chrf = CHRF().corpus_score(list(written), [list(references)])
+        return {"bleu": found.score, "chrf": chrf.score, "signature": str(bleu.get_signature())}
+
+    def _encode(self, side: int, text: str) -> list[int]:
+        """A held-out text in tokens, cut where it is longer than the model was built for."""
+        return self.tokenizers[side].encode(text)[: self._longest]
+
+    # What a person sees ---------------------------------------------------------------------------------------------
+
+    def read(self, line: str) -> list[int]:
+        text = line.strip()
+        if not text:
+            raise UserError("the line is empty; write a text to answer")
+        ids = self.tokenizers[0].encode(text)
+        if len(ids) > self._longest:
+            raise UserError(f"{len(ids):,} tokens are too many; this run reads at most {self._longest}: cut the line")
+        return ids
+
+    def sources(self, lines: Sequence[list[int]]) -> Tokens:
+        ids, _ = right_padded(lines, PADDING)
+        return _source_tokens(ids)
+
+    def write(self, numbers: Sequence[int]) -> str:
+        return self.tokenizers[1].decode(list(numbers))
+
+    def show_source(self, numbers: Sequence[int]) -> list[str]:
+        return self.tokenizers[0].names(list(numbers))
+
+    def show_target(self, numbers: Sequence[int]) -> list[str]:
+        return self.tokenizers[1].names(list(numbers))
+
+
+def _of_group(name: str, group: str) -> str:
+    return name if group == "all" else f"{name}_{group}"
+
+
+def _ended(ids: Int[Tensor, "B L"]) -> Int[Tensor, "B M"]:
+    """The rows with an end token behind each."""
+    ids = functional.pad(ids, (0, 1), value=PADDING)
+    return ids.scatter(1, (ids != PADDING).sum(1, keepdim=True), END)
+
+
+def _source_tokens(ids: Int[Tensor, "B K"]) -> Tokens:
+    ids = _ended(ids)
+    keep = ids != PADDING
+    places = Positions.sequence(ids.shape[1], frame="source")
+    return Tokens(ids, places, None if bool(keep.all()) else keep)
+
+
+def _batch(source: Int[Tensor, "B K"], target: Int[Tensor, "B Q"]) -> Batch:
+    said = Tokens.of(functional.pad(target, (1, 0), value=FIRST), "target")
+    return Batch((_source_tokens(source), said), _ended(target))

@@ -1,0 +1,254 @@
+"""What tasks of pictures share, and all of what tasks of classes do."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.nn import functional
+
+from jarilab.errors import UserError
+from jarilab.metrics import METRICS
+from jarilab.patches import Pictures
+from jarilab.pictures import augment
+from jarilab.pictures.sets import Fit, Labelled, fitted
+from jarilab.shapes import Float, Int
+from jarilab.tasks.base import Batch, Learner, Task, evenly
+
+AT_ONCE = 256  # pictures measured together
+MOST_OF_MEAN = 10_000  # pictures that mean and deviation are taken over
+HELD_OUT = "#"
+"""`#5` is the held-out picture number 5, where a file is asked for."""
+_KEPT = "pictures.json"
+
+
+def held_out_number(line: str, count: int) -> int:
+    """Which of `count` held-out pictures is meant by `#5`. Raises UserError."""
+    number = line.removeprefix(HELD_OUT)
+    if not (number.isascii() and number.isdecimal() and len(number) < 12 and int(number) < count):
+        raise UserError(f"expected the number of a held-out picture, #0 to #{count - 1}, got {line[:80]!r}")
+    return int(number)
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """pixels: `(C, H, W)` uint8, as the task's size asks. size: height and width that the file had."""
+
+    pixels: UInt8[Tensor, "C H W"]
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A thing that a model says of a picture. number: of the class. box: left, top, right, bottom in pixels of the
+    file, where the model says where."""
+
+    number: int
+    probability: float
+    box: tuple[float, float, float, float] | None = None
+
+
+class PictureTask(Task):
+    """A task whose inputs are pictures and whose answers are of classes."""
+
+    finds: ClassVar[bool] = False
+    """Whether it says where things are too."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> Sequence[str]:
+        """The names of the classes."""
+
+    @abstractmethod
+    def read(self, line: str) -> Picture:
+        """The picture in a file, or that of a number, `#5`. Raises UserError."""
+
+    @abstractmethod
+    def sources(self, lines: Sequence[Picture]) -> Pictures:
+        """A batch of what `read` gave."""
+
+    @abstractmethod
+    def said(self, outputs: Any, pictures: Sequence[Picture]) -> list[list[Said]]:
+        """What the model's outputs say of each picture, the surest first."""
+
+    def write(self, numbers: Sequence[int]) -> str:
+        return ", ".join(self.show_target(numbers))
+
+    @final
+    def show_target(self, numbers: Sequence[int]) -> list[str]:
+        return [self.classes[number] for number in numbers]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training pictures are changed at random.
+
+    shift: pixels that a picture is moved by at most, each way. flip: mirror half of them. mixup, cutmix: the parameter
+    of the beta distribution that two pictures are mixed by, all over or in a rectangle; 0 for not at all.
+    """
+
+    shift: int
+    flip: bool
+    mixup: float
+    cutmix: float
+
+    def __call__(
+        self, pixels: Float[Tensor, "B C H W"], labels: Int[Tensor, " B"], classes: int, generator: torch.Generator
+    ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
+        """Changed pictures, and how much of each class is in them."""
+        targets = functional.one_hot(labels, classes).float()
+        if self.shift:
+            pixels = augment.shift(pixels, self.shift, generator)
+        if self.flip:
+            pixels = augment.flip(pixels, generator)
+        if self.mixup:
+            pixels, targets = augment.mixup(pixels, targets, self.mixup, generator)
+        if self.cutmix:
+            pixels, targets = augment.cutmix(pixels, targets, self.cutmix, generator)
+        return pixels, targets
+
+
+class ClassTask(PictureTask):
+    """To say what is in a picture. A subclass says where the pictures come from."""
+
+    models = ("vit",)
+    metric = METRICS["accuracy"]
+
+    def __init__(self, augmentation: Augmentation, fit: Fit = "stretch"):
+        self._augmentation = augmentation
+        self._fit: Fit = fit
+        self._train: Labelled | None = None
+        self._held_out: Labelled | None = None
+        self._facts: dict[str, Any] = {}
+
+    @abstractmethod
+    def _read_data(self) -> Labelled:
+        """The training pictures. Raises UserError."""
+
+    @abstractmethod
+    def _read_held_out(self) -> Labelled:
+        """The held-out pictures. Raises UserError."""
+
+    @final
+    def prepare(self) -> None:
+        self._train = self._read_data()
+        some = self._train.pictures(evenly(len(self._train), MOST_OF_MEAN)).double() / 255
+        self._facts = {
+            "classes": list(self._train.classes),
+            "shape": list(some.shape[1:]),
+            "mean": some.mean((0, 2, 3)).tolist(),
+            "deviation": some.std((0, 2, 3)).clamp_min(1e-3).tolist(),
+        }
+
+    @final
+    def kept(self) -> dict[str, bytes]:
+        return {_KEPT: (json.dumps(self._facts, ensure_ascii=False, indent=1) + "\n").encode()}
+
+    @final
+    def restore(self, folder: Path) -> None:
+        self._facts = json.loads((folder / _KEPT).read_text(encoding="utf-8"))  # whole: its sha256 was compared
+
+    @property
+    def held_out(self) -> Labelled:
+        """The held-out pictures, read when first asked for. Raises UserError where they have other classes."""
+        if self._held_out is None:
+            self._held_out = self._read_held_out()
+        return self._held_out
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self._facts["classes"]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+        channels, height, width = self._facts["shape"]
+        return channels, height, width
+
+    # What a model and the training loop ask ------------------------------------------------------------------------
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return {"shape": self.shape, "classes": len(self.classes)}
+
+    @property
+    def training_size(self) -> int:
+        return len(self._training)
+
+    @property
+    def _training(self) -> Labelled:
+        assert self._train is not None, "prepare comes first"
+        return self._train
+
+    def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
+        pixels = self._normalised(self._training.pictures(indices))
+        labels = self._training.labels[indices]
+        pixels, targets = self._augmentation(pixels, labels, len(self.classes), generator)
+        return Batch((Pictures(pixels), True), targets)  # answer_only: nobody looks at the maps
+
+    @final
+    def loss(self, scores: Float[Tensor, "B V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+        return functional.cross_entropy(scores.float(), batch.labels, label_smoothing=smoothing)
+
+    @final
+    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
+        """The share of pictures whose class is said first, and the mean cross-entropy."""
+        held_out = self.held_out
+        indices, right, loss = evenly(len(held_out), examples), 0, 0.0
+        for some in indices.split(AT_ONCE):
+            labels = held_out.labels[some]
+            scores = learner.scores(Batch((Pictures(self._normalised(held_out.pictures(some))),), labels))
+            right += int((scores.argmax(-1) == labels).sum())
+            loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
+        return {"accuracy": right / len(indices), "loss": loss / len(indices), "examples": float(len(indices))}
+
+    def _normalised(self, pixels: UInt8[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Mean 0 and deviation 1 over the training pictures, in each channel."""
+        mean, deviation = (torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation"))
+        return (pixels.float() / 255 - mean) / deviation
+
+    # What a person sees ---------------------------------------------------------------------------------------------
+
+    def read(self, line: str) -> Picture:
+        line = line.strip()
+        if line.startswith(HELD_OUT):
+            pixels = self.held_out.pictures(torch.tensor([held_out_number(line, len(self.held_out))]))[0]
+            return Picture(pixels, (pixels.shape[1], pixels.shape[2]))
+        channels, height, width = self.shape
+        picture = fitted(Path(line), channels, (height, width), self._fit)
+        return Picture(picture.pixels, (picture.height, picture.width))
+
+    def sources(self, lines: Sequence[Picture]) -> Pictures:
+        return Pictures(self._normalised(torch.stack([picture.pixels for picture in lines])))
+
+    def said(self, outputs: Float[Tensor, "B V"], pictures: Sequence[Picture]) -> list[list[Said]]:
+        ranked = outputs.float().softmax(-1).sort(dim=-1, descending=True, stable=True)
+        rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
+        return [[Said(*of_class) for of_class in zip(*row, strict=True)] for row in rows]
+
+    def expected(self, line: str) -> str | None:
+        if not line.strip().startswith(HELD_OUT):
+            return None
+        return self.classes[int(self.held_out.labels[held_out_number(line.strip(), len(self.held_out))])]
+
+    def notices(self) -> list[str]:
+        return self._training.notices
+
+    def held_out_notices(self) -> list[str]:
+        return [] if self._held_out is None else self._held_out.notices
+
+    def sample_inputs(self) -> list[str]:
+        return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]
+
+    @classmethod
+    def _training_defaults(cls, **options: Any) -> Mapping[str, Any]:
+        """Settings that suit a Vision Transformer on small pictures."""
+        training = {"batch": 128, "learning_rate": 4e-3, "evaluations": 10, "label_smoothing": 0.1, "warm_up": 0.1}
+        return {f"training.{name}": value for name, value in (training | options).items()}

@@ -1,0 +1,205 @@
+"""Copy, reverse or sort a line of numbers: the smallest tasks of a source and a target."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, final
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from jarilab.errors import UserError
+from jarilab.metrics import METRICS
+from jarilab.tasks.base import registry
+from jarilab.tasks.pairs import Judge, Matrix, PairsTask, Rows, Vocabulary
+from jarilab.text import END, PADDING, SPECIAL
+
+
+class Sequences(PairsTask):
+    """Lines of random numbers from 0 to `symbols` - 1. Both those to train on and those held out are drawn by chance,
+    so short lines, of which there are few different ones, may be among both; a run says how many are.
+
+    symbols: how many different ones. lines: how many to train on. held_out: how many others to measure on. shortest:
+    the fewest numbers a line has. longest: the most a training line has. test_longest: the most a held-out line has,
+    `longest` by default; with more, the groups tell apart the lengths that were trained on from longer ones. data_seed:
+    decides the lines. metric: what runs are judged by.
+    """
+
+    def __init__(
+        self,
+        *,
+        symbols: Annotated[int, Ge(2), Le(10_000)] = 50,
+        lines: Annotated[int, Ge(1), Le(10_000_000)] = 50_000,
+        held_out: Annotated[int, Ge(1), Le(1_000_000)] = 1000,
+        shortest: Annotated[int, Ge(1), Le(10_000)] = 1,
+        longest: Annotated[int, Ge(1), Le(10_000)] = 25,
+        test_longest: Annotated[int, Ge(1), Le(10_000)] | None = None,
+        data_seed: Annotated[int, Ge(0)] = 42,
+        metric: Judge = "exact_match",
+    ):
+        self.longest_seen, self.longest_held_out = longest, longest if test_longest is None else test_longest
+        if shortest > min(longest, self.longest_held_out):
+            raise UserError(
+                f"expected shortest <= longest and test_longest, got shortest={shortest}, longest={longest}, "
+                f"test_longest={self.longest_held_out}; choose shortest={min(longest, self.longest_held_out)} or less"
+            )
+        super().__init__(max(longest, self.longest_held_out))
+        self.symbols, self.size, self.size_held_out, self.shortest = symbols, lines, held_out, shortest
+        self.data_seed, self.metric = data_seed, METRICS[metric]
+        self._numbers = _Numbers(symbols)
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        training = {"examples": 400_000, "batch": 128, "learning_rate": 4e-3}
+        if model == "recurrent":
+            training |= {"learning_rate": 2e-3}
+        return {f"training.{name}": value for name, value in training.items()}
+
+    @abstractmethod
+    def answers(self, lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The target of each row of numbers, of which the first `lengths` count."""
+
+    @property
+    def tokenizers(self) -> tuple[Vocabulary, Vocabulary]:
+        return self._numbers, self._numbers
+
+    def _read_data(self) -> tuple[Rows, Rows]:
+        lines, lengths = self._lines(0, self.size, self.longest_seen)
+        return _rows(lines, lengths), _rows(self.answers(lines, lengths), lengths)
+
+    def _read_held_out(self) -> list[tuple[str, str]]:
+        lines, lengths = self._lines(1, self.size_held_out, self.longest_held_out)
+        answers = self.answers(lines, lengths)
+        return [
+            (" ".join(map(str, line[:length])), " ".join(map(str, answer[:length])))
+            for line, answer, length in zip(lines.tolist(), answers.tolist(), lengths.tolist(), strict=True)
+        ]
+
+    def _lines(self, stream: int, count: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of numbers, and how many of each count. stream: 0 to train on, 1 held out, drawn apart from it."""
+        chance = np.random.default_rng([self.data_seed, stream])
+        lengths = chance.integers(self.shortest, longest + 1, count)
+        return chance.integers(0, self.symbols, (count, longest)), lengths
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return ("all", "seen_lengths", "longer") if self.longest_held_out > self.longest_seen else ("all",)
+
+    def group_of(self, source: str, target: str) -> str:
+        return "longer" if len(source.split()) > self.longest_seen else "seen_lengths"
+
+    @cached_property
+    def _shared(self) -> tuple[int, int]:
+        """How many held-out lines are among the training lines too, and the most numbers that one of these has."""
+        lines, lengths = self._lines(1, self.size_held_out, self.longest_held_out)
+        known = np.isin(_codes(lines, lengths), _codes(*self._lines(0, self.size, self.longest_seen)))
+        return int(known.sum()), int(lengths[known].max(initial=0))
+
+    def notices(self) -> list[str]:
+        count, longest = self._shared
+        if not count:
+            return []
+        return [
+            f"{count:,} of the {self.size_held_out:,} held-out lines are among the training lines too, all of them of "
+            f"{longest} numbers or fewer; a larger --shortest leaves such short ones out"
+        ]
+
+    def expected(self, line: str) -> str | None:
+        numbers = np.array([[int(word) for word in line.split() if word.isdecimal()]])
+        return " ".join(map(str, self.answers(numbers, np.array([numbers.shape[1]]))[0]))
+
+    def sample_inputs(self) -> list[str]:
+        top = self.symbols - 1
+        lines = [f"1 0 {top} 1 0", "0 1 1 0", f"{top} 0 {top} 1 {top}"]
+        return [line for line in lines if len(line.split()) <= self._longest]
+
+    def describe(self) -> str:
+        count, longest = self._shared
+        also = f", of which {count:,}, all of {longest} numbers or fewer, were trained on too" if count else ""
+        return self._drawn() + also
+
+    def fingerprint(self) -> str:
+        return f"{self._drawn()}, seed {self.data_seed}"
+
+    def _drawn(self) -> str:
+        return (
+            f"{type(self).__name__.lower()}: {self.size:,} lines of {self.shortest} to {self.longest_seen} numbers "
+            f"below {self.symbols}, held out {self.size_held_out:,} of up to {self.longest_held_out}"
+        )
+
+
+@registry.register("copy")
+@final
+class Copy(Sequences):
+    """The same numbers again."""
+
+    def answers(self, lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        return lines
+
+
+@registry.register("reverse")
+@final
+class Reverse(Sequences):
+    """The numbers from the last to the first."""
+
+    def answers(self, lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        index = lengths[:, None] - 1 - np.arange(lines.shape[1])
+        return np.take_along_axis(lines, np.maximum(index, 0), 1)
+
+
+@registry.register("sort")
+@final
+class Sort(Sequences):
+    """The numbers from the smallest to the largest: the one task here that needs no positions in the source."""
+
+    def answers(self, lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        behind = np.arange(lines.shape[1]) >= lengths[:, None]
+        return np.sort(np.where(behind, self.symbols, lines), axis=1)
+
+
+@final
+class _Numbers:
+    """A token for each number, and a space between them."""
+
+    def __init__(self, symbols: int):
+        self.symbols = symbols
+
+    def __len__(self) -> int:
+        return len(SPECIAL) + self.symbols
+
+    def encode(self, text: str) -> list[int]:
+        words = text.split()
+        strange = [w for w in words if not (w.isascii() and w.isdecimal() and len(w) < 10 and int(w) < self.symbols)]
+        if strange:
+            raise UserError(f"expected numbers from 0 to {self.symbols - 1}, got {strange[0]!r}; write such as 3 1 4")
+        return [len(SPECIAL) + int(word) for word in words]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        numbers: list[str] = []
+        for token in ids:
+            if token in (END, PADDING):
+                break
+            numbers.append(self._name(token))
+        return " ".join(numbers)
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        return [self._name(token) for token in ids]
+
+    def _name(self, token: int) -> str:
+        return SPECIAL[token] if token < len(SPECIAL) else str(token - len(SPECIAL))
+
+
+def _codes(lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """A number for each row that only equal rows have, but for a chance of 1 in 2^64."""
+    codes = np.zeros(len(lines), np.uint64)
+    for column, numbers in enumerate(lines.T):
+        more = (codes + numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        codes = np.where(column < lengths, more ^ (more >> np.uint64(32)), codes)
+    return codes
+
+
+def _rows(lines: np.ndarray, lengths: np.ndarray) -> Matrix:
+    behind = np.arange(lines.shape[1]) >= lengths[:, None]
+    return Matrix(np.where(behind, PADDING, lines + len(SPECIAL)), lengths)

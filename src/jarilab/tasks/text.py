@@ -1,0 +1,228 @@
+"""Language modelling on a person's own text: the next token, given those before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, final
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le, Lt
+
+from jarilab.errors import UserError
+from jarilab.metrics import METRICS
+from jarilab.positions import Positions, Tokens
+from jarilab.shapes import Int, Tensor
+from jarilab.tasks.base import Batch, Learner, TokenTask, evenly, registry
+from jarilab.text import END, FIRST, PADDING, files, store
+from jarilab.text.tokenizers import Tokenizer
+
+AT_ONCE = 64  # windows scored together
+
+
+@registry.register("text")
+@final
+class Text(TokenTask):
+    """The next token of a text: one file, or a folder of *.txt and *.txt.gz, each a document of its own.
+
+    Training reads windows of the text, wherever they begin; documents are packed one behind the other, and those in one
+    window do not see each other. train: a file or a folder. valid: the same, to measure on; without it the last
+    `held_out` of the text. context: tokens in a window. tokenizer: characters, bpe, unigram or words. vocabulary: its
+    size, where the tokenizer has a choice. lowercase: read everything in lower case. held_out: the share of the text
+    kept for measuring where there is no `valid`. metric: what runs are judged by.
+    """
+
+    models = ("decoder",)
+    continues = True
+
+    def __init__(
+        self,
+        *,
+        train: str = "",
+        valid: str = "",
+        context: Annotated[int, Ge(1), Le(1_000_000)] = 256,
+        tokenizer: Literal["characters", "bpe", "unigram", "words"] = "characters",
+        vocabulary: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
+        lowercase: bool = False,
+        held_out: Annotated[float, Gt(0), Lt(1)] = 0.1,
+        metric: Literal["loss", "perplexity", "bits_per_character"] = "loss",
+    ):
+        self.train, self.valid, self.context = train, valid, context
+        self.tokenizer, self.vocabulary, self.lowercase, self.share = tokenizer, vocabulary, lowercase, held_out
+        self.metric = METRICS[metric]
+        self._tokenizer: Tokenizer | None = None
+        self._training: _Stream | None = None
+        self._held_out: _Stream | None = None
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        training = {"passes": 10, "batch": 64, "learning_rate": 4e-3, "evaluations": 10, "evaluation_examples": 200}
+        options = {"width": 256, "heads": 8, "layers": 6, "dropout": 0.1}
+        return {f"training.{n}": v for n, v in training.items()} | {f"model.{n}": v for n, v in options.items()}
+
+    # Its life -----------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        path = _path("train", self.train)
+        self._tokenizer = store.train_tokenizer(path, self.tokenizer, self.vocabulary, self.lowercase)
+        self._training, self._held_out = (
+            (self._stream(self.train), self._stream(self.valid)) if self.valid else self._split()
+        )
+
+    def _split(self) -> tuple[_Stream, _Stream]:
+        """What is trained on and what is held out, where both are of one text."""
+        whole = self._stream(self.train)
+        cut = len(whole) - max(2, round(self.share * len(whole)))
+        if cut < 2:
+            raise UserError(
+                f"{self.train}: {len(whole)} tokens are too few to hold {self.share:.0%} out; give more, or a text "
+                "to measure on with --valid"
+            )
+        return whole.part(0, cut), whole.part(cut, len(whole))
+
+    def _stream(self, path: str) -> _Stream:
+        return _Stream(store.prepare_documents(Path(path), self._known))
+
+    def kept(self) -> dict[str, bytes]:
+        return {"vocabulary.json": self._known.to_json().encode()}
+
+    def restore(self, folder: Path) -> None:
+        self._tokenizer = Tokenizer.read(folder / "vocabulary.json")
+
+    def hold_out(self, paths: Sequence[str]) -> None:
+        if len(paths) != 1:
+            raise UserError(f"--data expects one file or folder of text, got {len(paths)}; give one")
+        self._held_out = self._stream(paths[0])
+
+    @property
+    def held_out_of(self) -> tuple[str, ...]:
+        return () if self.valid else (self.train,)
+
+    @property
+    def _known(self) -> Tokenizer:
+        assert self._tokenizer is not None, "prepare or restore comes first"
+        return self._tokenizer
+
+    @property
+    def _windows(self) -> _Stream:
+        assert self._training is not None, "prepare comes first"
+        return self._training
+
+    # What a model and the training loop ask ------------------------------------------------------------------------
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return {"vocabulary": len(self._known)}
+
+    @property
+    def longest(self) -> dict[str, int]:
+        return {"target": self.context}
+
+    @property
+    def training_size(self) -> int:
+        """Windows, counted so that a pass reads each token about once."""
+        return max(1, len(self._windows) // self.context)
+
+    def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
+        # Windows begin anywhere, so that no token is always the first of one.
+        starts = indices * self.context + torch.randint(self.context, indices.shape, generator=generator)
+        return self._windows.batch(starts.clamp(max=max(0, len(self._windows) - self.context)), self.context)
+
+    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
+        """Loss in nats per token, perplexity, and bits per character, over windows one behind the other."""
+        if self._held_out is None:
+            self._held_out = self._stream(self.valid) if self.valid else self._split()[1]
+        stream, loss, count, read = self._held_out, 0.0, 0, []
+        starts = torch.arange(0, len(stream), self.context)
+        starts = starts[evenly(len(starts), examples)]
+        for some in starts.split(AT_ONCE):
+            batch = stream.batch(some, self.context)
+            tokens = int((batch.labels != PADDING).sum())
+            loss += tokens * float(self.loss(learner.scores(batch), batch))
+            count += tokens
+            read += batch.labels[batch.labels > END].tolist()
+        # All at once, since a character of several bytes may begin in one batch and end in the next.
+        mean, characters = loss / count, len(self._known.decode(read))
+        bits = loss / math.log(2) / max(1, characters)
+        found = {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "bits_per_character": bits}
+        return {**found, "examples": float(len(starts))}
+
+    # What a person sees ---------------------------------------------------------------------------------------------
+
+    def read(self, line: str) -> list[int]:
+        return self._known.encode(line)
+
+    def sources(self, lines: Sequence[list[int]]) -> Tokens:
+        """Texts of equal length; an empty one is the beginning of a document."""
+        return Tokens.of(torch.tensor([line or [FIRST] for line in lines]))
+
+    def write(self, numbers: Sequence[int]) -> str:
+        return self._known.decode(list(numbers))
+
+    def show_source(self, numbers: Sequence[int]) -> list[str]:
+        return self._known.names(list(numbers))
+
+    show_target = show_source
+
+    def describe(self) -> str:
+        return (
+            f"{Path(self.train).name}: {len(self._windows):,} tokens of training text in {self._windows.documents:,} "
+            f"documents; {self.tokenizer}, vocabulary of {len(self._known):,}"
+        )
+
+    def fingerprint(self) -> str:
+        return f"sha256 {files.content_hash(files.document_files(_path('train', self.train)))}"
+
+
+@final
+class _Stream:
+    """Documents one behind the other: before each stands the first token, and after its last one it ends."""
+
+    def __init__(self, encoded: store.Encoded, start: int = 0, stop: int | None = None):
+        self._encoded = encoded
+        self._offsets = encoded.offsets + np.arange(len(encoded.offsets))
+        self._start, self._stop = start, int(self._offsets[-1]) if stop is None else stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @property
+    def documents(self) -> int:
+        ends = np.searchsorted(self._offsets, (self._start, self._stop - 1), side="right")
+        return int(ends[1] - ends[0]) + 1
+
+    def part(self, start: int, stop: int) -> _Stream:
+        """The tokens from `start` to `stop` (excluded) of this stream."""
+        return _Stream(self._encoded, self._start + start, self._start + stop)
+
+    def batch(self, starts: Int[Tensor, " B"], context: int) -> Batch:
+        """Windows of `context` tokens from these places on; padding behind the end of the stream."""
+        place_BL = self._start + starts.numpy()[:, None] + np.arange(context)
+        real_BL = place_BL < self._stop
+        place_BL = np.minimum(place_BL, self._stop - 1)
+        document_BL = np.searchsorted(self._offsets, place_BL, side="right") - 1
+        inside_BL = place_BL - self._offsets[document_BL]
+        at_BL = self._encoded.offsets[document_BL] + inside_BL
+        ids, last = self._encoded.ids, len(self._encoded.ids) - 1
+        said_BL = np.where(inside_BL == 0, FIRST, ids[np.maximum(at_BL - 1, 0)])
+        ends_BL = at_BL == self._encoded.offsets[document_BL + 1]
+        label_BL = np.where(ends_BL, END, ids[np.minimum(at_BL, last)])
+        said, labels = (_padded(x_BL, real_BL) for x_BL in (said_BL, label_BL))
+        if bool((document_BL[:, :1] == document_BL).all()):
+            return Batch((Tokens.of(said),), labels)
+        # Places start anew with each document, as they would if it stood alone.
+        column_BL = np.arange(context) - np.maximum(0, self._offsets[document_BL] - place_BL[:, :1])
+        places = Positions(torch.from_numpy(column_BL).unsqueeze(-1), torch.arange(context))
+        return Batch((Tokens(said, places, documents=torch.from_numpy(document_BL)),), labels)
+
+
+def _padded(ids_BL: np.ndarray, real_BL: np.ndarray) -> Int[Tensor, "B L"]:
+    return torch.from_numpy(np.where(real_BL, ids_BL, PADDING).astype(np.int64))
+
+
+def _path(option: str, given: str) -> Path:
+    if not given:
+        raise UserError(f"--{option} names no text; write --{option} FILE, or a folder of *.txt files")
+    return Path(given)

@@ -1,0 +1,209 @@
+"""Translation, and any other rewriting of lines, learned from a person's own files."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, final
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+
+from jarilab.errors import UserError
+from jarilab.metrics import METRICS
+from jarilab.shapes import Int, Tensor
+from jarilab.tasks.base import Learner, registry
+from jarilab.tasks.pairs import Judge, PairsTask, Rows
+from jarilab.text import END, files, store
+from jarilab.text.tokenizers import Tokenizer
+
+_KEPT = ("vocabulary.source.json", "vocabulary.target.json")
+HELD_OUT = 1000  # pairs held out of the training file where no others are given
+
+
+@registry.register("translation")
+@final
+class Translation(PairsTask):
+    """Lines and what they become: two files line by line, or one of tab-separated values; plain or gzip, in UTF-8.
+
+    train: two files, source and target, or one TSV. valid: the same to look at on the way; without it the task holds
+    out pairs of the training files, spread evenly. tokenizer: bpe (byte-level, nothing is unknown), unigram, words or
+    characters. vocabulary: its size. joint: one vocabulary for both sides. lowercase: read and write everything in
+    lower case. longest: tokens of a line; pairs with more are left out and counted. swap: from the second to the
+    first. metric: what runs are judged by. tokenized: the files are tokenized already, so BLEU counts their words as
+    they stand instead of by the rules of WMT (13a).
+    """
+
+    def __init__(
+        self,
+        *,
+        train: tuple[str, ...] = (),
+        valid: tuple[str, ...] = (),
+        tokenizer: Literal["bpe", "unigram", "words", "characters"] = "bpe",
+        vocabulary: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
+        joint: bool = True,
+        lowercase: bool = False,
+        longest: Annotated[int, Ge(1), Le(100_000)] = 128,
+        swap: bool = False,
+        metric: Judge = "bleu",
+        tokenized: bool = False,
+    ):
+        super().__init__(longest)
+        self._notices: list[str] = []
+        self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
+        self.words = "none" if tokenized else "13a"
+        self.train, self.valid = tuple(train), tuple(valid)
+        self.tokenizer, self.vocabulary, self.joint, self.lowercase = tokenizer, vocabulary, joint, lowercase
+        self.swap = swap
+        self.metric = METRICS[metric]
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        training = {"passes": 12, "tokens": 4096, "learning_rate": 4e-3, "label_smoothing": 0.1, "evaluations": 10}
+        training |= {"evaluation_examples": 500}
+        options = {
+            "encoder_decoder": {"width": 256, "hidden": 1024, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.2},
+            "recurrent": {"width": 512, "cell": "lstm", "dropout": 0.3},
+        }[model]
+        if model == "recurrent":
+            training |= {"learning_rate": 2e-3}
+        shared = {"tied": True, "shared": True} if model == "encoder_decoder" else {"tied": True}
+        return {f"training.{n}": v for n, v in training.items()} | {
+            f"model.{n}": v for n, v in (options | shared).items()
+        }
+
+    # Its data -------------------------------------------------------------------------------------------------------
+
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        assert self._tokenizers is not None, "prepare or restore comes first"
+        return self._tokenizers
+
+    def kept(self) -> dict[str, bytes]:
+        return {name: t.to_json().encode() for name, t in zip(_KEPT, self.tokenizers, strict=True)}
+
+    def restore(self, folder: Path) -> None:
+        source, target = (Tokenizer.read(folder / name) for name in _KEPT)
+        self._tokenizers = source, target
+
+    def _read_data(self) -> tuple[Rows, Rows]:
+        paths = _paths("train", self.train)
+        first, second = store.train_tokenizers(
+            paths, self.tokenizer, size=self.vocabulary, joint=self.joint, lowercase=self.lowercase
+        )
+        self._tokenizers = self._in_order(first, second)
+        pairs = self._encoded()
+        self._notices = _complaints(pairs.reading, self._longest)
+        source, target = self._in_order(pairs.source, pairs.target)
+        training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
+        if self.valid:
+            _ = self.held_out  # a fault in these files is told before the training, not at its first look
+        return _Chosen(source, training), _Chosen(target, training)
+
+    def _in_order(self, first: Any, second: Any) -> tuple[Any, Any]:
+        """What belongs to the source and what to the target, of what belongs to the first and second file."""
+        return (second, first) if self.swap else (first, second)
+
+    def _encoded(self) -> store.EncodedPairs:
+        """All pairs of the training files, those to hold out too, in the order of the files."""
+        return store.prepare_pairs(
+            _paths("train", self.train), *self._in_order(*self.tokenizers), longest=self._longest
+        )
+
+    def _read_held_out(self) -> list[tuple[str, str]]:
+        if self.valid:
+            return self._texts(_paths("valid", self.valid))
+        pairs = self._encoded()
+        chosen = set(pairs.numbers[_held_out(self._in_order(pairs.source, pairs.target)[0])].tolist())
+        return self._texts(_paths("train", self.train), chosen)
+
+    @property
+    def held_out_of(self) -> tuple[str, ...]:
+        return () if self.valid else self.train
+
+    def hold_out(self, paths: Sequence[str]) -> None:
+        self._held_out = self._texts(_paths("data", paths))
+
+    def _texts(self, paths: Sequence[Path], chosen: Container[int] | None = None) -> list[tuple[str, str]]:
+        """The pairs of these files as they stand there, or those with the chosen numbers. Raises UserError."""
+        every = enumerate(files.pairs(paths, files.Reading()))
+        pairs = [self._in_order(*pair) for number, pair in every if chosen is None or number in chosen]
+        return [(s.lower(), t.lower()) for s, t in pairs] if self.lowercase else pairs
+
+    def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
+        target = self.tokenizers[1]
+        if not target.knows_not(written):
+            return self.write(written)
+        pieces = [*self.tokenizers[0].pieces(line)[: len(source)], ""]  # nothing stands at the end token
+        looked_at = learner.looked_at(source, written)
+        spoken = [(number, at) for number, at in zip(written, looked_at, strict=True) if number > END]
+        texts = [pieces[at] if target.knows_not([number]) else target.decode([number]) for number, at in spoken]
+        return (" " if self.tokenizer == "words" else "").join(texts)
+
+    # What a person sees ---------------------------------------------------------------------------------------------
+
+    def notices(self) -> list[str]:
+        return self._notices
+
+    def sample_inputs(self) -> list[str]:
+        """Held-out lines of middling length."""
+        fitting = [source for source, _ in self.held_out if 20 <= len(source) <= 70]
+        return fitting[:3]
+
+    def expected(self, line: str) -> str | None:
+        return next((target for source, target in self.held_out if source == line), None)
+
+    def describe(self) -> str:
+        files = " and ".join(Path(path).name for path in self.train)
+        kind = f"{self.tokenizer}, {'joint ' if self.joint else ''}vocabulary of {len(self.tokenizers[1]):,}"
+        return f"{files}{' swapped' if self.swap else ''}: {self.training_size:,} pairs of lines; {kind}"
+
+    def fingerprint(self) -> str:
+        return f"sha256 {files.content_hash(_paths('train', self.train))}"
+
+
+@final
+class _Chosen:
+    """Some of the rows of a store; all where `chosen` is None."""
+
+    def __init__(self, rows: store.Encoded, chosen: Tensor | None):
+        self._rows, self._chosen = rows, chosen
+        self.lengths = rows.lengths if chosen is None else rows.lengths[chosen]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
+        return self._rows.padded(indices if self._chosen is None else self._chosen[indices])
+
+
+def _held_out(source: store.Encoded) -> np.ndarray:
+    """Which rows `(N,)` are held out: about HELD_OUT, a tenth at most, by a hash of the source, so that equal sources
+    are held out together."""
+    bound = min(0.1, HELD_OUT / len(source)) * 2**32
+    ids, rows = np.asarray(source.ids), pairwise(np.asarray(source.offsets))
+    found = np.fromiter((zlib.crc32(ids[start:end].tobytes()) < bound for start, end in rows), bool, len(source))
+    if not found.any() or found.all():
+        raise UserError(f"{len(source)} pairs are too few to hold some out; give held-out files with --valid")
+    return found
+
+
+def _complaints(reading: files.Reading, longest: int) -> list[str]:
+    found = []
+    if reading.blank:
+        found.append(f"{reading.blank:,} pairs with a blank line on a side were left out")
+    if reading.too_long:
+        found.append(f"{reading.too_long:,} pairs of more than {longest} tokens were left out; --longest keeps more")
+    return found
+
+
+def _paths(option: str, given: Sequence[str]) -> list[Path]:
+    if not 1 <= len(given) <= 2:
+        raise UserError(
+            f"--{option} expects two files, source and target, or one of tab-separated values; got {len(given)}: "
+            f"write --{option} text.de text.en"
+        )
+    return [Path(path) for path in given]

@@ -1,0 +1,280 @@
+"""Checkpoints: safetensors and JSON in a folder that appears whole or not at all.
+
+A checkpoint is written into a folder with another name, synchronised to the disk, and renamed; its manifest, written
+last, holds the SHA-256 of every file. Whoever reads one checks those first. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from jarilab.errors import UserError
+
+FORMAT = 1
+LARGEST_JSON = 16 * 2**20
+KEPT = 2
+
+
+class DamagedError(UserError):
+    """A checkpoint that is not what its manifest says."""
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in a file of ours. Raises UserError that names the file."""
+    try:
+        if not path.is_file():
+            raise UserError(f"{path} is missing or no plain file")
+        if path.stat().st_size > LARGEST_JSON:
+            raise UserError(f"{path} is larger than {LARGEST_JSON >> 20} MB, which no file of jari is")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file by this JSON, in one step. NaN and infinity are refused. Raises UserError on a full disk."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str | Iterable[str]) -> None:
+    """Replace a file by this text, or by pieces of it one after another, as `write_bytes` does."""
+    _replace(path, (piece.encode() for piece in ([text] if isinstance(text, str) else text)))
+
+
+def write_bytes(path: Path, held: bytes) -> None:
+    """Replace a file in one step: readers see the old or the new one. Raises UserError on a full disk."""
+    _replace(path, [held])
+
+
+def _replace(path: Path, pieces: Iterable[bytes]) -> None:
+    if path.exists() and not path.is_file():  # a device or a folder would be gone
+        raise UserError(f"{path} is there already and no file that could be replaced; choose another name")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_weights(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """As safetensors, to be read by whom the umask lets: the library lets their owner alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+    path.chmod(stat.S_IMODE(mode))
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    state: Mapping[str, Any],
+    keep: set[int],
+    raw: nn.Module | None = None,
+) -> Path:
+    """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`.
+
+    model: the weights to use. raw: those to train on, where `model` is their average.
+    """
+    broken = [name for name, tensor in model.state_dict().items() if not bool(tensor.isfinite().all())]
+    if broken:
+        raise UserError(
+            f"step {step}: {broken[0]} holds values that are no finite numbers, so no checkpoint of it was written; "
+            "earlier ones are untouched. A lower training.learning_rate may help"
+        )
+    tensors = {"random": torch.get_rng_state()}
+    if raw is not None:
+        tensors |= {f"raw/{name}": tensor for name, tensor in raw.state_dict().items()}
+    groups: dict[str, Any] = {}
+    for name, optimizer in optimizers.items():
+        record = optimizer.state_dict()
+        groups[name] = record["param_groups"]
+        for number, values in record["state"].items():
+            for key, value in values.items():
+                tensors[f"{name}/{number}/{key}"] = torch.as_tensor(value)
+    target = folder / f"step-{step:09d}"
+    partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
+    try:
+        partial.mkdir(parents=True)
+        write_weights(model.state_dict(), partial / "model.safetensors")
+        write_weights(tensors, partial / "optimizer.safetensors")
+        write_json(partial / "state.json", {"format": FORMAT, "step": step, "groups": groups, **state})
+        names = ("model.safetensors", "optimizer.safetensors", "state.json")
+        write_json(partial / "manifest.json", {name: _sha256(partial / name) for name in names})
+        for name in names:
+            _synchronise(partial / name)
+        _synchronise(partial)
+        if target.exists():
+            shutil.rmtree(target)
+        partial.rename(target)
+        _synchronise(folder)
+    except (OSError, SafetensorError, UserError) as error:
+        raise UserError(
+            f"the checkpoint of step {step} could not be written to {folder}: {error}; earlier checkpoints are "
+            "untouched. Make room and give the same command again to go on from the last one"
+        ) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    # What is newer than this step was damaged and passed over: it must not push out what is whole.
+    for old in [path for path in _folders(folder) if _step_of(path) <= step][KEPT:]:
+        if _step_of(old) not in keep:
+            shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def newest(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole, and a line about each newer one that is not. Raises UserError if there are
+    checkpoints and none is whole."""
+    problems: list[str] = []
+    for path in _folders(folder):
+        try:
+            verify(path)
+        except DamagedError as error:
+            problems.append(str(error))
+        else:
+            return path, problems
+    if problems:
+        raise UserError(
+            f"no whole checkpoint is left: {'; '.join(problems)}; put back a copy, or remove {folder} to begin again"
+        )
+    return None, []
+
+
+def best(folder: Path, newest: Path) -> Path:
+    """The best checkpoint on the way to `newest`, by the task's metric. Raises UserError where it is not whole."""
+    state = read_json(newest / "state.json")
+    held = state.get("best") if isinstance(state, dict) else None
+    if not isinstance(held, dict) or not isinstance(held.get("step"), int):
+        raise UserError(f"{newest} does not say which checkpoint was the best; use the newest one")
+    path = folder / f"step-{held['step']:09d}"
+    verify(path)
+    return path
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writes that were cut off left behind. Only for whoever trains here: another may be writing now."""
+    for leftover in folder.glob(".step-*.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def verify(path: Path) -> None:
+    """Compare the files of a checkpoint with its manifest. Raises DamagedError that names the file."""
+    names = ("model.safetensors", "optimizer.safetensors", "state.json")
+    try:
+        manifest = read_json(path / "manifest.json")
+    except UserError as error:
+        raise DamagedError(f"checkpoint {path} is damaged: {error}") from None
+    if not isinstance(manifest, dict) or set(manifest) != set(names):
+        raise DamagedError(
+            f"checkpoint {path} is damaged or not of jari: manifest.json does not list {', '.join(names)}"
+        )
+    for name in names:
+        file = path / name
+        if file.is_symlink() or not file.is_file():
+            raise DamagedError(f"checkpoint {path} is damaged: {name} is missing or no plain file")
+        if _sha256(file) != manifest[name]:
+            raise DamagedError(f"checkpoint {path} is damaged: {name} is not what it was when it was written")
+
+
+def load_model(path: Path, model: nn.Module, run: str) -> None:
+    """Fill the model from a verified checkpoint of the run with this hash. Raises UserError for another run's, and
+    naming the first tensor that does not fit."""
+    state = read_json(path / "state.json")
+    owner = state.get("run") if isinstance(state, dict) else None
+    if owner != run:
+        raise UserError(f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; put it back")
+    fill(model, path / "model.safetensors")
+
+
+def fill(model: nn.Module, path: Path) -> None:
+    """Give the model the weights in this file. Raises UserError that names the first tensor that does not fit."""
+    tensors = _tensors(path)
+    own = model.state_dict()
+    for name in sorted(own.keys() | tensors.keys()):
+        if name not in tensors or name not in own:
+            raise UserError(f"{path}: {name} is {'missing' if name in own else 'unknown to the model'}")
+        if own[name].shape != tensors[name].shape or own[name].dtype != tensors[name].dtype:
+            raise UserError(
+                f"{path}: {name} is {tuple(tensors[name].shape)} {tensors[name].dtype}, "
+                f"the model has {tuple(own[name].shape)} {own[name].dtype}"
+            )
+        if not bool(tensors[name].isfinite().all()):
+            raise UserError(f"{path}: {name} holds values that are no finite numbers")
+    model.load_state_dict(tensors)
+
+
+def load_training(
+    path: Path, optimizers: Mapping[str, torch.optim.Optimizer], raw: nn.Module | None = None
+) -> dict[str, Any]:
+    """Fill the optimizers, torch's random state and, where averages are kept, the weights to train on; give the rest
+    of what was saved."""
+    state = read_json(path / "state.json")
+    if state.get("format") != FORMAT:
+        raise UserError(f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}")
+    tensors = _tensors(path / "optimizer.safetensors")
+    for name, optimizer in optimizers.items():
+        values: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            owner, _, rest = key.partition("/")
+            if owner == name:
+                number, _, what = rest.partition("/")
+                values.setdefault(int(number), {})[what] = tensor
+        optimizer.load_state_dict({"state": values, "param_groups": state["groups"][name]})
+    if raw is not None:
+        raw.load_state_dict({name: tensors[f"raw/{name}"] for name in raw.state_dict()})
+    torch.set_rng_state(tensors["random"])
+    return {name: value for name, value in state.items() if name not in ("format", "groups")}
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Checkpoints, newest first."""
+    return sorted((p for p in folder.glob("step-*") if p.is_dir() and _step_of(p) >= 0), key=_step_of, reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    number = path.name.removeprefix("step-")
+    return int(number) if number.isascii() and number.isdecimal() else -1
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _synchronise(path: Path) -> None:
+    with contextlib.suppress(PermissionError):  # some systems do not open folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

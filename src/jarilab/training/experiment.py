@@ -1,0 +1,242 @@
+"""An experiment: everything that decides what a run computes, as plain data. Its hash names the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast, get_type_hints
+
+import torch
+from annotated_types import Ge, Lt
+
+from jarilab.encodings import compose
+from jarilab.errors import UserError, unknown
+from jarilab.models.base import Checks
+from jarilab.models.base import registry as models
+from jarilab.registry import Option, check_fields, file_of, options_of, read_options, trust_code
+from jarilab.tasks.base import Task
+from jarilab.tasks.base import registry as tasks
+from jarilab.training.options import REPLACED, Training
+from jarilab.training.precision import Precision, choose_precision
+
+SECTIONS = ("task", "model", "training")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Names, and all options with their defaults written out, so that a later default does not change an old run."""
+
+    task: str
+    task_options: dict[str, Any]
+    model: str
+    model_options: dict[str, Any]
+    training: dict[str, Any]
+    seed: Annotated[int, Ge(0), Lt(2**63)]
+    precision: Literal["float32", "bfloat16"]
+
+    @staticmethod
+    def of(
+        task: str,
+        encoding: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        seed: int = 1,
+        precision: Precision = "auto",
+        model: str | None = None,
+    ) -> Experiment:
+        """The experiment that a person asked for. Raises UserError for anything unknown.
+
+        task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.width": 128, ...}`, with the
+        sections task, model and training. encoding: the same as the setting `model.encoding`. model: the kind, the
+        task's usual one by default. What is not set comes from the task's own defaults, then from the general ones: but
+        `training.examples` puts the task's passes out of force, `training.batch` its tokens.
+        """
+        if not 0 <= seed < 2**63:
+            raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
+        trust_specs(task, model)
+        task_spec = tasks.spec(task)
+        model = model_of(task, model)
+        sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        for key, value in {**task_spec.target.defaults(model), **(settings or {})}.items():
+            section, _, name = key.partition(".")
+            if section not in SECTIONS or not name:
+                raise unknown("setting", key, settings_of(task, model))
+            sections[section][name] = value
+        asked = {key.removeprefix("training.") for key in settings or {} if key.startswith("training.")}
+        for old, new in REPLACED.items():
+            if old in asked and new not in asked:
+                sections["training"][new] = None
+        if encoding is not None:
+            if settings is not None and settings.get("model.encoding", encoding) != encoding:
+                raise UserError(f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one")
+            sections["model"]["encoding"] = encoding
+        model_options = _complete(f"model ({model})", models.spec(model).target, sections["model"])
+        for name in [n for n in model_options if n.endswith("encoding") and model_options[n] is not None]:
+            for path in compose.files_of(model_options[name]):
+                trust_code(path)
+            model_options[name] = compose.canonical(model_options[name])
+        task_options = _complete(task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]})
+        training = _complete("training", Training, sections["training"])
+        for old, new in REPLACED.items():
+            if {old, new} <= asked and training[new] is not None:
+                raise UserError(
+                    f"training.{new} takes the place of training.{old}: expected one of them, got {training[new]} and "
+                    f"{training[old]}; leave one away"
+                )
+        if precision == "auto":
+            precision = choose_precision(model_options.get("width", 0))
+        if precision not in ("float32", "bfloat16"):
+            raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
+        return Experiment(task_spec.name, task_options, model, model_options, training, seed, precision)
+
+    @staticmethod
+    def read(record: Mapping[str, Any], where: str) -> Experiment:
+        """The experiment in the record of a run. Nothing in it is executed. Raises UserError for a record that is not
+        one of ours, naming the field."""
+        fields = get_type_hints(Experiment, include_extras=True)
+        check_fields(f"{where}: experiment", fields, record)
+        experiment = Experiment(**{name: record[name] for name in fields})
+        own = experiment.model_options
+        encodings = {name: str | None for name in own if name.endswith("encoding")} | {"encoding": str}
+        check_fields(f"{where}: experiment: model_options", encodings, own)
+        _checked(f"{where}: experiment: training", Training, experiment.training)
+        for section, registry in (("task", tasks), ("model", models)):
+            name = record[section]
+            if file_of(name):
+                continue  # its options are checked when it is built: to look at them is to execute the file
+            if name not in registry.names():
+                raise unknown(f"{section} in {where}", name, registry.names())
+            options = f"{section}_options"
+            _checked(f"{where}: experiment: {options}", registry.spec(name).target, record[options])
+        return experiment
+
+    def trust(self, where: str, told: bool) -> Experiment:
+        """Itself. told: whether to let the Python files that it names be executed; raises UserError where it names one
+        and was not told. (A registry refuses the file in any case.)"""
+        files = [path for path in map(file_of, (self.task, self.model)) if path is not None]
+        for name, spec in self.model_options.items():
+            if name.endswith("encoding") and spec is not None:
+                files += compose.files_of(spec)
+        if files and not told:
+            raise UserError(
+                f"{where} names the Python file {files[0]}, and to use the run is to execute that file; if it is "
+                "yours, say so with --trust-code"
+            )
+        for path in files:
+            trust_code(path)
+        return self
+
+    def task_instance(self, run: Path | None = None) -> Task:
+        """The task with its data; or, given the folder of a run, with what the run keeps of them. Raises UserError."""
+        target = tasks.spec(self.task).target
+        task: Task = target(**_checked(self.task, target, self.task_options))
+        if run is None:
+            self._check_model()
+            task.prepare()
+        else:
+            task.restore(run)
+        return task
+
+    def _check_model(self) -> None:
+        """Raises UserError where no data could make up for the options of the model."""
+        target = models.spec(self.model).target
+        if isinstance(target, Checks):
+            target.check(_checked(f"model ({self.model})", target, self.model_options))
+
+    def model_instance(self, task: Task) -> torch.nn.Module:
+        """The model, with whatever initial values. Raises UserError where it cannot do the task."""
+        target = models.spec(self.model).target
+        options = _checked(f"model ({self.model})", target, self.model_options)
+        task.check_model(options)
+        model = target(**task.model_options, **options)
+        for side, known in model.longest().items():
+            needed = task.longest.get(side, 0)
+            if known is not None and known < needed:
+                raise UserError(
+                    f"{self.encoding} knows {known} positions, but the {side} side of {self.task} has {needed}; "
+                    f"use positions={needed} or an encoding without an end"
+                )
+        return model
+
+    @property
+    def encoding(self) -> str:
+        """The encoding as tables show it."""
+        return self.model_options["encoding"]
+
+    @property
+    def options(self) -> Training:
+        return Training(**_checked("training", Training, self.training))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def hash(self) -> str:
+        """Twelve hexadecimal digits; equal for equal experiments only."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def difference(self, other: Experiment) -> list[str]:
+        """What differs, a line each: `model.width: 64 here, 128 there`."""
+        mine, theirs = _flat(self.as_dict()), _flat(other.as_dict())
+        return [
+            f"{key}: {mine.get(key, 'nothing')} here, {theirs.get(key, 'nothing')} there"
+            for key in sorted(mine.keys() | theirs.keys())
+            if mine.get(key) != theirs.get(key)
+        ]
+
+
+def _complete(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    options = options_of(target)
+    read = read_options(owner, options, given)
+    complete = {name: read.get(name, option.default) for name, option in options.items()}
+    # Lists, as the record of a run gives them back.
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in complete.items()}
+
+
+def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    return read_options(owner, options_of(target), given)
+
+
+def trust_specs(*specs: str | None) -> None:
+    """Trust the Python files that a person named as task or model."""
+    for spec in specs:
+        path = None if spec is None else file_of(spec)
+        if path is not None:
+            trust_code(path)
+
+
+def model_of(task: str, model: str | None = None) -> str:
+    """The kind of model: the task's usual one by default. Raises UserError for one that cannot do the task."""
+    kinds = tasks.spec(task).target.models
+    if model is None:
+        return kinds[0]
+    models.spec(model)
+    if model not in kinds:
+        raise UserError(f"{task.partition(':')[0]} cannot be done by the model {model}; use {' or '.join(kinds)}")
+    return model
+
+
+def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
+    """Every setting of a task, its model and its training, by its full name, with the default that holds here."""
+    trust_specs(task, model)
+    task_class = cast("type[Task]", tasks.spec(task).target)
+    model = model_of(task, model)
+    sections = {"task": task_class, "model": models.spec(model).target, "training": Training}
+    own = dict(task_class.defaults(model))
+    own |= {f"training.{old}": None for old, new in REPLACED.items() if own.get(f"training.{new}") is not None}
+    return {
+        key: replace(option, default=own.get(key, option.default))
+        for section, target in sections.items()
+        for key, option in ((f"{section}.{name}", option) for name, option in options_of(target).items())
+    }
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        name = f"{prefix}{key.removesuffix('_options')}"
+        flat.update(_flat(value, f"{name}.") if isinstance(value, dict) else {name: value})
+    return flat

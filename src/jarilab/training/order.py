@@ -1,0 +1,149 @@
+"""The order of the data, as a function of seed and step alone: nothing to save, nothing to skip on resuming."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+
+from jarilab.errors import UserError
+from jarilab.init import generator_for
+from jarilab.shapes import Int, Tensor
+from jarilab.training.options import Training
+
+POOL = 64  # batches' worth of examples that are sorted by length together
+
+
+class DataOrder(ABC):
+    """Which examples each step reads. steps: how many there are. examples: how many examples they read in all."""
+
+    steps: int
+    examples: int
+
+    @abstractmethod
+    def at(self, step: int) -> Int[Tensor, " B"]:
+        """The numbers of the examples of step 0, 1, ..."""
+
+
+def order_of(options: Training, size: int, lengths: Int[Tensor, " N"] | None, seed: int) -> DataOrder:
+    """The order that the options ask for, over `size` examples of these lengths. Raises UserError."""
+    budget = options.budget(size)
+    if options.tokens is None:
+        return CountedOrder(size, options.batch, budget, seed)
+    if lengths is None:
+        raise UserError("training.tokens is for text of various lengths, and here all are alike; use training.batch")
+    return TokenOrder(lengths, options.tokens, budget, seed)
+
+
+@final
+class CountedOrder(DataOrder):
+    """Each pass over the data is a permutation drawn from (seed, pass); steps cut it, one after another, into batches.
+    A batch may reach over the end of a pass, so every example is seen once before any is seen twice."""
+
+    def __init__(self, size: int, batch: int, budget: int, seed: int):
+        self.size, self.batch, self.seed = size, batch, seed
+        self.steps = -(-budget // batch)
+        self.examples = self.steps * batch
+        self._pass: tuple[int, Tensor] | None = None
+
+    def at(self, step: int) -> Int[Tensor, " B"]:
+        start, stop = step * self.batch, (step + 1) * self.batch
+        pieces = []
+        while start < stop:
+            number, offset = divmod(start, self.size)
+            taken = min(stop - start, self.size - offset)
+            pieces.append(self._permutation(number)[offset : offset + taken])
+            start += taken
+        return torch.cat(pieces)
+
+    def _permutation(self, number: int) -> Tensor:
+        if self._pass is None or self._pass[0] != number:
+            self._pass = (number, torch.randperm(self.size, generator=generator_for(self.seed, f"data/{number}")))
+        return self._pass[1]
+
+
+@final
+class TokenOrder(DataOrder):
+    """Batches of a budget of tokens, padding counted. Each pass is a permutation, cut into pools; a pool is sorted by
+    length and cut into batches as large as the budget allows; the batches of a pass are then shuffled. All of it is
+    drawn from (seed, pass), so a step's examples follow from the seed and its number."""
+
+    def __init__(self, lengths: Int[Tensor, " N"], tokens: int, budget: int, seed: int):
+        self.tokens, self.seed = tokens, seed
+        longest = int(lengths.max())
+        if longest > tokens:
+            raise UserError(
+                f"training.tokens={tokens} holds no example of {longest} tokens; use training.tokens={longest} "
+                "or more, or a smaller task.longest"
+            )
+        self._lengths = lengths.numpy().astype(np.min_scalar_type(longest))  # narrow numbers are sorted faster
+        pool = max(1, POOL * tokens // max(1, int(lengths.double().mean().ceil())))
+        self._pool = min(len(lengths), pool)
+        self._pass: tuple[int, _Pass] | None = None
+        self._firsts = [0]  # the first step of each pass
+        left, self.examples = budget, 0
+        while left > 0:
+            plan = self._plan(len(self._firsts) - 1)
+            seen = np.cumsum(plan.stops - plan.starts)
+            taken = min(len(seen), int((seen < left).sum()) + 1)
+            self._firsts.append(self._firsts[-1] + taken)
+            self.examples += int(seen[taken - 1])
+            left -= int(seen[taken - 1])
+        self.steps = self._firsts[-1]
+
+    def at(self, step: int) -> Int[Tensor, " B"]:
+        number = bisect_right(self._firsts, step) - 1
+        plan, batch = self._plan(number), step - self._firsts[number]
+        return plan.examples[plan.starts[batch] : plan.stops[batch]]
+
+    def _plan(self, number: int) -> _Pass:
+        if self._pass is None or self._pass[0] != number:
+            generator = generator_for(self.seed, f"data/{number}")
+            examples = torch.randperm(len(self._lengths), generator=generator).numpy()
+            examples = examples[_sorted_in_pools(self._lengths[examples], self._pool)]
+            starts = _cuts(self._lengths[examples].astype(np.int64), self._pool, self.tokens)
+            stops = np.append(starts[1:], len(examples))
+            shuffled = torch.randperm(len(starts), generator=generator).numpy()
+            self._pass = (number, _Pass(torch.from_numpy(examples), starts[shuffled], stops[shuffled]))
+        return self._pass[1]
+
+
+@final
+class _Pass(NamedTuple):
+    """Batch k is examples[starts[k] : stops[k]]."""
+
+    examples: Int[Tensor, " N"]
+    starts: np.ndarray
+    stops: np.ndarray
+
+
+def _sorted_in_pools(lengths: np.ndarray, pool: int) -> np.ndarray:
+    """The places `(N,)` of these lengths, pool after pool, each sorted by length; equal ones keep their order."""
+    rows = -(-len(lengths) // pool)
+    padded = np.full(rows * pool, lengths.max(), lengths.dtype)  # what fills the last pool ends up behind all of it
+    padded[: len(lengths)] = lengths
+    order = padded.reshape(rows, pool).argsort(axis=1, kind="stable") + pool * np.arange(rows)[:, None]
+    return order.ravel()[: len(lengths)]
+
+
+def _cuts(lengths: np.ndarray, pool: int, tokens: int) -> np.ndarray:
+    """Where each batch starts: it holds as many examples as fit, a step in all pools at once.
+
+    lengths: sorted within each pool, so that the last example of a batch is its longest.
+    """
+    starts = np.arange(0, len(lengths), pool)
+    ends = np.minimum(starts + pool, len(lengths))
+    found = []
+    while len(starts):
+        found.append(starts)
+        # Bisection: of the batches that may begin here, longer ones take up more.
+        low, high = starts + 1, ends
+        while (low < high).any():
+            stop = (low + high + 1) // 2
+            fits = (stop - starts) * lengths[stop - 1] <= tokens
+            low, high = np.where(fits, stop, low), np.where(fits, high, stop - 1)
+        starts, ends = low[low < ends], ends[low < ends]
+    return np.sort(np.concatenate(found))
