@@ -35,16 +35,16 @@ from torch.nn import functional
 
 from jarilab.attention.cache import KVCache
 from jarilab.decoding import greedy
-from jarilab.init import generator_for
+from jarilab.nn.init import generator_for
 from jarilab.positions import Positions, Tokens
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.precision import Precision
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.text import END, FIRST, PADDING
 from jarilab.training.answering import evaluate
-from jarilab.training.experiment import Experiment
+from jarilab.training.batching import CountedOrder
 from jarilab.training.loop import deterministic
-from jarilab.training.order import CountedOrder
-from jarilab.training.precision import Precision
 
 LOOK = 100
 GOAL = 0.99

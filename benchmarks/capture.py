@@ -19,10 +19,10 @@ from torch import nn
 
 from jarilab.attention.kernels import attend
 from jarilab.attention.module import Attention
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
+from jarilab.nn.init import initialise
+from jarilab.runs.experiment import Experiment
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.training.experiment import Experiment
 from jarilab.training.loop import deterministic
 
 

@@ -18,10 +18,10 @@ import steps
 import timing
 import torch
 
-from jarilab.init import initialise
 from jarilab.models.encoder_decoder import Encoder
+from jarilab.nn.init import initialise
+from jarilab.runs.experiment import Experiment
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.training.experiment import Experiment
 from jarilab.training.loop import deterministic
 
 TARGETS = {"sinusoidal": 1.02, "learned": 1.05, "rotary": 1.15, "shaw": 1.5, "t5": 1.15, "alibi": 1.10}

@@ -53,11 +53,11 @@ import torch
 
 import jarilab
 from jarilab.attention.kernels import attend
-from jarilab.explorer import Explorer, facts, payload, session
+from jarilab.explorer import Explorer, payload, session, summaries
 from jarilab.inspect.capture import record
-from jarilab.page import to_json
+from jarilab.runs.experiment import Experiment
 from jarilab.training import loop
-from jarilab.training.experiment import Experiment
+from jarilab.web.page import to_json
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 ONE_STEP = {
@@ -189,9 +189,9 @@ class Parts:
                 (session, "answered", "answer"),
                 (payload, "sites_of", "maps"),
                 (payload, "measures_of", "measures"),
-                (facts, "checks", "checks"),
-                (facts, "matters", "matters"),
-                (facts, "probe", "probe"),
+                (summaries, "checks", "checks"),
+                (summaries, "matters", "matters"),
+                (summaries, "probe", "probe"),
             ):
                 stack.enter_context(mock.patch.object(module, function, self.of(name, getattr(module, function))))
             yield

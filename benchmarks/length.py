@@ -40,9 +40,9 @@ import timing
 import torch
 from torch import Tensor
 
-from jarilab.init import initialise
 from jarilab.models.encoder_decoder import Encoder
 from jarilab.models.recurrent import RecurrentEncoder
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 from jarilab.training.loop import deterministic
 

@@ -15,10 +15,10 @@ from typing import get_args
 import steps
 import timing
 
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.precision import Precision, choose_precision
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.training.experiment import Experiment
 from jarilab.training.loop import deterministic
-from jarilab.training.precision import Precision, choose_precision
 
 
 def main() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.init import generator_for, initialise
+from jarilab.nn.init import generator_for, initialise
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.options import Training
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
-from jarilab.training.experiment import Experiment
+from jarilab.training.batching import CountedOrder
 from jarilab.training.loop import autocast
 from jarilab.training.optim import build_optimizers
-from jarilab.training.options import Training
-from jarilab.training.order import CountedOrder
 
 Step = Callable[[], float]
 """Takes one step and gives the loss."""

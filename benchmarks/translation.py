@@ -47,15 +47,15 @@ from torch.nn import functional
 from jarilab.decoding import beam
 from jarilab.encodings.formulas import sinusoidal_embed
 from jarilab.export import write
-from jarilab.init import initialise
-from jarilab.loss import cross_entropy
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.nn.init import initialise
+from jarilab.nn.loss import cross_entropy
 from jarilab.positions import Positions, Tokens
+from jarilab.runs.options import Training
 from jarilab.tasks.base import Batch, right_padded
 from jarilab.text import END, FIRST, PADDING
 from jarilab.training.loop import autocast, deterministic
 from jarilab.training.optim import BETAS, EPSILON, build_optimizers
-from jarilab.training.options import Training
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, LAYERS, DROPOUT, SMOOTHING = 8000, 256, 8, 1024, 3, 0.2, 0.1
 LONGEST = 512

@@ -46,13 +46,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jarilab.init import initialise
 from jarilab.models.vision import VisionTransformer
+from jarilab.nn.init import initialise
+from jarilab.runs.options import Training
+from jarilab.runs.precision import choose_precision
 from jarilab.training.loop import autocast, deterministic
 from jarilab.training.memory import keep_freed_memory
 from jarilab.training.optim import BETAS, EPSILON, build_optimizers
-from jarilab.training.options import Training
-from jarilab.training.precision import choose_precision
 
 WIDTH, HEADS, HIDDEN, CLASSES, BATCH, SMOOTHING = 64, 4, 256, 10, 128, 0.1
 AIM = 1.3

@@ -27,10 +27,10 @@ import torch
 from images import difference_text, draw, figure_class, markdown, mean_text, parser_of, results_of, told, written
 
 import jarilab
-from jarilab.metrics import METRICS
-from jarilab.pictures.judge import Judge
-from jarilab.pictures.told import SceneSource
+from jarilab.captions.digit_classifier import Judge
+from jarilab.captions.sources import SceneSource
 from jarilab.tasks.captions import JUDGE, Captions
+from jarilab.tasks.metrics import METRICS
 from jarilab.text import FIRST
 
 ENCODINGS = ("learned@text+rotary2d@image", "rotary2d@image")

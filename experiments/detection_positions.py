@@ -25,7 +25,7 @@ from typing import Any
 from images import difference_text, draw, figure_class, markdown, mean_text, parser_of, results_of, told, written
 
 import jarilab
-from jarilab.metrics import METRICS
+from jarilab.tasks.metrics import METRICS
 
 
 @dataclass(frozen=True)

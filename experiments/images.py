@@ -25,8 +25,8 @@ from typing import Any
 
 import jarilab
 from jarilab.comparison.statistics import mean_interval, paired_difference
-from jarilab.metrics import METRICS, Metric
-from jarilab.pictures import idx
+from jarilab.images import idx
+from jarilab.tasks.metrics import METRICS, Metric
 
 GRID = (4, 4)
 """Rows and columns of patches."""

@@ -27,8 +27,8 @@ from images import GRID, draw, figure_class, markdown, mean_text, parser_of, tas
 from torch.nn import functional
 
 import jarilab
-from jarilab.metrics import METRICS
-from jarilab.tasks.pictures import ClassTask, Picture
+from jarilab.tasks.classification import ClassTask, Picture
+from jarilab.tasks.metrics import METRICS
 
 TIMES = 2
 AT_ONCE = 256

@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 from jarilab._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from jarilab.api import compare as compare
+    from jarilab.api import data as data
+    from jarilab.api import evaluate as evaluate
+    from jarilab.api import generate as generate
+    from jarilab.api import load as load
+    from jarilab.api import predict as predict
+    from jarilab.api import train as train
+    from jarilab.api import walk as walk
     from jarilab.attention.cache import KVCache as KVCache
     from jarilab.attention.call import AttentionCall as AttentionCall
     from jarilab.attention.geometry import place as place
@@ -26,7 +34,6 @@ if TYPE_CHECKING:
     from jarilab.errors import UserError as UserError
     from jarilab.explorer import explore as explore
     from jarilab.explorer import show as show
-    from jarilab.init import initialise as initialise
     from jarilab.inspect.capture import Tape as Tape
     from jarilab.inspect.capture import record as record
     from jarilab.masks import Mask as Mask
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from jarilab.models.recurrent import Recurrent as Recurrent
     from jarilab.models.text_to_image import TextToImage as TextToImage
     from jarilab.models.vision import VisionTransformer as VisionTransformer
+    from jarilab.nn.init import initialise as initialise
     from jarilab.patches import Pictures as Pictures
     from jarilab.positions import Positions as Positions
     from jarilab.positions import Tokens as Tokens
@@ -47,14 +55,6 @@ if TYPE_CHECKING:
     from jarilab.seeing import reconstruct as reconstruct
     from jarilab.tasks.base import Task as Task
     from jarilab.training.answering import Decoding as Decoding
-    from jarilab.verbs import compare as compare
-    from jarilab.verbs import data as data
-    from jarilab.verbs import evaluate as evaluate
-    from jarilab.verbs import generate as generate
-    from jarilab.verbs import load as load
-    from jarilab.verbs import predict as predict
-    from jarilab.verbs import train as train
-    from jarilab.verbs import walk as walk
 
 _HOME = {
     "KVCache": "jarilab.attention.cache",
@@ -68,7 +68,7 @@ _HOME = {
     "Encoding": "jarilab.encodings.base",
     "Site": "jarilab.encodings.base",
     "UserError": "jarilab.errors",
-    "initialise": "jarilab.init",
+    "initialise": "jarilab.nn.init",
     "Tape": "jarilab.inspect.capture",
     "record": "jarilab.inspect.capture",
     "Mask": "jarilab.masks",
@@ -88,19 +88,19 @@ _HOME = {
     "Task": "jarilab.tasks.base",
     "Hypothesis": "jarilab.decoding",
     "Decoding": "jarilab.training.answering",
-    "generate": "jarilab.verbs",
+    "generate": "jarilab.api",
     "sample": "jarilab.decoding",
     "greedy": "jarilab.decoding",
     "beam": "jarilab.decoding",
     "Recurrent": "jarilab.models.recurrent",
     "LanguageModel": "jarilab.models.decoder",
-    "compare": "jarilab.verbs",
-    "data": "jarilab.verbs",
-    "evaluate": "jarilab.verbs",
-    "load": "jarilab.verbs",
-    "predict": "jarilab.verbs",
-    "train": "jarilab.verbs",
-    "walk": "jarilab.verbs",
+    "compare": "jarilab.api",
+    "data": "jarilab.api",
+    "evaluate": "jarilab.api",
+    "load": "jarilab.api",
+    "predict": "jarilab.api",
+    "train": "jarilab.api",
+    "walk": "jarilab.api",
 }
 
 

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from jarilab.api import load
 from jarilab.encodings.base import Encoding
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError, needs
-from jarilab.layers import ACTIVATIONS, FeedForward, Residual
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.nn.layers import ACTIVATIONS, FeedForward, Residual
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 from jarilab.tasks.base import TokenTask
 from jarilab.text import END, FIRST
-from jarilab.verbs import load
 
 LEAST = 1024
 """Positions that are written at least, where an encoding has no end: what CTranslate2 reads of an input by default."""

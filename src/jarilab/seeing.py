@@ -11,14 +11,15 @@ from typing import Any, cast
 import torch
 from jaxtyping import UInt8
 
+from jarilab.api import Loaded, load
 from jarilab.errors import UserError
-from jarilab.pictures import draw as drawing
-from jarilab.pictures.codes import decibels
-from jarilab.pictures.files import read_picture
+from jarilab.images import draw as drawing
+from jarilab.images.files import read_picture
+from jarilab.images.tokenizer import decibels
+from jarilab.storage.files import write_bytes
 from jarilab.tasks.captions import Captions
-from jarilab.tasks.pictures import HELD_OUT, PictureTask
-from jarilab.training import answering, checkpoint
-from jarilab.verbs import Loaded, load
+from jarilab.tasks.classification import HELD_OUT, PictureTask
+from jarilab.training import answering
 
 MOST_SHOWN = 100
 """Pictures beside their codes in one grid."""
@@ -147,7 +148,7 @@ def draw(loaded: Loaded, looked: Looked, out: str | Path) -> None:
     _check_out(out, [path])
     pixels = task.read(looked.input).pixels if looked.input.startswith(HELD_OUT) else read_picture(path, 3)
     told = [(found.box, f"{found.label} {found.probability:.0%}") for found in looked.objects]
-    checkpoint.write_bytes(Path(out), drawing.png(drawing.boxes(pixels, told)))
+    write_bytes(Path(out), drawing.png(drawing.boxes(pixels, told)))
 
 
 def paint_to(loaded: Loaded, prompt: str, out: str | Path, **how: Any) -> None:
@@ -156,7 +157,7 @@ def paint_to(loaded: Loaded, prompt: str, out: str | Path, **how: Any) -> None:
     _check_out(out)
     for pictures in paint(loaded, prompt, **how):
         columns = math.ceil(math.sqrt(len(pictures)))
-        checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(list(pictures), columns)))
+        write_bytes(Path(out), drawing.png(drawing.grid(list(pictures), columns)))
 
 
 def reconstruct_to(loaded: Loaded, pictures: Sequence[str], out: str | Path) -> list[Reconstructed]:
@@ -171,7 +172,7 @@ def reconstruct_to(loaded: Loaded, pictures: Sequence[str], out: str | Path) -> 
         cells = [picture for one in read for picture in cast(torch.Tensor, one.pictures)]
         words = [text for one in read for text in (Path(one.input).name, f"{one.decibels:.1f} dB")]
         columns = 2 * math.ceil(math.sqrt(len(read)))
-        checkpoint.write_bytes(Path(out), drawing.png(drawing.grid(cells, columns, words)))
+        write_bytes(Path(out), drawing.png(drawing.grid(cells, columns, words)))
     return found
 
 

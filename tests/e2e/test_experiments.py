@@ -13,10 +13,10 @@ import torch
 from torch.nn import functional
 
 import jarilab
-from jarilab.metrics import METRICS
-from jarilab.pictures import idx
-from jarilab.pictures.sets import Wanted, read_labelled
-from jarilab.tasks.pictures import Picture
+from jarilab.images import idx
+from jarilab.images.labelled import Wanted, read_labelled
+from jarilab.tasks.classification import Picture
+from jarilab.tasks.metrics import METRICS
 
 EXPERIMENTS = Path(__file__).parent.parent.parent / "experiments"
 TINY = {"model.width": 16, "training.batch": 8, "training.evaluations": 1, "training.evaluation_examples": 4}
@@ -141,7 +141,7 @@ def test_variants_of_detection_differ_in_their_encoding_alone_and_can_be_built(l
     for variant in detection.VARIANTS:
         for query_positions in ("boxes", "vectors"):
             settings = detection.settings_of(variant, 64, query_positions, None)
-            experiment = jarilab.training.experiment.Experiment.of("detection", variant.encoding, settings)
+            experiment = jarilab.runs.experiment.Experiment.of("detection", variant.encoding, settings)
             options = {n: v for n, v in experiment.model_options.items() if n != "encoding"}
             jarilab.Detector(1, 10, encoding=variant.encoding, **options)
             built.append((query_positions, options.pop("cross_encoding"), options, experiment.training))

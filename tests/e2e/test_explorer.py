@@ -18,7 +18,7 @@ import jarilab
 from helpers.blocks import unpacked
 from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, read_cells, read_pixels, until
 from helpers.explorer import made_page, made_site, made_view, random_rows
-from jarilab.explorer import Explorer, render, saved
+from jarilab.explorer import Explorer, page_file, render
 from jarilab.inspect.capture import record
 
 pytestmark = pytest.mark.browser
@@ -32,7 +32,7 @@ SMALL = [[0.05, 0.25, 0.7], [0.4, 0.6, 0.0]]
 @pytest.fixture(scope="module")
 def payload(runs: Path) -> dict[str, Any]:
     """Two trained models on one input, as a file has them."""
-    return saved.whole(Explorer([runs / "none", runs / "rotary"]), "12+7", None, 0)
+    return page_file.whole(Explorer([runs / "none", runs / "rotary"]), "12+7", None, 0)
 
 
 @pytest.fixture

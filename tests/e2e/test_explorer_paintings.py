@@ -10,7 +10,7 @@ import jarilab
 from helpers.blocks import unpacked
 from helpers.browser import PICTURE, Pages, assert_colours, middle_of_patch, picture_pixels
 from helpers.explorer import made_page, made_site, made_view
-from jarilab.explorer import Explorer, payload, render, saved
+from jarilab.explorer import Explorer, page_file, payload, render
 
 pytestmark = pytest.mark.browser
 
@@ -81,7 +81,7 @@ def test_a_word_as_a_query_comes_before_the_picture(pages: Pages) -> None:
 
 @pytest.fixture(scope="module")
 def shown(painted_runs: Path) -> dict[str, Any]:
-    return saved.whole(Explorer([painted_runs / "painter"]), CAPTION, None, 0)
+    return page_file.whole(Explorer([painted_runs / "painter"]), CAPTION, None, 0)
 
 
 def test_the_picture_is_the_painted_one_and_its_codes_are_those_of_the_map(

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.browser import PICTURE, Pages, assert_colours, middle_of_patch, picture_pixels
 from helpers.explorer import made_page, made_site, made_view
-from jarilab.explorer import Explorer, payload, render, saved
+from jarilab.explorer import Explorer, page_file, payload, render
 
 pytestmark = pytest.mark.browser
 
@@ -116,7 +116,7 @@ def test_text_has_no_picture(pages: Pages) -> None:
 
 @pytest.fixture(scope="module")
 def found(picture_runs: Path) -> dict[str, Any]:
-    page = saved.whole(Explorer([picture_runs / "detection"]), "#3", None, 0)
+    page = page_file.whole(Explorer([picture_runs / "detection"]), "#3", None, 0)
     page["views"][0]["outputs"][2] |= {"token": "7", "top": [["7", 0.9]]}
     return page
 

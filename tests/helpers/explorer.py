@@ -8,10 +8,10 @@ import numpy
 import pytest
 
 from helpers.runs import tiny, train
+from jarilab.captions import sources
 from jarilab.explorer import payload
-from jarilab.pictures import told
+from jarilab.runs.experiment import Experiment
 from jarilab.tasks import captions
-from jarilab.training.experiment import Experiment
 
 TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40
 PROOF = {"row_sum_error": 1e-7, "masked_weight": 0.0, "rebuild_error": 2e-7, "dropout": 0.0}
@@ -70,7 +70,7 @@ def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {**small, "task.train": str(folder / "data"), "task.size": 16}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JARILAB_CACHE", str(folder / "cache"))
-        patch.setattr(told, "HELD_OUT", 2)
+        patch.setattr(sources, "HELD_OUT", 2)
         patch.setattr(captions, "JUDGED", 40)
         both = "learned:positions=7@text+rotary2d@image"
         train(folder / "painter", Experiment.of("captions", both, scenes, 1, "float32"), snapshots=2)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import read_metrics
 from jarilab.training import loop
-from jarilab.training.experiment import Experiment
-from jarilab.training.run import read_metrics
 
 TIMES = ("seconds", "cpu_seconds")
 TINY_MODEL = {"model.width": 16, "model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}

@@ -2,7 +2,7 @@
 
 import torch
 
-from jarilab.tasks.pairs import PairsTask
+from jarilab.tasks.seq2seq import PairsTask
 
 
 def training_pairs(task: PairsTask) -> list[tuple[str, str]]:

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
 from jarilab.masks import Mask
 from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 
 

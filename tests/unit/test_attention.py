@@ -12,10 +12,10 @@ from jarilab.attention.geometry import place
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
 from jarilab.masks import Mask
 from jarilab.models.encoder_decoder import Decoder, Encoder
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 from jarilab.registry import trust_code
 

@@ -6,10 +6,10 @@ from torch import nn
 
 from jarilab.attention.module import Attention
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record, site_name
 from jarilab.masks import Mask
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
 EVERY = ["none", "sinusoidal", "learned", "rotary", "shaw", "shaw:keys=false", "t5", "alibi", "rotary+shaw+t5"]

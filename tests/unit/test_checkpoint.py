@@ -17,12 +17,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from helpers.runs import TINY, PowerCutError, at, cut, newest_of, outcome, tiny, train
-from jarilab import verbs
+from jarilab import api
 from jarilab.errors import UserError
+from jarilab.runs import checkpoint
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import Interrupted, Run, read_metrics
+from jarilab.storage.files import read_json, write_json
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.training import checkpoint, loop
-from jarilab.training.experiment import Experiment
-from jarilab.training.run import Interrupted, Run, read_metrics
+from jarilab.training import loop
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 
@@ -151,7 +153,7 @@ def test_leftovers_of_a_write_that_was_cut_off_are_removed(unfinished):
     leftover = unfinished / "checkpoints" / ".step-000000012.4711.partial"
     leftover.mkdir()
     (leftover / "model.safetensors").write_bytes(b"half")
-    verbs.load(unfinished)
+    api.load(unfinished)
     assert leftover.exists(), "whoever only reads must not take it away from a process that may be writing"
     train(unfinished)
     assert not leftover.exists()
@@ -271,7 +273,7 @@ def test_json_of_a_gigabyte_is_not_read(tmp_path):
     with (tmp_path / "run.json").open("wb") as file:
         file.truncate(2**30)
     with pytest.raises(UserError, match=r"run\.json is larger than 16 MB, which no file of jari is"):
-        checkpoint.read_json(tmp_path / "run.json")
+        read_json(tmp_path / "run.json")
 
 
 def damage(path, name="model.safetensors"):
@@ -328,12 +330,12 @@ def test_a_damaged_newest_checkpoint_is_refused_for_use(finished, name):
         f"checkpoint {newest_of(finished)} is damaged: {name} is not what it was when it was written; "
         f"{before} before it is whole: remove the damaged one to use that"
     )
-    for use in (verbs.evaluate, lambda run: list(verbs.predict(run, ["1+1"])), lambda run: verbs.walk(run, "1+1")):
+    for use in (api.evaluate, lambda run: list(api.predict(run, ["1+1"])), lambda run: api.walk(run, "1+1")):
         with pytest.raises(UserError) as error:
             use(finished)
         assert str(error.value) == message
     shutil.rmtree(newest_of(finished))
-    assert verbs.load(finished).step == 9
+    assert api.load(finished).step == 9
 
 
 # What is in the files ------------------------------------------------------------------------------------------------
@@ -365,7 +367,7 @@ def test_a_pickle_is_never_executed(unfinished, tmp_path, dump, name):
         train(unfinished)
     if name == "model.safetensors":
         with pytest.raises(UserError, match=f"{name} is damaged or no safetensors file"):
-            verbs.load(unfinished)
+            api.load(unfinished)
     assert not trace.exists()
     assert file.read_bytes() == kept
     if dump is not torch.save:
@@ -381,7 +383,7 @@ def test_a_weight_that_is_no_number_is_refused(finished, value):
     save_file(tensors, path / "model.safetensors")
     resealed(path)
     with pytest.raises(UserError, match=r"decoder\.norm\.weight holds values that are no finite numbers"):
-        verbs.load(finished)
+        api.load(finished)
 
 
 @pytest.mark.parametrize(
@@ -406,7 +408,7 @@ def test_tensors_that_do_not_fit_are_named(finished, spoil, message):
     save_file(tensors, path / "model.safetensors")
     resealed(path)
     with pytest.raises(UserError) as error:
-        verbs.load(finished)
+        api.load(finished)
     assert str(error.value) == f"{path / 'model.safetensors'}: {message}"
 
 
@@ -527,7 +529,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
 
 def test_json_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "table.json"
-    checkpoint.write_json(path, {"old": 1})
+    write_json(path, {"old": 1})
     seen = []
 
     def full(descriptor):
@@ -536,14 +538,14 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=r"table\.json cannot be written: .*No space left on device"):
-        checkpoint.write_json(path, {"new": 2})
+        write_json(path, {"new": 2})
     monkeypatch.undo()
     assert seen == [{"old": 1}], "readers see the old file while the new one is written"
     with pytest.raises(ValueError, match="not JSON compliant"):
-        checkpoint.write_json(path, {"new": float("nan")})
+        write_json(path, {"new": float("nan")})
     assert json.loads(path.read_text()) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["table.json"]
-    checkpoint.write_json(path, {"새": 2})
+    write_json(path, {"새": 2})
     assert path.read_text(encoding="utf-8") == '{\n  "새": 2\n}\n'
 
 
@@ -600,7 +602,7 @@ def test_a_start_that_was_cut_off_is_no_foreign_folder(tmp_path):
     (run / ".run.json.4711.partial").write_text('{"form')
     experiment = tiny(training__examples=16)
     assert train(run, experiment)["steps"] == 1
-    loaded = verbs.load(run)
+    loaded = api.load(run)
     assert (loaded.experiment, loaded.step) == (experiment, 1)
 
 
@@ -608,7 +610,7 @@ def test_a_start_that_was_cut_off_is_no_foreign_folder(tmp_path):
 def test_a_spoilt_run_json_is_refused(unfinished, text):
     (unfinished / "run.json").write_text(text)
     before = contents(unfinished)
-    for use in (train, verbs.load):
+    for use in (train, api.load):
         with pytest.raises(UserError, match=r"run\.json"):
             use(unfinished)
     assert contents(unfinished) == before
@@ -633,7 +635,7 @@ def test_a_field_of_run_json_that_was_edited_is_named(unfinished, name, value, e
         if name == "kept" and name not in edited:
             continue
         problem = f"(vocabulary.json: )?input should be {expected}; got" if name in edited else "is missing;"
-        for use in (train, verbs.load):
+        for use in (train, api.load):
             with pytest.raises(
                 UserError, match=rf"run\.json: {name}:? {problem}.* put the file back as it was written"
             ):
@@ -654,7 +656,7 @@ def test_a_run_without_a_checkpoint_cannot_be_used(tmp_path):
     with pytest.raises(PowerCutError):
         train(tmp_path / "run", report=at(1, cut))
     with pytest.raises(UserError, match="has no checkpoint yet; train it first"):
-        verbs.load(tmp_path / "run")
+        api.load(tmp_path / "run")
 
 
 def test_a_checkpoint_of_another_run_is_named(finished, tmp_path):
@@ -663,7 +665,7 @@ def test_a_checkpoint_of_another_run_is_named(finished, tmp_path):
     shutil.copytree(tmp_path / "other" / "checkpoints", finished / "checkpoints")
     expected = f"was written by the run {tiny('none').hash}, not by {tiny().hash}"
     with pytest.raises(UserError, match=expected):
-        verbs.load(finished)
+        api.load(finished)
     (finished / "result.json").unlink()
     with pytest.raises(UserError, match=expected):
         train(finished)

@@ -9,8 +9,8 @@ from jarilab.attention.cache import KVCache, LayerCache, positions_of
 from jarilab.decoding import beam, greedy
 from jarilab.decoding.search import _likeliest
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 from jarilab.text import END, FIRST, PADDING
 

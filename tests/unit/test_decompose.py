@@ -11,13 +11,13 @@ from jarilab.attention.module import Attention
 from jarilab.encodings.compose import build
 from jarilab.encodings.formulas import sinusoidal_embed
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
-from jarilab.inspect.decompose import parts, turned_together, valued
 from jarilab.inspect.measures import equal_tokens, row_difference
+from jarilab.inspect.score_parts import parts, turned_together, valued
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
 WAVE = f"{Path(__file__).with_name('toy_encodings.py')}:Wave"
@@ -144,7 +144,7 @@ def test_float32_adds_up_less_exactly():
 def test_parts_that_do_not_add_up_are_an_error(monkeypatch):
     model = model_of("rotary")
     right = parts(model, inputs(), "encoder.0", 0)
-    monkeypatch.setattr("jarilab.inspect.decompose.turned_together", lambda *_: {"pair": [0, 4]})
+    monkeypatch.setattr("jarilab.inspect.score_parts.turned_together", lambda *_: {"pair": [0, 4]})
     with pytest.raises(RuntimeError, match=r"the parts of head 0 at encoder\.0 add up to something .* away from its"):
         parts(model, inputs(), "encoder.0", 0)
     assert right.error < 1e-12

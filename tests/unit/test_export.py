@@ -14,9 +14,9 @@ from jarilab.decoding import beam, greedy
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
 from jarilab.export import LEAST, Rotary, _places, _told_apart, write
-from jarilab.init import initialise
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 from jarilab.text import END, FIRST, PADDING
 

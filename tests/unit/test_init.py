@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from jarilab.init import generator_for, initialise
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.nn.init import generator_for, initialise
 
 EVERY = ["none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi", "learned+shaw+t5"]
 

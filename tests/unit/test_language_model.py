@@ -11,11 +11,11 @@ import jarilab
 from jarilab.attention.geometry import place_layers
 from jarilab.encodings.base import registry
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.masks import Mask
 from jarilab.models.base import Generates
 from jarilab.models.base import registry as models
 from jarilab.models.decoder import LanguageModel
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
 EVERY = [name for name in registry.names() if 1 in registry.spec(name).target.axes]

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from jarilab.dropout import Dropout, dropout
 from jarilab.errors import UserError
-from jarilab.layers import FeedForward, Residual, TokenEmbedding
+from jarilab.nn.dropout import Dropout, dropout
+from jarilab.nn.layers import FeedForward, Residual, TokenEmbedding
 
 WIDTH = 8
 

@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from helpers.runs import PowerCutError, at, cut, newest_of, outcome, timeless, tiny, train
-from jarilab import verbs
+from jarilab import api
 from jarilab.errors import UserError
-from jarilab.metrics import METRICS
 from jarilab.positions import Tokens
+from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
+from jarilab.tasks.metrics import METRICS
 from jarilab.training import loop
-from jarilab.training.run import read_metrics
 
 # Averages ------------------------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ def test_what_is_kept_is_the_moving_average(tmp_path, monkeypatch):
     rest = load_file(newest_of(tmp_path / "run") / "optimizer.safetensors")
     assert all(torch.equal(rest[f"raw/{name}"], value) for name, value in trained[-1].items()), "as if not averaged"
     assert all(torch.equal(model[name], value) for model in measured for name, value in kept.items())
-    loaded = verbs.load(tmp_path / "run").model.state_dict()
+    loaded = api.load(tmp_path / "run").model.state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in kept.items())
 
 
@@ -170,7 +170,7 @@ def test_label_smoothing_by_hand(smoothing):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_and_its_gradient_are_those_of_torch(monkeypatch, dtype, smoothing):
-    monkeypatch.setattr("jarilab.loss.AT_ONCE", 20)  # in pieces
+    monkeypatch.setattr("jarilab.nn.loss.AT_ONCE", 20)  # in pieces
     scores = torch.randn(4, 6, 7).to(dtype).requires_grad_()
     labels = torch.randint(0, 7, (4, 6)).index_fill(1, torch.tensor([5]), 0)
     loss = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)
@@ -219,10 +219,10 @@ def test_what_answering_needs_lies_in_the_run(keeping):
     assert (keeping / "vocabulary.json").read_text(encoding="utf-8") == WORDS
     record = json.loads((keeping / "run.json").read_text())
     assert record["kept"] == {"vocabulary.json": hashlib.sha256(WORDS.encode()).hexdigest()}
-    assert verbs.load(keeping).step == 1
+    assert api.load(keeping).step == 1
 
 
-@pytest.mark.parametrize("use", [verbs.load, verbs.evaluate, lambda run: list(verbs.predict(run, ["1+1"]))])
+@pytest.mark.parametrize("use", [api.load, api.evaluate, lambda run: list(api.predict(run, ["1+1"]))])
 def test_a_vocabulary_that_is_not_the_runs_is_refused(keeping, tmp_path, use):
     run = shutil.copytree(keeping, tmp_path / "run")
     (run / "vocabulary.json").write_text(WORDS.replace("-", "+"), encoding="utf-8")
@@ -235,7 +235,7 @@ def test_a_vocabulary_that_is_missing_is_named(keeping, tmp_path):
     run = shutil.copytree(keeping, tmp_path / "run")
     (run / "vocabulary.json").unlink()
     with pytest.raises(UserError, match=r"run/vocabulary\.json cannot be read: .*; the run cannot answer without it"):
-        verbs.load(run)
+        api.load(run)
 
 
 def test_a_record_cannot_name_a_file_elsewhere(keeping, tmp_path):
@@ -245,7 +245,7 @@ def test_a_record_cannot_name_a_file_elsewhere(keeping, tmp_path):
     record["kept"] = {"../secret": hashlib.sha256(b"mine").hexdigest()}
     (run / "run.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="run/secret cannot be read"):
-        verbs.load(run)
+        api.load(run)
 
 
 @pytest.mark.parametrize(("text", "ours"), [(WORDS, True), ("mine", False)])

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
 from jarilab.inspect.maps import Map
 from jarilab.inspect.measures import MEASURES, measure
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
 FULL, CAUSAL = "full", "causal"

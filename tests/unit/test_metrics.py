@@ -2,7 +2,7 @@
 
 import pytest
 
-from jarilab.metrics import METRICS
+from jarilab.tasks.metrics import METRICS
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jarilab.errors import UserError
-from jarilab.init import generator_for
-from jarilab.training import order as order_module
-from jarilab.training.options import Training
-from jarilab.training.order import CountedOrder, TokenOrder, order_of
+from jarilab.nn.init import generator_for
+from jarilab.runs.options import Training
+from jarilab.training import batching as order_module
+from jarilab.training.batching import CountedOrder, TokenOrder, order_of
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=150).map(torch.tensor)
 TOKENS = st.integers(30, 400)

@@ -6,7 +6,7 @@ from importlib.resources import files as resources
 
 import pytest
 
-from jarilab import page
+from jarilab.web import page
 
 FILES = {
     "main.js": 'import { paint, tone } from "./draw.js";\nexport const panel = { id: "x" };\npaint("export const y");',

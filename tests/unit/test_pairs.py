@@ -14,7 +14,7 @@ from jarilab.errors import UserError
 from jarilab.positions import Tokens
 from jarilab.shapes import Tensor
 from jarilab.tasks.base import Batch
-from jarilab.tasks.pairs import AT_ONCE, Matrix, PairsTask, Rows, Vocabulary
+from jarilab.tasks.seq2seq import AT_ONCE, Matrix, PairsTask, Rows, Vocabulary
 from jarilab.text import END, FIRST, PADDING
 
 LETTERS = "abcdefgh ."

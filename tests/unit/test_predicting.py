@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import jarilab
+from jarilab.api import Loaded
 from jarilab.cli import main
 from jarilab.errors import UserError
 from jarilab.models.base import Generates
 from jarilab.positions import Positions, Tokens
+from jarilab.runs.experiment import Experiment
 from jarilab.tasks.text import Text
 from jarilab.text import END
 from jarilab.text.tokenizers import Tokenizer
 from jarilab.text.tokenizers import train as train_tokenizer
-from jarilab.training.experiment import Experiment
-from jarilab.verbs import Loaded
 
 TEXT = "one two three four five 가나다 🎉 "
 BPE = train_tokenizer("bpe", [TEXT * 9], size=290)

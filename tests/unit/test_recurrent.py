@@ -8,13 +8,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from jarilab.attention import call as definition
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
 from jarilab.inspect.text import walk_text
 from jarilab.inspect.walk import softmax_lens, walk
 from jarilab.models.base import registry
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
 SITE = "decoder.0.cross"

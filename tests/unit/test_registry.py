@@ -9,7 +9,8 @@ from jarilab.attention.module import Attention
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import build, canonical, parts_of
 from jarilab.errors import UserError
-from jarilab.registry import Registry, file_of, options_of, trust_code
+from jarilab.options import options_of
+from jarilab.registry import Registry, file_of, trust_code
 
 FILE = '''
 class Mine:

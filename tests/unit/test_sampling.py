@@ -6,9 +6,9 @@ import torch
 from jarilab.decoding import greedy, sample
 from jarilab.decoding.sample import keep_min_p, keep_top_k, keep_top_p, penalise_repetition
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.nn.init import initialise
 from jarilab.positions import Tokens
 
 FIRST, END = 1, 2

@@ -8,7 +8,7 @@ import torch
 import jarilab
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
 from jarilab.errors import UserError
-from jarilab.training import snapshots
+from jarilab.runs import snapshots
 
 
 def test_they_are_spread_evenly_up_to_the_last_step() -> None:

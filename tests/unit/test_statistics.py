@@ -14,8 +14,8 @@ from jarilab.comparison import study
 from jarilab.comparison.statistics import mean_interval, paired_difference, student_quantile, wilson
 from jarilab.comparison.study import Trial, jobs_for, tabulate
 from jarilab.errors import UserError
-from jarilab.metrics import METRICS
-from jarilab.training.experiment import Experiment
+from jarilab.runs.experiment import Experiment
+from jarilab.tasks.metrics import METRICS
 
 # Student (1908), as every table has it: two-sided 95 % and 99 %.
 PUBLISHED = {1: (12.706, 63.657), 2: (4.303, 9.925), 4: (2.776, 4.604), 9: (2.262, 3.250), 29: (2.045, 2.756)}

@@ -9,15 +9,15 @@ from torch import nn
 from jarilab.attention.module import Attention
 from jarilab.decoding import beam, greedy
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
 from jarilab.inspect.effects import ablation, controls, effect, erasure, importance
+from jarilab.inspect.interventions import Cut, Displaced, HeadOff, Link, Places, Uniform, edited_weights, moved, operate
 from jarilab.inspect.invariance import permuted, shifted
-from jarilab.inspect.surgery import Cut, Displaced, HeadOff, Link, Places, Uniform, edited_weights, moved, operate
 from jarilab.masks import Mask
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
 ENCODINGS = ["none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi", "rotary+shaw+t5"]

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jarilab.errors import UserError
+from jarilab.storage.cache import cache_folder
 from jarilab.text import PADDING, store
-from jarilab.text.cache import cache_folder
 from jarilab.text.files import Reading
 from jarilab.text.store import Encoded, prepare_documents, prepare_pairs, train_tokenizer, train_tokenizers
 from jarilab.text.tokenizers import UNKNOWN, Tokenizer, train

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from helpers.runs import TINY_MODEL, dotted, timeless
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
-from jarilab.init import generator_for, initialise
-from jarilab.layers import TokenEmbedding
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.nn.init import generator_for, initialise
+from jarilab.nn.layers import TokenEmbedding
+from jarilab.runs.experiment import Experiment, settings_of
+from jarilab.runs.folder import read_experiment, read_metrics, read_run
+from jarilab.runs.options import Training, deciding
+from jarilab.runs.precision import choose_precision
 from jarilab.training import loop
 from jarilab.training.answering import evaluate
-from jarilab.training.experiment import Experiment, settings_of
+from jarilab.training.batching import CountedOrder, order_of
 from jarilab.training.optim import build_optimizers
-from jarilab.training.options import Training, deciding
-from jarilab.training.order import CountedOrder, order_of
-from jarilab.training.precision import choose_precision
-from jarilab.training.run import read_experiment, read_metrics, read_run
 
 TINY = {
     **TINY_MODEL,

@@ -15,6 +15,7 @@ import torch
 
 import jarilab
 from helpers.tasks import training_pairs
+from jarilab.api import Loaded
 from jarilab.errors import UserError
 from jarilab.positions import Tokens
 from jarilab.tasks import translation
@@ -23,7 +24,6 @@ from jarilab.tasks.translation import Translation
 from jarilab.text import END, FIRST, store
 from jarilab.text.tokenizers import UNKNOWN
 from jarilab.training import answering
-from jarilab.verbs import Loaded
 
 WORDS = ["eins", "zwei", "drei", "vier", "Fünf", "sechs", "sieben", "Acht"]
 MEANING = dict(zip(WORDS, ["one", "two", "three", "four", "Five", "six", "seven", "Eight"], strict=True))

@@ -29,13 +29,13 @@ from jarilab.encodings import compose
 from jarilab.encodings.alibi import slopes
 from jarilab.encodings.formulas import alibi_slopes, t5_bucket
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
 from jarilab.inspect.lenses import rollout
 from jarilab.inspect.maps import Map
 from jarilab.inspect.measures import measure
 from jarilab.masks import Mask
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
 WIDTH, HEADS, HEAD_WIDTH = 16, 2, 8

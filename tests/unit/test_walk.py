@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 import torch
 
+import jarilab.api
 import jarilab.inspect.text
 import jarilab.inspect.walk
-import jarilab.verbs
 from helpers.blocks import unpacked
 from jarilab.attention import call as definition
 from jarilab.errors import UserError
 from jarilab.explorer.session import Explorer
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
 from jarilab.inspect.measures import equal_row_difference, equal_tokens
 from jarilab.inspect.text import lens_text, walk_text
 from jarilab.inspect.walk import divisors_of, softmax_jacobian, softmax_lens, walk
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 from jarilab.tasks.base import Task
 
@@ -220,7 +220,7 @@ def test_a_run_on_pictures_is_walked_as_it_is_shown(picture_runs, run):
     view = Explorer([picture_runs / run]).look("#3", live=False)["views"][0]
     tokens = {side: of_side["tokens"] for side, of_side in view["sides"].items()}
     for site in view["sites"]:
-        followed = jarilab.verbs.walk(picture_runs / run, "#3", site=site["site"], head=1)
+        followed = jarilab.api.walk(picture_runs / run, "#3", site=site["site"], head=1)
         assert (followed.input, followed.answer) == ("#3", view["answer"])
         assert followed.walk.error < 1e-9
         weights = step(followed.walk, "weights")
@@ -233,10 +233,10 @@ def test_a_run_on_pictures_is_walked_as_it_is_shown(picture_runs, run):
 def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
     view = Explorer([painted_runs / run]).look(caption, live=False)["views"][0]
     tokens = view["sides"]["target"]["tokens"]
-    followed = jarilab.verbs.walk(painted_runs / run, f"{caption}\n")
+    followed = jarilab.api.walk(painted_runs / run, f"{caption}\n")
     assert (followed.input, followed.answer) == (caption, view["answer"])
     assert (followed.walk.site, followed.walk.head) == ("decoder.0.self", 0)
-    assert jarilab.verbs.walk(painted_runs / run, caption, site="decoder.1.self", head=1).walk.error < 1e-9
+    assert jarilab.api.walk(painted_runs / run, caption, site="decoder.1.self", head=1).walk.error < 1e-9
     weights = step(followed.walk, "weights")
     assert weights.rows == weights.columns == tokens
     assert weights.matrix.dtype == torch.float64
@@ -247,9 +247,9 @@ def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
 
 def test_a_run_of_an_unknown_kind_is_neither_walked_nor_explored(picture_runs, monkeypatch):
     singing = type("Singing", (Task,), {name: lambda self, *_: [] for name in Task.__abstractmethods__})
-    loaded = replace(jarilab.verbs.load(picture_runs / "none"), task=singing())
-    monkeypatch.setattr(jarilab.verbs, "load", lambda *_, **__: loaded)
-    for look in (lambda run: jarilab.verbs.walk(run, "la"), lambda run: Explorer([run])):
+    loaded = replace(jarilab.api.load(picture_runs / "none"), task=singing())
+    monkeypatch.setattr(jarilab.api, "load", lambda *_, **__: loaded)
+    for look in (lambda run: jarilab.api.walk(run, "la"), lambda run: Explorer([run])):
         with pytest.raises(
             UserError, match=r"cannot look into runs of Singing: expected .* record .* with jarilab.record"
         ):

@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
-from jarilab.dropout import dropout
 from jarilab.errors import UserError
+from jarilab.nn.dropout import dropout
 from jarilab.shapes import Tensor
 
 Kernel = Literal["auto", "explicit", "fused", "definition"]

@@ -9,12 +9,12 @@ from jarilab.attention.cache import LayerCache
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import Geometry, place
 from jarilab.attention.kernels import Kernel, attend, check
-from jarilab.dropout import check_share
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site, hooks_of, registry
 from jarilab.errors import UserError
-from jarilab.linear import Linear, linear
 from jarilab.masks import Mask
+from jarilab.nn.dropout import check_share
+from jarilab.nn.linear import Linear, linear
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
@@ -79,7 +79,8 @@ class Attention(nn.Module):
             if "embed" in self.encoding.hooks:
                 raise UserError(
                     f"{encoding} adds to a model's input, which an attention alone does not have: use "
-                    f"jarilab.Encoder or jarilab.EncoderDecoder, or an encoding that works inside attention ({', '.join(_inside())})"
+                    f"jarilab.Encoder or jarilab.EncoderDecoder, or an encoding that works inside attention "
+                    f"({', '.join(_inside())})"
                 )
 
     def forward(

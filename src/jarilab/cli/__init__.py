@@ -1,4 +1,4 @@
-"""The command line: a thin cover over `jarilab.verbs`.
+"""The command line: a thin cover over `jarilab.api`.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 2 the user's mistake, 1 ours,
 130 and 143 on Ctrl-C and SIGTERM.
@@ -68,30 +68,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from jarilab import verbs
+    from jarilab import api
 
-    count = verbs.data(options.task, options.out, options.settings)
+    count = api.data(options.task, options.out, options.settings)
     print(f"{count:,} lines in {options.out}")
     return 0
 
 
 def _train(options: argparse.Namespace) -> int:
-    from jarilab import verbs
-    from jarilab.progress import TrainingProgress
+    from jarilab import api
+    from jarilab.training.progress import TrainingProgress
 
     name = Path(options.out).name
     with TrainingProgress() as progress:
         chosen = _given(options, ("model", "seed", "settings", "precision", "threads", "snapshots"))
-        result = verbs.train(options.task, options.out, **chosen, report=lambda row: progress.update(name, row))
+        result = api.train(options.task, options.out, **chosen, report=lambda row: progress.update(name, row))
     _show(options, result, metrics_text(result, options.out))
     return 0
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from jarilab import verbs
+    from jarilab import api
 
     chosen = _given(options, ("data", "threads", "trust_code"))
-    metrics = verbs.evaluate(options.folder, decoding=_decoding(options), which=options.checkpoint, **chosen)
+    metrics = api.evaluate(options.folder, decoding=_decoding(options), which=options.checkpoint, **chosen)
     for notice in metrics["notices"]:
         print(f"jarilab: {notice}", file=sys.stderr)
     _show(options, metrics, metrics_text(metrics, options.folder))
@@ -99,13 +99,13 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from jarilab import verbs
+    from jarilab import api
     from jarilab.tasks.captions import Captions
-    from jarilab.tasks.pictures import PictureTask
+    from jarilab.tasks.classification import PictureTask
 
-    verbs.use_threads(options.threads)
-    loaded = verbs.load(options.folder, which=options.checkpoint, trust_code=options.trust_code)
-    if verbs.continues(loaded.task):
+    api.use_threads(options.threads)
+    loaded = api.load(options.folder, which=options.checkpoint, trust_code=options.trust_code)
+    if api.continues(loaded.task):
         return _generate(options, loaded)
     if isinstance(loaded.task, Captions):
         return _paint(options, loaded)
@@ -116,9 +116,9 @@ def _predict(options: argparse.Namespace) -> int:
     if options.pictures and not isinstance(loaded.task, PictureTask):
         raise UserError(f"this run answers lines of text, not files such as {options.pictures[0]}; leave it away")
     best = 1 if options.n_best is None else options.n_best
-    at_once = 1 if sys.stdin.isatty() else verbs.AT_ONCE
+    at_once = 1 if sys.stdin.isatty() else api.AT_ONCE
     failed = 0
-    for answer in verbs.predict(loaded, _asked(options), decoding=_decoding(options, best), at_once=at_once):
+    for answer in api.predict(loaded, _asked(options), decoding=_decoding(options, best), at_once=at_once):
         if answer.error is not None:
             failed += 1
             print(f"jarilab: line {answer.line}: {answer.error}", file=sys.stderr)
@@ -205,7 +205,7 @@ def _reconstruct(options: argparse.Namespace, loaded: Any, pictures: Sequence[st
 
 
 def _generate(options: argparse.Namespace, loaded: Any) -> int:
-    from jarilab import verbs
+    from jarilab import api
 
     _refuse(options, (*_DECODING, "n_best"), "a language model draws tokens instead of searching for an answer")
     _refuse(options, (*_PAINTING, *_FINDING), "a language model writes text")
@@ -213,7 +213,7 @@ def _generate(options: argparse.Namespace, loaded: Any) -> int:
     for line in [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer):
         if isinstance(line, UserError):
             raise line
-        pieces = verbs.generate(loaded, line, **chosen)
+        pieces = api.generate(loaded, line, **chosen)
         if options.json:
             print(json.dumps({"prompt": line, "text": "".join(pieces)}, ensure_ascii=False))
             continue
@@ -233,21 +233,21 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from jarilab import verbs
+    from jarilab import api
 
     chosen = _given(options, ("seeds", "model", "settings", "precision", "jobs", "snapshots"))
-    table = verbs.compare(options.task, options.out, encodings=_specs(options.encodings), **chosen)
+    table = api.compare(options.task, options.out, encodings=_specs(options.encodings), **chosen)
     _show(options, table, table_text(table, Path(options.out)))
     return 0
 
 
 def _walk(options: argparse.Namespace) -> int:
-    from jarilab import verbs
+    from jarilab import api
     from jarilab.inspect import text
     from jarilab.inspect.walk import softmax_lens
 
     chosen = _given(options, ("site", "head", "step", "trust_code"))
-    followed = verbs.walk(options.folder, options.input, **chosen)
+    followed = api.walk(options.folder, options.input, **chosen)
     walked = followed.walk
     record: dict[str, Any] = {"input": followed.input, "answer": followed.answer}
     headline = followed.input if followed.answer is None else f"{followed.input} -> {followed.answer}"
@@ -261,9 +261,9 @@ def _walk(options: argparse.Namespace) -> int:
 
 
 def _explore(options: argparse.Namespace) -> int:
-    from jarilab import explorer, verbs
+    from jarilab import api, explorer
 
-    verbs.use_threads(options.threads)
+    api.use_threads(options.threads)
     if options.save and not Path(options.save).parent.is_dir():  # told before the page is made
         raise UserError(f"{options.save}: its folder is not there; make it first")
     if options.save and Path(options.save).is_dir():

@@ -195,7 +195,7 @@ def _task(command: argparse.ArgumentParser) -> None:
 
 def _settings(command: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Make every setting of the task at hand an option of its own, where its name says which is meant."""
-    from jarilab.training.experiment import model_of, settings_of
+    from jarilab.runs.experiment import model_of, settings_of
 
     task = _task_among(command, arguments)
     if task is None:
@@ -235,8 +235,8 @@ def _task_among(command: argparse.ArgumentParser, arguments: Sequence[str]) -> s
 
 def _taken_by_settings() -> dict[str, Any]:
     """How many words each setting takes that a task of the package has, as argparse writes it, by its flags."""
+    from jarilab.runs.experiment import settings_of
     from jarilab.tasks.base import registry
-    from jarilab.training.experiment import settings_of
 
     parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")
     for task in registry.names():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jarilab.metrics import METRICS
+from jarilab.tasks.metrics import METRICS
 
 
 def metrics_text(metrics: dict[str, Any], folder: str) -> str:

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 
 from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.inputs import precise
 from jarilab.inspect.measures import equal_row_difference
+from jarilab.inspect.model_io import precise
+from jarilab.runs import checkpoint
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import read_metrics, read_run
+from jarilab.runs.options import deciding
 from jarilab.tasks.base import Task, TokenTask
-from jarilab.tasks.pictures import PictureTask
-from jarilab.training import checkpoint
+from jarilab.tasks.classification import PictureTask
 from jarilab.training.answering import Answering, answered
-from jarilab.training.experiment import Experiment
-from jarilab.training.options import deciding
-from jarilab.training.run import read_metrics, read_run
 
 
 def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], task: Task) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from jarilab.comparison import report_data
 from jarilab.comparison.report import render
 from jarilab.comparison.statistics import mean_interval, paired_difference
 from jarilab.errors import UserError
-from jarilab.metrics import Metric
-from jarilab.progress import TrainingProgress
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import Interrupted, StopSignals, read_experiment, read_metrics, read_result, read_run
+from jarilab.runs.options import deciding
+from jarilab.runs.precision import Precision
+from jarilab.storage.files import write_json, write_text
 from jarilab.tasks.base import Task
-from jarilab.training import checkpoint
-from jarilab.training.experiment import Experiment
-from jarilab.training.options import deciding
-from jarilab.training.precision import Precision
-from jarilab.training.run import Interrupted, StopSignals, read_experiment, read_metrics, read_result, read_run
+from jarilab.tasks.metrics import Metric
+from jarilab.training.progress import TrainingProgress
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def run(
         raise UserError(f"{out} cannot be a folder for the study: {error}") from None
     _train_all(trials, jobs, snapshots)
     table = tabulate(trials, instance)
-    checkpoint.write_json(out / "table.json", table)
+    write_json(out / "table.json", table)
     payload = report_data.payload(table, [(t.experiment, t.folder) for t in trials], instance)
-    checkpoint.write_text(out / "report.html", render(payload))
+    write_text(out / "report.html", render(payload))
     return table
 
 

@@ -17,10 +17,10 @@ from jarilab.encodings.compose import WITHOUT, build, canonical, part_spec, part
 from jarilab.encodings.formulas import ORACLES
 from jarilab.encodings.oracle import Cell, Oracle, Place, sum_of
 from jarilab.errors import UserError
-from jarilab.init import generator_for, initialise
 from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.nn.init import generator_for, initialise
+from jarilab.options import options_of
 from jarilab.positions import Positions
-from jarilab.registry import options_of
 from jarilab.shapes import Tensor
 
 # Lengths that are all different, so that no axis passes for another: B 2, K and L 7, H 6, E 8, E' 5, D 48.

@@ -25,8 +25,9 @@ from torch import nn
 
 from jarilab.encodings.oracle import Oracle
 from jarilab.errors import UserError
+from jarilab.options import options_of
 from jarilab.positions import Positions
-from jarilab.registry import Registry, options_of
+from jarilab.registry import Registry
 from jarilab.shapes import Float, Tensor
 
 registry = Registry("encoding", "jarilab.encodings")
@@ -125,7 +126,7 @@ class Encoding(nn.Module):
 
     @final
     def reset(self) -> None:
-        """Fill all of its own parameters from torch's global generator: for a module used without `jarilab.init`."""
+        """Fill all of its own parameters from torch's global generator: for a module used without `jarilab.nn.init`."""
         with torch.no_grad():
             for name, parameter in self.named_parameters(recurse=False):
                 self.initial_value(name, parameter, None)

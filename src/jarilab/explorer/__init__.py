@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jarilab.explorer import saved
+from jarilab.explorer import page_file
 from jarilab.explorer.session import Explorer
 from jarilab.inspect.capture import Tape
-from jarilab.page import assemble
-from jarilab.training.checkpoint import write_text
+from jarilab.storage.files import write_text
+from jarilab.web.page import assemble
 
 STYLES = ("explore.css", "panels.css")
 
@@ -58,13 +58,13 @@ def explore(
 
 def page(explorer: Explorer, line: str, site: str | None = None, head: int = 0) -> Page:
     """The page of one input as a file. Raises UserError for an input, a site or a head that is not there."""
-    return Page(render(saved.whole(explorer, line, site, head)))
+    return Page(render(page_file.whole(explorer, line, site, head)))
 
 
 def show(tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape") -> Page:
     """The maps of a tape. tokens: names for the tokens of `source` and `target`, or of both where they are the same;
     their places by default. Raises UserError where the tape is of several inputs or the names do not fit."""
-    return Page(render(saved.of_tape(tape, tokens, title)))
+    return Page(render(page_file.of_tape(tape, tokens, title)))
 
 
 __all__ = ["Explorer", "Page", "explore", "page", "render", "show"]

@@ -14,7 +14,7 @@ from jarilab.explorer import payload
 from jarilab.explorer.kinds import Kind
 from jarilab.patches import Pictures
 from jarilab.shapes import Float, Tensor
-from jarilab.tasks.pictures import PictureTask
+from jarilab.tasks.classification import PictureTask
 from jarilab.training.answering import Answered, grid
 
 LARGEST = 320

@@ -15,25 +15,25 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from jarilab import verbs
+from jarilab import api
 from jarilab.errors import UserError, unknown
-from jarilab.explorer import facts, payload
+from jarilab.explorer import payload, summaries
+from jarilab.explorer.intervention import Operation
 from jarilab.explorer.kinds import Kind
-from jarilab.explorer.operation import Operation
 from jarilab.explorer.painted import OfPaintings
 from jarilab.explorer.seen import OfPictures
 from jarilab.explorer.tokens import OfTokens
 from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.decompose import Parts, parts, valued
-from jarilab.inspect.inputs import precise, scores_of
 from jarilab.inspect.lenses import Link, pharaoh
+from jarilab.inspect.model_io import precise, scores_of
+from jarilab.inspect.score_parts import Parts, parts, valued
 from jarilab.inspect.walk import attention_at, walk
+from jarilab.runs import snapshots
+from jarilab.runs.folder import read_metrics
 from jarilab.tasks.base import Task
 from jarilab.tasks.captions import Captions
-from jarilab.tasks.pictures import PictureTask
-from jarilab.training import snapshots
+from jarilab.tasks.classification import PictureTask
 from jarilab.training.answering import Answered, inside, tokens_of
-from jarilab.training.run import read_metrics
 
 LONGEST = 2048
 """Tokens of an input: a map has their square."""
@@ -59,7 +59,7 @@ class Opened:
 
     def __init__(self, folder: Path, name: str, *, trust_code: bool = False):
         self.folder, self.name = folder, name
-        self.loaded = verbs.load(folder, trust_code=trust_code)
+        self.loaded = api.load(folder, trust_code=trust_code)
         self.task = self.loaded.task
         self.kind = kind_of(self.task)
         kept = snapshots.steps_of(folder, self.loaded.experiment.hash)
@@ -117,12 +117,12 @@ class Opened:
         looked = self.see(line, step)
         model, said = self.model(step), looked.said
         view = self._view(line, step, looked.tape, looked.outputs, looked)
-        more = facts.matters(model, said)
+        more = summaries.matters(model, said)
         for site, measured in self.kind.probed(model, self.model(0)).items():
             more.setdefault(site, {}).update(measured)
         for site in view["sites"]:
             site["measures"] |= more.get(site["site"], {})
-        checks = facts.checks(self.model(step, precise=True), said)
+        checks = summaries.checks(self.model(step, precise=True), said)
         lens = self.kind.lens(looked.tape, said, gold, self.loaded.experiment.task_options)
         return view | {"checks": checks, "lens": lens}
 
@@ -152,7 +152,7 @@ class Opened:
             "outputs": payload.outputs_of(scores[: len(written)], written, kind.show),
             "sites": payload.sites_of(tape, names, looked.untrained),
             "vocabulary": self.vocabulary,
-            "rollout": facts.rollout(tape, names),
+            "rollout": summaries.rollout(tape, names),
             "checks": [],
             "lens": None,
         }
@@ -203,7 +203,7 @@ class Opened:
             "parts_about": found.about,
             "parts_error": found.error,
             "valued": payload.block(valued(model, inputs, site, head), "float32"),
-            "erasure": facts.erased(self.model(step), said, site, head),
+            "erasure": summaries.erased(self.model(step), said, site, head),
         }
 
     def operate(self, line: str, step: int, operation: Operation) -> dict[str, Any]:
@@ -290,7 +290,7 @@ class Explorer:
             apart_from_seed = replace(opened.loaded.experiment, seed=0).hash
             step = steps.get(number, opened.loaded.step)
             tapes.append((f"{apart_from_seed} {step}", opened.see(line, step).tape))
-        return facts.noise(tapes)
+        return summaries.noise(tapes)
 
     def head(
         self, line: str, view: int, site: str, head: int, step: int | None = None, query: int = 0

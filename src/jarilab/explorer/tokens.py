@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from jarilab.errors import UserError
-from jarilab.explorer import facts
+from jarilab.explorer import summaries
 from jarilab.explorer.kinds import Kind
 from jarilab.inspect.capture import Tape
 from jarilab.inspect.lenses import Link
@@ -54,11 +54,11 @@ class OfTokens(Kind[TokenTask]):
     def probed(self, model: nn.Module, untrained: nn.Module) -> Mapping[str, dict[str, Any]]:
         if not self.continues:
             return {}
-        return facts.probe(model, untrained, range(FIRST_FREE, next(iter(self.task.model_options.values()))))
+        return summaries.probe(model, untrained, range(FIRST_FREE, next(iter(self.task.model_options.values()))))
 
     def lens(
         self, tape: Tape, said: Answered, gold: Sequence[Link] | None, options: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         ones_first = options.get("answers") == "reversed"
-        lens = facts.digits(tape, said, self.task.show_target(said.written), ones_first=ones_first)
-        return lens or facts.aligned(tape, gold)
+        lens = summaries.digits(tape, said, self.task.show_target(said.written), ones_first=ones_first)
+        return lens or summaries.aligned(tape, gold)

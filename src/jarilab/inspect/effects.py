@@ -23,8 +23,7 @@ from jarilab.attention.call import AttentionCall
 from jarilab.attention.module import Attend
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.inspect.inputs import Inputs, keep_of, repeated, scores_of
-from jarilab.inspect.surgery import (
+from jarilab.inspect.interventions import (
     Cut,
     Edit,
     Link,
@@ -35,6 +34,7 @@ from jarilab.inspect.surgery import (
     displaced,
     operate,
 )
+from jarilab.inspect.model_io import Inputs, keep_of, repeated, scores_of
 from jarilab.positions import Tokens
 from jarilab.shapes import Float, Int, Tensor
 

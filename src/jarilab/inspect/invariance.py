@@ -15,9 +15,9 @@ from jarilab.attention.call import AttentionCall
 from jarilab.attention.module import Attend
 from jarilab.inspect.capture import record
 from jarilab.inspect.effects import kind_of
-from jarilab.inspect.inputs import Inputs, precise
+from jarilab.inspect.interventions import Places, attends_of, check_evaluating, displaced, moved, permutations, placed
 from jarilab.inspect.measures import row_difference
-from jarilab.inspect.surgery import Places, attends_of, check_evaluating, displaced, moved, permutations, placed
+from jarilab.inspect.model_io import Inputs, precise
 from jarilab.positions import Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 

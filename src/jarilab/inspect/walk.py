@@ -21,7 +21,7 @@ from jarilab.attention.recurrent import LuongAttention
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError, unknown
 from jarilab.inspect.capture import of_queries, record, site_name
-from jarilab.inspect.inputs import precise
+from jarilab.inspect.model_io import precise
 from jarilab.inspect.recurrent import steps_from_context, steps_to_vocabulary, steps_to_weights
 from jarilab.inspect.steps import Step
 from jarilab.patches import Pictures

@@ -14,10 +14,10 @@ from jarilab.attention.geometry import place_layers
 from jarilab.attention.kernels import Kernel
 from jarilab.attention.module import check_positions
 from jarilab.errors import UserError
-from jarilab.layers import Activation, NormPlace, TokenEmbedding
 from jarilab.masks import Mask
 from jarilab.models.base import registry
 from jarilab.models.encoder_decoder import EncoderLayer, LayerOptions
+from jarilab.nn.layers import Activation, NormPlace, TokenEmbedding
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 

@@ -19,10 +19,10 @@ from jarilab.boxes import Detected
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, Sum, part_spec, parts_of
 from jarilab.errors import UserError
-from jarilab.layers import Activation, NormPlace, Table
 from jarilab.masks import Mask
 from jarilab.models.base import registry
 from jarilab.models.encoder_decoder import DecoderLayer, Encoder, LayerOptions
+from jarilab.nn.layers import Activation, NormPlace, Table
 from jarilab.patches import Pictures, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
 from jarilab.shapes import Bool, Float, Tensor

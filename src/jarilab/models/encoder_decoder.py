@@ -16,9 +16,9 @@ from jarilab.attention.kernels import Kernel, check
 from jarilab.attention.module import Attention, check_positions, check_vectors, site_of
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
-from jarilab.layers import Activation, FeedForward, NormPlace, Residual, TokenEmbedding
 from jarilab.masks import Mask
 from jarilab.models.base import check_layers, one_a_row, registry
+from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual, TokenEmbedding
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 

@@ -20,8 +20,8 @@ from jarilab.encodings.base import hooks_of
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError, unknown
-from jarilab.layers import Dropout, TokenEmbedding
 from jarilab.models.base import check_layers, one_a_row, registry
+from jarilab.nn.layers import Dropout, TokenEmbedding
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 
@@ -272,8 +272,8 @@ class Recurrent(nn.Module):
         scores_BQV = model(source_ids_BK, target_ids_BQ)
 
     layers: of the encoder and of the decoder. score: see `jarilab.attention.scores`. input_feeding: the decoder is told
-    at each token what it attended to before; its steps then cannot be done at once. bidirectional: half of the encoder's
-    width reads from the end. encoding: added to the input, if any; the order of tokens is known without.
+    at each token what it attended to before; its steps then cannot be done at once. bidirectional: half of the
+    encoder's width reads from the end. encoding: added to the input, if any; the order of tokens is known without.
     cross_encoding: between decoder and source; one that rotates needs score dot or general. dropout: on what goes into
     each layer and on h~, never on weights. tied: the generator's weights are the target embedding's.
     """

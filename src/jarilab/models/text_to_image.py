@@ -23,10 +23,10 @@ from torch.nn import functional
 from jarilab.attention.cache import KVCache
 from jarilab.attention.kernels import Kernel
 from jarilab.errors import UserError
-from jarilab.layers import Activation, NormPlace, TokenEmbedding
 from jarilab.models.base import registry
 from jarilab.models.decoder import CausalStack
 from jarilab.models.encoder_decoder import LayerOptions
+from jarilab.nn.layers import Activation, NormPlace, TokenEmbedding
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from jarilab.attention.kernels import Kernel
 from jarilab.errors import UserError
-from jarilab.layers import Activation, NormPlace, Table
 from jarilab.models.base import registry
 from jarilab.models.encoder_decoder import Encoder
+from jarilab.nn.layers import Activation, NormPlace, Table
 from jarilab.patches import Pictures, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from jarilab.errors import UserError
-from jarilab.loss import cross_entropy
-from jarilab.metrics import METRICS, Metric
+from jarilab.nn.loss import cross_entropy
 from jarilab.positions import Tokens
 from jarilab.registry import Registry
 from jarilab.shapes import Float, Int
+from jarilab.tasks.metrics import METRICS, Metric
 from jarilab.text import PADDING
 
 registry = Registry("task", "jarilab.tasks")

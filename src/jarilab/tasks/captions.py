@@ -14,22 +14,23 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
+from jarilab.captions.checks import said_right, worded
+from jarilab.captions.digit_classifier import Judge, halves, train_judge
+from jarilab.captions.sources import FolderSource, SceneSource, Source
+from jarilab.captions.styles import STYLES, Style
 from jarilab.errors import UserError
-from jarilab.loss import cross_entropy
-from jarilab.metrics import METRICS
-from jarilab.pictures.captioned import LONGEST_CAPTION
-from jarilab.pictures.codes import STRIDE, Codes, train_codes
-from jarilab.pictures.judge import Judge, halves, train_judge
-from jarilab.pictures.notes import shown
-from jarilab.pictures.sets import fitted
-from jarilab.pictures.told import FolderSource, SceneSource, Source
-from jarilab.pictures.wording import STYLES, Style, said_right, worded
-from jarilab.registry import check_fields
+from jarilab.images.captioned import LONGEST_CAPTION
+from jarilab.images.labelled import fitted
+from jarilab.images.notices import shown
+from jarilab.images.tokenizer import STRIDE, Codes, train_codes
+from jarilab.nn.loss import cross_entropy
+from jarilab.options import check_fields
 from jarilab.shapes import Float, Int
+from jarilab.storage.cache import cached
 from jarilab.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
-from jarilab.tasks.pictures import HELD_OUT, held_out_number
+from jarilab.tasks.classification import HELD_OUT, held_out_number
+from jarilab.tasks.metrics import METRICS
 from jarilab.text import FIRST, PADDING, tokenizers
-from jarilab.text.cache import cached
 from jarilab.text.tokenizers import Tokenizer
 
 JUDGED = 2000  # real pictures that a judge is measured on

@@ -13,17 +13,17 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from jarilab.boxes import Detected, corners
+from jarilab.captions.scenes import Digits, Scenes, World
 from jarilab.errors import UserError
-from jarilab.metrics import METRICS
+from jarilab.images.augment import Windows
+from jarilab.images.files import decode
 from jarilab.patches import Pictures
-from jarilab.pictures.augment import Windows
-from jarilab.pictures.files import decode
-from jarilab.pictures.scenes import Digits, Scenes, World
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, evenly, registry
-from jarilab.tasks.boxed import Boxed, BoxedPictures, Drawn, Photographs, average_precision, together
-from jarilab.tasks.matching import Objects, loss
-from jarilab.tasks.pictures import HELD_OUT, Picture, PictureTask, Said, held_out_number
+from jarilab.tasks.classification import HELD_OUT, Picture, PictureTask, Said, held_out_number
+from jarilab.tasks.detection_data import Boxed, BoxedPictures, Drawn, Photographs, average_precision, together
+from jarilab.tasks.detection_loss import Objects, loss
+from jarilab.tasks.metrics import METRICS
 
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160

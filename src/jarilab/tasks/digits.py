@@ -9,9 +9,9 @@ import torch
 from annotated_types import Ge, Le
 
 from jarilab.errors import needs
-from jarilab.pictures.sets import Labelled
+from jarilab.images.labelled import Labelled
 from jarilab.tasks.base import registry
-from jarilab.tasks.pictures import Augmentation, ClassTask
+from jarilab.tasks.classification import Augmentation, ClassTask
 
 HELD_OUT = 5  # one scan in five
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, final
 from annotated_types import Ge, Gt, Le, Lt
 
 from jarilab.errors import UserError
-from jarilab.pictures.sets import Fit, Labelled, Wanted, read_labelled
+from jarilab.images.labelled import Fit, Labelled, Wanted, read_labelled
 from jarilab.tasks.base import registry
-from jarilab.tasks.pictures import Augmentation, ClassTask
+from jarilab.tasks.classification import Augmentation, ClassTask
 
 
 @registry.register("images")

@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 from jarilab.errors import UserError
 from jarilab.tasks.base import registry
 from jarilab.tasks.ceiling import bag_ceiling
-from jarilab.tasks.pairs import Matrix, PairsTask, Rows, Vocabulary
+from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
 from jarilab.text import END, PADDING, SPECIAL
 
 HELD_OUT = 100  # one number in a hundred

@@ -11,9 +11,9 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from jarilab.errors import UserError
-from jarilab.metrics import METRICS
 from jarilab.tasks.base import registry
-from jarilab.tasks.pairs import Judge, Matrix, PairsTask, Rows, Vocabulary
+from jarilab.tasks.metrics import METRICS
+from jarilab.tasks.seq2seq import Judge, Matrix, PairsTask, Rows, Vocabulary
 from jarilab.text import END, PADDING, SPECIAL
 
 

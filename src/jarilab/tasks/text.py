@@ -12,10 +12,10 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 
 from jarilab.errors import UserError
-from jarilab.metrics import METRICS
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Int, Tensor
 from jarilab.tasks.base import Batch, Learner, TokenTask, evenly, registry
+from jarilab.tasks.metrics import METRICS
 from jarilab.text import END, FIRST, PADDING, files, store
 from jarilab.text.tokenizers import Tokenizer
 

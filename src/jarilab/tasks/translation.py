@@ -13,10 +13,10 @@ import torch
 from annotated_types import Ge, Le
 
 from jarilab.errors import UserError
-from jarilab.metrics import METRICS
 from jarilab.shapes import Int, Tensor
 from jarilab.tasks.base import Learner, registry
-from jarilab.tasks.pairs import Judge, PairsTask, Rows
+from jarilab.tasks.metrics import METRICS
+from jarilab.tasks.seq2seq import Judge, PairsTask, Rows
 from jarilab.text import END, files, store
 from jarilab.text.tokenizers import Tokenizer
 

@@ -17,7 +17,7 @@ import torch
 
 from jarilab.errors import UserError
 from jarilab.shapes import Int, Tensor
-from jarilab.text.cache import cached
+from jarilab.storage.cache import cached
 from jarilab.text.files import Reading, content_hash, document_files, documents, no_usable, pairs
 from jarilab.text.tokenizers import TRAINING_BYTES, Tokenizer, train
 from jarilab.text.vocabulary import PADDING

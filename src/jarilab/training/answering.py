@@ -13,14 +13,14 @@ from torch import nn
 from jarilab.decoding import Hypothesis, beam, greedy
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.inspect.inputs import scores_of
+from jarilab.inspect.model_io import scores_of
 from jarilab.patches import patch_names
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Float, Int, Tensor
 from jarilab.tasks.base import Batch, Task, TokenTask
 from jarilab.tasks.captions import Captions
+from jarilab.tasks.classification import PictureTask, Said
 from jarilab.tasks.painted import judged, names_of, paint
-from jarilab.tasks.pictures import PictureTask, Said
 from jarilab.text import END, FIRST, PADDING
 
 SURE = 0.5

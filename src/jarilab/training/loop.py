@@ -14,17 +14,17 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jarilab.errors import UserError
-from jarilab.init import generator_for, initialise
 from jarilab.inspect.capture import record
+from jarilab.nn.init import generator_for, initialise
+from jarilab.runs import checkpoint
+from jarilab.runs import snapshots as snapshot
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import Interrupted, Run, StopSignals
 from jarilab.tasks.base import Task
-from jarilab.training import checkpoint
-from jarilab.training import snapshots as snapshot
 from jarilab.training.answering import evaluate
-from jarilab.training.experiment import Experiment
+from jarilab.training.batching import order_of
 from jarilab.training.memory import keep_freed_memory
 from jarilab.training.optim import build_optimizers
-from jarilab.training.order import order_of
-from jarilab.training.run import Interrupted, Run, StopSignals
 
 Report = Callable[[dict[str, Any]], None]
 """Told after every step how far training is: step, steps, examples, loss, and `measured` where it was measured."""

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from jarilab.encodings.base import Encoding
-from jarilab.layers import Table, TokenEmbedding
-from jarilab.training.options import Training
+from jarilab.nn.layers import Table, TokenEmbedding
+from jarilab.runs.options import Training
 
 BETAS, EPSILON = (0.9, 0.98), 1e-9  # the paper's, section 5.3
 

@@ -22,8 +22,8 @@ import jarilab
 from helpers.browser import assert_colours, read_cells, read_pixels
 from jarilab.comparison import report_data, study
 from jarilab.comparison.report import render
-from jarilab.metrics import METRICS
-from jarilab.training.experiment import Experiment
+from jarilab.runs.experiment import Experiment
+from jarilab.tasks.metrics import METRICS
 
 Payload = dict[str, Any]
 HOSTILE = "</script><img src=x onerror=\"window.attacked='yes'\"><!--<script>"

@@ -13,7 +13,7 @@ import torch
 import jarilab
 from helpers.blocks import unpacked
 from jarilab.errors import UserError
-from jarilab.explorer import saved, server, session
+from jarilab.explorer import page_file, server, session
 from jarilab.explorer.session import Explorer
 
 CAPTION = "a small red 3 top left"
@@ -137,7 +137,7 @@ def test_places_are_moved_or_it_is_told_why_not(explorers: dict[str, Explorer], 
 
 
 def test_each_kept_step_paints_its_own_picture(painted_runs: Path) -> None:
-    page = saved.whole(Explorer([painted_runs / "painter"]), CAPTION, None, 0)
+    page = page_file.whole(Explorer([painted_runs / "painter"]), CAPTION, None, 0)
     assert all(len(site["details"]) == 2 for site in page["views"][0]["sites"])
     steps = page["views"][0]["steps"]
     assert [frame["step"] for frame in page["frames"]] == steps

@@ -7,10 +7,10 @@ import torch
 import jarilab
 from helpers.blocks import unpacked
 from jarilab.errors import UserError
-from jarilab.explorer import payload, saved
+from jarilab.explorer import page_file, payload
 from jarilab.inspect import capture
 from jarilab.inspect.capture import Tape, record
-from jarilab.page import to_json
+from jarilab.web.page import to_json
 
 NAMES = {"source": list("12+12"), "target": ["<bos>", "2", "4"]}
 
@@ -101,8 +101,8 @@ def test_numbers_without_a_word_in_json_become_null() -> None:
 
 
 def test_a_tape_shows_itself_with_names_or_places(tape: Tape) -> None:
-    page = saved.of_tape(tape, None, "tape")
+    page = page_file.of_tape(tape, None, "tape")
     assert page["views"][0]["sides"]["source"]["tokens"] == ["0", "1", "2", "3", "4"]
-    assert saved.of_tape(tape, NAMES, "tape")["views"][0]["sides"]["target"]["tokens"] == NAMES["target"]
+    assert page_file.of_tape(tape, NAMES, "tape")["views"][0]["sides"]["target"]["tokens"] == NAMES["target"]
     with pytest.raises(UserError, match="expected a name for each of the 5 queries, got 2"):
-        saved.of_tape(tape, {"source": ["a", "b"]}, "tape")
+        page_file.of_tape(tape, {"source": ["a", "b"]}, "tape")

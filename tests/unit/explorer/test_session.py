@@ -11,9 +11,9 @@ import jarilab
 from helpers.blocks import unpacked
 from helpers.runs import TINY_MODEL, tiny, train
 from jarilab.errors import UserError
-from jarilab.explorer import saved
+from jarilab.explorer import page_file
 from jarilab.explorer.session import LONGEST, REMEMBERED, Explorer
-from jarilab.training.experiment import Experiment
+from jarilab.runs.experiment import Experiment
 
 
 def test_a_view_says_what_predict_says(runs: Path) -> None:
@@ -74,11 +74,11 @@ def test_only_the_last_inputs_are_remembered(runs: Path) -> None:
 
 def test_a_file_holds_every_head_and_step_while_it_is_small(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explorer = Explorer([runs / "rotary"])
-    page = saved.whole(explorer, "1+2", "decoder.0.cross", 1)
+    page = page_file.whole(explorer, "1+2", "decoder.0.cross", 1)
     assert all(len(site["details"]) == site["heads"] for site in page["views"][0]["sites"])
     assert [frame["step"] for frame in page["frames"]] == [0, 12]
-    monkeypatch.setattr(saved, "ROOM", 0)
-    page = saved.whole(explorer, "1+2", "decoder.0.cross", 1)
+    monkeypatch.setattr(page_file, "ROOM", 0)
+    page = page_file.whole(explorer, "1+2", "decoder.0.cross", 1)
     opened = {site["site"]: set(site["details"]) for site in page["views"][0]["sites"]}
     assert opened == {"encoder.0": set(), "decoder.0.self": set(), "decoder.0.cross": {"1"}}
     assert "frames" not in page
@@ -101,7 +101,7 @@ def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown site 'encoder'"):
         explorer.head("one", 0, "encoder", 0)
     with pytest.raises(UserError, match="heads 0 to 1, got 9"):
-        saved.whole(explorer, "one", "decoder.0.self", 9)
+        page_file.whole(explorer, "one", "decoder.0.self", 9)
     with pytest.raises(UserError, match="unknown site 'encoder'"):
         explorer.look("one", live=False, site="encoder")
     assert not explorer.opened[0]._views  # told before the page is made

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from jarilab.errors import UserError
-from jarilab.pictures.annotations import Thing, has_lists, is_held_out, read_annotations, usable
-from jarilab.pictures.notes import Notes
+from jarilab.images.annotations import Thing, has_lists, is_held_out, read_annotations, usable
+from jarilab.images.notices import Notes
 
 HERE = (10, 20)  # height and width
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from jarilab.errors import UserError
+from jarilab.images.tokenizer import Codes, decibels, measure, train_codes
 from jarilab.models.autoencoder import FSQ, VQ, Autoencoder, Gumbel
-from jarilab.pictures.codes import Codes, decibels, measure, train_codes
 from jarilab.shapes import Int, Tensor
 
 

@@ -9,23 +9,24 @@ import pytest
 import torch
 from PIL import Image
 
-from jarilab import seeing, verbs
+from jarilab import api, seeing
+from jarilab.captions import sources
+from jarilab.captions.checks import attributes, glyphs, said_right, worded
+from jarilab.captions.digit_classifier import Judge, halves, train_judge
+from jarilab.captions.scenes import Digits
+from jarilab.captions.sources import FolderSource, SceneSource
+from jarilab.captions.styles import STYLES, Painter
 from jarilab.cli import main
 from jarilab.errors import UserError
-from jarilab.init import generator_for
-from jarilab.pictures import told
-from jarilab.pictures.captioned import read_captioned
-from jarilab.pictures.codes import decibels, train_codes
-from jarilab.pictures.judge import Judge, halves, train_judge
-from jarilab.pictures.scenes import Digits
-from jarilab.pictures.told import FolderSource, SceneSource
-from jarilab.pictures.wording import STYLES, Painter, attributes, glyphs, said_right, worded
+from jarilab.images.captioned import read_captioned
+from jarilab.images.tokenizer import decibels, train_codes
+from jarilab.nn.init import generator_for
+from jarilab.runs.experiment import Experiment
 from jarilab.tasks import captions
 from jarilab.tasks.base import evenly
 from jarilab.tasks.captions import Captions
 from jarilab.tasks.painted import picture_of
 from jarilab.training import answering
-from jarilab.training.experiment import Experiment
 from jarilab.training.loop import train
 
 TINY = {
@@ -229,7 +230,7 @@ def test_few_held_out_pictures_of_a_folder_are_told(tmp_path: Path, monkeypatch:
         f"only {held} of 120 pictures are held out, so that one alone counts for {100 / held:.1f} % of the score; "
         "give more pictures"
     ]
-    monkeypatch.setattr(told, "SHARE", 0.6)
+    monkeypatch.setattr(sources, "SHARE", 0.6)
     many = FolderSource(str(tmp_path / "data"), 8)
     assert many.held_out_size >= 30
     assert many.notices == []
@@ -328,9 +329,9 @@ def test_the_ceiling_of_the_judge_is_stated(ready: Captions) -> None:
 def test_a_caption_is_what_its_picture_should_show(ready: Captions) -> None:
     assert ready.expected(" a Small  red 3 top left\n") == "a small red 3 top left"
     assert ready.expected("red small a") is None
-    told = ready._source.held_out(torch.arange(40))
-    said = [ready.judged(picture) for picture in told.pictures]
-    found = attributes(STYLES["attributes"], told.pictures)
+    held_out = ready._source.held_out(torch.arange(40))
+    said = [ready.judged(picture) for picture in held_out.pictures]
+    found = attributes(STYLES["attributes"], held_out.pictures)
     colours = [dict(STYLES["attributes"].parts)["colour"][int(c)] for c in found["colour"]]
     assert [words.split()[2] for words in said] == colours  # type: ignore[union-attr]
     assert ready.judged(torch.zeros(3, 32, 32, dtype=torch.uint8)) == "an empty picture"
@@ -376,7 +377,7 @@ def test_captions_that_cannot_be_drawn(ready: Captions) -> None:
 def test_a_run_trains_is_measured_and_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(told, "HELD_OUT", 12)
+    monkeypatch.setattr(sources, "HELD_OUT", 12)
     monkeypatch.setattr(captions, "JUDGED", 40)
     experiment = Experiment.of("captions", settings={"task.captions": "attributes", **TINY}, precision="float32")
     result = train(experiment, tmp_path / "run")
@@ -385,7 +386,7 @@ def test_a_run_trains_is_measured_and_draws(
     assert result["examples"] == 12
     task = experiment.task_instance(tmp_path / "run")
     assert isinstance(task, Captions)
-    loaded = verbs.load(tmp_path / "run")
+    loaded = api.load(tmp_path / "run")
     shown = list(seeing.paint(loaded, "a small red 3 top left", n=3))
     assert len(shown) == 8
     assert shown[-1].shape == (3, 3, 32, 32)
@@ -413,7 +414,7 @@ def test_a_run_trains_is_measured_and_draws(
     _reads_a_caption(tmp_path, monkeypatch, capsys)
 
 
-def _reconstructs(loaded: verbs.Loaded, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def _reconstructs(loaded: api.Loaded, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Held-out pictures and files beside what their codes stand for, by function and by command."""
     task: Any = loaded.task
     drawing, out = folder / "some name.png", folder / "again.png"

@@ -11,10 +11,10 @@ import torch
 
 import jarilab
 from jarilab import UserError
+from jarilab.runs.experiment import Experiment
 from jarilab.tasks.digits import Digits
 from jarilab.tasks.images import Images
 from jarilab.training.answering import evaluate
-from jarilab.training.experiment import Experiment
 
 pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")

@@ -10,13 +10,13 @@ from torch.nn import functional
 from helpers.runs import PowerCutError, at, cut, outcome, train
 from jarilab.boxes import Detected, corners
 from jarilab.errors import UserError
-from jarilab.init import generator_for
+from jarilab.images.augment import Windows
+from jarilab.nn.init import generator_for
 from jarilab.patches import Pictures
-from jarilab.pictures.augment import Windows
-from jarilab.tasks import matching
+from jarilab.runs.experiment import Experiment
+from jarilab.tasks import detection_loss
 from jarilab.tasks.detection import Detection, _cropped
-from jarilab.tasks.matching import Objects
-from jarilab.training.experiment import Experiment
+from jarilab.tasks.detection_loss import Objects
 
 pytest.importorskip("sklearn")
 pytest.importorskip("pycocotools")
@@ -191,7 +191,7 @@ def test_a_picture_that_loses_everything_teaches_that_nothing_is_there(monkeypat
     assert found.labels.shape == (1, 1)
     assert not found.real.any()
     scores = torch.randn(1, 1, 4, 11, requires_grad=True)
-    parts = matching.loss(Detected(scores, torch.rand(1, 1, 4, 4)), found, 0.1)
+    parts = detection_loss.loss(Detected(scores, torch.rand(1, 1, 4, 4)), found, 0.1)
     assert parts["l1"] == parts["giou"] == 0
     parts["classes"].backward()
     assert scores.grad is not None

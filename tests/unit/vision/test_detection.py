@@ -11,15 +11,15 @@ from torch.nn import functional
 from jarilab.boxes import Detected, corners, overlaps
 from jarilab.cli import main
 from jarilab.errors import UserError
-from jarilab.init import generator_for
 from jarilab.models.detector import Detector
-from jarilab.tasks import matching
-from jarilab.tasks.boxed import Boxed, average_precision, together
+from jarilab.nn.init import generator_for
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import read_metrics
+from jarilab.tasks import detection_loss
 from jarilab.tasks.detection import Detection
-from jarilab.tasks.matching import Objects, matched
+from jarilab.tasks.detection_data import Boxed, average_precision, together
+from jarilab.tasks.detection_loss import Objects, matched
 from jarilab.training import loop
-from jarilab.training.experiment import Experiment
-from jarilab.training.run import read_metrics
 
 pytest.importorskip("sklearn")
 pytest.importorskip("pycocotools")
@@ -75,7 +75,7 @@ def test_matching_is_the_cheapest_of_all() -> None:
 def test_the_loss_is_that_of_the_paper_for_one_layer() -> None:
     chance = found_by_chance(layers=1)
     found = Detected(chance.scores.detach(), chance.boxes.detach())
-    parts = matching.loss(found, SOME, 0.1)
+    parts = detection_loss.loss(found, SOME, 0.1)
     _, picture, query, thing = matched(found, SOME)
     labels = torch.full((3, 4), 5)
     labels[picture, query] = SOME.labels[picture, thing]
@@ -91,17 +91,17 @@ def test_the_loss_is_that_of_the_paper_for_one_layer() -> None:
 def test_each_layer_is_matched_afresh_and_adds_its_loss() -> None:
     chance = found_by_chance()
     found = Detected(chance.scores.detach(), chance.boxes.detach())
-    both = matching.loss(found, SOME, 0.1)
-    alone = [matching.loss(Detected(found.scores[[s]], found.boxes[[s]]), SOME, 0.1) for s in range(2)]
+    both = detection_loss.loss(found, SOME, 0.1)
+    alone = [detection_loss.loss(Detected(found.scores[[s]], found.boxes[[s]]), SOME, 0.1) for s in range(2)]
     for name, value in both.items():
         assert value.item() == pytest.approx(sum(part[name].item() for part in alone), rel=1e-5)
     swapped = Detected(found.scores[:, :, [2, 0, 1, 3]], found.boxes[:, :, [2, 0, 1, 3]])
-    assert matching.loss(swapped, SOME, 0.1)["l1"].item() == pytest.approx(both["l1"].item(), rel=1e-5)
+    assert detection_loss.loss(swapped, SOME, 0.1)["l1"].item() == pytest.approx(both["l1"].item(), rel=1e-5)
 
 
 def test_pictures_without_objects_teach_nothing_but_nothing() -> None:
     found = found_by_chance(batch=1)
-    parts = matching.loss(found, objects([]), 0.1)
+    parts = detection_loss.loss(found, objects([]), 0.1)
     assert parts["l1"].item() == parts["giou"].item() == 0
     assert parts["classes"].item() > 0
     sum(parts.values(), torch.zeros(())).backward()
@@ -120,7 +120,7 @@ def test_more_objects_than_queries_are_matched_as_far_as_they_go() -> None:
 def test_what_is_not_finite_is_matched_somehow_and_told_by_the_loss() -> None:
     found = found_by_chance()
     broken = Detected(found.scores, found.boxes * math.nan)
-    assert sum(matching.loss(broken, SOME, 0.1).values(), torch.zeros(())).isnan()
+    assert sum(detection_loss.loss(broken, SOME, 0.1).values(), torch.zeros(())).isnan()
 
 
 def test_average_precision_is_coco_s() -> None:
@@ -434,8 +434,8 @@ def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
     settings = {"task.scenes": 16, "training.examples": 16 * 600, "training.batch": 16, "training.evaluations": 1}
     experiment = Experiment.of("detection", settings=settings, precision="float32")
     loop.train(experiment, tmp_path / "run", threads=1)
+    from jarilab.runs.checkpoint import load_model, newest
     from jarilab.training.answering import evaluate
-    from jarilab.training.checkpoint import load_model, newest
 
     learned = experiment.task_instance()
     model = experiment.model_instance(learned)

@@ -11,12 +11,12 @@ from jarilab.encodings.base import Site
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import build
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.models.base import registry
 from jarilab.models.detector import Detector
+from jarilab.nn.init import initialise
 from jarilab.patches import Pictures
 from jarilab.positions import Positions
-from jarilab.training.experiment import Experiment
+from jarilab.runs.experiment import Experiment
 
 TINY: dict[str, Any] = {"width": 24, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "queries": 5}
 ENCODINGS = ["none", "sinusoidal2d:where=inject,normalised=true", "sinusoidal2d:where=inject", "rotary2d"]

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.capture import record
 from jarilab.inspect.effects import ablation, effect, importance
+from jarilab.inspect.interventions import HeadOff, Places, displaced, moved, operate, permutations
 from jarilab.inspect.invariance import permuted, shifted
 from jarilab.inspect.maps import Map
 from jarilab.inspect.measures import MEASURES
-from jarilab.inspect.surgery import HeadOff, Places, displaced, moved, operate, permutations
 from jarilab.models.detector import Detector
 from jarilab.models.text_to_image import TextToImage
 from jarilab.models.vision import VisionTransformer
+from jarilab.nn.init import initialise
 from jarilab.patches import Pictures, patchify, unpatchify
 
 

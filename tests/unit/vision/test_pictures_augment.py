@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from jarilab.errors import UserError
-from jarilab.pictures.augment import background, cutmix, flip, mixup, shift
+from jarilab.images.augment import background, cutmix, flip, mixup, shift
 
 
 def seeded(seed: int = 3) -> torch.Generator:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageFont
 
 from jarilab.errors import UserError
-from jarilab.pictures.draw import COLOURS, boxes, cut, grid, ink, png
+from jarilab.images.draw import COLOURS, boxes, cut, grid, ink, png
 
 
 def plain(value: int, height: int = 8, width: int = 8, channels: int = 1) -> torch.Tensor:

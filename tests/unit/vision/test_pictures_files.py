@@ -14,8 +14,8 @@ import torch
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from jarilab.errors import UserError
-from jarilab.pictures import files
-from jarilab.pictures.files import decode, read_bytes, read_picture
+from jarilab.images import files
+from jarilab.images.files import decode, read_bytes, read_picture
 
 COLOURS = torch.tensor([[[250, 0], [0, 90], [40, 255]], [[0, 240], [0, 90], [120, 255]], [[0, 0], [230, 90], [9, 255]]],
                        dtype=torch.uint8)  # (3, 3, 2)  # fmt: skip

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from jarilab.errors import UserError
-from jarilab.pictures import files
-from jarilab.pictures.notes import shown
-from jarilab.pictures.sets import Fit, Labelled, Wanted, fitted, natural, read_labelled, resize
+from jarilab.images import files
+from jarilab.images.labelled import Fit, Labelled, Wanted, fitted, natural, read_labelled, resize
+from jarilab.images.notices import shown
 
 GRAY = Wanted(1)
 

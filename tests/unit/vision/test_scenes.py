@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from jarilab.boxes import overlaps
+from jarilab.captions.scenes import COLOURS, Digits, Scenes, World
 from jarilab.errors import UserError
-from jarilab.pictures.scenes import COLOURS, Digits, Scenes, World
 
 pytest.importorskip("sklearn")
 NUMBERS = torch.arange(200)
@@ -164,5 +164,5 @@ def test_large_scenes_are_drawn_piece_by_piece(monkeypatch: pytest.MonkeyPatch) 
     made = scenes(most=5)
     plan = made.plan(torch.arange(7))
     whole = made.draw(plan)
-    monkeypatch.setattr("jarilab.pictures.scenes.PIXELS", 2 * made.world.canvas**2)
+    monkeypatch.setattr("jarilab.captions.scenes.PIXELS", 2 * made.world.canvas**2)
     assert torch.equal(made.draw(plan), whole)

@@ -5,11 +5,11 @@ import torch
 
 import jarilab
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.inspect.effects import effect
-from jarilab.inspect.surgery import HeadOff
+from jarilab.inspect.interventions import HeadOff
 from jarilab.models.text_to_image import TextToImage, _Drawing, _taken
-from jarilab.training.experiment import Experiment
+from jarilab.nn.init import initialise
+from jarilab.runs.experiment import Experiment
 
 ROWS, COLUMNS = 3, 4
 ENCODINGS = ["learned@text+rotary2d@image", "learned@text+learned2d@image", "none", "rotary2d@image"]

@@ -7,7 +7,7 @@ import jarilab
 import jarilab.patches
 from jarilab import Pictures, UserError, VisionTransformer
 from jarilab.encodings.base import registry
-from jarilab.inspect.decompose import parts
+from jarilab.inspect.score_parts import parts
 
 SHAPE = (1, 8, 12)
 ENCODINGS = sorted(

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import UInt8
 
 from jarilab.errors import UserError, needs
-from jarilab.pictures import idx
+from jarilab.images import idx
 from jarilab.shapes import Bool, Float, Int, Tensor
 
 Part = Literal["training", "held_out"]

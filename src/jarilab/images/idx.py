@@ -11,7 +11,7 @@ import torch
 from jaxtyping import UInt8
 
 from jarilab.errors import UserError
-from jarilab.pictures.files import check_room
+from jarilab.images.files import check_room
 from jarilab.shapes import Tensor
 from jarilab.text import files
 

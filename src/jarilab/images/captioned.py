@@ -10,9 +10,9 @@ import torch
 from jaxtyping import UInt8
 
 from jarilab.errors import UserError
-from jarilab.pictures.files import check_room
-from jarilab.pictures.notes import Notes
-from jarilab.pictures.sets import fitted, natural
+from jarilab.images.files import check_room
+from jarilab.images.labelled import fitted, natural
+from jarilab.images.notices import Notes
 from jarilab.shapes import Tensor
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")

@@ -16,9 +16,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from jarilab.errors import UserError
-from jarilab.pictures.files import read_bytes
-from jarilab.pictures.notes import Notes, shown
-from jarilab.pictures.sets import natural
+from jarilab.images.files import read_bytes
+from jarilab.images.labelled import natural
+from jarilab.images.notices import Notes, shown
 
 Box = tuple[float, float, float, float]
 

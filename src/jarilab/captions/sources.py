@@ -13,12 +13,12 @@ from typing import final
 import torch
 from jaxtyping import UInt8
 
+from jarilab.captions.scenes import Digits, Part
+from jarilab.captions.styles import Painter, Style
 from jarilab.errors import UserError
-from jarilab.init import generator_for
-from jarilab.pictures.captioned import Captioned, read_captioned
-from jarilab.pictures.notes import few
-from jarilab.pictures.scenes import Digits, Part
-from jarilab.pictures.wording import Painter, Style
+from jarilab.images.captioned import Captioned, read_captioned
+from jarilab.images.notices import few
+from jarilab.nn.init import generator_for
 from jarilab.shapes import Int, Tensor
 
 SEED = 1  # of scenes: the same whatever the seed of a model

@@ -15,10 +15,11 @@ from safetensors.torch import save
 from torch import nn
 from torch.nn import functional
 
-from jarilab.init import initialise
-from jarilab.pictures.codes import one_cycle, read_weights, take_weights
-from jarilab.pictures.scenes import Digits
-from jarilab.pictures.wording import FRAME, Painter, Style, drawn, glyphs
+from jarilab.captions.checks import FRAME, drawn, glyphs
+from jarilab.captions.scenes import Digits
+from jarilab.captions.styles import Painter, Style
+from jarilab.images.tokenizer import one_cycle, read_weights, take_weights
+from jarilab.nn.init import initialise
 from jarilab.shapes import Float, Int, Tensor
 
 AT_ONCE = 512

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from jarilab.errors import UserError
-from jarilab.init import generator_for
+from jarilab.nn.init import generator_for
+from jarilab.runs.options import Training
 from jarilab.shapes import Int, Tensor
-from jarilab.training.options import Training
 
 POOL = 64  # batches' worth of examples that are sorted by length together
 

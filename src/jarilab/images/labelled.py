@@ -18,10 +18,10 @@ from jaxtyping import UInt8, UInt64
 from torch.nn import functional
 
 from jarilab.errors import UserError, needs
-from jarilab.pictures import idx
-from jarilab.pictures.augment import background
-from jarilab.pictures.files import Decoded, check_room, decode, read_bytes
-from jarilab.pictures.notes import Notes, digests, few, shown
+from jarilab.images import idx
+from jarilab.images.augment import background
+from jarilab.images.files import Decoded, check_room, decode, read_bytes
+from jarilab.images.notices import Notes, digests, few, shown
 from jarilab.shapes import Int, Tensor
 from jarilab.text import files
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.dropout import Dropout
 from jarilab.errors import UserError, unknown
-from jarilab.linear import Linear
+from jarilab.nn.dropout import Dropout
+from jarilab.nn.linear import Linear
 from jarilab.shapes import Float, Int, Tensor
 
 NormPlace = Literal["pre", "post"]

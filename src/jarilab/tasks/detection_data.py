@@ -16,14 +16,14 @@ import torch
 from jaxtyping import UInt8
 
 from jarilab.boxes import centred
+from jarilab.captions.scenes import Plan, Scenes
 from jarilab.errors import UserError, needs
+from jarilab.images.annotations import SETS, Annotated, Box, has_lists, is_held_out, read_annotations, usable
+from jarilab.images.files import LARGEST_SET, decode
+from jarilab.images.notices import Notes, few
 from jarilab.patches import Pictures
-from jarilab.pictures.annotations import SETS, Annotated, Box, has_lists, is_held_out, read_annotations, usable
-from jarilab.pictures.files import LARGEST_SET, decode
-from jarilab.pictures.notes import Notes, few
-from jarilab.pictures.scenes import Plan, Scenes
 from jarilab.shapes import Float, Int, Tensor
-from jarilab.tasks.matching import Objects
+from jarilab.tasks.detection_loss import Objects
 
 _UNKNOWN = "boxes left out, of classes that the training data do not have"
 _HELD_OUT = 0.1  # the share of photographs that is held out where nobody says which

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -19,9 +18,9 @@ import torch
 
 from jarilab._version import __version__
 from jarilab.errors import UserError
-from jarilab.registry import check_fields
-from jarilab.training import checkpoint
-from jarilab.training.experiment import Experiment
+from jarilab.options import check_fields
+from jarilab.runs.experiment import Experiment
+from jarilab.storage.files import read_json, sha256, write_bytes, write_json, write_text
 
 FORMAT = 1
 FIELDS = {
@@ -79,7 +78,7 @@ class Run:
             "hash": experiment.hash,
             "experiment": experiment.as_dict(),
             "data": fingerprint,
-            "kept": {name: _sha256(held) for name, held in kept.items()},
+            "kept": {name: sha256(held) for name, held in kept.items()},
             "environment": environment,
         }
         run = cls(folder, record, lock)
@@ -88,8 +87,8 @@ class Run:
                 run._compare(read_run(folder), experiment, fingerprint)
             else:
                 for name, held in kept.items():
-                    checkpoint.write_bytes(folder / name, held)
-                checkpoint.write_json(path, record)
+                    write_bytes(folder / name, held)
+                write_json(path, record)
             if (folder / "result.json").exists():
                 run.result = read_result(folder, experiment.hash)
         except BaseException:
@@ -128,7 +127,7 @@ class Run:
 
     def note_kernels(self, kernels: dict[str, str]) -> None:
         self.record["kernels"] = kernels
-        checkpoint.write_json(self.folder / "run.json", self.record)
+        write_json(self.folder / "run.json", self.record)
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line to the curve."""
@@ -142,11 +141,11 @@ class Run:
         """Drop what was logged after `step`, which is about to be computed again."""
         if self._metrics.exists():
             kept = [row for row in read_metrics(self.folder) if row["step"] <= step]
-            checkpoint.write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+            write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
 
     def finish(self, result: dict[str, Any]) -> None:
         self.result = result
-        checkpoint.write_json(self.folder / "result.json", result)
+        write_json(self.folder / "result.json", result)
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -154,7 +153,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.is_file():
         raise UserError(f"{folder} is no run of jari: it has no run.json")
-    record = checkpoint.read_json(path)
+    record = read_json(path)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
     record.setdefault("kept", {})  # absent from runs of before there were tasks that keep something
@@ -172,7 +171,7 @@ def check_kept(record: dict[str, Any], folder: Path) -> None:
     for name, digest in record["kept"].items():
         path = folder / Path(name).name
         try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
+            found = sha256(path)
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error}; the run cannot answer without it") from None
         if found != digest:
@@ -200,7 +199,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def read_result(folder: Path, run: str) -> dict[str, Any]:
     """result.json of the run with this hash. Raises UserError if it is anything else."""
     path = folder / "result.json"
-    result = checkpoint.read_json(path)
+    result = read_json(path)
     ours = isinstance(result, dict) and result.get("hash") == run
     if not ours or not isinstance(result.get(str(result.get("metric"))), float):
         raise UserError(f"{path} is not the result of the run {run}; remove it, and the same command measures again")
@@ -252,10 +251,6 @@ class StopSignals:
         """Raise Interrupted if a signal came."""
         if self.signal is not None:
             raise Interrupted(self.signal)
-
-
-def _sha256(held: bytes) -> str:
-    return hashlib.sha256(held).hexdigest()
 
 
 def _foreign(folder: Path, kept: Mapping[str, bytes]) -> bool:

@@ -18,10 +18,10 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 
 from jarilab.errors import UserError
-from jarilab.init import initialise
 from jarilab.models.autoencoder import STRIDE as STRIDE
 from jarilab.models.autoencoder import Autoencoder
-from jarilab.registry import options_of, read_options
+from jarilab.nn.init import initialise
+from jarilab.options import options_of, read_options
 from jarilab.shapes import Int, Tensor
 
 AT_ONCE = 256  # pictures encoded together

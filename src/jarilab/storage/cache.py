@@ -7,7 +7,6 @@ what does not fit its manifest is made anew.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jarilab.errors import UserError
+from jarilab.storage.files import sha256
 
 FORMAT = 2
 """Goes up when what an entry holds changes: older entries are then no longer found."""
@@ -52,7 +52,7 @@ def cached(
     Raises UserError where the cache cannot be written.
     """
     facts = {"format": FORMAT, **facts}
-    folder = cache_folder() / hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    folder = cache_folder() / sha256(json.dumps(facts, sort_keys=True).encode())
     if (kept := _sound(folder, facts)) is not None:
         with suppress(FileNotFoundError):
             return load(folder, kept)
@@ -71,7 +71,7 @@ def _made(folder: Path, facts: Mapping[str, Any], make: Callable, load: Callable
     made = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
     try:
         kept = make(made)
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in made.iterdir()}
+        files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in made.iterdir()}
         (made / _MANIFEST).write_text(json.dumps({"facts": facts, "kept": kept, "files": files}, indent=1))
         loaded = load(made, kept)
         _place(made, folder, facts)
@@ -109,16 +109,11 @@ def _sound(folder: Path, facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
             found["facts"] == facts
             and {path.name for path in folder.iterdir()} == {_MANIFEST, *found["files"]}
             and all(path.stat().st_size == said["bytes"] for path, said in files.items())
-            and all(_sha256(path) == said["sha256"] for path, said in files.items())
+            and all(sha256(path) == said["sha256"] for path, said in files.items())
         )
         return found["kept"] if whole else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _remove_stale(parent: Path) -> None:

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from jarilab.errors import UserError
-from jarilab.metrics import METRICS
+from jarilab.images import augment
+from jarilab.images.labelled import Fit, Labelled, fitted
 from jarilab.patches import Pictures
-from jarilab.pictures import augment
-from jarilab.pictures.sets import Fit, Labelled, fitted
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, Task, evenly
+from jarilab.tasks.metrics import METRICS
 
 AT_ONCE = 256  # pictures measured together
 MOST_OF_MEAN = 10_000  # pictures that mean and deviation are taken over

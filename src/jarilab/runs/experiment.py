@@ -16,11 +16,12 @@ from jarilab.encodings import compose
 from jarilab.errors import UserError, unknown
 from jarilab.models.base import Checks
 from jarilab.models.base import registry as models
-from jarilab.registry import Option, check_fields, file_of, options_of, read_options, trust_code
+from jarilab.registry import file_of, trust_code
+from jarilab.options import Option, check_fields, options_of, read_options
 from jarilab.tasks.base import Task
 from jarilab.tasks.base import registry as tasks
-from jarilab.training.options import REPLACED, Training
-from jarilab.training.precision import Precision, choose_precision
+from jarilab.runs.options import REPLACED, Training
+from jarilab.runs.precision import Precision, choose_precision
 
 SECTIONS = ("task", "model", "training")
 

@@ -8,18 +8,17 @@ initial values follow from the seed.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from jarilab.errors import UserError
-from jarilab.init import initialise
+from jarilab.nn.init import initialise
+from jarilab.storage.files import replacing, write_weights
 from jarilab.tasks.base import Task
-from jarilab.training import checkpoint
-from jarilab.training.experiment import Experiment
+from jarilab.runs import checkpoint
+from jarilab.runs.experiment import Experiment
 
 FOLDER = "snapshots"
 
@@ -32,16 +31,12 @@ def planned(steps: int, count: int) -> set[int]:
 def save(folder: Path, step: int, model: nn.Module, run: str) -> None:
     """Write the weights after `step`, whole or not at all. Raises UserError on a full disk."""
     path = _path(folder, step)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(exist_ok=True)
-        checkpoint.write_weights(model.state_dict(), partial, {"run": run})
-        partial.replace(path)
+        with replacing(path) as partial:
+            write_weights(model.state_dict(), partial, {"run": run})
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} cannot be written: {error}; make room, or train without --snapshots") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def steps_of(folder: Path, run: str) -> list[int]:

@@ -6,84 +6,26 @@ last, holds the SHA-256 of every file. Whoever reads one checks those first. Not
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import os
 import shutil
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from jarilab.errors import UserError
+from jarilab.storage.files import read_json, sha256, synchronise, write_json, write_weights
 
 FORMAT = 1
-LARGEST_JSON = 16 * 2**20
 KEPT = 2
 
 
 class DamagedError(UserError):
     """A checkpoint that is not what its manifest says."""
-
-
-def read_json(path: Path) -> Any:
-    """The JSON in a file of ours. Raises UserError that names the file."""
-    try:
-        if not path.is_file():
-            raise UserError(f"{path} is missing or no plain file")
-        if path.stat().st_size > LARGEST_JSON:
-            raise UserError(f"{path} is larger than {LARGEST_JSON >> 20} MB, which no file of jari is")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a file by this JSON, in one step. NaN and infinity are refused. Raises UserError on a full disk."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str | Iterable[str]) -> None:
-    """Replace a file by this text, or by pieces of it one after another, as `write_bytes` does."""
-    _replace(path, (piece.encode() for piece in ([text] if isinstance(text, str) else text)))
-
-
-def write_bytes(path: Path, held: bytes) -> None:
-    """Replace a file in one step: readers see the old or the new one. Raises UserError on a full disk."""
-    _replace(path, [held])
-
-
-def _replace(path: Path, pieces: Iterable[bytes]) -> None:
-    if path.exists() and not path.is_file():  # a device or a folder would be gone
-        raise UserError(f"{path} is there already and no file that could be replaced; choose another name")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
-def write_weights(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """As safetensors, to be read by whom the umask lets: the library lets their owner alone."""
-    path.touch()
-    mode = path.stat().st_mode
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
-    path.chmod(stat.S_IMODE(mode))
 
 
 def save(
@@ -123,14 +65,14 @@ def save(
         write_weights(tensors, partial / "optimizer.safetensors")
         write_json(partial / "state.json", {"format": FORMAT, "step": step, "groups": groups, **state})
         names = ("model.safetensors", "optimizer.safetensors", "state.json")
-        write_json(partial / "manifest.json", {name: _sha256(partial / name) for name in names})
+        write_json(partial / "manifest.json", {name: sha256(partial / name) for name in names})
         for name in names:
-            _synchronise(partial / name)
-        _synchronise(partial)
+            synchronise(partial / name)
+        synchronise(partial)
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
-        _synchronise(folder)
+        synchronise(folder)
     except (OSError, SafetensorError, UserError) as error:
         raise UserError(
             f"the checkpoint of step {step} could not be written to {folder}: {error}; earlier checkpoints are "
@@ -195,7 +137,7 @@ def verify(path: Path) -> None:
         file = path / name
         if file.is_symlink() or not file.is_file():
             raise DamagedError(f"checkpoint {path} is damaged: {name} is missing or no plain file")
-        if _sha256(file) != manifest[name]:
+        if sha256(file) != manifest[name]:
             raise DamagedError(f"checkpoint {path} is damaged: {name} is not what it was when it was written")
 
 
@@ -264,17 +206,3 @@ def _folders(folder: Path) -> list[Path]:
 def _step_of(path: Path) -> int:
     number = path.name.removeprefix("step-")
     return int(number) if number.isascii() and number.isdecimal() else -1
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _synchronise(path: Path) -> None:
-    with contextlib.suppress(PermissionError):  # some systems do not open folders
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

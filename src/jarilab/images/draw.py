@@ -11,7 +11,7 @@ from typing import Any
 from jaxtyping import UInt8
 
 from jarilab.errors import UserError, needs
-from jarilab.pictures.files import MOST_PIXELS
+from jarilab.images.files import MOST_PIXELS
 from jarilab.shapes import Tensor
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from jarilab.errors import UserError
-from jarilab.inspect import effects, surgery
+from jarilab.inspect import effects, interventions
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.effects import Effect
-from jarilab.inspect.inputs import Inputs
-from jarilab.inspect.surgery import Displaced, Edit, HeadOff, Link, Places, displaced
+from jarilab.inspect.interventions import Displaced, Edit, HeadOff, Link, Places, displaced
+from jarilab.inspect.model_io import Inputs
 from jarilab.patches import Pictures
 from jarilab.tasks.base import Task
-from jarilab.tasks.pictures import PictureTask
+from jarilab.tasks.classification import PictureTask
 from jarilab.training.answering import Answered, Answering, said_of, written
 
 CONTROLS = 20
@@ -53,7 +53,7 @@ class Operation:
         """The same tokens at other places. The last of them is the target, also where it is the only one."""
         sides = ("source", "target")[-len(inputs) :]
         return tuple(
-            surgery.moved(tokens, self.places[side]) if side in self.places else tokens
+            interventions.moved(tokens, self.places[side]) if side in self.places else tokens
             for side, tokens in zip(sides, inputs, strict=True)
         )
 
@@ -76,7 +76,7 @@ class Operation:
 
     def run(self, model: nn.Module, said: Answered) -> tuple[Tape, Any]:
         """The tape and the outputs of the edited forward over the original answer."""
-        moving, edited = self.moving(model, said.inputs), surgery.operate(model, self.edits)
+        moving, edited = self.moving(model, said.inputs), interventions.operate(model, self.edits)
         with torch.no_grad(), moving as inputs, edited, record(model) as tape:
             outputs = model(*inputs)
         return tape, outputs
@@ -98,15 +98,15 @@ class Operation:
     def answer(self, model: nn.Module, task: Task, line: str, read: Any, said: Answered) -> str:
         """What the edited model writes freely, or says of a picture."""
         if isinstance(task, PictureTask):
-            with self.moving(model, said.inputs), surgery.operate(model, self.edits):
+            with self.moving(model, said.inputs), interventions.operate(model, self.edits):
                 return said_of(model, task, read)
         writer: Any = model
         if "target" in self.places:
             writer = Displaced(model, self.places["target"], len(said.written))
         source = task.sources([read])
         if "source" in self.places:
-            source = surgery.moved(source, self.places["source"])
-        with surgery.operate(model, self.edits, free=True):
+            source = interventions.moved(source, self.places["source"])
+        with interventions.operate(model, self.edits, free=True):
             ids_written = written(writer, task, source)[0][0].ids.tolist()
             return task.answer(Answering(model, task), line, read, ids_written)
 
@@ -115,7 +115,7 @@ class Operation:
         if not any(edit.site == site for edit in self.edits):
             return None
         calls = [recorded.call for recorded in tape.calls[site]]
-        return torch.cat([surgery.edited_weights(site, call, self.edits) for call in calls], 2)[0]
+        return torch.cat([interventions.edited_weights(site, call, self.edits) for call in calls], 2)[0]
 
 
 def _needed(change: Mapping[str, Any], *names: str) -> list[Any]:

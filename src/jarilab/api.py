@@ -16,16 +16,18 @@ from jarilab.decoding import Hypothesis, sample
 from jarilab.errors import UserError
 from jarilab.inspect import walk as walking
 from jarilab.inspect.capture import record
-from jarilab.inspect.inputs import precise
+from jarilab.inspect.model_io import precise
 from jarilab.inspect.walk import Walk
+from jarilab.runs import checkpoint
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import check_kept, read_experiment, read_run
+from jarilab.runs.precision import Precision
+from jarilab.storage.files import write_text
 from jarilab.tasks.base import Task, TokenTask
 from jarilab.text import END
-from jarilab.training import answering, checkpoint, loop
+from jarilab.training import answering, loop
 from jarilab.training.answering import GREEDY, Answering, Decoding, answered
-from jarilab.training.experiment import Experiment
 from jarilab.training.loop import Report
-from jarilab.training.precision import Precision
-from jarilab.training.run import check_kept, read_experiment, read_run
 
 AT_ONCE = 256
 
@@ -79,7 +81,7 @@ def data(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) 
             count += len(some)
             yield "".join(f"{line}\n" for line in some)
 
-    checkpoint.write_text(Path(out), counted())
+    write_text(Path(out), counted())
     return count
 
 

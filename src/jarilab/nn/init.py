@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from jarilab.encodings.base import Encoding
-from jarilab.layers import Table, TokenEmbedding
+from jarilab.nn.layers import Table, TokenEmbedding
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:

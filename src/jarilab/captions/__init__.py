@@ -1,0 +1,1 @@
+"""Captions and scenes that show what they say."""

@@ -1,0 +1,132 @@
+"""Options: the keyword-only parameters of a constructor or function, their annotations the rule for what they may be.
+
+There is no second list of them anywhere: the command line, the record of a run and spec strings all go by these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jarilab.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Option:
+    """One keyword of a constructor: its name, the annotation that values are checked against, its default, and what
+    the docstring says of it."""
+
+    name: str
+    annotation: Any
+    default: Any
+    meaning: str = ""
+
+    @property
+    def several(self) -> bool:
+        """Whether it is a list of values."""
+        return typing.get_origin(self.annotation) in (tuple, list)
+
+    def read(self, owner: str, value: Any) -> Any:
+        """`value`, which may be the text of a command line, as the annotation wants it; `null` is None there.
+
+        Raises UserError.
+        """
+        if self.several and isinstance(value, str):
+            # A list on a command line is JSON, or one value as it is.
+            try:
+                value = json.loads(value) if value.startswith("[") else [value]
+            except ValueError as error:
+                raise UserError(f"{owner}: {self.name}: expected a JSON list, got {value!r}: {error}") from None
+        if value == "null" and _may_be_none(self.annotation):
+            return None
+        try:
+            return validated(self.annotation, value)
+        except UserError as error:
+            raise UserError(f"{owner}: {self.name}: {error} (default {self.default!r})") from None
+
+
+def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
+    """`value`, or what its text says, as the annotation wants it. Raises UserError: what was expected, what was got.
+
+    strict: nothing is converted, as for what jari itself has written.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    # JSON, in which a run is kept, has no word for infinity.
+    adapter = TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False, strict=strict))
+    try:
+        if isinstance(value, str) and not strict:
+            return adapter.validate_strings(value)
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = "".join(f"{part}: " for part in problem["loc"] if isinstance(value, dict))
+        text = problem["msg"]
+        raise UserError(f"{where}{text[0].lower()}{text[1:]}; got {problem['input']!r}") from None
+
+
+def check_fields(where: str, fields: Mapping[str, Any], record: Any) -> None:
+    """Hold a record of a file, which anybody may have edited, against the annotation of each field it must have.
+
+    Raises UserError that names the file and the field.
+    """
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: expected named fields, {', '.join(fields)}; got {record!r}")
+    for name, annotation in fields.items():
+        if name not in record:
+            raise UserError(f"{where}: {name} is missing; put the file back as it was written")
+        try:
+            validated(annotation, record[name], strict=True)
+        except UserError as error:
+            raise UserError(f"{where}: {name}: {error}; put the file back as it was written") from None
+
+
+def _may_be_none(annotation: Any) -> bool:
+    return type(None) in typing.get_args(annotation)
+
+
+def options_of(target: Callable[..., Any]) -> dict[str, Option]:
+    """The options of a class or function: its keyword-only parameters."""
+    function = target.__init__ if inspect.isclass(target) else target
+    hints = typing.get_type_hints(function, include_extras=True)
+    meanings = _meanings(_doc(target), list(hints))
+    return {
+        name: Option(name, hints.get(name, Any), parameter.default, meanings.get(name, ""))
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def _doc(target: Callable[..., Any]) -> str:
+    """The docstring that speaks of the options: that of the class whose constructor has them."""
+    owners = [c for c in inspect.getmro(target) if "__init__" in vars(c)] if inspect.isclass(target) else [target]
+    return owners[0].__doc__ or ""
+
+
+def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
+    """What a docstring says of each name: the sentences behind `name: ` or `name, other: `, up to the next of these or
+    the end of the paragraph."""
+    meanings: dict[str, str] = {}
+    one = f"(?:{'|'.join(map(re.escape, names))})"
+    for paragraph in inspect.cleandoc(doc).split("\n\n"):
+        found = re.split(rf"(?:^|(?<=\s))({one}(?:, {one})*): ", " ".join(paragraph.split()))
+        for said_of, text in zip(found[1::2], found[2::2], strict=True):
+            meanings |= dict.fromkeys(said_of.split(", "), text.strip().removesuffix("."))
+    return meanings
+
+
+def read_options(owner: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check and convert the options somebody gave. Raises UserError naming the nearest option for a misspelt one."""
+    read = {}
+    for name, value in given.items():
+        if name not in options:
+            match = nearest(name, options)
+            guess = f" did you mean {match!r}?" if match else ""
+            raise UserError(f"{owner} has no option {name!r};{guess} Options: {', '.join(options) or 'nothing'}")
+        read[name] = options[name].read(owner, value)
+    return read
