@@ -43,7 +43,7 @@ from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.text import END, FIRST, PADDING
 from jarilab.training.answering import evaluate
-from jarilab.training.batching import CountedOrder
+from jarilab.training.batching import FixedSizeBatches
 from jarilab.training.loop import deterministic
 
 LOOK = 100
@@ -146,7 +146,7 @@ def to_99(task: Arithmetic, width: int, cap: float, table: timing.Table) -> None
             done = min(1.0, spent["nn.Transformer"] / cap)
             yield 1e-3 * min(max(done, 1e-3) / 0.02, (1 - done) / 0.98)
 
-    order = CountedOrder(task.training_size, options.batch, options.budget(task.training_size), 1)
+    order = FixedSizeBatches(task.training_size, options.batch, options.budget(task.training_size), 1)
     own_rates = (options.rate(step, order.steps) for step in itertools.count())
     ours = steps.arithmetic_step(task, batches_in_order(task, order), experiment, own_rates)
     peers = peer_step(task, width, batches_in_order(task, order), peer_rates())
@@ -169,7 +169,7 @@ def to_99(task: Arithmetic, width: int, cap: float, table: timing.Table) -> None
         )
 
 
-def batches_in_order(task: Arithmetic, order: CountedOrder) -> Iterator[Batch]:
+def batches_in_order(task: Arithmetic, order: FixedSizeBatches) -> Iterator[Batch]:
     return (task.training_batch(order.at(step), generator_for(1, f"batch/{step}")) for step in itertools.count())
 
 

@@ -63,7 +63,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz "
 ONE_STEP = {
     "training.batch": 2,
     "training.examples": 2,
-    "training.passes": None,
+    "training.epochs": None,
     "training.tokens": None,
     "training.evaluations": 1,
     "training.evaluation_examples": 2,

@@ -17,7 +17,7 @@ import timing
 import torch
 
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.geometry import place
+from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, attend, choose
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site
@@ -46,7 +46,7 @@ def call_of(shape: tuple[int, int, int, int], dtype: torch.dtype, encoding: str,
     positions = Positions.sequence(length)
     built = compose.build(encoding, Site(heads * width, heads, width, width))
     with torch.no_grad():
-        geometry = place(built, positions, positions, Mask(keys=torch.arange(length) < lengths_B.unsqueeze(-1)))
+        geometry = geometry_of(built, positions, positions, Mask(keys=torch.arange(length) < lengths_B.unsqueeze(-1)))
     return AttentionCall(q, k, v, geometry, width**-0.5, dropout)
 
 

@@ -13,7 +13,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.options import Training
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
-from jarilab.training.batching import CountedOrder
+from jarilab.training.batching import FixedSizeBatches
 from jarilab.training.loop import autocast
 from jarilab.training.optim import build_optimizers
 
@@ -23,7 +23,7 @@ Step = Callable[[], float]
 
 def batches_of(task: Arithmetic, count: int = 8, size: int = 512) -> list[Batch]:
     """The first training batches at seed 1."""
-    order = CountedOrder(task.training_size, size, count * size, 1)
+    order = FixedSizeBatches(task.training_size, size, count * size, 1)
     return [task.training_batch(order.at(step), generator_for(1, f"batch/{step}")) for step in range(count)]
 
 

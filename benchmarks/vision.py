@@ -3,8 +3,8 @@
     pip install --no-deps vit-pytorch einops    the file that is needed of it needs einops, and no torchvision
     python benchmarks/vision.py                 without it, jari stands alone
 
-train: pictures per CPU-second of whole training steps (forward, backward, clipping, fused AdamW; jari also with Muon,
-its default) in one thread, on batches of 128 pictures. Two shapes: 28 x 28 pixels in patches of 4 (49 tokens), 6
+train: images per CPU-second of whole training steps (forward, backward, clipping, fused AdamW; jari also with Muon,
+its default) in one thread, on batches of 128 images. Two shapes: 28 x 28 pixels in patches of 4 (49 tokens), 6
 layers; 8 x 8 in patches of 2 (16 tokens), 4 layers; both grey, width 64, 4 heads, a feed-forward of 256, ten classes.
 Three settings: `readme`, that of the peer's README, a class token and dropout of 0.1 (but for dropout of the embedding,
 which jari has not); `class`, a class token without dropout; `mean`, the mean of the patches without dropout. In float32
@@ -73,7 +73,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Shape:
-    """side: of a picture, in pixels."""
+    """side: of an image, in pixels."""
 
     side: int
     patch: int
@@ -139,7 +139,7 @@ def theirs(module: ModuleType, shape: Shape, setting: Setting) -> nn.Module:
 def step(
     model: nn.Module, shape: Shape, precision: str, optimizers: Iterable[torch.optim.Optimizer], *options: Any
 ) -> steps.Step:
-    """As `jarilab.training.loop` takes it, always on the same pictures. options: of the model's forward."""
+    """As `jarilab.training.loop` takes it, always on the same images. options: of the model's forward."""
     generator = torch.Generator().manual_seed(1)
     pixels_BCHW = torch.randn(BATCH, 1, shape.side, shape.side, generator=generator)
     labels_B = torch.randint(CLASSES, (BATCH,), generator=generator)
@@ -221,7 +221,7 @@ def add_rows(table: timing.Table, times: timing.Times, **case: str) -> None:
         table.add(
             **case,
             contender=name,
-            pictures_per_s=round(BATCH / median(times[name])),
+            images_per_s=round(BATCH / median(times[name])),
             time_over_jari=timing.ratio(times, name, "jari"),
             time_over_jari_muon=timing.ratio(times, name, "jari, muon"),
             aim=AIM if name == PEER else "",

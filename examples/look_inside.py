@@ -3,7 +3,7 @@
     python examples/look_inside.py
 
 A layer of attention learns in some seconds to say which digit stands just before each digit. What its heads attend to
-goes into `tape.html`, a page for any browser. That the picture is right is then shown by surgery: without its link to
+goes into `tape.html`, a page for any browser. That the image is right is then shown by surgery: without its link to
 the place before, a digit's answer is lost, and all other answers stay as they were, bit by bit.
 """
 

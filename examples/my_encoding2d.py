@@ -1,10 +1,10 @@
-"""An encoding of one's own for pictures, in one file, without touching the package.
+"""An encoding of one's own for images, in one file, without touching the package.
 
     jarilab laws examples/my_encoding2d.py:Rings
     jarilab train digits --encoding examples/my_encoding2d.py:Rings --out runs/rings
 
 One learned number for each head and ring of distance around a patch: `table2d` with everything at the same distance put
-together, so that a picture may be turned by right angles or mirrored and no score changes.
+together, so that an image may be turned by right angles or mirrored and no score changes.
 """
 
 import math

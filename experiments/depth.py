@@ -32,7 +32,7 @@ Studies = Mapping[int, Mapping[str, Any]]
 def settings_of(train: str, layers: int, steps: int) -> dict[str, Any]:
     """The small character model of nanoGPT for a processor, with this many layers."""
     task = {"task.train": train, "task.context": CONTEXT, "task.tokenizer": "characters"}
-    budget = {"training.passes": None, "training.batch": BATCH, "training.examples": steps * BATCH}
+    budget = {"training.epochs": None, "training.batch": BATCH, "training.examples": steps * BATCH}
     return {**task, **MODEL, "model.layers": layers, **budget}
 
 

@@ -5,7 +5,7 @@
 
 DETR found 32.8 AP without spatial encoding, 39.2 with sines added once at the input and 40.6 with sines in queries and
 keys of every attention. The same detector with each of these, and with rotations in every attention, over paired seeds.
-Queries start at learned boxes and have a place in the picture, or none, as DETR's, with --query-positions vectors.
+Queries start at learned boxes and have a place in the image, or none, as DETR's, with --query-positions vectors.
 Three strided convolutions make the tokens, and see their rim: the model without encoding is not quite blind.
 Writes detection_positions.md and .svg, and the trials into folders beside them.
 
@@ -30,7 +30,7 @@ from jarilab.tasks.metrics import METRICS
 
 @dataclass(frozen=True)
 class Variant:
-    """Where positions are given. cross: the encoding between queries and picture where it is another."""
+    """Where positions are given. cross: the encoding between queries and image where it is another."""
 
     name: str
     encoding: str
@@ -39,7 +39,7 @@ class Variant:
 
 VARIANTS = (
     Variant("nowhere", "none"),
-    # What is added to the input alone has nothing to do between queries and picture.
+    # What is added to the input alone has nothing to do between queries and image.
     Variant("once, at the input", "sinusoidal2d:normalised=true", "none"),
     Variant("at every attention", "sinusoidal2d:where=inject,normalised=true"),
     Variant("at every attention, rotary", "rotary2d"),

@@ -1,12 +1,12 @@
-"""What is an encoding worth on pictures? The table of encodings on real handwritten digits.
+"""What is an encoding worth on images? The table of encodings on real handwritten digits.
 
     python experiments/images.py --out runs/images --seeds 5
     python experiments/images.py --mnist FOLDER --out runs/mnist --seeds 5
 
 The same Vision Transformer with every encoding, over paired seeds, in the shape of the table that
 s-chh/2D-Positional-Encoding-Vision-Transformer publishes for CIFAR-10; its figures stand beside ours. On scikit-learn's
-scans of 8 x 8 pixels in 4 x 4 patches, or on MNIST: 10,000 pictures to train on, patches of 7 pixels, so 4 x 4 too, and
-all test pictures to measure on. Writes images.md and images.svg, and the trials into a folder beside them.
+scans of 8 x 8 pixels in 4 x 4 patches, or on MNIST: 10,000 images to train on, patches of 7 pixels, so 4 x 4 too, and
+all test images to measure on. Writes images.md and images.svg, and the trials into a folder beside them.
 
 Minutes: 25 of one core for the digits (31 CPU-seconds a training), 30 for MNIST, half of that on two.
 Expected: on the digits at least 96 % with learned2d, sinusoidal2d and rotary2d, at most 85 % without positions.
@@ -31,9 +31,9 @@ from jarilab.tasks.metrics import METRICS, Metric
 GRID = (4, 4)
 """Rows and columns of patches."""
 
-MNIST_PICTURES = 10_000
+MNIST_IMAGES = 10_000
 SETTINGS: dict[str, Any] = {"model.width": 64, "model.layers": 4}
-MNIST_SETTINGS: dict[str, Any] = {**SETTINGS, "model.patch": 7, "training.passes": 6}
+MNIST_SETTINGS: dict[str, Any] = {**SETTINGS, "model.patch": 7, "training.epochs": 6}
 PUBLISHED = {"none": 79.63, "learned": 86.52, "sinusoidal2d": 86.09, "rotary2d": 88.49, "shaw2d": 90.57}
 """Per cent on CIFAR-10, by the names of our encodings."""
 
@@ -42,7 +42,7 @@ Values = Sequence[float]
 
 
 def specs_of(grid: tuple[int, int]) -> list[str]:
-    """Every encoding of pictures, as large as the grid needs."""
+    """Every encoding of images, as large as the grid needs."""
     rows, columns = grid
     return [
         "none",
@@ -61,19 +61,19 @@ def task_of(mnist: str | None, out: Path) -> tuple[str, dict[str, Any]]:
     """The task and its settings. Raises UserError where the folder holds no MNIST."""
     if mnist is None:
         return "digits", SETTINGS
-    some = out / f"mnist-{MNIST_PICTURES}"
-    write_first(Path(mnist), some, MNIST_PICTURES)
+    some = out / f"mnist-{MNIST_IMAGES}"
+    write_first(Path(mnist), some, MNIST_IMAGES)
     return "images", {**MNIST_SETTINGS, "task.train": str(some), "task.valid": mnist}
 
 
 def write_first(mnist: Path, out: Path, count: int) -> None:
-    """The first `count` training pictures of MNIST and their labels, as idx files. Raises UserError."""
+    """The first `count` training images of MNIST and their labels, as idx files. Raises UserError."""
     images = idx.find(mnist, held_out=False) if mnist.is_dir() else None
     if images is None:
         raise jarilab.UserError(f"--mnist expects a folder with MNIST's four idx files, got {mnist}; name that folder")
     out.mkdir(parents=True, exist_ok=True)
     for name, path, magic in (
-        ("train-images-idx3-ubyte", images, idx.PICTURES),
+        ("train-images-idx3-ubyte", images, idx.IMAGES),
         ("train-labels-idx1-ubyte", idx.labels_of(images), idx.LABELS),
     ):
         first = idx.read(path, magic)[:count]
@@ -206,7 +206,7 @@ def told(work: Callable[[], str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of("The same Vision Transformer under every encoding of pictures.", seeds=5)
+    parser = parser_of("The same Vision Transformer under every encoding of images.", seeds=5)
     parser.add_argument("--mnist", help="a folder with MNIST's idx files, instead of scikit-learn's scans")
     given = parser.parse_args(arguments)
     return told(lambda: run(given.out, given.seeds, given.mnist, given.jobs))

@@ -1,13 +1,13 @@
-"""Does an encoding hold at another resolution? Pictures of twice the size that a model was trained on.
+"""Does an encoding hold at another resolution? Images of twice the size that a model was trained on.
 
     python experiments/resolution.py --out runs/resolution --seeds 3
     python experiments/resolution.py --mnist FOLDER --out runs/resolution-mnist --seeds 3
 
-The models of images.py are measured on the held-out pictures as they are, and on these enlarged bilinearly to twice
+The models of images.py are measured on the held-out images as they are, and on these enlarged bilinearly to twice
 their sides; the patch stays, so there are four times as many patches, and one shows a quarter of what it did. Each of
-the three choices a model has is taken: resize the picture back; rescale the places of its patches to those trained on,
+the three choices a model has is taken: resize the image back; rescale the places of its patches to those trained on,
 which reads a learned table between its rows; extrapolate, and count on. Where an encoding refuses, the reason stands
-below the table. A picture of 8 x 8 pixels that is enlarged and brought back is blurred, a part of what `resize`
+below the table. An image of 8 x 8 pixels that is enlarged and brought back is blurred, a part of what `resize`
 costs. Writes resolution.md and resolution.svg, and the trials into a folder beside them.
 
 Minutes: 12 of one core for 3 seeds of the digits (26 CPU-seconds a training); measuring takes seconds.
@@ -27,7 +27,7 @@ from images import GRID, draw, figure_class, markdown, mean_text, parser_of, tas
 from torch.nn import functional
 
 import jarilab
-from jarilab.tasks.classification import ClassTask, Picture
+from jarilab.tasks.classification import ClassificationTask, LoadedImage
 from jarilab.tasks.metrics import METRICS
 
 TIMES = 2
@@ -56,7 +56,7 @@ def specs_of(grid: tuple[int, int]) -> list[str]:
 
 
 def measure(run: Path) -> Measured:
-    """The accuracy of a run on held-out pictures as they are, and twice as large under each choice."""
+    """The accuracy of a run on held-out images as they are, and twice as large under each choice."""
     loaded = jarilab.load(run)
     task: Any = loaded.task
     model: Any = loaded.model
@@ -71,15 +71,15 @@ def measure(run: Path) -> Measured:
 
 
 @torch.no_grad()
-def accuracy(model: Any, task: ClassTask, times: int) -> float:
-    """The share of held-out pictures, `times` as large, whose class is said first."""
+def accuracy(model: Any, task: ClassificationTask, times: int) -> float:
+    """The share of held-out images, `times` as large, whose class is said first."""
     held_out, right = task.held_out, 0
     for some in torch.arange(len(held_out)).split(AT_ONCE):
-        pixels = held_out.pictures(some)
+        pixels = held_out.images(some)
         if times > 1:
             pixels = functional.interpolate(pixels.float(), scale_factor=times, mode="bilinear").round().byte()
-        pictures = [Picture(picture, (picture.shape[1], picture.shape[2])) for picture in pixels]
-        right += int((model(task.sources(pictures)).argmax(-1) == held_out.labels[some]).sum())
+        images = [LoadedImage(image, (image.shape[1], image.shape[2])) for image in pixels]
+        right += int((model(task.sources(images)).argmax(-1) == held_out.labels[some]).sum())
     return right / len(held_out)
 
 
@@ -114,12 +114,12 @@ def run(out: Path, seeds: int, encodings: Sequence[str], mnist: str | None = Non
     for trial in study["trials"]:
         measured.setdefault(trial["encoding"], []).append(measure(Path(trial["run"])))
     series = {which: [values_of(one, which) for one in measured.values()] for which in (AS_TRAINED, *CHOICES)}
-    draw(out / "resolution.svg", list(measured), series, f"accuracy on pictures {TIMES} times as large")
+    draw(out / "resolution.svg", list(measured), series, f"accuracy on images {TIMES} times as large")
     return written(out, "resolution", table_of(measured, study["trials"][0]["held_out"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of("Vision Transformers on pictures of twice the size they were trained on.", seeds=3)
+    parser = parser_of("Vision Transformers on images of twice the size they were trained on.", seeds=3)
     parser.add_argument("--mnist", help="a folder with MNIST's idx files, instead of scikit-learn's scans")
     parser.add_argument(
         "--encoding", action="append", help="once for each encoding, instead of all of them: --encoding rotary2d"

@@ -12,55 +12,54 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "jarilab"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-BASE = {"errors", "shapes", "_version", "metrics"}
+BASE = {"errors", "shapes", "_version"}
+GROUND = BASE | {"options", "registry", "positions", "masks", "encodings", "attention", "nn"}
 MAY_IMPORT = {
     "_version": set(),
     "errors": set(),
     "shapes": set(),
-    "metrics": set(),
-    "registry": BASE,
-    "loss": BASE,
-    "dropout": BASE,
-    "linear": BASE,
-    "progress": BASE,
+    "options": BASE,
+    "registry": BASE | {"options"},
     "positions": BASE,
     "masks": BASE | {"positions"},
-    "encodings": BASE | {"registry", "positions"},
-    "attention": BASE | {"dropout", "linear", "encodings", "masks", "positions"},
-    "layers": BASE | {"dropout", "linear"},
-    "init": BASE | {"encodings", "layers"},
-    "models": BASE | {"registry", "positions", "patches", "boxes", "masks", "encodings", "attention", "layers"},
-    "decoding": BASE | {"models", "positions"},
-    "text": BASE,
     "patches": BASE | {"positions"},
     "boxes": BASE,
-    "pictures": BASE | {"registry", "patches", "text", "boxes", "init", "models"},
-    "tasks": BASE | {"registry", "positions", "patches", "boxes", "text", "pictures", "loss"},
+    "storage": BASE,
+    "text": BASE | {"storage"},
+    "encodings": BASE | {"options", "registry", "positions"},
+    "attention": BASE | {"nn", "encodings", "masks", "positions"},
+    "nn": BASE | {"encodings"},
+    "models": GROUND | {"patches", "boxes"},
+    "decoding": BASE | {"models", "positions"},
+    "images": BASE | {"options", "patches", "text", "boxes", "storage", "nn", "models"},
+    "captions": BASE | {"registry", "patches", "nn", "images"},
+    "tasks": BASE
+    | {"options", "registry", "positions", "patches", "boxes", "storage", "text", "images", "captions", "nn"},
     "inspect": BASE | {"positions", "patches", "boxes", "encodings", "attention"},
-    "training": BASE
+    "runs": GROUND | {"storage", "models", "tasks"},
+    "training": GROUND | {"patches", "storage", "text", "models", "tasks", "decoding", "inspect", "runs"},
+    "conformance": GROUND | {"models", "decoding"},
+    "web": set(),
+    "comparison": BASE | {"positions", "storage", "text", "tasks", "inspect", "training", "runs", "web"},
+    "explorer": BASE
     | {
-        "registry",
         "positions",
         "patches",
+        "boxes",
+        "storage",
         "text",
-        "encodings",
-        "layers",
-        "init",
-        "models",
+        "attention",
         "tasks",
-        "decoding",
         "inspect",
+        "training",
+        "runs",
+        "api",
+        "web",
     },
-    "conformance": BASE
-    | {"registry", "positions", "masks", "encodings", "attention", "layers", "init", "models", "decoding"},
-    "page": set(),
-    "comparison": BASE | {"positions", "text", "tasks", "inspect", "training", "progress", "page"},
-    "explorer": BASE
-    | {"positions", "patches", "boxes", "text", "attention", "tasks", "inspect", "training", "verbs", "page"},
-    "verbs": BASE | {"positions", "text", "tasks", "inspect", "training", "comparison", "decoding"},
-    "seeing": BASE | {"pictures", "tasks", "training", "verbs"},
-    "cli": BASE | {"export", "verbs", "seeing", "explorer", "progress", "inspect", "conformance", "tasks", "training"},
-    "export": BASE | {"positions", "text", "tasks", "encodings", "layers", "models", "verbs"},
+    "api": BASE | {"positions", "storage", "text", "tasks", "inspect", "training", "runs", "comparison", "decoding"},
+    "seeing": BASE | {"images", "storage", "tasks", "training", "api"},
+    "export": BASE | {"positions", "text", "tasks", "encodings", "nn", "models", "api"},
+    "cli": BASE | {"export", "api", "seeing", "explorer", "inspect", "conformance", "tasks", "training", "runs"},
     "__main__": {"cli"},
 }
 
@@ -97,7 +96,7 @@ def test_imports_go_down_only(path: Path) -> None:
     assert not wrong, f"{here} may not import {sorted(wrong)}"
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in ("training", "comparison", "verbs.py", "tasks")])
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in ("training", "comparison", "api", "tasks", "runs")])
 def test_training_knows_models_by_their_interface_only(path: Path) -> None:
     assert not {name for name in imports(path) if name.startswith("jarilab.models.")} - {"jarilab.models.base"}
 

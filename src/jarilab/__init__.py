@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jarilab.api import walk as walk
     from jarilab.attention.cache import KVCache as KVCache
     from jarilab.attention.call import AttentionCall as AttentionCall
-    from jarilab.attention.geometry import place as place
+    from jarilab.attention.geometry import geometry_of as geometry_of
     from jarilab.attention.module import Attention as Attention
     from jarilab.conformance import laws as laws
     from jarilab.decoding import Hypothesis as Hypothesis
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from jarilab.models.text_to_image import TextToImage as TextToImage
     from jarilab.models.vision import VisionTransformer as VisionTransformer
     from jarilab.nn.init import initialise as initialise
-    from jarilab.patches import Pictures as Pictures
+    from jarilab.patches import Images as Images
     from jarilab.positions import Positions as Positions
     from jarilab.positions import Tokens as Tokens
     from jarilab.registry import trust_code as trust_code
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _HOME = {
     "KVCache": "jarilab.attention.cache",
     "AttentionCall": "jarilab.attention.call",
-    "place": "jarilab.attention.geometry",
+    "geometry_of": "jarilab.attention.geometry",
     "Attention": "jarilab.attention.module",
     "Oracle": "jarilab.encodings.oracle",
     "laws": "jarilab.conformance",
@@ -78,7 +78,7 @@ _HOME = {
     "Detector": "jarilab.models.detector",
     "TextToImage": "jarilab.models.text_to_image",
     "VisionTransformer": "jarilab.models.vision",
-    "Pictures": "jarilab.patches",
+    "Images": "jarilab.patches",
     "trust_code": "jarilab.registry",
     "find": "jarilab.seeing",
     "paint": "jarilab.seeing",

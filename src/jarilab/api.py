@@ -18,7 +18,7 @@ from jarilab.inspect import walk as walking
 from jarilab.inspect.capture import record
 from jarilab.inspect.model_io import precise
 from jarilab.inspect.walk import Walk
-from jarilab.runs import checkpoint
+from jarilab.runs import checkpoint, former
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import check_kept, read_experiment, read_run
 from jarilab.runs.precision import Precision
@@ -128,7 +128,7 @@ def evaluate(
         loaded.task.hold_out(data)
     elif named := loaded.task.held_out_of:
         there, here = read_run(Path(run)).get("data"), loaded.task.fingerprint()
-        if here != there:
+        if not former.same_data(here, str(there)):
             raise UserError(
                 f"{run} held out a part of {' and '.join(named)} as it was when training began; now it is another "
                 f"text, of which the model may have seen any part: {there!r} then, {here!r} now; put the old one back, "
@@ -296,7 +296,7 @@ def compare(
 class Followed:
     """An input, the run's answer to it, and the walk through one head on the way.
 
-    answer: of a run that paints, what is read in the picture, as a caption; None where nobody reads it.
+    answer: of a run that paints, what is read in the image, as a caption; None where nobody reads it.
     """
 
     input: str

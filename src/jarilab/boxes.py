@@ -1,6 +1,6 @@
 """Boxes around objects: two ways to write them, and how much two of them agree.
 
-`cxcywh`: centre, width and height, as shares of the picture. `corners`: left, top, right, bottom, in whatever unit.
+`cxcywh`: centre, width and height, as shares of the image. `corners`: left, top, right, bottom, in whatever unit.
 Everything here is defined for degenerate boxes too, with finite values and gradients: sides count as SMALLEST at least.
 """
 
@@ -19,20 +19,20 @@ SMALLEST = 1e-6
 class Detected:
     """What a detector says, for each of its S layers, the last one counting, and each of N queries.
 
-    scores: of the classes and, the last of K, of "nothing". boxes: centre, width and height as shares of the picture.
+    scores: of the classes and, the last of K, of "nothing". boxes: centre, width and height as shares of the image.
     """
 
     scores: Float[Tensor, "S B N K"]
     boxes: Float[Tensor, "S B N 4"]
 
 
-def corners(boxes: Float[Tensor, "*N 4"]) -> Float[Tensor, "*N 4"]:
+def to_xyxy(boxes: Float[Tensor, "*N 4"]) -> Float[Tensor, "*N 4"]:
     """Centre, width and height as left, top, right, bottom. Sides below SMALLEST, negative ones too, become that."""
     centre, half = boxes[..., :2], boxes[..., 2:].clamp_min(SMALLEST) / 2
     return torch.cat((centre - half, centre + half), -1)
 
 
-def centred(boxes: Float[Tensor, "*N 4"]) -> Float[Tensor, "*N 4"]:
+def to_cxcywh(boxes: Float[Tensor, "*N 4"]) -> Float[Tensor, "*N 4"]:
     """Left, top, right, bottom as centre, width and height."""
     low, high = boxes[..., :2], boxes[..., 2:]
     return torch.cat(((low + high) / 2, high - low), -1)
@@ -43,7 +43,7 @@ def area(boxes: Float[Tensor, "*N 4"]) -> Float[Tensor, "*N"]:
     return _sides(boxes[..., :2], boxes[..., 2:]).prod(-1)
 
 
-def overlaps(one: Float[Tensor, "*N 4"], other: Float[Tensor, "*M 4"]) -> tuple[Tensor, Tensor]:
+def iou_and_giou(one: Float[Tensor, "*N 4"], other: Float[Tensor, "*M 4"]) -> tuple[Tensor, Tensor]:
     """IoU and generalised IoU (Rezatofighi et al. 2019) of corner boxes, by broadcasting.
 
     GIoU is IoU less the share of the smallest box around both that neither covers: -1 ... 1, and it tells two boxes

@@ -169,7 +169,7 @@ class Places:
 def _places(encodings: LayerEncodings, positions: int) -> Places:
     """Raises UserError for an encoding that does what CTranslate2 cannot."""
     encoding = encodings.of_layer[0]
-    count = positions if encoding.longest is None else encoding.longest
+    count = positions if encoding.max_positions is None else encoding.max_positions
     if encoding.hooks <= {"embed"}:
         return Places(table=_table(encodings, encoding, count))
     if encoding.hooks not in ({"rotate"}, {"bias"}):

@@ -1,4 +1,4 @@
-"""Pictures, and the patches that attention reads them by: cut here and nowhere else, so that models, encodings and
+"""Images, and the patches that attention reads them by: cut here and nowhere else, so that models, encodings and
 drawings agree on which patch is which."""
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from jarilab.positions import Positions
 from jarilab.shapes import Bool, Float, Tensor
 
 MOST = 1 << 16
-"""Patches of a picture: a pass over so many already takes minutes."""
+"""Patches of an image: a pass over so many already takes minutes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
-    """What a model of pictures reads.
+class Images:
+    """What a model of images reads.
 
-    pixels: `(B, C, H, W)`, normalised as the task says. keep: `(B, H, W)`, False on what was added to make pictures of
+    pixels: `(B, C, H, W)`, normalised as the task says. keep: `(B, H, W)`, False on what was added to make images of
     several sizes alike, or None where there is nothing such.
     """
 
@@ -25,16 +25,16 @@ class Pictures:
     keep: Bool[Tensor, "B H W"] | None = None
 
     @staticmethod
-    def of(pictures: Float[Tensor, "B C H W"] | Pictures) -> Pictures:
-        """Plain pixels are whole pictures; Pictures stay what they are. Raises UserError for anything else."""
-        if isinstance(pictures, Pictures):
-            return pictures
-        if pictures.ndim != 4 or not pictures.is_floating_point():
+    def of(images: Float[Tensor, "B C H W"] | Images) -> Images:
+        """Plain pixels are whole images; Images stay what they are. Raises UserError for anything else."""
+        if isinstance(images, Images):
+            return images
+        if images.ndim != 4 or not images.is_floating_point():
             raise UserError(
-                f"pictures are (B, C, H, W) in a floating-point type, got {tuple(pictures.shape)} in {pictures.dtype}; "
+                f"images are (B, C, H, W) in a floating-point type, got {tuple(images.shape)} in {images.dtype}; "
                 "add the missing axes with unsqueeze(0), and bring pixels to about -1 ... 1"
             )
-        return Pictures(pictures)
+        return Images(images)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -43,19 +43,19 @@ class Pictures:
 
 
 def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
-    """Rows and columns of the patches of a picture. Raises UserError where they do not divide it."""
+    """Rows and columns of the patches of an image. Raises UserError where they do not divide it."""
     height, width = size
     if height < patch or width < patch or height % patch or width % patch:
         fitting = tuple(max(patch, side - side % patch) for side in size)
         raise UserError(
-            f"patches of {patch} x {patch} pixels do not fill a picture of {height} x {width}; use pictures of "
+            f"patches of {patch} x {patch} pixels do not fill an image of {height} x {width}; use images of "
             f"{fitting[0]} x {fitting[1]}, or a patch that divides both sides"
         )
     rows, columns = height // patch, width // patch
     if rows * columns > MOST:
         raise UserError(
-            f"a picture of {height} x {width} pixels has {rows * columns:,} patches of {patch} x {patch}: expected "
-            f"{MOST:,} at most, for each looks at all; make the picture smaller or the patch larger"
+            f"an image of {height} x {width} pixels has {rows * columns:,} patches of {patch} x {patch}: expected "
+            f"{MOST:,} at most, for each looks at all; make the image smaller or the patch larger"
         )
     return rows, columns
 
@@ -68,24 +68,24 @@ def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L
 
 
 def unpatchify(patches: Float[Tensor, "B L N"], patch: int, grid: tuple[int, int]) -> Float[Tensor, "B C H W"]:
-    """The picture that these are the patches of."""
+    """The image that these are the patches of."""
     rows, columns = grid
     cut = patches.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, columns))  # B rows columns C P P
     return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
 
 def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "B L"] | None:
-    """Which patches hold anything of their picture."""
+    """Which patches hold anything of their image."""
     return None if keep is None else (patchify(keep.unsqueeze(1).float(), patch) > 0).any(-1)
 
 
 def patch_names(positions: Positions) -> list[str]:
-    """Each token of a picture as a person reads it: `3,0` is the patch in row 3, column 0; those without a place are
+    """Each token of an image as a person reads it: `3,0` is the patch in row 3, column 0; those without a place are
     `[0]`, `[1]`, ..."""
     coordinates = positions.coordinates if positions.coordinates.ndim == 2 else positions.coordinates[0]
     nowhere = [False] * positions.length
-    if positions.placeless is not None:
-        nowhere = (positions.placeless if positions.placeless.ndim == 1 else positions.placeless[0]).tolist()
+    if positions.unplaced is not None:
+        nowhere = (positions.unplaced if positions.unplaced.ndim == 1 else positions.unplaced[0]).tolist()
     names, without = [], 0
     for place, lost in zip(coordinates.tolist(), nowhere, strict=True):
         names.append(f"[{without}]" if lost else ",".join(f"{number:g}" for number in place))

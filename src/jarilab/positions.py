@@ -28,15 +28,15 @@ class Positions:
     placeless: `(L,)` or `(B, L)`, True for tokens without a place (class token, registers), or None.
     relations: `(L, L)` or `(B, L, L)` int64 labels of arbitrary relations between the nodes that the one coordinate
         numbers, or None. Slices keep the whole table.
-    extent: `(A,)` or `(B, A)`, the size of the frame along each axis (a picture of h x w patches has h, w; where
-        pictures are padded each has its own), or None where the frame has none.
+    extent: `(A,)` or `(B, A)`, the size of the frame along each axis (an image of h x w patches has h, w; where
+        images are padded each has its own), or None where the frame has none.
     """
 
     coordinates: Tensor
     order: Int[Tensor, " L"]
     axes: tuple[str, ...] = ("index",)
     frame: str = "sequence"
-    placeless: Bool[Tensor, "*B L"] | None = None
+    unplaced: Bool[Tensor, "*B L"] | None = None
     relations: Int[Tensor, "*B N N"] | None = None
     extent: Tensor | None = None
 
@@ -73,7 +73,7 @@ class Positions:
 
     @staticmethod
     def grid(height: int, width: int, *, frame: str = "image", device: torch.device | str | None = None) -> Positions:
-        """Rows and columns of a picture's patches in row-major order, in a frame of height x width."""
+        """Rows and columns of an image's patches in row-major order, in a frame of height x width."""
         rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
         coordinates_LA = torch.cartesian_prod(rows, columns)
         order_L, extent_A = torch.arange(height * width, device=device), torch.tensor((height, width), device=device)
@@ -91,7 +91,7 @@ class Positions:
             like,
             coordinates=like.coordinates.new_zeros(count, len(like.axes)),
             order=torch.arange(-count, 0, device=device) + first,
-            placeless=torch.ones(count, dtype=torch.bool, device=device),
+            unplaced=torch.ones(count, dtype=torch.bool, device=device),
         )
 
     @staticmethod
@@ -120,7 +120,7 @@ class Positions:
     @property
     def parts(self) -> list[str]:
         """What a sequence of several parts is made of: `text` and `image` of the axes `text`, `image.row`,
-        `image.column`. Nothing where no axis says by a dot what it is of: `row` and `column` are one picture's."""
+        `image.column`. Nothing where no axis says by a dot what it is of: `row` and `column` are one image's."""
         names = list(dict.fromkeys(axis.partition(".")[0] for axis in self.axes))
         return names if len(names) > 1 and any("." in axis for axis in self.axes) else []
 
@@ -130,13 +130,13 @@ class Positions:
         there are no parts."""
         if not self.parts:
             return None
-        return torch.stack([self.only(axis.partition(".")[0]).placeless for axis in self.axes], -1)  # type: ignore[arg-type]
+        return torch.stack([self.only(axis.partition(".")[0]).unplaced for axis in self.axes], -1)  # type: ignore[arg-type]
 
     def only(self, part: str) -> Positions:
         """What an encoding for `part` sees: the axes named `part` or `part.something`. Tokens that have none, marked by
         -1 there, have no place. Raises UserError where no axis is of that part.
 
-        A caption and its picture in one sequence have the axes `text`, `image.row`, `image.column`.
+        A caption and its image in one sequence have the axes `text`, `image.row`, `image.column`.
         """
         chosen = [i for i, axis in enumerate(self.axes) if axis == part or axis.startswith(f"{part}.")]
         if not chosen:
@@ -146,13 +146,13 @@ class Positions:
         coordinates = self.coordinates.index_select(-1, index)
         # Between -1 and 0 lies what a rescaled grid has above its first row.
         without = (coordinates <= -1).any(-1)
-        if self.placeless is not None:
-            without = without | self.placeless
+        if self.unplaced is not None:
+            without = without | self.unplaced
         return replace(
             self,
             coordinates=coordinates.masked_fill(without.unsqueeze(-1), 0),
             axes=tuple(self.axes[i] for i in chosen),
-            placeless=without,
+            unplaced=without,
             extent=None if self.extent is None else self.extent.index_select(-1, index),
         )
 
@@ -162,7 +162,7 @@ class Positions:
             self,
             coordinates=self.coordinates[..., start:stop, :],
             order=self.order[start:stop],
-            placeless=None if self.placeless is None else self.placeless[..., start:stop],
+            unplaced=None if self.unplaced is None else self.unplaced[..., start:stop],
         )
 
     def concat(self, later: Positions) -> Positions:
@@ -173,16 +173,16 @@ class Positions:
                 "tokens of one sequence share frame, axes and relations"
             )
         first, second = _alike(self.coordinates, later.coordinates)
-        placeless = None
-        if self.placeless is not None or later.placeless is not None:
+        unplaced = None
+        if self.unplaced is not None or later.unplaced is not None:
             parts = [_no_place(p) for p in (self, later)]
-            placeless = torch.cat(_alike(*parts), -1)
+            unplaced = torch.cat(_alike(*parts), -1)
         _check_same_extent(self.extent, later.extent)
         return replace(
             self,
             coordinates=torch.cat((first, second), -2),
             order=torch.cat((self.order, later.order)),
-            placeless=placeless,
+            unplaced=unplaced,
             extent=later.extent if self.extent is None else self.extent,
         )
 
@@ -199,8 +199,8 @@ def _check_same_extent(first: Tensor | None, second: Tensor | None) -> None:
 
 
 def _no_place(positions: Positions) -> Tensor:
-    if positions.placeless is not None:
-        return positions.placeless
+    if positions.unplaced is not None:
+        return positions.unplaced
     return torch.zeros(positions.coordinates.shape[:-1], dtype=torch.bool, device=positions.coordinates.device)
 
 
@@ -238,7 +238,7 @@ def unrelated(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | No
     them; None where there are no such pairs."""
     if q_pos.parts:
         return torch.stack([_either(q_pos.only(part), k_pos.only(part)) for part in q_pos.parts]).all(0)
-    if q_pos.placeless is None and k_pos.placeless is None:
+    if q_pos.unplaced is None and k_pos.unplaced is None:
         return None
     return _either(q_pos, k_pos)
 

@@ -1,4 +1,4 @@
-"""The experiments on pictures do what they say, with budgets of seconds."""
+"""The experiments on images do what they say, with budgets of seconds."""
 
 import json
 import struct
@@ -15,7 +15,7 @@ from torch.nn import functional
 import jarilab
 from jarilab.images import idx
 from jarilab.images.labelled import Wanted, read_labelled
-from jarilab.tasks.classification import Picture
+from jarilab.tasks.classification import LoadedImage
 from jarilab.tasks.metrics import METRICS
 
 EXPERIMENTS = Path(__file__).parent.parent.parent / "experiments"
@@ -85,20 +85,20 @@ def test_the_table_of_encodings_has_means_paired_differences_and_the_published_f
     assert "| 80.00% (75.56% to 83.81%) | +30.00% | 86.52% |" in alone, "of one seed no paired interval"
 
 
-def test_the_trained_part_of_mnist_is_its_first_pictures(load: Load, tmp_path: Path) -> None:
+def test_the_trained_part_of_mnist_is_its_first_images(load: Load, tmp_path: Path) -> None:
     images = load("images")
     mnist = tmp_path / "mnist"
     mnist.mkdir()
     pixels, labels = torch.arange(5 * 4 * 3, dtype=torch.uint8).view(5, 4, 3), torch.tensor([3, 1, 4, 1, 5])
     for part in ("train", "t10k"):
         (mnist / f"{part}-images-idx3-ubyte").write_bytes(
-            idx.PICTURES + struct.pack(">3I", 5, 4, 3) + pixels.numpy().tobytes()
+            idx.IMAGES + struct.pack(">3I", 5, 4, 3) + pixels.numpy().tobytes()
         )
         held = labels.to(torch.uint8).numpy().tobytes()
         (mnist / f"{part}-labels-idx1-ubyte").write_bytes(idx.LABELS + struct.pack(">I", 5) + held)
     images.write_first(mnist, tmp_path / "some", 3)
     some = read_labelled(tmp_path / "some", Wanted(1, None, "stretch", None))
-    assert torch.equal(some.pictures(torch.arange(3))[:, 0], pixels[:3])
+    assert torch.equal(some.images(torch.arange(3))[:, 0], pixels[:3])
     assert [some.classes[int(label)] for label in some.labels] == ["3", "1", "4"]
     with pytest.raises(jarilab.UserError, match=r"--mnist expects a folder with MNIST's four idx files, got .*nowhere"):
         images.write_first(tmp_path / "nowhere", tmp_path / "some", 3)
@@ -175,7 +175,7 @@ def test_the_table_of_order_has_the_ceilings_and_which_word_stands_where(load: L
     assert lines[2].startswith("| `with` | 90.00% (87.43% to 92.09%) | 95.00% ")
     assert lines[4] == "| the first beyond the second, paired | +70.00% | +55.00% | +1.00% |"
     assert lines[5] == "| a bag of words, at most | 22.00% |  |  |"
-    assert lines[6] == "| the judge on real pictures | 98.50% |  |  |"
+    assert lines[6] == "| the judge on real images | 98.50% |  |  |"
     assert "| middle | 0.0% | 100.0% | 0.0% |" in lines
     assert lines[-1] == "| right | 33.3% | 33.3% | 33.3% |"
 
@@ -222,7 +222,7 @@ def test_the_encodings_are_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = load("images")
-    tiny(monkeypatch, images, model__layers=1, training__passes=1, training__batch=256)
+    tiny(monkeypatch, images, model__layers=1, training__epochs=1, training__batch=256)
     chosen = [spec for spec in images.specs_of(images.GRID) if spec[:5] in ("none", "table")]
     monkeypatch.setattr(images, "specs_of", lambda grid: chosen)
     table = whole(images, tmp_path / "out", [], capsys, again=True)
@@ -233,8 +233,8 @@ def test_the_encodings_are_compared(
 def test_a_model_is_measured_at_twice_its_size(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    images, resolution = load("images"), load("resolution")
-    tiny(monkeypatch, images, model__layers=1, training__passes=2, training__batch=64)
+    recipe, resolution = load("images"), load("resolution")
+    tiny(monkeypatch, recipe, model__layers=1, training__epochs=2, training__batch=64)
     table = whole(resolution, tmp_path / "out", ["--encoding", "learned2d:rows=4,columns=4"], capsys, again=True)
     row = [cell.strip().partition("%")[0] for cell in table.splitlines()[2].split("|")[2:-1]]
     assert row[3] == "refused"
@@ -244,14 +244,14 @@ def test_a_model_is_measured_at_twice_its_size(
     loaded = jarilab.load(run)
     task: Any = loaded.task
     held_out = task.held_out
-    there_and_back = held_out.pictures(torch.arange(len(held_out))).float()
+    there_and_back = held_out.images(torch.arange(len(held_out))).float()
     for side in (16, 8):
         there_and_back = functional.interpolate(there_and_back, (side, side), mode="bilinear", antialias=True).round()
-    pictures = [Picture(pixels.byte(), (8, 8)) for pixels in there_and_back]
-    said = loaded.model(task.sources(pictures)).argmax(-1)
+    images = [LoadedImage(pixels.byte(), (8, 8)) for pixels in there_and_back]
+    said = loaded.model(task.sources(images)).argmax(-1)
     assert float(row[0]) == pytest.approx(100 * trained, abs=0.006), "as trained is what was measured then"
     back = float((said == held_out.labels).float().mean())
-    assert float(row[1]) == pytest.approx(100 * back, abs=1), "resize brings the large picture back"
+    assert float(row[1]) == pytest.approx(100 * back, abs=1), "resize brings the large image back"
     assert float(row[2]) != float(row[1]), "and rescale does not"
 
 
@@ -276,7 +276,7 @@ def test_the_order_of_captions_is_compared(
 ) -> None:
     caption_order = load("caption_order")
     tiny(monkeypatch, caption_order, task__scenes=60, task__code_steps=4, task__judge_steps=4, model__heads=2)
-    options = ["--examples", "16", "--layers", "1", "--pictures", "8"]
+    options = ["--examples", "16", "--layers", "1", "--images", "8"]
     table = whole(caption_order, tmp_path / "out", options, capsys, again=False)
     assert [line.split(" | ")[0] for line in table.splitlines()[2:4]] == [
         "| `learned@text+rotary2d@image`",

@@ -82,9 +82,9 @@ def test_hidden_cells_have_no_colour(pages: Pages) -> None:
     site = made_site("decoder.0.self", [weights], "target", "target", hidden)
     page = pages.open(render(made_page(made_view([site], target="abc"))))
     assert (canvas_bytes(page)[..., 3] == 255 * (1 - hidden)).all()
-    picture = read_pixels(page.locator(MAP))
-    cell = len(picture) // 3
-    seen = picture[4 : cell - 4, 2 * cell + 4 : -4].reshape(-1, 3)  # query 0, key 2: between two colours of the hatch
+    image = read_pixels(page.locator(MAP))
+    cell = len(image) // 3
+    seen = image[4 : cell - 4, 2 * cell + 4 : -4].reshape(-1, 3)  # query 0, key 2: between two colours of the hatch
     low, high = numpy.min(HATCH, 0), numpy.max(HATCH, 0)
     assert ((seen >= low - 1) & (seen <= high + 1)).all()
     assert (seen.min(0) < low + 8).all()
@@ -320,14 +320,14 @@ def test_the_address_brings_back_what_was_looked_at(pages: Pages, trained: dict[
     page.keyboard.press("End")
     page.keyboard.press("Enter")
     page.locator("[data-keep=scale]").select_option(index=2)
-    chosen, picture = shown(), canvas_bytes(page)
+    chosen, image = shown(), canvas_bytes(page)
     assert chosen[0] == "decoder.0.cross, head 1"
     assert "key 3, in rotary" in chosen[1]
     assert chosen[2:] == ("tab-parts", True)
     page.reload()
     page.wait_for_selector("html[data-ready]", state="attached")
     assert shown() == chosen
-    assert (canvas_bytes(page) == picture).all()
+    assert (canvas_bytes(page) == image).all()
     page.go_back()
     until(page, lambda: not shown()[3])
     assert shown()[2] == "tab-parts"
@@ -450,9 +450,9 @@ def test_svg_and_png_have_the_colours(pages: Pages) -> None:
     for number in (0, 1):
         colours = numpy.array([colour for _, colour in cells[number * seen.sum() :][: seen.sum()]])
         assert_colours(colours[None], weights[number][seen][None])
-    picture = decode_png(save(page, "png"))
+    image = decode_png(save(page, "png"))
     for (x, y), colour in cells:
-        assert numpy.abs(picture[int(2 * y), int(2 * x)] - colour).max() <= 2
+        assert numpy.abs(image[int(2 * y), int(2 * x)] - colour).max() <= 2
 
 
 # Other people's text -------------------------------------------------------------------------------------------------

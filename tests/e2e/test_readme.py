@@ -13,12 +13,12 @@ ROOT = Path(__file__).parent.parent.parent
 ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
 SMALL = {
     "arithmetic": ["--width=16", "--heads=2", "--maximum=220", "--examples=600"],
-    "translation": ["--width=16", "--vocabulary=300", "--passes=1", "--tokens=512"],
+    "translation": ["--width=16", "--vocabulary=300", "--epochs=1", "--tokens=512"],
     "number-words": ["--width=16", "--heads=2", "--maximum=999", "--examples=600"],
     "reverse": ["--width=16", "--lines=200", "--held-out=20", "--examples=400"],
-    "text": ["--width=16", "--heads=2", "--layers=1", "--context=32", "--passes=1", "--batch=4"],
-    "digits": ["--width=16", "--layers=1", "--passes=1"],
-    "images": ["--width=16", "--layers=1", "--passes=1", "--batch=4"],
+    "text": ["--width=16", "--heads=2", "--layers=1", "--context=32", "--epochs=1", "--batch=4"],
+    "digits": ["--width=16", "--layers=1", "--epochs=1"],
+    "images": ["--width=16", "--layers=1", "--epochs=1", "--batch=4"],
     "detection": ["--width=16", "--heads=2", "--encoder-layers=1", "--decoder-layers=1", "--examples=8", "--batch=4"],
     "captions": ["--width=16", "--layers=1", "--examples=8", "--scenes=40", "--code-steps=3", "--judge-steps=3"],
 }
@@ -36,8 +36,8 @@ def commands(path: Path) -> list[str]:
     return [line.strip() for line in path.read_text().split("\n") if re.match(r"    (jarilab|echo|make) ", line)]
 
 
-def pictures(folder: Path) -> None:
-    """What the README calls data/pictures, data/held-out, data/photographs with coco.json, and picture.png."""
+def images(folder: Path) -> None:
+    """What the README calls data/images, data/held-out, data/photographs with coco.json, and image.png."""
     library, array = pytest.importorskip("PIL.Image"), pytest.importorskip("numpy")
     noise = array.random.default_rng(1)
 
@@ -45,10 +45,10 @@ def pictures(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         library.fromarray(noise.integers(0, 255, (28, 28), dtype="uint8")).save(path)
 
-    for part, count in (("pictures", 6), ("held-out", 2)):
+    for part, count in (("images", 6), ("held-out", 2)):
         for number in range(2 * count):
             draw(folder / "data" / part / "ab"[number % 2] / f"{number}.png")
-    draw(folder / "picture.png")
+    draw(folder / "image.png")
     for number in range(60):
         draw(folder / "data" / "photographs" / f"{number}.png")
     images = [{"id": n, "file_name": f"{n}.png", "height": 28, "width": 28} for n in range(60)]
@@ -78,7 +78,7 @@ def test_commands_in_the_readme_run_one_after_another(tmp_path: Path, monkeypatc
             lines = "".join(phrase.format(n) + "\n" for n in range(60))
             (tmp_path / "data" / f"{part}.{language}").write_text(lines)
     (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 40)
-    pictures(tmp_path)
+    images(tmp_path)
     monkeypatch.setenv("JARILAB_CACHE", str(tmp_path / "cache"))
     ran = set()
     for line in commands(ENGLISH):

@@ -66,7 +66,7 @@ def translated(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, 
     (folder / "text.de").write_text("".join(f"{line}\n" for line in lines))
     (folder / "text.en").write_text("".join(f"{meaning(line)}\n" for line in lines))
     options = ["--tokenizer", "words", "--vocabulary", 4 + 2 * len(WORDS), "--longest", 10, "--dropout", 0.0]
-    options += ["--label-smoothing", 0, "--tokens", 600, "--passes", 10, "--evaluations", 1, "--threads", 1, "--json"]
+    options += ["--label-smoothing", 0, "--tokens", 600, "--epochs", 10, "--evaluations", 1, "--threads", 1, "--json"]
     found = {}
     for kind, own in MODELS.items():
         files = folder / "text.de", folder / "text.en"
@@ -148,7 +148,7 @@ def test_a_text_is_learned_by_heart(tmp_path: Path, environment: dict[str, str])
     verse = "alle meine entchen schwimmen auf dem see. "
     (tmp_path / "text.txt").write_text(verse * 100)
     options = ["--train", tmp_path / "text.txt", "--context", 48, "--width", 32, "--layers", 2, "--heads", 2]
-    options += ["--dropout", 0.0, "--passes", 25, "--batch", 8, "--evaluations", 2, "--threads", 1, "--json"]
+    options += ["--dropout", 0.0, "--epochs", 25, "--batch", 8, "--evaluations", 2, "--threads", 1, "--json"]
     options += ["--encoding", "rotary"]
     result = json.loads(run(environment, "train", "text", *options, "--out", tmp_path / "run"))
     # At the start of a window it cannot know where in the verse it is.

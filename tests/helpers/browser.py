@@ -91,15 +91,15 @@ def pages(browser: Any, tmp_path: Path) -> Iterator[Pages]:
 
 
 def read_pixels(source: Any) -> numpy.ndarray:
-    """Take a picture of an element or of the page as numbers 0..255: row, column, red green blue."""
+    """Take an image of an element or of the page as numbers 0..255: row, column, red green blue."""
     return decode_png(source.screenshot())
 
 
-def decode_png(picture: bytes) -> numpy.ndarray:
-    """Return a picture as numbers 0..255: row, column, red green blue."""
+def decode_png(data: bytes) -> numpy.ndarray:
+    """Return an image as numbers 0..255: row, column, red green blue."""
     from matplotlib import image
 
-    return numpy.round(255 * image.imread(io.BytesIO(picture))[..., :3]).astype(int)
+    return numpy.round(255 * image.imread(io.BytesIO(data))[..., :3]).astype(int)
 
 
 def read_cells(locator: Any, rows: int, columns: int) -> numpy.ndarray:
@@ -117,20 +117,20 @@ def canvas_bytes(page: Any, place: int = 0) -> numpy.ndarray:
     return numpy.array(numbers).reshape(rows, columns, 4)
 
 
-PICTURE = ".picture-field"
-"""Where the explorer shows the picture of a run that sees or paints."""
+IMAGE = ".picture-field"
+"""Where the explorer shows the image of a run that sees or paints."""
 
 
-def picture_pixels(page: Any, name: str) -> numpy.ndarray:
-    """The pixels of a canvas over the picture: row, column, red green blue alpha."""
-    rows, columns, numbers = page.locator(f"{PICTURE} canvas.{name}").evaluate(READ_CANVAS)
+def image_pixels(page: Any, name: str) -> numpy.ndarray:
+    """The pixels of a canvas over the image: row, column, red green blue alpha."""
+    rows, columns, numbers = page.locator(f"{IMAGE} canvas.{name}").evaluate(READ_CANVAS)
     return numpy.array(numbers).reshape(rows, columns, 4)
 
 
 def middle_of_patch(page: Any, row: int, column: int, rows: int, columns: int) -> tuple[float, float]:
-    """The middle of a patch of the picture, on the screen."""
-    page.locator(PICTURE).scroll_into_view_if_needed()
-    area = page.locator(PICTURE).bounding_box()
+    """The middle of a patch of the image, on the screen."""
+    page.locator(IMAGE).scroll_into_view_if_needed()
+    area = page.locator(IMAGE).bounding_box()
     return area["x"] + area["width"] * (column + 0.5) / columns, area["y"] + area["height"] * (row + 0.5) / rows
 
 

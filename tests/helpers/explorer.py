@@ -23,7 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for encoding in ("none", "rotary"):
         train(folder / encoding, tiny(encoding))
-    budget = {"training.batch": 16, "training.examples": 64, "training.passes": None, "training.tokens": None}
+    budget = {"training.batch": 16, "training.examples": 64, "training.epochs": None, "training.tokens": None}
     small = {**budget, "training.evaluations": 1, "training.evaluation_examples": 8, "model.width": 16}
     train(folder / "recurrent", Experiment.of("reverse", None, small, 1, "float32", "recurrent"))
     (folder / "text.txt").write_text(TEXT)
@@ -35,10 +35,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def picture_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of small runs on pictures: none, rotary2d, learned2d (digits), class (a class token and two registers,
+def image_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of small runs on images: none, rotary2d, learned2d (digits), class (a class token and two registers,
     patches that are counted), detection."""
-    folder = tmp_path_factory.mktemp("pictures")
+    folder = tmp_path_factory.mktemp("images")
     small = {"training.examples": 512, "training.evaluations": 1, "training.evaluation_examples": 16}
     vit = {**small, "model.width": 16, "model.heads": 2, "model.layers": 2, "model.patch": 2}
     for encoding in ("none", "rotary2d", "learned2d"):
@@ -57,7 +57,7 @@ def picture_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of small runs that paint: painter (a table for words, a rotation for codes, and kept steps), table (of
-    distances between codes), folder (pictures with texts, which nobody judges)."""
+    distances between codes), folder (images with texts, which nobody judges)."""
     folder = tmp_path_factory.mktemp("painted")
     (folder / "data").mkdir()
     for number in range(60):

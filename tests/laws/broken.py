@@ -26,8 +26,8 @@ def waves(index: Tensor, width: int, base: float = 100.0) -> Tensor:
 
 
 def placed(x: Tensor, added: Tensor, pos: Positions) -> Tensor:
-    if pos.placeless is not None:
-        added = added.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+    if pos.unplaced is not None:
+        added = added.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
     return x + added.to(x.dtype)
 
 
@@ -272,7 +272,7 @@ class Table(Encoding):
         self.reset()
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         return 64
 
     def row(self, index: Tensor) -> Tensor:
@@ -305,7 +305,7 @@ class OverstatesTheEnd(Table):
 
 class DeniesTheEnd(Table):
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         return None
 
     def row(self, index: Tensor) -> Tensor:
@@ -501,7 +501,7 @@ class LooksBackOnly(Encoding):
 
 
 def plane_waves(first: Tensor, second: Tensor, width: int) -> Tensor:
-    """Something to add to the input of a picture."""
+    """Something to add to the input of an image."""
     return torch.cat((waves(first, width // 2), waves(second, width - width // 2)), -1)
 
 
@@ -512,7 +512,7 @@ def numpy_waves(encoding: Encoding, at: Any) -> Any:
 
 
 class Plane(Encoding):
-    """A sound encoding of pictures, and its formula. The laws hold."""
+    """A sound encoding of images, and its formula. The laws hold."""
 
     axes = (2,)
     shift_invariant = False
@@ -567,7 +567,7 @@ class Erases(Encoding):
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         row, column = pos.plane().unbind(-1)
         angle = row.double() + 0.3 * column.double()
-        size = torch.ones_like(angle) if pos.placeless is None else (~pos.placeless).double().expand(angle.shape)
+        size = torch.ones_like(angle) if pos.unplaced is None else (~pos.unplaced).double().expand(angle.shape)
         return angle, size
 
     def rotate(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
@@ -576,7 +576,7 @@ class Erases(Encoding):
 
 
 class FirstAxisOnly(Encoding):
-    """For lines and pictures, of which it reads the first coordinate."""
+    """For lines and images, of which it reads the first coordinate."""
 
     axes = (1, 2)
     shift_invariant = False

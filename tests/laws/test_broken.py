@@ -49,7 +49,7 @@ RED = {
         "Smuggler": "it says that it uses no hook, but a permutation changes outputs",
     },
     "the end is announced": {
-        "ForgetsTheEnd": "its longest is 64, so the last position is 63, but 64 passes without a word",
+        "ForgetsTheEnd": "it has 64 positions, so the last is 63, but 64 passes without a word",
         "MumblesTheEnd": "position 64 is refused without being named: 'too far'",
         "OverstatesTheEnd": "raised UserError: table knows 0 to 62, got 63",
         "DeniesTheEnd": "raised IndexError",

@@ -103,12 +103,12 @@ def test_too_few_positions_for_the_laws_are_said_so() -> None:
         ("table2d:columns=2", "the laws need offsets of 3, and table2d:columns=2 has 2; try more"),
         (
             "rotary+rotary2d",
-            r"the laws look at sequences and pictures, and rotary\+rotary2d takes positions with neither",
+            r"the laws look at sequences and images, and rotary\+rotary2d takes positions with neither",
         ),
         ("rotary2d@image", "the laws look at encodings for all axes; try the parts of rotary2d@image without their @"),
     ],
 )
-def test_pictures_that_the_laws_cannot_look_at_are_said_so(spec: str, message: str) -> None:
+def test_images_that_the_laws_cannot_look_at_are_said_so(spec: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         laws(spec)
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from jarilab.attention.geometry import place
+from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.encodings.alibi import slopes
@@ -108,7 +108,7 @@ def assert_equal_to_paper(spec, *, causal=False, cross=False, kernel="auto"):
     k_pos = Positions.sequence(9, FAR - 5) if cross else q_pos
     x_BQD = torch.randn(2, 7, WIDTH, dtype=torch.float64)
     y_BKD = torch.randn(2, 9, WIDTH, dtype=torch.float64) if cross else x_BQD
-    geometry = place(encoding, q_pos, k_pos, Mask(causal=causal))
+    geometry = geometry_of(encoding, q_pos, k_pos, Mask(causal=causal))
     got = attention(encoding.embed(x_BQD, q_pos), encoding.embed(y_BKD, k_pos) if cross else None, geometry=geometry)
     q, k = q_pos.index().tolist(), k_pos.index().tolist()
     allowed = [[not causal or j <= i for j in k] for i in q]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from jarilab.attention.geometry import place
+from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.masks import Mask
@@ -85,7 +85,7 @@ def test_encoder_layer(norm):
     copy_norms((ours.attention_residual, ours.feed_forward_residual), (theirs.norm1, theirs.norm2))
 
     x_BLD, positions = torch.randn(2, 5, WIDTH), Positions.sequence(5)
-    geometry = place(compose.build("none", ours.attention.site), positions, positions, Mask(keys=~PADDED))
+    geometry = geometry_of(compose.build("none", ours.attention.site), positions, positions, Mask(keys=~PADDED))
     torch.testing.assert_close(ours(x_BLD, geometry), theirs(x_BLD, src_key_padding_mask=PADDED))
 
 
@@ -103,7 +103,7 @@ def test_decoder_layer(norm):
 
     x_BQD, memory_BKD = torch.randn(2, 4, WIDTH), torch.randn(2, 5, WIDTH)
     q_pos, k_pos = Positions.sequence(4, frame="target"), Positions.sequence(5, frame="source")
-    own = place(compose.build("none", ours.self_attention.site), q_pos, q_pos, Mask(causal=True))
-    cross = place(compose.build("none", ours.cross_attention.site), q_pos, k_pos, Mask(keys=~PADDED))
+    own = geometry_of(compose.build("none", ours.self_attention.site), q_pos, q_pos, Mask(causal=True))
+    cross = geometry_of(compose.build("none", ours.cross_attention.site), q_pos, k_pos, Mask(keys=~PADDED))
     wanted = theirs(x_BQD, memory_BKD, tgt_mask=later(4), memory_key_padding_mask=PADDED)
     torch.testing.assert_close(ours(x_BQD, memory_BKD, own, cross), wanted)

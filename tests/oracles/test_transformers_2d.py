@@ -1,4 +1,4 @@
-"""Agreement with the transformers library's encodings of pictures: DETR, BEiT, Swin, Qwen2-VL."""
+"""Agreement with the transformers library's encodings of images: DETR, BEiT, Swin, Qwen2-VL."""
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ HEIGHT, BREADTH = 5, 8  # not square: rows and columns differ
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
 
-def picture_of(width_mask_BHW):
-    """Positions of padded pictures, which lie at the top left of their frame: each has an extent of its own."""
+def image_of(width_mask_BHW):
+    """Positions of padded images, which lie at the top left of their frame: each has an extent of its own."""
     extent_BA = torch.stack((width_mask_BHW.any(2).sum(1), width_mask_BHW.any(1).sum(1)), -1)
     grid = Positions.grid(*width_mask_BHW.shape[1:])
     return Positions(grid.coordinates, grid.order, grid.axes, grid.frame, extent=extent_BA)
@@ -35,12 +35,12 @@ def detr_waves(mask_BHW, **options):
 
 
 @pytest.mark.parametrize("base", [20.0, 10000.0])
-def test_detr_sine_in_padded_pictures(base):
+def test_detr_sine_in_padded_images(base):
     mask_BHW = torch.ones(3, HEIGHT, BREADTH, dtype=torch.bool)
     mask_BHW[1, 3:] = mask_BHW[1, :, 6:] = mask_BHW[2, :, 2:] = False
     wanted = detr_waves(mask_BHW, temperature=base, normalize=True)
     ours = compose.build(f"sinusoidal2d:normalised=true,where=inject,base={base}", Attention(WIDTH, HEADS).site)
-    pos = picture_of(mask_BHW)
+    pos = image_of(mask_BHW)
     got = ours.inject(torch.zeros(3, pos.length, WIDTH, dtype=torch.float64), pos)
     real = mask_BHW.flatten(1)
     torch.testing.assert_close(got[real], wanted[real], **CLOSE)

@@ -8,7 +8,7 @@ import torch
 
 from jarilab.attention.cache import KVCache, LayerCache
 from jarilab.attention.call import weights
-from jarilab.attention.geometry import place
+from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.errors import UserError
@@ -269,7 +269,7 @@ def test_hooks_of_ones_own_carry_a_decoder_with_cross_attention_and_cache(spec, 
 
 @pytest.mark.parametrize("spec", [WAVE, STEPS], ids=["Wave", "Steps"])
 def test_hooks_of_ones_own_carry_a_grid(spec):
-    """A picture and its transpose give the same only where rows and columns cost the same, which here they do not."""
+    """An image and its transpose give the same only where rows and columns cost the same, which here they do not."""
     encoder, x = started(Encoder(WIDTH, HEADS, layers=1, encoding=spec)), randn(1, 6)
     grid = Positions.grid(2, 3)
     turned = Positions(grid.coordinates.flip(-1), grid.order, grid.axes, grid.frame)
@@ -282,7 +282,7 @@ def test_hooks_of_ones_own_carry_a_grid(spec):
 
 def test_a_bias_on_a_grid_is_that_of_each_pair_of_cells():
     encoding, grid = compose.build(STEPS, Attention(WIDTH, HEADS).site), Positions.grid(2, 3)
-    assert place(encoding, grid, grid).bias[0, 1, 0].tolist() == [0, -10, -20, -1, -11, -21]
+    assert geometry_of(encoding, grid, grid).bias[0, 1, 0].tolist() == [0, -10, -20, -1, -11, -21]
 
 
 # ------------------------------------------------------------------------------------------------ sums and stacks

@@ -197,7 +197,7 @@ def test_selected_rows_go_on_as_if_they_had_been_read_alone(batched):
     ids, pos = torch.randint(3, 10, (6, 4)), Positions.sequence(4, 5, frame="target")
     if batched:
         later = torch.arange(6)[:, None, None]
-        pos = Positions(pos.coordinates + later, pos.order, frame="target", placeless=torch.rand(6, 4) < 0.3)
+        pos = Positions(pos.coordinates + later, pos.order, frame="target", unplaced=torch.rand(6, 4) < 0.3)
     rows, sources = torch.tensor([5, 5, 1, 0]), torch.tensor([2, 0])
     state, cache = model.start(source), model.new_cache()
     model.step(state, ids[:, :2], pos.slice(0, 2), cache)

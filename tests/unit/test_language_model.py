@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import jarilab
-from jarilab.attention.geometry import place_layers
+from jarilab.attention.geometry import geometry_of_layers
 from jarilab.encodings.base import registry
 from jarilab.errors import UserError
 from jarilab.masks import Mask
@@ -136,7 +136,7 @@ def test_a_window_is_itself_and_those_just_before(encoding):
     assert seen.sum(-1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3, 3]
     positions, stack = Positions.sequence(LENGTH, frame="target"), model.decoder
     x = stack.encoding.embed(model.embedding(ids), positions)
-    places = place_layers(stack.encoding, positions, positions, Mask(pairs=seen))
+    places = geometry_of_layers(stack.encoding, positions, positions, Mask(pairs=seen))
     for layer, geometry in zip(stack.layers, places, strict=True):
         x = layer["self"](x, geometry)
     torch.testing.assert_close(model(ids), stack.norm(x) @ model.embedding.weight.t(), **NEAR)
@@ -354,7 +354,7 @@ def test_the_experiment_trains_each_depth_alike_and_writes_table_and_figure(dept
     settings = [options["settings"] for _, _, options in asked[:2]]
     assert [own.pop("model.layers") for own in settings] == [2, 6]
     assert settings[0] == settings[1]
-    assert (settings[0]["training.examples"], settings[0]["training.passes"]) == (50 * 12, None)
+    assert (settings[0]["training.examples"], settings[0]["training.epochs"]) == (50 * 12, None)
     assert [options["encodings"] for _, _, options in asked] == [("none", "sinusoidal")] * 4
 
 

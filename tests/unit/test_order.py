@@ -12,7 +12,7 @@ from jarilab.errors import UserError
 from jarilab.nn.init import generator_for
 from jarilab.runs.options import Training
 from jarilab.training import batching as order_module
-from jarilab.training.batching import CountedOrder, TokenOrder, order_of
+from jarilab.training.batching import FixedSizeBatches, TokenBudgetBatches, batches_of
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=150).map(torch.tensor)
 TOKENS = st.integers(30, 400)
@@ -41,7 +41,7 @@ def walked(order):
 
 @given(lengths=LENGTHS, tokens=TOKENS, seed=SEEDS, passes=st.integers(1, 3))
 def test_each_pass_has_every_example_once(lengths, tokens, seed, passes):
-    order = TokenOrder(lengths, tokens, passes * len(lengths), seed)
+    order = TokenBudgetBatches(lengths, tokens, passes * len(lengths), seed)
     seen = torch.cat(walked(order)).split(len(lengths))
     assert [sorted(one.tolist()) for one in seen] == passes * [list(range(len(lengths)))]
     assert order.examples == passes * len(lengths)
@@ -49,14 +49,14 @@ def test_each_pass_has_every_example_once(lengths, tokens, seed, passes):
 
 @given(lengths=LENGTHS, tokens=TOKENS, seed=SEEDS)
 def test_no_batch_is_empty_or_over_the_budget(lengths, tokens, seed):
-    order = TokenOrder(lengths, tokens, 2 * len(lengths), seed)
+    order = TokenBudgetBatches(lengths, tokens, 2 * len(lengths), seed)
     for batch in walked(order):
         assert 1 <= len(batch) <= tokens // int(lengths[batch].max())
 
 
 @given(lengths=LENGTHS, tokens=TOKENS, seed=SEEDS, budget=st.integers(1, 400))
 def test_training_ends_with_the_batch_that_uses_up_the_examples(lengths, tokens, seed, budget):
-    order = TokenOrder(lengths, tokens, budget, seed)
+    order = TokenBudgetBatches(lengths, tokens, budget, seed)
     sizes = [len(batch) for batch in walked(order)]
     assert sum(sizes) == order.examples >= budget
     assert sum(sizes[:-1]) < budget
@@ -64,18 +64,18 @@ def test_training_ends_with_the_batch_that_uses_up_the_examples(lengths, tokens,
 
 @given(lengths=LENGTHS, tokens=TOKENS, seed=SEEDS, random=st.randoms(use_true_random=False))
 def test_a_step_computed_alone_is_the_one_in_sequence(lengths, tokens, seed, random):
-    order = TokenOrder(lengths, tokens, 3 * len(lengths), seed)
+    order = TokenBudgetBatches(lengths, tokens, 3 * len(lengths), seed)
     sequence = walked(order)
     steps = random.sample(range(order.steps), min(5, order.steps))
-    jumping = TokenOrder(lengths, tokens, 3 * len(lengths), seed)
+    jumping = TokenBudgetBatches(lengths, tokens, 3 * len(lengths), seed)
     for step in steps:
         assert torch.equal(jumping.at(step), sequence[step])
-        assert torch.equal(TokenOrder(lengths, tokens, 3 * len(lengths), seed).at(step), sequence[step])
+        assert torch.equal(TokenBudgetBatches(lengths, tokens, 3 * len(lengths), seed).at(step), sequence[step])
 
 
 def test_passes_and_seeds_differ():
     lengths = torch.randint(1, 30, (300,))
-    order, other = TokenOrder(lengths, 100, 600, 1), TokenOrder(lengths, 100, 600, 2)
+    order, other = TokenBudgetBatches(lengths, 100, 600, 1), TokenBudgetBatches(lengths, 100, 600, 2)
     first, second = (torch.cat(walked(order)).split(300)[number] for number in (0, 1))
     assert not torch.equal(first, second)
     assert not torch.equal(first, torch.cat(walked(other))[:300])
@@ -83,7 +83,7 @@ def test_passes_and_seeds_differ():
 
 def test_little_of_a_batch_is_padding():
     lengths = torch.randint(1, 101, (8000,))
-    batches = walked(TokenOrder(lengths, 2000, 8000, 1))
+    batches = walked(TokenBudgetBatches(lengths, 2000, 8000, 1))
     sizes = [len(batch) * int(lengths[batch].max()) for batch in batches]
     assert 1 - int(lengths.sum()) / sum(sizes) < 0.03
     assert sum(sizes) / len(sizes) > 0.9 * 2000, "batches are as large as the budget allows"
@@ -93,34 +93,34 @@ def test_little_of_a_batch_is_padding():
 
 def test_short_and_long_batches_come_in_any_order():
     lengths = torch.randint(1, 101, (8000,))
-    longest = [int(lengths[batch].max()) for batch in walked(TokenOrder(lengths, 2000, 8000, 1))]
+    longest = [int(lengths[batch].max()) for batch in walked(TokenBudgetBatches(lengths, 2000, 8000, 1))]
     rising = sum(a <= b for a, b in itertools.pairwise(longest))
     assert 0.4 < rising / len(longest) < 0.6, "sorted within a pool, but never trained in that order"
 
 
 def test_the_order_does_not_touch_the_global_generator():
     before = torch.get_rng_state()
-    TokenOrder(torch.arange(1, 30), 30, 100, 1).at(3)
+    TokenBudgetBatches(torch.arange(1, 30), 30, 100, 1).at(3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_example_over_the_budget_is_refused():
     with pytest.raises(UserError) as error:
-        TokenOrder(torch.tensor([3, 41, 7]), 40, 10, 1)
+        TokenBudgetBatches(torch.tensor([3, 41, 7]), 40, 10, 1)
     assert str(error.value) == (
         "training.tokens=40 holds no example of 41 tokens; use training.tokens=41 or more, or a smaller task.longest"
     )
-    assert len(walked(TokenOrder(torch.tensor([3, 41, 7]), 41, 3, 1))) == 2, "as the error says"
+    assert len(walked(TokenBudgetBatches(torch.tensor([3, 41, 7]), 41, 3, 1))) == 2, "as the error says"
 
 
 def test_the_options_choose_the_order():
     lengths = torch.tensor([3, 4, 5])
-    assert isinstance(order_of(Training(tokens=10, examples=9), 3, lengths, 1), TokenOrder)
-    assert isinstance(order_of(Training(batch=2, examples=9), 3, lengths, 1), CountedOrder)
-    assert order_of(Training(tokens=10, passes=2.0), 3, lengths, 1).examples == 6
-    assert order_of(Training(batch=2, passes=1.5), 4, None, 1).examples == 6
+    assert isinstance(batches_of(Training(tokens=10, examples=9), 3, lengths, 1), TokenBudgetBatches)
+    assert isinstance(batches_of(Training(batch=2, examples=9), 3, lengths, 1), FixedSizeBatches)
+    assert batches_of(Training(tokens=10, epochs=2.0), 3, lengths, 1).examples == 6
+    assert batches_of(Training(batch=2, epochs=1.5), 4, None, 1).examples == 6
     with pytest.raises(UserError, match=r"^training\.tokens is for text of various lengths, .*; use training\.batch$"):
-        order_of(Training(tokens=10), 3, None, 1)
+        batches_of(Training(tokens=10), 3, None, 1)
 
 
 @given(tokens=st.integers(13, 60), seed=SEEDS, size=st.sampled_from([1, 2, 64]))
@@ -128,11 +128,11 @@ def test_the_order_is_that_of_a_loop(tokens, seed, size):
     lengths = torch.randint(1, 13, (151,), generator=generator_for(seed, "lengths"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order_module, "POOL", size)  # so few examples would all be in one pool
-        order = TokenOrder(lengths, tokens, 2 * len(lengths), seed)
+        order = TokenBudgetBatches(lengths, tokens, 2 * len(lengths), seed)
     expected = [batch for number in (0, 1) for batch in loop(lengths.tolist(), tokens, number, seed, size)]
     assert [batch.tolist() for batch in walked(order)] == expected
 
 
 def test_a_budget_far_beyond_the_data_costs_no_memory():
-    order = TokenOrder(torch.tensor([2, 3, 2]), 10**13, 3, 1)
+    order = TokenBudgetBatches(torch.tensor([2, 3, 2]), 10**13, 3, 1)
     assert [sorted(batch.tolist()) for batch in walked(order)] == [[0, 1, 2]]

@@ -32,19 +32,19 @@ def test_slices_joined_again_are_the_whole(a, b, c, start, per_row):
     whole = Positions.sequence(length, start)
     if per_row:
         offsets = torch.tensor([0, 9, -7]).view(3, 1, 1)
-        whole = Positions(whole.coordinates + offsets, whole.order, placeless=(whole.order % 3 == 0).expand(3, -1))
+        whole = Positions(whole.coordinates + offsets, whole.order, unplaced=(whole.order % 3 == 0).expand(3, -1))
     joined = whole.slice(0, first).concat(whole.slice(first, second)).concat(whole.slice(second, length))
     assert torch.equal(joined.coordinates, whole.coordinates)
     assert torch.equal(joined.order, whole.order)
-    assert (joined.placeless is None) == (whole.placeless is None)
-    assert whole.placeless is None or torch.equal(joined.placeless, whole.placeless)
+    assert (joined.unplaced is None) == (whole.unplaced is None)
+    assert whole.unplaced is None or torch.equal(joined.unplaced, whole.unplaced)
 
 
 def test_joining_shared_positions_to_those_of_a_batch_gives_each_row_its_own():
-    rows = Positions(torch.tensor([[[5], [6]], [[8], [9]]]), torch.arange(2), placeless=torch.tensor([True, False]))
+    rows = Positions(torch.tensor([[[5], [6]], [[8], [9]]]), torch.arange(2), unplaced=torch.tensor([True, False]))
     joined = rows.concat(Positions.sequence(1, 40))
     assert joined.index().tolist() == [[5, 6, 40], [8, 9, 40]]
-    assert joined.placeless.tolist() == [True, False, False]
+    assert joined.unplaced.tolist() == [True, False, False]
 
 
 def test_joining_other_frames_is_refused():
@@ -82,7 +82,7 @@ def test_distance_is_each_rows_own():
 
 
 def test_distance_is_0_where_one_side_has_no_place():
-    queries = Positions(torch.tensor([[30], [31]]), torch.arange(2), placeless=torch.tensor([True, False]))
+    queries = Positions(torch.tensor([[30], [31]]), torch.arange(2), unplaced=torch.tensor([True, False]))
     assert distance(queries, Positions.sequence(2, 40)).tolist() == [[0, 0], [9, 10]]
 
 

@@ -8,7 +8,7 @@ import torch
 from jarilab.attention import call as definition
 from jarilab.attention import kernels
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.geometry import place
+from jarilab.attention.geometry import geometry_of
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.attention.scores import SCORES, build_score
 from jarilab.encodings import compose
@@ -60,7 +60,7 @@ def call_of(name, encoding="none", dtype=torch.float64, keep=None, widths=(WIDTH
     built = compose.build(encoding, site).to(dtype)
     for parameter in built.parameters():
         torch.nn.init.normal_(parameter)
-    geometry = place(built, Positions.sequence(QUERIES), Positions.sequence(KEYS), mask)
+    geometry = geometry_of(built, Positions.sequence(QUERIES), Positions.sequence(KEYS), mask)
     q, k = score.queries(x_q).unsqueeze(1), score.keys(x_k).unsqueeze(1)
     return score, x_q, x_k, AttentionCall(q, k, x_k.unsqueeze(1), geometry, 1.0, score=score.compare)
 

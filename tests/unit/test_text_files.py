@@ -192,7 +192,7 @@ def test_documents_of_a_folder(tmp_path: Path) -> None:
     write(tmp_path, "b.txt", b"\xef\xbb\xbfB\r\n b\n")
     write(tmp_path, "a/z.TXT", b"Z\r")
     write(tmp_path, "a/y.txt.gz", gzip.compress("와이".encode()))
-    for name in (".hidden.txt", ".git/c.txt", "picture.png", "a/readme.md"):
+    for name in (".hidden.txt", ".git/c.txt", "image.png", "a/readme.md"):
         write(tmp_path, name, b"\xff\xff\xff")
     assert whole(tmp_path) == ["와이", "Z\r", "B\n b\n"]
     assert document_files(tmp_path / "b.txt") == [tmp_path / "b.txt"]

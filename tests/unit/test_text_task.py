@@ -34,7 +34,7 @@ def prepared(train: Path, **options: Any) -> Text:
     return task
 
 
-class Notes:
+class Notices:
     """A learner that keeps the batches it is asked about and finds every token as likely, or as the table says."""
 
     def __init__(self, vocabulary: int, table: Tensor | None = None):
@@ -92,7 +92,7 @@ def assert_same_window(
 def test_windows_are_those_of_a_loop(folder: Path, context: int, kind: str) -> None:
     task = prepared(folder, context=context, tokenizer=kind, vocabulary=270, valid=str(folder))
     whole = loop(task, DOCUMENTS)
-    learner = Notes(task.model_options["vocabulary"])
+    learner = Notices(task.model_options["vocabulary"])
     found = task.evaluate(learner)
     rows = [window(batch, row) for batch in learner.batches for row in range(len(batch.labels))]
     for number, row in enumerate(rows):
@@ -130,7 +130,7 @@ def test_what_is_held_out_is_the_end(folder: Path, share: float) -> None:
     task = prepared(folder, held_out=share)
     whole = loop(task, DOCUMENTS)
     cut = len(whole) - max(2, round(share * len(whole)))
-    learner = Notes(task.model_options["vocabulary"])
+    learner = Notices(task.model_options["vocabulary"])
     task.evaluate(learner)
     assert_same_window(window(learner.batches[0], 0), whole[cut : cut + 7])
     assert sum(int((batch.labels != PADDING).sum()) for batch in learner.batches) == len(whole) - cut
@@ -149,7 +149,7 @@ def test_what_is_held_out_is_the_end(folder: Path, share: float) -> None:
 def test_figures_by_hand(folder: Path) -> None:
     task = prepared(folder, valid=str(folder))
     size = task.model_options["vocabulary"]
-    learner = Notes(size, torch.randn(size, size))
+    learner = Notices(size, torch.randn(size, size))
     log_p = learner.table.double().log_softmax(-1)
     loss = -sum(float(log_p[said, label]) for said, label, *_ in loop(task, DOCUMENTS))
     count, characters = len(loop(task, DOCUMENTS)), sum(map(len, DOCUMENTS))
@@ -157,7 +157,7 @@ def test_figures_by_hand(folder: Path) -> None:
     assert found["loss"] == pytest.approx(loss / count, rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(loss / count), rel=1e-5)
     assert found["bits_per_character"] == pytest.approx(loss / math.log(2) / characters, rel=1e-5)
-    some = Notes(size)
+    some = Notices(size)
     assert task.evaluate(some, examples=3)["examples"] == 3
     assert [len(batch.labels) for batch in some.batches] == [3]
 
@@ -168,7 +168,7 @@ def test_bits_per_character_count_characters_and_not_bytes(tmp_path: Path, kind:
     (tmp_path / "text.txt").write_text(text)
     # Bytes alone are a vocabulary of 259, so that a window may end inside a character.
     task = prepared(tmp_path / "text.txt", valid=str(tmp_path / "text.txt"), tokenizer=kind, vocabulary=259, context=10)
-    found = task.evaluate(Notes(259))
+    found = task.evaluate(Notices(259))
     tokens = len(text.encode()) + 1
     assert found["examples"] == math.ceil(tokens / 10) > AT_ONCE
     assert found["bits_per_character"] == pytest.approx(tokens * math.log2(259) / len(text), rel=1e-5)
@@ -208,13 +208,13 @@ def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folde
     assert again.model_options == task.model_options
     own.unlink()
     size = task.model_options["vocabulary"]
-    assert again.evaluate(Notes(size)) == task.evaluate(Notes(size)), "the training text is not needed"
+    assert again.evaluate(Notices(size)) == task.evaluate(Notices(size)), "the training text is not needed"
     another = Text(train=str(own), context=7)
     another.restore(tmp_path)
     with pytest.raises(UserError, match=r"own.txt: expected a file; there is none of this name; check the path"):
-        another.evaluate(Notes(size))
+        another.evaluate(Notices(size))
     another.hold_out([str(folder)])
-    assert another.evaluate(Notes(size)) == task.evaluate(Notes(size))
+    assert another.evaluate(Notices(size)) == task.evaluate(Notices(size))
     with pytest.raises(UserError, match="--data expects one file or folder of text, got 2; give one"):
         another.hold_out(["a", "b"])
 
@@ -258,7 +258,7 @@ def test_a_run_is_not_measured_on_a_part_of_another_text(tmp_path: Path, folder:
     text = tmp_path / "text.txt"
     text.write_text("one two three " * 60)
     settings = {"task.train": str(text), "task.context": 16, "model.width": 8, "model.heads": 1, "model.layers": 1}
-    settings |= {"training.passes": 0.1, "training.evaluations": 1}
+    settings |= {"training.epochs": 0.1, "training.evaluations": 1}
     jarilab.train("text", tmp_path / "run", settings=settings, threads=1)
     measured = jarilab.evaluate(tmp_path / "run", threads=1)
     assert measured["loss"] > 0

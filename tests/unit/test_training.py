@@ -21,7 +21,7 @@ from jarilab.runs.options import Training, deciding
 from jarilab.runs.precision import choose_precision
 from jarilab.training import loop
 from jarilab.training.answering import evaluate
-from jarilab.training.batching import CountedOrder, order_of
+from jarilab.training.batching import FixedSizeBatches, batches_of
 from jarilab.training.optim import build_optimizers
 
 TINY = {
@@ -50,7 +50,7 @@ TRAININGS = st.builds(
 
 
 def steps_of(options):
-    return order_of(options, 7, None, 1).steps
+    return batches_of(options, 7, None, 1).steps
 
 
 @given(TRAININGS)
@@ -81,7 +81,7 @@ def test_the_rate_by_hand():
 
 @pytest.mark.parametrize(("examples", "batch", "steps"), [(1, 512, 1), (512, 512, 1), (513, 512, 2), (100, 10, 10)])
 def test_the_number_of_steps(examples, batch, steps):
-    order = order_of(Training(examples=examples, batch=batch), 7, None, 1)
+    order = batches_of(Training(examples=examples, batch=batch), 7, None, 1)
     assert (order.steps, order.examples) == (steps, steps * batch)
 
 
@@ -92,7 +92,7 @@ SIZES = {"size": st.integers(1, 40), "batch": st.integers(1, 90), "seed": st.int
 
 @given(**SIZES, steps=st.integers(1, 12))
 def test_each_pass_has_every_example_once(size, batch, seed, steps):
-    order = CountedOrder(size, batch, steps * batch, seed)
+    order = FixedSizeBatches(size, batch, steps * batch, seed)
     batches = [order.at(step) for step in range(steps)]
     assert (order.steps, order.examples) == (steps, steps * batch)
     assert {len(b) for b in batches} == {batch}
@@ -104,23 +104,23 @@ def test_each_pass_has_every_example_once(size, batch, seed, steps):
 
 @given(**SIZES, steps=st.permutations(range(7)))
 def test_a_step_computed_alone_is_the_one_in_sequence(size, batch, seed, steps):
-    order = CountedOrder(size, batch, 7 * batch, seed)
+    order = FixedSizeBatches(size, batch, 7 * batch, seed)
     sequence = [order.at(step) for step in range(7)]
-    jumping = CountedOrder(size, batch, 7 * batch, seed)
+    jumping = FixedSizeBatches(size, batch, 7 * batch, seed)
     for step in steps:
         assert torch.equal(jumping.at(step), sequence[step])
-        assert torch.equal(CountedOrder(size, batch, 7 * batch, seed).at(step), sequence[step])
+        assert torch.equal(FixedSizeBatches(size, batch, 7 * batch, seed).at(step), sequence[step])
 
 
 def test_passes_and_seeds_differ():
-    order = CountedOrder(100, 100, 200, 1)
+    order = FixedSizeBatches(100, 100, 200, 1)
     assert not torch.equal(order.at(0), order.at(1))
-    assert not torch.equal(order.at(0), CountedOrder(100, 100, 200, 2).at(0))
+    assert not torch.equal(order.at(0), FixedSizeBatches(100, 100, 200, 2).at(0))
 
 
 def test_the_order_does_not_touch_the_global_generator():
     before = torch.get_rng_state()
-    CountedOrder(100, 30, 180, 1).at(5)
+    FixedSizeBatches(100, 30, 180, 1).at(5)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -453,7 +453,7 @@ def test_the_first_loss_is_that_of_the_initial_values_on_the_first_batch(tmp_pat
     task = experiment.task_instance()
     model = experiment.model_instance(task)
     initialise(model, experiment.seed)
-    order = order_of(experiment.options, task.training_size, task.training_lengths, experiment.seed)
+    order = batches_of(experiment.options, task.training_size, task.training_lengths, experiment.seed)
     batch = task.training_batch(order.at(0), generator_for(experiment.seed, "batch/0"))
     first = trained(tmp_path / "run", experiment)[1][0]
     assert first["loss"] == pytest.approx(task.loss(model(*batch.inputs), batch).item(), rel=1e-6)
@@ -529,22 +529,22 @@ def test_a_small_task_is_learnt_by_heart(tmp_path):
 
 
 def test_a_budget_that_is_asked_for_takes_the_place_of_the_task_s_passes() -> None:
-    assert Experiment.of("digits").training["passes"] == 40
+    assert Experiment.of("digits").training["epochs"] == 40
     asked = Experiment.of("digits", settings={"training.examples": "128"})
-    assert (asked.training["examples"], asked.training["passes"]) == (128, None)
+    assert (asked.training["examples"], asked.training["epochs"]) == (128, None)
     assert asked.options.budget(1437) == 128
     sized = Experiment.of("translation", settings={"training.batch": 32}).training
     assert (sized["batch"], sized["tokens"]) == (32, None)
-    passes = Experiment.of("digits", settings={"training.passes": 2, "training.evaluations": 1})
+    passes = Experiment.of("digits", settings={"training.epochs": 2, "training.evaluations": 1})
     assert passes.options.budget(100) == 200
     with pytest.raises(
-        UserError, match=r"training\.passes takes the place of training\.examples: expected one of them"
+        UserError, match=r"training\.epochs takes the place of training\.examples: expected one of them"
     ):
-        Experiment.of("digits", settings={"training.examples": 128, "training.passes": 3})
-    both = {"training.examples": 128, "training.passes": None}
+        Experiment.of("digits", settings={"training.examples": 128, "training.epochs": 3})
+    both = {"training.examples": 128, "training.epochs": None}
     assert Experiment.of("digits", settings=both) == asked
     shown = settings_of("digits")
-    assert (shown["training.examples"].default, shown["training.passes"].default) == (None, 40)
+    assert (shown["training.examples"].default, shown["training.epochs"].default) == (None, 40)
 
 
 def test_what_another_option_takes_the_place_of_decides_nothing() -> None:

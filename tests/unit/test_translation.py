@@ -256,7 +256,7 @@ SETTINGS = {
     "model.dropout": 0.0,
     "model.encoder_layers": 1,
     "model.decoder_layers": 1,
-    "training.passes": None,
+    "training.epochs": None,
     "training.examples": 1200,
     "training.tokens": None,
     "training.batch": 12,

@@ -7,7 +7,7 @@ Numbers without a test here, and why:
 18  the shift of Transformer-XL needs Transformer-XL
 24  dynamic NTK needs a base that changes with the length; ours never does
 25  the temperature of YaRN needs YaRN
-30  resizing a table of patches, 31 DETR's learned rows: both need tables over pictures
+30  resizing a table of patches, 31 DETR's learned rows: both need tables over images
 32  xPos on encoders needs xPos; `causal_only` is what would refuse it (test_attention.py)
 """
 
@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.geometry import place, place_layers
+from jarilab.attention.geometry import geometry_of, geometry_of_layers
 from jarilab.attention.kernels import attend
 from jarilab.attention.module import Attention, site_of
 from jarilab.decoding import greedy
@@ -272,9 +272,9 @@ def test_trap_15_t5_refuses_more_buckets_than_distances():
 @pytest.mark.parametrize("spec", ["t5", "alibi"])
 def test_trap_15_the_bias_is_added_after_scaling(spec):
     encoding = encoding_of(spec)
-    geometry = place(encoding, far(5), far(5))
+    geometry = geometry_of(encoding, far(5), far(5))
     q, k, v = torch.randn(3, 1, HEADS, 5, HEAD_WIDTH)
-    content = AttentionCall(q, k, v, place(encoding_of("none"), far(5), far(5)), scale=0.25)
+    content = AttentionCall(q, k, v, geometry_of(encoding_of("none"), far(5), far(5)), scale=0.25)
     added = definition.scores(AttentionCall(q, k, v, geometry, scale=0.25)) - definition.scores(content)
     torch.testing.assert_close(added, geometry.bias, rtol=0, atol=1e-6)
 
@@ -298,7 +298,7 @@ def test_trap_17_a_key_ahead_is_not_a_key_behind():
     q = torch.ones(1, HEADS, 6, HEAD_WIDTH)
     for encoding in (shaw, t5):
         weights = definition.weights(
-            AttentionCall(q, torch.zeros_like(q), q, place(encoding, far(6), far(6)), scale=1.0)
+            AttentionCall(q, torch.zeros_like(q), q, geometry_of(encoding, far(6), far(6)), scale=1.0)
         )
         assert weights[0, 0, :5].argmax(-1).tolist() == [1, 2, 3, 4, 5]
 
@@ -370,7 +370,7 @@ def test_trap_23_partial_rotary_leaves_the_rest_and_counts_only_what_it_turns(pa
 def test_trap_26_every_layer_is_rotated_and_the_model_says_so():
     model = model_of("rotary", encoder_layers=3)
     assert "base=10000.0, fraction=1.0, pairing=half" in repr(model.encoder)
-    geometries = place_layers(model.encoder.encoding, far(4), far(4))
+    geometries = geometry_of_layers(model.encoder.encoding, far(4), far(4))
     assert [g.q_rotation is not None for g in geometries] == [True] * 3
 
 
@@ -397,7 +397,7 @@ def test_trap_28_rotation_goes_along_the_length_not_the_heads():
 def placeless_first(length):
     """A class token without a place before tokens at far positions."""
     none = torch.tensor([True] + [False] * (length - 1))
-    return Positions(far(length).coordinates, torch.arange(length), placeless=none)
+    return Positions(far(length).coordinates, torch.arange(length), unplaced=none)
 
 
 def test_trap_29_a_token_without_a_place_is_neither_moved_nor_turned():
@@ -431,13 +431,15 @@ def test_trap_29_a_grid_is_refused_by_an_encoding_of_one_coordinate(spec):
         UserError, match=r"one coordinate expected, got \('row', 'column'\); choose an encoding for 2 axes"
     )
     with refused:
-        encoding.embed(torch.zeros(1, 6, WIDTH), grid) if "embed" in encoding.hooks else place(encoding, grid, grid)
+        encoding.embed(torch.zeros(1, 6, WIDTH), grid) if "embed" in encoding.hooks else geometry_of(
+            encoding, grid, grid
+        )
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
 def test_trap_33_one_query_at_the_end_sees_every_key(kernel):
     q, k = torch.randn(1, HEADS, 1, HEAD_WIDTH), torch.randn(1, HEADS, 6, HEAD_WIDTH)
-    geometry = place(encoding_of("none"), far(1, FAR + 5), far(6), Mask(causal=True))
+    geometry = geometry_of(encoding_of("none"), far(1, FAR + 5), far(6), Mask(causal=True))
     got = attend(AttentionCall(q, k, k, geometry, scale=0.3), kernel)
     torch.testing.assert_close(got, functional.scaled_dot_product_attention(q, k, k, scale=0.3))
     aligned_top_left = functional.scaled_dot_product_attention(q, k, k, is_causal=True, scale=0.3)
@@ -450,7 +452,9 @@ def test_trap_34_a_mask_beside_the_causal_rule_reaches_the_fused_kernel(backend)
     keys = torch.tensor([[True] * 5, [True, False, True, True, True]])
 
     def call(**rules):
-        return AttentionCall(q, q, q, place(encoding_of("none"), far(5), far(5), Mask(keys=keys, **rules)), scale=0.3)
+        return AttentionCall(
+            q, q, q, geometry_of(encoding_of("none"), far(5), far(5), Mask(keys=keys, **rules)), scale=0.3
+        )
 
     with sdpa_kernel(backend):
         torch.testing.assert_close(attend(call(causal=True), "fused"), definition.output(call(causal=True)))
@@ -501,9 +505,9 @@ def test_trap_37_every_parameter_gets_a_gradient(spec):
     )
 
 
-# Pictures ------------------------------------------------------------------------------------------------------------
+# Images ------------------------------------------------------------------------------------------------------------
 #
-# The faults that pictures of attention have had elsewhere, by their own numbers: viewers, hooks, built-in modules.
+# The faults that images of attention have had elsewhere, by their own numbers: viewers, hooks, built-in modules.
 
 
 def taped(model, *inputs):
@@ -513,7 +517,7 @@ def taped(model, *inputs):
 
 
 @pytest.mark.parametrize("kernel", ["auto", "fused", "explicit", "definition"])
-def test_picture_trap_01_no_kernel_leaves_a_map_empty(kernel):
+def test_image_trap_01_no_kernel_leaves_a_map_empty(kernel):
     """Elsewhere the fused path returns an empty tuple and a warning."""
     tape, _ = taped(model_of("rotary", kernel=kernel), ids(1, 7), ids(1, 5))
     sites = [f"encoder.{i}" for i in range(2)] + [f"decoder.{i}.{kind}" for i in range(2) for kind in ("self", "cross")]
@@ -523,7 +527,7 @@ def test_picture_trap_01_no_kernel_leaves_a_map_empty(kernel):
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), [(2, 4), (4, 2)])
-def test_picture_trap_02_encoder_and_decoder_may_differ_in_depth(encoder, decoder):
+def test_image_trap_02_encoder_and_decoder_may_differ_in_depth(encoder, decoder):
     """Elsewhere the list of layers is the encoder's: 2 + 4 drops layers without a word, 4 + 2 is an IndexError."""
     tape, _ = taped(model_of("rotary", encoder_layers=encoder, decoder_layers=decoder), ids(1, 7), ids(1, 5))
     counts = [
@@ -535,7 +539,7 @@ def test_picture_trap_02_encoder_and_decoder_may_differ_in_depth(encoder, decode
     assert all(tape.weights(site).shape[1] == HEADS for site in tape.sites)
 
 
-def test_picture_trap_03_an_encoder_does_not_look_causal():
+def test_image_trap_03_an_encoder_does_not_look_causal():
     """Elsewhere the upper triangle is grey unless one asks."""
     names = list("abcdef")
     tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
@@ -546,7 +550,7 @@ def test_picture_trap_03_an_encoder_does_not_look_causal():
     assert decoder.allowed.tril().sum() == 21
 
 
-def test_picture_trap_04_scores_come_before_the_softmax_and_weights_before_dropout():
+def test_image_trap_04_scores_come_before_the_softmax_and_weights_before_dropout():
     """Elsewhere what is named scores is the softmax, and the pattern is what dropout left of it."""
     model = model_of("t5", dropout=0.5).train()
     tape, _ = taped(model, ids(1, 7), ids(1, 5))
@@ -556,7 +560,7 @@ def test_picture_trap_04_scores_come_before_the_softmax_and_weights_before_dropo
     assert (weights > 0).all(), "dropout has been here"
 
 
-def test_picture_trap_05_measuring_changes_nothing_and_takes_any_map():
+def test_image_trap_05_measuring_changes_nothing_and_takes_any_map():
     """Elsewhere a detector writes zeros into the pattern it measures, and knows lower triangles only."""
     names = list("abcabc")
     tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
@@ -571,7 +575,7 @@ def test_picture_trap_05_measuring_changes_nothing_and_takes_any_map():
     assert torch.equal(tape.weights("encoder.0")[0].double(), map.weights)
 
 
-def test_picture_trap_06_a_rolled_out_row_sums_to_1_even_when_weights_were_taken_away():
+def test_image_trap_06_a_rolled_out_row_sums_to_1_even_when_weights_were_taken_away():
     """Elsewhere the sums of rows lose their axis, and every row is divided by the sums of all."""
     names = list("abcdef")
     tape, _ = taped(model_of("rotary"), ids(1, 6), ids(1, 6))
@@ -584,7 +588,7 @@ def test_picture_trap_06_a_rolled_out_row_sums_to_1_even_when_weights_were_taken
     assert not torch.allclose((mixed / mixed.sum(-1)).sum(-1), torch.ones(6).double(), atol=0.01), "the axis is lost"
 
 
-def test_picture_trap_07_a_fast_path_does_not_run_past_the_recorder(monkeypatch):
+def test_image_trap_07_a_fast_path_does_not_run_past_the_recorder(monkeypatch):
     """Elsewhere the fused path skips the module that the hook is on, and nothing is collected."""
     seen, fused = [], functional.scaled_dot_product_attention
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: seen.append(1) or fused(*a, **k))
@@ -597,7 +601,7 @@ def test_picture_trap_07_a_fast_path_does_not_run_past_the_recorder(monkeypatch)
     ("spec", "kernel"),
     [*((spec, "auto") for spec in EVERY), ("rotary", "fused"), ("t5", "fused"), ("rotary", "explicit")],
 )
-def test_picture_trap_08_looking_does_not_change_what_is_looked_at(spec, kernel):
+def test_image_trap_08_looking_does_not_change_what_is_looked_at(spec, kernel):
     """Elsewhere one has to turn the fast path off to look, which is another model in its last bits."""
     model, inputs = model_of(spec, kernel=kernel), (ids(2, 7), ids(2, 5))
     with torch.no_grad():
@@ -607,7 +611,7 @@ def test_picture_trap_08_looking_does_not_change_what_is_looked_at(spec, kernel)
     assert max(tape.trust(site).rebuild_error for site in tape.sites) < 1e-5
 
 
-def test_picture_trap_09_maps_are_of_each_head_and_their_rows_sum_to_1_in_training():
+def test_image_trap_09_maps_are_of_each_head_and_their_rows_sum_to_1_in_training():
     """Elsewhere weights are the mean of the heads, and in training rows sum to anything from 0.3 to 1.8."""
     tape, _ = taped(model_of("rotary", dropout=0.5).train(), ids(1, 7), ids(1, 5))
     weights = tape.weights("encoder.0")
@@ -617,7 +621,7 @@ def test_picture_trap_09_maps_are_of_each_head_and_their_rows_sum_to_1_in_traini
     assert tape.trust("encoder.0").dropout == 0.5, "and nobody is told"
 
 
-def test_picture_trap_10_nothing_recorded_is_an_error():
+def test_image_trap_10_nothing_recorded_is_an_error():
     """Elsewhere the hook fires and carries None."""
     with (
         pytest.raises(UserError, match="nothing was recorded: no attention of this model ran"),
@@ -629,7 +633,7 @@ def test_picture_trap_10_nothing_recorded_is_an_error():
 
 
 @pytest.mark.parametrize("kernel", ["fused", "explicit", "definition"])
-def test_picture_trap_11_a_query_without_keys_has_zeros_on_every_path(kernel):
+def test_image_trap_11_a_query_without_keys_has_zeros_on_every_path(kernel):
     """Elsewhere the fused path gives zeros, the softmax NaN."""
     attention, keep = Attention(WIDTH, HEADS, kernel=kernel), torch.tensor([[False, False, True, True]])
     with torch.no_grad(), record(attention) as tape:
@@ -641,7 +645,7 @@ def test_picture_trap_11_a_query_without_keys_has_zeros_on_every_path(kernel):
     assert not measure(map)["entropy"].value.isnan().any()
 
 
-def test_picture_trap_12_the_first_token_is_shown_however_much_it_takes():
+def test_image_trap_12_the_first_token_is_shown_however_much_it_takes():
     """Elsewhere the columns of special tokens are set to 0, and a sink cannot be seen."""
     model = model_of("none")
     tape, _ = taped(model, ids(1, 6), torch.tensor([[1, 5, 6, 7, 2]]))
@@ -651,7 +655,7 @@ def test_picture_trap_12_the_first_token_is_shown_however_much_it_takes():
     assert torch.equal(measure(map)["sink"].value, map.weights[:, :, 0].mean(-1))
 
 
-def test_picture_trap_13_a_token_cut_off_is_noticed():
+def test_image_trap_13_a_token_cut_off_is_noticed():
     """Elsewhere the assertion that nothing was cut off runs after the cut, and cannot fail."""
     tape, _ = taped(model_of("none"), ids(1, 6), ids(1, 4))
     for queries, keys in ((4, 5), (3, 6), (5, 6), (4, 7)):
@@ -661,7 +665,7 @@ def test_picture_trap_13_a_token_cut_off_is_noticed():
 
 
 @pytest.mark.parametrize("off", [math.log(2), -math.log(2)])
-def test_picture_trap_14_a_logarithm_that_is_off_is_noticed(monkeypatch, off):
+def test_image_trap_14_a_logarithm_that_is_off_is_noticed(monkeypatch, off):
     """Elsewhere the log-sum-exp of a fused kernel was off by ln 2, and weights made of it by a factor of 2."""
     tape, _ = taped(model_of("rotary", kernel="fused"), ids(1, 6), ids(1, 4))
     assert tape.trust("encoder.0").row_sum_error < 1e-6

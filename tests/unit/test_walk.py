@@ -216,11 +216,11 @@ def test_the_model_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("run", ["rotary2d", "class", "detection"])
-def test_a_run_on_pictures_is_walked_as_it_is_shown(picture_runs, run):
-    view = Explorer([picture_runs / run]).look("#3", live=False)["views"][0]
+def test_a_run_on_images_is_walked_as_it_is_shown(image_runs, run):
+    view = Explorer([image_runs / run]).look("#3", live=False)["views"][0]
     tokens = {side: of_side["tokens"] for side, of_side in view["sides"].items()}
     for site in view["sites"]:
-        followed = jarilab.api.walk(picture_runs / run, "#3", site=site["site"], head=1)
+        followed = jarilab.api.walk(image_runs / run, "#3", site=site["site"], head=1)
         assert (followed.input, followed.answer) == ("#3", view["answer"])
         assert followed.walk.error < 1e-9
         weights = step(followed.walk, "weights")
@@ -245,15 +245,15 @@ def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
     assert step(followed.walk, "embedding").formula == "E[token] * sqrt(D)"
 
 
-def test_a_run_of_an_unknown_kind_is_neither_walked_nor_explored(picture_runs, monkeypatch):
+def test_a_run_of_an_unknown_kind_is_neither_walked_nor_explored(image_runs, monkeypatch):
     singing = type("Singing", (Task,), {name: lambda self, *_: [] for name in Task.__abstractmethods__})
-    loaded = replace(jarilab.api.load(picture_runs / "none"), task=singing())
+    loaded = replace(jarilab.api.load(image_runs / "none"), task=singing())
     monkeypatch.setattr(jarilab.api, "load", lambda *_, **__: loaded)
     for look in (lambda run: jarilab.api.walk(run, "la"), lambda run: Explorer([run])):
         with pytest.raises(
             UserError, match=r"cannot look into runs of Singing: expected .* record .* with jarilab.record"
         ):
-            look(picture_runs / "none")
+            look(image_runs / "none")
 
 
 # Measures ------------------------------------------------------------------------------------------------------------

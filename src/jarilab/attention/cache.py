@@ -109,7 +109,7 @@ def positions_of(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
     return replace(
         positions,
         coordinates=picked(positions.coordinates, 3),
-        placeless=None if positions.placeless is None else picked(positions.placeless, 2),
+        unplaced=None if positions.unplaced is None else picked(positions.unplaced, 2),
         extent=None if positions.extent is None else picked(positions.extent, 2),
         relations=None if positions.relations is None else picked(positions.relations, 3),
     )

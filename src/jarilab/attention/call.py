@@ -32,14 +32,14 @@ class AttentionCall:
 
 def scores(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
     """`scale * (q.k + terms) + bias`, in float32 or better, before the mask; the call's score in place of q.k."""
-    place = call.geometry
+    geometry = call.geometry
     q, k = _precise(call.q), _precise(call.k)
     scores_BHQK = torch.einsum("bhqe,bhke->bhqk", q, k) if call.score is None else call.score(q, k)
-    terms_BHQK = place.encoding.terms(q, k, place.relation)
+    terms_BHQK = geometry.encoding.terms(q, k, geometry.relation)
     if terms_BHQK is not None:
         scores_BHQK = scores_BHQK + terms_BHQK
     scores_BHQK = call.scale * scores_BHQK
-    return scores_BHQK if place.bias is None else scores_BHQK + place.bias
+    return scores_BHQK if geometry.bias is None else scores_BHQK + geometry.bias
 
 
 def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
@@ -47,12 +47,12 @@ def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
 
     Rows sum to 1; hidden keys have exactly 0; the row of a query without any key is 0 throughout.
     """
-    place = call.geometry
+    geometry = call.geometry
     scores_BHQK = scores(call)
-    if place.allowed is not None:
-        scores_BHQK = scores_BHQK.masked_fill(~place.allowed, float("-inf"))
+    if geometry.allowed is not None:
+        scores_BHQK = scores_BHQK.masked_fill(~geometry.allowed, float("-inf"))
     weights_BHQK = scores_BHQK.softmax(-1)
-    return weights_BHQK if place.alive is None else weights_BHQK * place.alive
+    return weights_BHQK if geometry.has_key is None else weights_BHQK * geometry.has_key
 
 
 def output(call: AttentionCall) -> Float[Tensor, "B H Q W"]:

@@ -32,7 +32,7 @@ class Geometry:
     q_pos: Positions
     k_pos: Positions
     allowed: Bool[Tensor, "#B 1 #Q K"] | None = None
-    alive: Bool[Tensor, "#B 1 #Q 1"] | None = None
+    has_key: Bool[Tensor, "#B 1 #Q 1"] | None = None
     causal: bool = False
     q_rotation: Any = None
     k_rotation: Any = None
@@ -41,7 +41,7 @@ class Geometry:
     additive: Float[Tensor, "#B #H #Q K"] | None = None
 
 
-def place(
+def geometry_of(
     encoding: Encoding,
     q_pos: Positions,
     k_pos: Positions,
@@ -60,19 +60,21 @@ def place(
             "build the attention with cross=True if distances between them mean something"
         )
     allowed = None if mask is None else mask.dense(q_pos, k_pos)
-    alive = None
+    has_key = None
     if allowed is not None:
-        alive = allowed.any(-1, keepdim=True)
+        has_key = allowed.any(-1, keepdim=True)
         # Rows without any key are rare. Eagerly, look whether there are any and save the work if not.
-        if not torch.compiler.is_compiling() and bool(alive.all()):
-            alive = None
+        if not torch.compiler.is_compiling() and bool(has_key.all()):
+            has_key = None
         else:
-            allowed = allowed | ~alive
+            allowed = allowed | ~has_key
     causal = mask is not None and mask.plain_causal and q_pos is k_pos
-    return _encoded(Geometry(encoding, q_pos, k_pos, allowed, alive, causal), k_pos if new_k_pos is None else new_k_pos)
+    return _encoded(
+        Geometry(encoding, q_pos, k_pos, allowed, has_key, causal), k_pos if new_k_pos is None else new_k_pos
+    )
 
 
-def place_layers(
+def geometry_of_layers(
     encodings: LayerEncodings,
     q_pos: Positions,
     k_pos: Positions,
@@ -81,7 +83,7 @@ def place_layers(
     new_k_pos: Positions | None = None,
 ) -> list[Geometry]:
     """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
-    first = place(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos)
+    first = geometry_of(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos)
     new_k_pos = k_pos if new_k_pos is None else new_k_pos
     return [
         first if encoding is first.encoding else _encoded(replace(first, encoding=encoding), new_k_pos)
@@ -89,9 +91,9 @@ def place_layers(
     ]
 
 
-def _encoded(place: Geometry, new_k_pos: Positions) -> Geometry:
+def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
     """Fill in what the encoding makes of the positions."""
-    encoding, q_pos, k_pos = place.encoding, place.q_pos, place.k_pos
+    encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     hooks = encoding.hooks
     q_rotation = k_rotation = relation = bias = None
     if "rotate" in hooks:
@@ -103,8 +105,10 @@ def _encoded(place: Geometry, new_k_pos: Positions) -> Geometry:
         bias = encoding.bias(q_pos, k_pos)
         assert bias is not None
         bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
-    additive = _additive(bias, place.allowed)
-    return replace(place, q_rotation=q_rotation, k_rotation=k_rotation, bias=bias, relation=relation, additive=additive)
+    additive = _additive(bias, geometry.allowed)
+    return replace(
+        geometry, q_rotation=q_rotation, k_rotation=k_rotation, bias=bias, relation=relation, additive=additive
+    )
 
 
 def _additive(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:

@@ -59,13 +59,13 @@ def check(kernel: str, hooks: frozenset[str], score: nn.Module | None = None) ->
 
 
 def _explicit(call: AttentionCall) -> Tensor:
-    place = call.geometry
+    geometry = call.geometry
     batch, heads, queries, width = call.q.shape
     keys = call.k.shape[2]
     q = call.q.reshape(batch * heads, queries, width)
     k = call.k.reshape(batch * heads, keys, width)
     v = call.v.reshape(batch * heads, keys, call.v.shape[3])
-    terms = place.encoding.terms(call.q, call.k, place.relation)
+    terms = geometry.encoding.terms(call.q, call.k, geometry.relation)
     if call.score is not None:
         scores = call.score(call.q, call.k)
         scores = call.scale * (scores if terms is None else scores + terms)
@@ -76,15 +76,15 @@ def _explicit(call: AttentionCall) -> Tensor:
         terms = terms.reshape(batch * heads, queries, keys)
         scores = torch.baddbmm(terms, q, k.transpose(1, 2), beta=call.scale, alpha=call.scale)
     scores = scores.view(batch, heads, queries, keys)
-    if place.additive is not None:
+    if geometry.additive is not None:
         # Not in place: writing into a view costs autograd a copy of the whole.
-        scores = scores + place.additive.to(scores.dtype)
+        scores = scores + geometry.additive.to(scores.dtype)
     weights = dropout(_softmax(scores), call.dropout)
     output = torch.bmm(weights.view(batch * heads, queries, keys), v).view(batch, heads, queries, v.shape[2])
-    added = place.encoding.values(weights, place.relation)
+    added = geometry.encoding.values(weights, geometry.relation)
     if added is not None:
         output = output + added
-    return output if place.alive is None else output * place.alive
+    return output if geometry.has_key is None else output * geometry.has_key
 
 
 def _softmax(scores: Tensor) -> Tensor:
@@ -101,21 +101,27 @@ def _softmax(scores: Tensor) -> Tensor:
 
 
 def _fused(call: AttentionCall) -> Tensor:
-    place = call.geometry
-    check("fused", place.encoding.hooks, call.score)
-    terms = place.encoding.terms(call.q, call.k, place.relation)
-    if terms is None and place.bias is None:
-        mask = None if place.causal else place.allowed
+    geometry = call.geometry
+    check("fused", geometry.encoding.hooks, call.score)
+    terms = geometry.encoding.terms(call.q, call.k, geometry.relation)
+    if terms is None and geometry.bias is None:
+        mask = None if geometry.causal else geometry.allowed
     else:
-        mask = place.additive
+        mask = geometry.additive
         if terms is not None:
             mask = call.scale * terms if mask is None else call.scale * terms + mask
         assert mask is not None
         mask = mask.to(call.q.dtype).expand(*call.q.shape[:2], *mask.shape[2:])
     output = functional.scaled_dot_product_attention(
-        call.q, call.k, call.v, mask, dropout_p=call.dropout, is_causal=place.causal and mask is None, scale=call.scale
+        call.q,
+        call.k,
+        call.v,
+        mask,
+        dropout_p=call.dropout,
+        is_causal=geometry.causal and mask is None,
+        scale=call.scale,
     )
-    return output if place.alive is None else output * place.alive
+    return output if geometry.has_key is None else output * geometry.has_key
 
 
 def _definition(call: AttentionCall) -> Tensor:

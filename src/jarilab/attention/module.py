@@ -7,7 +7,7 @@ from torch import nn
 
 from jarilab.attention.cache import LayerCache
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.geometry import Geometry, place
+from jarilab.attention.geometry import Geometry, geometry_of
 from jarilab.attention.kernels import Kernel, attend, check
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site, hooks_of, registry
@@ -164,17 +164,17 @@ class Attention(nn.Module):
         if self.encoding is None or cache is not None:
             raise UserError(
                 "an attention without an encoding of its own, or with a cache, needs to be told where its queries and "
-                "keys are; pass geometry=jarilab.place(encoding, q_pos, k_pos, mask)"
+                "keys are; pass geometry=jarilab.geometry_of(encoding, q_pos, k_pos, mask)"
             )
         check_vectors(x, self.query.weight)
         q_pos = positions or Positions.sequence(x.shape[1], device=x.device)
         check_positions(q_pos, x)
         if source is None:
-            return place(self.encoding, q_pos, q_pos, mask)
+            return geometry_of(self.encoding, q_pos, q_pos, mask)
         check_vectors(source, self.key.weight)
         k_pos = source_positions or Positions.sequence(source.shape[1], device=x.device)
         check_positions(k_pos, source)
-        return place(self.encoding, q_pos, k_pos, mask)
+        return geometry_of(self.encoding, q_pos, k_pos, mask)
 
 
 def check_vectors(x: Tensor, weight: Float[Tensor, "N D"]) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from jarilab.attention.cache import positions_of
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.geometry import place
+from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, check
 from jarilab.attention.module import Attend, site_of
 from jarilab.attention.scores import build_score
@@ -74,7 +74,7 @@ class LuongAttention(nn.Module):
     def forward(self, h: Float[Tensor, "B Q D"], source: Source, positions: Positions) -> Float[Tensor, "B Q D"]:
         """h~ for each state of the decoder. positions: where the states are."""
         mask = None if source.keep is None else Mask(keys=source.keep)
-        geometry = place(self.encoding.of_layer[0], positions, source.positions, mask)
+        geometry = geometry_of(self.encoding.of_layer[0], positions, source.positions, mask)
         encoding = geometry.encoding
         q_BHQE = self.score.queries(encoding.inject(h, positions)).unsqueeze(1)
         q_BHQE = encoding.rotate(q_BHQE, geometry.q_rotation)

@@ -1,6 +1,6 @@
-"""Who reads the digits of generated pictures: a small classifier that was trained on real ones only.
+"""Who reads the digits of generated images: a small classifier that was trained on real ones only.
 
-Two of them, from different seeds and different halves of the digits: one judges, the other may choose among pictures.
+Two of them, from different seeds and different halves of the digits: one judges, the other may choose among images.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ class Reader(nn.Module):
 
 
 @final
-class Judge:
-    """A reader of the digits in pictures of one style."""
+class DigitClassifier:
+    """A reader of the digits in images of one style."""
 
     def __init__(self, style: Style, reader: Reader):
         self.style, self._reader = style, reader.eval().requires_grad_(False)
 
-    def read(self, pictures: UInt8[Tensor, "B 3 H W"]) -> Int[Tensor, "B N"]:
-        """The digits of each picture from left to right."""
-        return self._log_probabilities(pictures).argmax(-1)
+    def read(self, images: UInt8[Tensor, "B 3 H W"]) -> Int[Tensor, "B N"]:
+        """The digits of each image from left to right."""
+        return self._log_probabilities(images).argmax(-1)
 
-    def score(self, pictures: UInt8[Tensor, "B 3 H W"], values: Int[Tensor, "B P"]) -> Float[Tensor, " B"]:
-        """The log-probability that the pictures show the digits that the words name; `EMPTY` for each that is not
+    def score(self, images: UInt8[Tensor, "B 3 H W"], values: Int[Tensor, "B P"]) -> Float[Tensor, " B"]:
+        """The log-probability that the images show the digits that the words name; `EMPTY` for each that is not
         there."""
         wanted_BN1 = values[:, list(self.style.digits)].unsqueeze(-1)
-        found_BN = self._log_probabilities(pictures).gather(-1, wanted_BN1).squeeze(-1)
-        return found_BN.masked_fill(~drawn(self.style, pictures), EMPTY).sum(1)
+        found_BN = self._log_probabilities(images).gather(-1, wanted_BN1).squeeze(-1)
+        return found_BN.masked_fill(~drawn(self.style, images), EMPTY).sum(1)
 
     @torch.no_grad()
-    def _log_probabilities(self, pictures: Tensor) -> Tensor:
+    def _log_probabilities(self, images: Tensor) -> Tensor:
         parts = []
-        for some in pictures.split(AT_ONCE):
+        for some in images.split(AT_ONCE):
             found_BNhw = glyphs(self.style, some)
             scores = self._reader(found_BNhw.flatten(0, 1)).log_softmax(-1)
             parts.append(scores.unflatten(0, found_BNhw.shape[:2]))
@@ -78,11 +78,11 @@ class Judge:
         return save(self._reader.state_dict())
 
     @staticmethod
-    def from_file(style: Style, path: Path) -> Judge:
+    def from_file(style: Style, path: Path) -> DigitClassifier:
         """The judge in a file of `to_bytes`. Raises UserError for anything else."""
         reader = Reader()
         take_weights(reader, read_weights(path)[0], path)
-        return Judge(style, reader)
+        return DigitClassifier(style, reader)
 
 
 def halves(digits: Digits) -> tuple[Digits, Digits]:
@@ -94,10 +94,10 @@ def _every(digits: Digits, start: int) -> Digits:
     return Digits(digits.pixels[start::2], digits.labels[start::2], digits.ink[start::2])
 
 
-def train_judge(
+def train_digit_classifier(
     style: Style, digits: Digits, *, seed: int, steps: int = 2000, batch: int = 128, learning_rate: float = 2e-3
-) -> Judge:
-    """Train on pictures of this style made of real digits. The same seed, digits and number of threads give the same
+) -> DigitClassifier:
+    """Train on images of this style made of real digits. The same seed, digits and number of threads give the same
     weights."""
     painter = Painter(style, digits, seed=seed)
     reader = Reader()
@@ -115,7 +115,7 @@ def train_judge(
         loss.backward()
         optimizer.step()
         schedule.step()
-    return Judge(style, reader)
+    return DigitClassifier(style, reader)
 
 
 def _generator(seed: int, step: int) -> torch.Generator:

@@ -1,7 +1,7 @@
 """Scenes of real handwritten digits on a dark canvas, with all that is true of them: labels, boxes, colours.
 
     scenes = Scenes(World(), Digits.scans("training"), seed=1)
-    plan = scenes.plan(torch.arange(32))      # what stands where, without a picture
+    plan = scenes.plan(torch.arange(32))      # what stands where, without an image
     pixels_BCHW = scenes.draw(plan)           # uint8
 
 A scene follows from the seed and its number alone, so that none has to be kept. Digits are split by their source: those
@@ -44,7 +44,7 @@ class World:
 
     canvas: their height and width in pixels. fewest, most: digits of a scene; 0 of them is an empty one.
     smallest, largest: the longer side of a digit in pixels. overlap: the largest IoU of two digits' boxes.
-    colours: names from COLOURS, drawn evenly; none for grey pictures of one channel.
+    colours: names from COLOURS, drawn evenly; none for grey images of one channel.
     """
 
     canvas: int = 48
@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Pictures of single digits. pixels: `(N, h, w)` float32, 0 for the ground and 1 for ink. labels: `(N,)`.
+    """Images of single digits. pixels: `(N, h, w)` float32, 0 for the ground and 1 for ink. labels: `(N,)`.
 
     ink: `(N, 4)`, the smallest box around each digit: left, top, right, bottom.
     """
@@ -97,14 +97,14 @@ class Digits:
         path = idx.find(folder, part == "held_out") if folder.is_dir() else None
         if path is None or path.name.startswith("train") != (part == "training"):
             raise UserError(f"{folder}: expected a folder with MNIST's four idx files; got no such; name another")
-        pixels, labels = idx.read(path, idx.PICTURES), idx.read(idx.labels_of(path), idx.LABELS)
+        pixels, labels = idx.read(path, idx.IMAGES), idx.read(idx.labels_of(path), idx.LABELS)
         if len(pixels) != len(labels):
             raise UserError(f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again")
         return Digits.of(pixels.float() / 255, labels.long())
 
     @staticmethod
     def of(pixels: Float[Tensor, "N h w"], labels: Int[Tensor, " N"], *, threshold: float = 0.25) -> Digits:
-        """Pictures whose ink is what is brighter than `threshold`. Those without any are left out."""
+        """Images whose ink is what is brighter than `threshold`. Those without any are left out."""
         bright = pixels > threshold
         seen = bright.any(-1).any(-1)
         pixels, labels, bright = pixels[seen], labels[seen], bright[seen]
@@ -140,7 +140,7 @@ class Scenes:
         return Plan(fits, sources, self.digits.labels[sources], boxes, colours)
 
     def draw(self, plan: Plan) -> UInt8[Tensor, "B C H W"]:
-        """The pictures of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
+        """The images of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
         the brighter one is seen."""
         scenes = torch.arange(len(plan.real)).split(max(1, PIXELS // self.world.canvas**2))
         return torch.cat([self._draw(plan, some) for some in scenes])
@@ -178,7 +178,7 @@ class Scenes:
 
     @property
     def channels(self) -> int:
-        """Of the pictures."""
+        """Of the images."""
         return 3 if self.world.colours else 1
 
 

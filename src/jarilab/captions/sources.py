@@ -1,4 +1,4 @@
-"""Where captions and their pictures come from: scenes drawn as captions say, or a person's folder."""
+"""Where captions and their images come from: scenes drawn as captions say, or a person's folder."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from jarilab.shapes import Int, Tensor
 
 SEED = 1  # of scenes: the same whatever the seed of a model
 HELD_OUT = 640  # scenes to measure on
-SHARE = 0.05  # of a folder's pictures held out
+SHARE = 0.05  # of a folder's images held out
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """captions and `(B, 3, H, W)` pictures; values: `(B, P)`, the words of a style as numbers, None without a style."""
+class CaptionedBatch:
+    """captions and `(B, 3, H, W)` images; values: `(B, P)`, the words of a style as numbers, None without a style."""
 
     captions: list[str]
-    pictures: UInt8[Tensor, "B 3 H W"]
+    images: UInt8[Tensor, "B 3 H W"]
     values: Int[Tensor, "B P"] | None
 
 
-class Source(ABC):
-    """Captions with pictures. Nothing is read before it is asked for."""
+class CaptionSource(ABC):
+    """Captions with images. Nothing is read before it is asked for."""
 
     notices: Sequence[str] = ()
 
@@ -46,7 +46,7 @@ class Source(ABC):
         """All to train on."""
 
     @abstractmethod
-    def pictures(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
+    def images(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
         """Those of the captions with these numbers."""
 
     @property
@@ -55,8 +55,8 @@ class Source(ABC):
         """How many there are to measure on."""
 
     @abstractmethod
-    def held_out(self, numbers: Int[Tensor, " B"]) -> Told:
-        """Captions with these numbers to measure on, none of whose pictures was trained on."""
+    def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
+        """Captions with these numbers to measure on, none of whose images was trained on."""
 
     @property
     @abstractmethod
@@ -65,8 +65,8 @@ class Source(ABC):
 
 
 @final
-class SceneSource(Source):
-    """Scenes of a style. folder: of MNIST's files, or empty for scikit-learn's scans; pictures to measure on are of
+class SceneSource(CaptionSource):
+    """Scenes of a style. folder: of MNIST's files, or empty for scikit-learn's scans; images to measure on are of
     digits that no scene to train on shows. unseen: the share of combinations of words that no scene to train on has,
     held out without replacement; where there is none, all are in both."""
 
@@ -103,7 +103,7 @@ class SceneSource(Source):
     def _painter_of_held_out(self) -> Painter:
         return Painter(self.style, self.digits("held_out"), seed=SEED + 1)
 
-    def pictures(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
+    def images(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
         return self._painter.paint(self._values[numbers], numbers)
 
     @property
@@ -121,10 +121,10 @@ class SceneSource(Source):
             found[here] = self.to_measure[order[numbers[here] % count]]
         return found
 
-    def held_out(self, numbers: Int[Tensor, " B"]) -> Told:
+    def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
         values = self.style.values(self._of_held_out(numbers))
         captions = [self.style.caption(v) for v in values]
-        return Told(captions, self._painter_of_held_out.paint(values, numbers), values)
+        return CaptionedBatch(captions, self._painter_of_held_out.paint(values, numbers), values)
 
     @property
     def fingerprint(self) -> str:
@@ -134,8 +134,8 @@ class SceneSource(Source):
 
 
 @final
-class FolderSource(Source):
-    """A folder of pictures with a *.txt of the same name beside each."""
+class FolderSource(CaptionSource):
+    """A folder of images with a *.txt of the same name beside each."""
 
     def __init__(self, folder: str, size: int):
         self._path, self._size = folder, size
@@ -147,25 +147,25 @@ class FolderSource(Source):
     @cached_property
     def _parts(self) -> tuple[Tensor, Tensor]:
         train, held = self._found.split(SHARE)
-        self.notices = [*self._found.notices, *few(len(held), len(train) + len(held), "give more pictures")]
+        self.notices = [*self._found.notices, *few(len(held), len(train) + len(held), "give more images")]
         return torch.tensor(train), torch.tensor(held)
 
     @property
     def captions(self) -> list[str]:
         return [self._found.captions[int(i)] for i in self._parts[0]]
 
-    def pictures(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
-        return self._found.pictures[self._parts[0][numbers]]
+    def images(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
+        return self._found.images[self._parts[0][numbers]]
 
     @property
     def held_out_size(self) -> int:
         return len(self._parts[1])
 
-    def held_out(self, numbers: Int[Tensor, " B"]) -> Told:
+    def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
         chosen = self._parts[1][numbers]
-        return Told([self._found.captions[int(i)] for i in chosen], self._found.pictures[chosen], None)
+        return CaptionedBatch([self._found.captions[int(i)] for i in chosen], self._found.images[chosen], None)
 
     @property
     def fingerprint(self) -> str:
-        held = self._found.pictures.numpy().tobytes() + "\n".join(self._found.captions).encode()
+        held = self._found.images.numpy().tobytes() + "\n".join(self._found.captions).encode()
         return f"sha256 {hashlib.sha256(held).hexdigest()}"

@@ -1,10 +1,10 @@
-"""Captions and pictures that say the same: real digits drawn as the words have it.
+"""Captions and images that say the same: real digits drawn as the words have it.
 
 style = STYLES["attributes"]
 values_BP = style.values(torch.tensor([17]))           # which word stands in each place of the caption
 style.caption(values_BP[0])                             # a small red 3 top left
 painter = Painter(style, Digits.scans("training"), seed=1)
-pictures_BCHW = painter.paint(values_BP, torch.tensor([0]))
+images_BCHW = painter.paint(values_BP, torch.tensor([0]))
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CORNERS = ("top left", "top right", "bottom left", "bottom right")
 class Style:
     """How captions are worded. parts: for each place of the caption where words may vary, its name and these words.
 
-    height, width: of the pictures. sides: the smallest and the largest a digit may have, in pixels, for each size it
+    height, width: of the images. sides: the smallest and the largest a digit may have, in pixels, for each size it
     may be said to have. digits: which parts are digits, in their order from left to right.
     """
 
@@ -115,17 +115,17 @@ class Painter:
         of_label = [(digits.labels == label).nonzero().squeeze(1) for label in range(10)]
         if not all(len(found) for found in of_label):
             missing = next(label for label, found in enumerate(of_label) if not len(found))
-            raise UserError(f"captions name every digit, but these {len(digits.labels)} pictures show no {missing}")
+            raise UserError(f"captions name every digit, but these {len(digits.labels)} images show no {missing}")
         self._counts = torch.tensor([len(found) for found in of_label])
         self._sorted = torch.cat(of_label)
         self._starts = self._counts.cumsum(0) - self._counts
 
     def paint(self, values: Int[Tensor, "B P"], numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
-        """Pictures of these words; equal numbers give equal pictures of equal words."""
+        """Images of these words; equal numbers give equal images of equal words."""
         drawn = torch.stack([self._drawn(int(number)) for number in numbers])
         above = (self._scenes.world.canvas - self.style.height) // 2
-        pictures = self._scenes.draw(self._plan(values, drawn))
-        return pictures[:, :, above : above + self.style.height, : self.style.width]
+        images = self._scenes.draw(self._plan(values, drawn))
+        return images[:, :, above : above + self.style.height, : self.style.width]
 
     def _drawn(self, number: int) -> Float[Tensor, "N 4"]:
         """For each digit: which source, which side, and where along both axes."""

@@ -101,7 +101,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from jarilab import api
     from jarilab.tasks.captions import Captions
-    from jarilab.tasks.classification import PictureTask
+    from jarilab.tasks.classification import ImageTask
 
     api.use_threads(options.threads)
     loaded = api.load(options.folder, which=options.checkpoint, trust_code=options.trust_code)
@@ -110,11 +110,11 @@ def _predict(options: argparse.Namespace) -> int:
     if isinstance(loaded.task, Captions):
         return _paint(options, loaded)
     _refuse(options, (*_SAMPLING, *_PAINTING), "this run answers what it is given and draws nothing at random")
-    if isinstance(loaded.task, PictureTask) and loaded.task.finds:
+    if isinstance(loaded.task, ImageTask) and loaded.task.finds:
         return _find(options, loaded)
     _refuse(options, _FINDING, "this run does not say where things are")
-    if options.pictures and not isinstance(loaded.task, PictureTask):
-        raise UserError(f"this run answers lines of text, not files such as {options.pictures[0]}; leave it away")
+    if options.images and not isinstance(loaded.task, ImageTask):
+        raise UserError(f"this run answers lines of text, not files such as {options.images[0]}; leave it away")
     best = 1 if options.n_best is None else options.n_best
     at_once = 1 if sys.stdin.isatty() else api.AT_ONCE
     failed = 0
@@ -135,18 +135,18 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _asked(options: argparse.Namespace) -> Iterable[str | UserError]:
-    """What is to be answered: pictures, the prompt, or lines of standard input."""
-    if options.pictures and options.prompt is not None:
-        raise UserError("give pictures or --prompt, not both")
-    return options.pictures or ([options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer))
+    """What is to be answered: images, the prompt, or lines of standard input."""
+    if options.images and options.prompt is not None:
+        raise UserError("give images or --prompt, not both")
+    return options.images or ([options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer))
 
 
 def _find(options: argparse.Namespace, loaded: Any) -> int:
     from jarilab import seeing
 
     _refuse(options, (*_DECODING, "n_best"), "things are found all at once")
-    if options.draw and len(options.pictures) != 1:
-        raise UserError(f"--draw writes one picture, got {len(options.pictures)} on the command line; give one picture")
+    if options.draw and len(options.images) != 1:
+        raise UserError(f"--draw writes one image, got {len(options.images)} on the command line; give one image")
     failed = 0
     for looked in seeing.find(loaded, _asked(options), **_given(options, ("at_least",))):
         if looked.error is not None:
@@ -170,14 +170,14 @@ def _paint(options: argparse.Namespace, loaded: Any) -> int:
     from jarilab import seeing
 
     only_text = ("tokens", "min_p", "repetition_penalty", "stop", *_DECODING, "n_best", *_FINDING)
-    _refuse(options, only_text, "this run paints pictures")
+    _refuse(options, only_text, "this run paints images")
     if not options.out:
-        raise UserError("this run paints pictures: say where to with --out FILE.png")
+        raise UserError("this run paints images: say where to with --out FILE.png")
     how = ("n", "guidance", "rerank", "temperature", "top_k", "top_p", "seed")
-    asked = list(islice(_asked(options), 2))  # which refuses pictures beside a prompt
-    if options.pictures:
-        _refuse(options, how, "without --prompt, pictures are only turned into codes and back")
-        return _reconstruct(options, loaded, options.pictures)
+    asked = list(islice(_asked(options), 2))  # which refuses images beside a prompt
+    if options.images:
+        _refuse(options, how, "without --prompt, images are only turned into codes and back")
+        return _reconstruct(options, loaded, options.images)
     if len(asked) != 1:
         got = "more" if asked else "nothing"
         raise UserError(f"expected one caption, as --prompt TEXT or a line of standard input; got {got}")
@@ -189,11 +189,11 @@ def _paint(options: argparse.Namespace, loaded: Any) -> int:
     return 0
 
 
-def _reconstruct(options: argparse.Namespace, loaded: Any, pictures: Sequence[str]) -> int:
+def _reconstruct(options: argparse.Namespace, loaded: Any, images: Sequence[str]) -> int:
     from jarilab import seeing
 
     failed = 0
-    for one in seeing.reconstruct_to(loaded, pictures, options.out):
+    for one in seeing.reconstruct_to(loaded, images, options.out):
         if one.error is not None:
             failed += 1
             print(f"jarilab: {one.error}", file=sys.stderr)

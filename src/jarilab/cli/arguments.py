@@ -44,10 +44,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _parser(arguments)
     options, rest = parser.parse_known_args(arguments)
     # Words behind an option: argparse ends a list of words at the first option.
-    if rest and not (hasattr(options, "pictures") and not any(word.startswith("-") for word in rest)):
+    if rest and not (hasattr(options, "images") and not any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
-        options.pictures += rest
+        options.images += rest
     for name in ("threads", "jobs"):
         number = getattr(options, name, None)
         if number is not None and number < 1:
@@ -106,13 +106,11 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
 
 def _predict(command: argparse.ArgumentParser) -> None:
     _run(command)
-    command.add_argument(
-        "pictures", metavar="PICTURE", nargs="*", help="pictures to answer, or to turn into codes and back"
-    )
+    command.add_argument("images", metavar="IMAGE", nargs="*", help="images to answer, or to turn into codes and back")
     _decoding(command)
     command.add_argument("--n-best", type=int, help="how many answers to each line, with their scores (1)")
     _sampling(command)
-    _pictures(command)
+    _images(command)
     _threads(command)
     _json(command, "one JSON object a line, with the probability of every token")
 
@@ -168,7 +166,7 @@ _ADD: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "data": (_data, "write a task's examples to a file"),
     "train": (_train, "train a model into a folder, or go on with it"),
     "evaluate": (_evaluate, "measure a run on held-out data: all of its own, or files"),
-    "predict": (_predict, "answer lines or pictures, go on with a text, or paint one"),
+    "predict": (_predict, "answer lines or images, go on with a text, or paint one"),
     "compare": (_compare, "train the same model under several encodings, and compare"),
     "walk": (_walk, "follow one head of an attention, matrix by matrix"),
     "explore": (_explore, "look inside trained models, live in a browser or as one file"),
@@ -290,9 +288,9 @@ def _decoding(command: argparse.ArgumentParser) -> None:
 def _sampling(command: argparse.ArgumentParser) -> None:
     """Options of `verbs.generate`; None where they are not given."""
     command.add_argument("--prompt", help="one line to answer or to go on with, instead of those of standard input")
-    group = command.add_argument_group("what is drawn by chance, text or pictures")
+    group = command.add_argument_group("what is drawn by chance, text or images")
     group.add_argument("--tokens", type=int, help="how many tokens to write (200)")
-    group.add_argument("--temperature", type=float, help="scores are divided by it; 0 is greedy (1; of pictures 0.7)")
+    group.add_argument("--temperature", type=float, help="scores are divided by it; 0 is greedy (1; of images 0.7)")
     group.add_argument("--top-k", type=int, help="draw from the K likeliest tokens only")
     group.add_argument("--top-p", type=float, help="draw from the likeliest tokens that hold this share only")
     group.add_argument("--min-p", type=float, help="leave out tokens below this share of the likeliest one's")
@@ -301,17 +299,17 @@ def _sampling(command: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=_seed, help="decides what is drawn (1)")
 
 
-def _pictures(command: argparse.ArgumentParser) -> None:
+def _images(command: argparse.ArgumentParser) -> None:
     """Options of `seeing.find` and `seeing.paint`; None where they are not given."""
-    group = command.add_argument_group("where things are in a picture")
-    group.add_argument("--draw", metavar="FILE.png", help="write the picture with boxes, as PNG")
+    group = command.add_argument_group("where things are in an image")
+    group.add_argument("--draw", metavar="FILE.png", help="write the image with boxes, as PNG")
     group.add_argument("--at-least", type=float, metavar="P", help="the probability of what is told (0.5)")
-    group = command.add_argument_group("pictures of what --prompt says")
+    group = command.add_argument_group("images of what --prompt says")
     group.add_argument("--n", type=int, help="how many (8)")
     group.add_argument(
         "--out",
         metavar="FILE.png",
-        help="the grid of them, as PNG; it fills meanwhile. Without --prompt: pictures, each beside its codes' picture",
+        help="the grid of them, as PNG; it fills meanwhile. Without --prompt: images, each beside its codes' image",
     )
     group.add_argument("--guidance", type=float, help="away from what is painted without a prompt; 1 for none (2)")
     group.add_argument("--rerank", type=int, help="paint so many times as many, and keep the fittest (1)")

@@ -21,7 +21,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
 from jarilab.runs.options import deciding
 from jarilab.tasks.base import Task, TokenTask
-from jarilab.tasks.classification import PictureTask
+from jarilab.tasks.classification import ImageTask
 from jarilab.training.answering import Answering, answered
 
 
@@ -79,7 +79,7 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
 
 def _answers(task: Task) -> bool:
     """Whether it answers an input by tokens or a class, whose attention the page shows; boxes are for the explorer."""
-    return isinstance(task, TokenTask) or (isinstance(task, PictureTask) and not task.finds)
+    return isinstance(task, TokenTask) or (isinstance(task, ImageTask) and not task.finds)
 
 
 def _example(task: Task, line: str, shown: Sequence[tuple[Experiment, Path]]) -> dict[str, Any]:

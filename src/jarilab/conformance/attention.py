@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.geometry import place
+from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, attend
 from jarilab.conformance.subject import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise
 from jarilab.encodings.base import Encoding
@@ -48,7 +48,7 @@ def call_of(
     encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, q_pos: Positions, k_pos: Positions, mask: Mask | None
 ) -> AttentionCall:
     """An attention between heads that are not rotated yet."""
-    geometry = place(encoding, q_pos, k_pos, mask)
+    geometry = geometry_of(encoding, q_pos, k_pos, mask)
     if "rotate" in encoding.hooks:
         q, k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
     return AttentionCall(q, k, v, geometry, SCALE)

@@ -137,7 +137,7 @@ def steps(subject: Subject) -> str:
         for start in subject.starts():
             pos = subject.sequence(start, frame="target")
             # As far away as it can compare the target with.
-            first = 0 if subject.farthest is None else start
+            first = 0 if subject.max_distance is None else start
             memory = model.start(Tokens(source[:, :5], subject.sequence(first, 5, "source")))
             expected = model.step(memory, target, pos, None)
             cache, pieces = model.new_cache(), []
@@ -161,7 +161,7 @@ def padding(subject: Subject) -> str:
         full = encoder(x[:1], positions=subject.sequence(start))
         near(padded[1:, keep[1]], alone, EXACT, f"a row with padding on the {side}, from position {start} on")
         near(padded[:1], full, EXACT, f"the row above one with padding on the {side}, from position {start} on")
-        # A picture's padding lies between its rows: the real tokens stay where they are.
+        # An image's padding lies between its rows: the real tokens stay where they are.
         region = torch.arange(LENGTH) % WIDE < WIDE - 1
         padded = encoder(x, positions=subject.sequence(start), keep=torch.stack((region, keep[0])))
         alone = encoder(x[:1, region], positions=subject.places(torch.arange(LENGTH)[region], start))
@@ -188,7 +188,7 @@ def shift(subject: Subject) -> str:
     """Moving all positions by the same amount changes no output where that is claimed, and some where it is not."""
     encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)
     claimed, worst = subject.claims("shift_invariant"), 0.0
-    room = SHIFTS[-1] if subject.longest is None else subject.longest - subject.span
+    room = SHIFTS[-1] if subject.max_positions is None else subject.max_positions - subject.span
     here = encoder(x, positions=subject.places(torch.arange(LENGTH)))
     for by in itertools.chain(*(subject.moves(by) for by in SHIFTS if by <= room)):
         there = encoder(x, positions=subject.places(torch.arange(LENGTH), by))
@@ -242,17 +242,17 @@ def end(subject: Subject) -> str:
     """It reads its longest position and refuses the next one with a UserError that names it; without a longest position
     it reads the millionth."""
     encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)
-    last = 1_000_000 if subject.longest is None else subject.longest - 1
+    last = 1_000_000 if subject.max_positions is None else subject.max_positions - 1
     index = torch.arange(LENGTH)
     if not encoder(x, positions=subject.places(index, last + 1 - subject.span)).isfinite().all():
         raise BrokenError(f"the output at position {last} is not finite")
-    if subject.longest is None:
+    if subject.max_positions is None:
         return f"no end is claimed, and position {last:,} can be read"
     beyond = subject.places(index, last + 2 - subject.span)
     refusal = complaint(partial(encoder, x, positions=beyond))
     if refusal is None:
         raise BrokenError(
-            f"its longest is {subject.longest}, so the last position is {last}, but {last + 1} passes without a word"
+            f"it has {subject.max_positions} positions, so the last is {last}, but {last + 1} passes without a word"
         )
     if not re.search(rf"\b{last + 1}\b", refusal):
         raise BrokenError(f"position {last + 1} is refused without being named: {refusal!r}")
@@ -331,14 +331,14 @@ def gradients(subject: Subject) -> str:
 
 
 @law("tokens without a place have none")
-def placeless(subject: Subject) -> str:
+def unplaced(subject: Subject) -> str:
     """A token marked placeless gets no vector, no rotation, and nothing between it and others; they are as ever."""
     encoding, nothing, token = subject.encoding(), subject.nothing(), 2
     mark_L = torch.arange(LENGTH) == token
     others = torch.arange(LENGTH)[~mark_L]
     for start, mark in itertools.product(subject.starts(), (mark_L, mark_L.expand(BATCH, -1))):
         pos = subject.places(torch.arange(LENGTH), start)
-        marked, plain = answers(encoding, replace(pos, placeless=mark)), answers(encoding, pos)
+        marked, plain = answers(encoding, replace(pos, unplaced=mark)), answers(encoding, pos)
         for hook, answer in marked.items():
             where = f"{hook} at a token without a place, from position {start} on"
             if hook in ("embed", "inject", "rotate"):
@@ -374,7 +374,7 @@ def batch(subject: Subject) -> str:
 
 @law("a grid of one row is a line")
 def line(subject: Subject) -> str:
-    """An encoding for one axis and for two gives a picture of 1 x n what it gives a sequence of n."""
+    """An encoding for one axis and for two gives an image of 1 x n what it gives a sequence of n."""
     if not {1, 2} <= set(subject.encoding().axes):
         raise SkippedError("it does not take both one axis and two")
     encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)

@@ -61,8 +61,8 @@ class Subject:
     oracle: Oracle | None
     heads: int
     labels: int
-    longest: int | None = None
-    farthest: int | None = None
+    max_positions: int | None = None
+    max_distance: int | None = None
     axes: int = 1
     made: frozenset[str] = frozenset()
 
@@ -75,20 +75,24 @@ class Subject:
         encoding, _ = build(spec, subject.site()), build(spec, subject.site(causal=True))
         if not {1, 2} & set(encoding.axes):
             raise UserError(
-                f"the laws look at sequences and pictures, and {spec} takes positions with neither one axis nor two"
+                f"the laws look at sequences and images, and {spec} takes positions with neither one axis nor two"
             )
         made = frozenset(claim for claim in CLAIMS if getattr(encoding, claim))
         subject = replace(subject, axes=1 if 1 in encoding.axes else 2, made=made)
-        if encoding.longest is not None and encoding.longest < 2 * subject.span:
-            raise UserError(f"the laws need {2 * subject.span} positions, and {spec} has {encoding.longest}; try more")
-        if encoding.farthest is not None and encoding.farthest < subject.span:
-            raise UserError(f"the laws need offsets of {subject.span}, and {spec} has {encoding.farthest}; try more")
+        if encoding.max_positions is not None and encoding.max_positions < 2 * subject.span:
+            raise UserError(
+                f"the laws need {2 * subject.span} positions, and {spec} has {encoding.max_positions}; try more"
+            )
+        if encoding.max_distance is not None and encoding.max_distance < subject.span:
+            raise UserError(
+                f"the laws need offsets of {subject.span}, and {spec} has {encoding.max_distance}; try more"
+            )
         return subject.reading(encoding)
 
     def reading(self, encoding: Encoding) -> Subject:
         """The same trial, with the positions that `encoding` can read."""
         labels = max(getattr(module, "labels", 0) for module in encoding.modules())
-        return replace(self, labels=labels, longest=encoding.longest, farthest=encoding.farthest)
+        return replace(self, labels=labels, max_positions=encoding.max_positions, max_distance=encoding.max_distance)
 
     def claims(self, claim: str) -> bool:
         """Whether it makes the claim."""
@@ -139,7 +143,7 @@ class Subject:
 
     @property
     def span(self) -> int:
-        """How many positions of an axis the tokens take: all of a line, or the rows and columns of a small picture."""
+        """How many positions of an axis the tokens take: all of a line, or the rows and columns of a small image."""
         return LENGTH if self.axes == 1 else WIDE
 
     def starts(self) -> list[int]:
@@ -147,12 +151,14 @@ class Subject:
         if self.labels:
             return [0, LENGTH]
         starts = STARTS if self.axes == 1 else PLANE_STARTS
-        if self.longest is None:
+        if self.max_positions is None:
             return list(starts)
-        return sorted({start for start in starts if start + self.span <= self.longest} | {self.longest - self.span})
+        return sorted(
+            {start for start in starts if start + self.span <= self.max_positions} | {self.max_positions - self.span}
+        )
 
     def far(self) -> int:
-        """Where kernels are tried besides 0. On a picture not where it is farthest: the gradient of a learned frequency
+        """Where kernels are tried besides 0. On an image not where it is farthest: the gradient of a learned frequency
         is multiplied by the place, and what bfloat16 rounds off with it."""
         return self.starts()[-1] if self.axes == 1 else self.starts()[1]
 
@@ -183,13 +189,13 @@ class Subject:
         if self.labels:
             return self.sequence(0, length)
         if self.axes == 1:
-            return self.places(torch.arange(length) % (self.longest or length))
-        ends = [length, *(end for end in (self.longest, self.farthest) if end is not None)]
+            return self.places(torch.arange(length) % (self.max_positions or length))
+        ends = [length, *(end for end in (self.max_positions, self.max_distance) if end is not None)]
         return self.places(torch.arange(length) % (WIDE * min(ends)))
 
     def places(self, index: Tensor, start: Start = 0) -> Positions:
         """Tokens at `index`, `(L,)` or `(B, L)`, in the order given: steps along the line from `start` on, or cells of
-        the picture whose first is in row and column `start`."""
+        the image whose first is in row and column `start`."""
         if self.labels:
             raise SkippedError("it reads the labels of pairs, and a graph has no line to pad, pack or move along")
         first = torch.tensor(start)
@@ -200,14 +206,14 @@ class Subject:
     def wrapped(self, index: Tensor, start: int) -> Positions:
         """`places`, starting over where the encoding ends."""
         pos = self.places(index, start)
-        return pos if self.longest is None else replace(pos, coordinates=pos.coordinates % self.longest)
+        return pos if self.max_positions is None else replace(pos, coordinates=pos.coordinates % self.max_positions)
 
     def scattered(self, start: int) -> list[Place]:
         """LENGTH positions near and far from each other, from `start` on, as the formula takes them."""
 
         def on_axis(further: Sequence[int]) -> list[int]:
-            within = further if self.farthest is None else [f % (self.farthest + 1) for f in further]
-            return [start + f if self.longest is None else (start + f) % self.longest for f in within]
+            within = further if self.max_distance is None else [f % (self.max_distance + 1) for f in further]
+            return [start + f if self.max_positions is None else (start + f) % self.max_positions for f in within]
 
         if self.axes == 1:
             return list(on_axis(FURTHER))

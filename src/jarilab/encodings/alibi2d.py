@@ -1,4 +1,4 @@
-"""Linear biases of distance on a picture: ALiBi's slopes (Press, Smith, Lewis 2022) times a distance in the plane."""
+"""Linear biases of distance on an image: ALiBi's slopes (Press, Smith, Lewis 2022) times a distance in the plane."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Encoding(nn.Module):
     """May be asked for in cross-attention."""
     shared: bool = True
     """One instance serves all layers; otherwise each layer has its own."""
-    whole: bool = False
+    integer_only: bool = False
     """Takes whole coordinates alone, none between them."""
     keeps_norms: bool = True
     """`rotate` changes no vector's length."""
@@ -85,12 +85,12 @@ class Encoding(nn.Module):
         return hooks_of(type(self))
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """The number of positions it can tell apart from 0 on, along any axis, or None if there is no end."""
         return None
 
     @property
-    def farthest(self) -> int | None:
+    def max_distance(self) -> int | None:
         """The largest distance along any axis that it can compare two tokens over, or None if any will do."""
         return None
 

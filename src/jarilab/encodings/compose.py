@@ -19,7 +19,7 @@ WITHOUT = "none"
 """The spec of no encoding, which every other is held against."""
 
 MOST_AXES = 3
-"""Of a caption and a picture in one sequence: the word's place, row and column."""
+"""Of a caption and an image in one sequence: the word's place, row and column."""
 
 EXAMPLES = {1: "rotary", 2: "rotary2d", 3: "learned@text+rotary2d@image"}
 """What could be asked for, by the number of axes."""
@@ -87,7 +87,7 @@ def _build_part(text: str, site: Site) -> Encoding:
 
 @final
 class Of(Encoding):
-    """An encoding for one part of the axes, the caption or the picture of a sequence that has both; tokens of other
+    """An encoding for one part of the axes, the caption or the image of a sequence that has both; tokens of other
     parts have no place for it. Its claims are those of what it wraps."""
 
     def __init__(self, encoding: Encoding, part: str):
@@ -97,19 +97,19 @@ class Of(Encoding):
         self.axes = tuple(range(min(encoding.axes), MOST_AXES + 1))
         self.shift_invariant = encoding.shift_invariant
         self.causal_only, self.cross, self.shared = encoding.causal_only, encoding.cross, encoding.shared
-        self.whole, self.keeps_norms = encoding.whole, encoding.keeps_norms
+        self.integer_only, self.keeps_norms = encoding.integer_only, encoding.keeps_norms
 
     @property
     def hooks(self) -> frozenset[str]:
         return self.encoding.hooks
 
     @property
-    def longest(self) -> int | None:
-        return self.encoding.longest
+    def max_positions(self) -> int | None:
+        return self.encoding.max_positions
 
     @property
-    def farthest(self) -> int | None:
-        return self.encoding.farthest
+    def max_distance(self) -> int | None:
+        return self.encoding.max_distance
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         return self.encoding.embed(x, pos.only(self.part)) if "embed" in self.hooks else x
@@ -155,7 +155,7 @@ class Sum(Encoding):
         self.shift_invariant = all(part.shift_invariant for part in parts) and not turned
         self.causal_only = any(part.causal_only for part in parts)
         self.cross = all(part.cross for part in parts)
-        self.whole = any(part.whole for part in parts)
+        self.integer_only = any(part.integer_only for part in parts)
         self.keeps_norms = all(part.keeps_norms for part in parts)
 
     def _using(self, hook: str) -> list[Encoding]:
@@ -173,12 +173,12 @@ class Sum(Encoding):
         return frozenset().union(*(part.hooks for part in self._encodings()))
 
     @property
-    def longest(self) -> int | None:
-        return min((part.longest for part in self._encodings() if part.longest is not None), default=None)
+    def max_positions(self) -> int | None:
+        return min((part.max_positions for part in self._encodings() if part.max_positions is not None), default=None)
 
     @property
-    def farthest(self) -> int | None:
-        return min((part.farthest for part in self._encodings() if part.farthest is not None), default=None)
+    def max_distance(self) -> int | None:
+        return min((part.max_distance for part in self._encodings() if part.max_distance is not None), default=None)
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         for part in self._using("embed"):
@@ -246,8 +246,8 @@ class LayerEncodings(nn.Module):
         return all(len(own) == 1 for own in self.parts)  # type: ignore[arg-type]
 
     @property
-    def longest(self) -> int | None:
-        return self.of_layer[0].longest
+    def max_positions(self) -> int | None:
+        return self.of_layer[0].max_positions
 
     def check_axes(self, axes: Sequence[str]) -> None:
         """Raises UserError where a part of the spec is not for positions on these axes, or on those that it names."""

@@ -130,7 +130,7 @@ def alibi_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | floa
 
 
 def waves_of_half(encoding: Any, place: int | float) -> list[float]:
-    """Vaswani et al. 2017, section 3.5, for one axis of a picture, in half of the width."""
+    """Vaswani et al. 2017, section 3.5, for one axis of an image, in half of the width."""
     half = encoding.site.width // 2
     phases = [place / encoding.base ** (2 * (dimension // 2) / half) for dimension in range(half)]
     return [math.cos(phase) if dimension % 2 else math.sin(phase) for dimension, phase in enumerate(phases)]

@@ -24,7 +24,7 @@ class Learned(Encoding):
 
     shift_invariant = False
     cross = False
-    whole = True
+    integer_only = True
 
     def __init__(self, site: Site, *, positions: Annotated[int, Ge(1), Le(2**24)] = 512):
         super().__init__(site)
@@ -33,7 +33,7 @@ class Learned(Encoding):
         self.reset()
 
     @property
-    def longest(self) -> int:
+    def max_positions(self) -> int:
         return self.positions
 
     def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
@@ -57,6 +57,6 @@ class Learned(Encoding):
                     f"use learned:positions={highest + 1} or an encoding without an end"
                 )
         rows = nn.functional.embedding(index, self.table)
-        if pos.placeless is not None:
-            rows = rows.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        if pos.unplaced is not None:
+            rows = rows.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         return x + rows.to(x.dtype)

@@ -1,4 +1,4 @@
-"""Learned vectors for the places of a picture (Dosovitskiy et al. 2021), or for its rows and columns (DETR, DALL-E)."""
+"""Learned vectors for the places of an image (Dosovitskiy et al. 2021), or for its rows and columns (DETR, DALL-E)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Learned2d(Encoding):
         return frozenset((self.where,))
 
     @property
-    def longest(self) -> int:
+    def max_positions(self) -> int:
         return min(self.rows, self.columns)
 
     def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
@@ -75,8 +75,8 @@ class Learned2d(Encoding):
             vectors = interpolated(self._cell, row, column)
         else:
             vectors = interpolated(self._cross, row, column)
-        if pos.placeless is not None:
-            vectors = vectors.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        if pos.unplaced is not None:
+            vectors = vectors.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         return x + vectors.to(x.dtype)
 
     def _cell(self, row: Tensor, column: Tensor) -> Tensor:

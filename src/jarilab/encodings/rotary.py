@@ -46,8 +46,8 @@ class Rotary(Encoding):
         """Cosine and signed sine, `(1 or B, 1, L, R)`: `rotate` is then `x * cosine + partner(x) * sine`."""
         index = pos.index()
         angle_LF = angles(index, frequencies(self.rotated // 2, self.base, 2 / self.rotated, index.device))
-        if pos.placeless is not None:
-            angle_LF = angle_LF.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        if pos.unplaced is not None:
+            angle_LF = angle_LF.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         angle = angle_LF[None, None] if angle_LF.ndim == 2 else angle_LF[:, None]
         return cosine_and_sine(angle, self.pairing)
 

@@ -72,8 +72,8 @@ class Rotary2d(Encoding):
             angle = (place.unsqueeze(-1) * self._falling(place.device)).flatten(-2).unsqueeze(-3)
         else:
             angle = place.unsqueeze(-3) @ self.frequency.to(place.dtype).transpose(-1, -2)
-        if pos.placeless is not None:
-            angle = angle.masked_fill(pos.placeless.unsqueeze(-1).unsqueeze(-3), 0.0)
+        if pos.unplaced is not None:
+            angle = angle.masked_fill(pos.unplaced.unsqueeze(-1).unsqueeze(-3), 0.0)
         return cosine_and_sine(angle if angle.ndim == 4 else angle.unsqueeze(0), self.pairing)
 
     def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:

@@ -38,7 +38,7 @@ class Shaw(Encoding):
     """
 
     shared = False
-    whole = True
+    integer_only = True
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Shaw's vectors (2018) for rows and for columns: relative positions of a picture, one axis at a time (s-chh's
+"""Shaw's vectors (2018) for rows and for columns: relative positions of an image, one axis at a time (s-chh's
 2D-Positional-Encoding-Vision-Transformer; Bello et al. 2019, equation 4, adds logits per axis)."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Shaw2d(Encoding):
 
     axes = (2,)
     shared = False
-    whole = True
+    integer_only = True
 
     def __init__(self, site: Site, *, clip: Annotated[int, Ge(0)] = 16, keys: bool = True, values: bool = True):
         super().__init__(site)

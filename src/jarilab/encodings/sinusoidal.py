@@ -40,8 +40,8 @@ class Sinusoidal(Encoding):
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         waves = sinusoids(pos.index(), x.shape[-1], self.layout, self.base)
-        if pos.placeless is not None:
-            waves = waves.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        if pos.unplaced is not None:
+            waves = waves.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         return x + waves.to(x.dtype)
 
 

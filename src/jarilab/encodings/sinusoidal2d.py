@@ -23,7 +23,7 @@ class Sinusoidal2d(Encoding):
 
     where: embed adds them to the input, once (ViT); inject adds them to queries and keys in every attention (DETR).
     normalised: as DETR has it. Coordinates are first scaled to the frame, in which the last row is at 2 pi:
-        `2 pi (row + 1) / (height + 1e-6)`. Pictures of any size then have the same waves, in finer or coarser steps.
+        `2 pi (row + 1) / (height + 1e-6)`. Images of any size then have the same waves, in finer or coarser steps.
     base: the wavelengths run from 2 pi to about base * 2 pi; DETR calls it the temperature.
     """
 
@@ -61,8 +61,8 @@ class Sinusoidal2d(Encoding):
         place = self._scaled(pos) if self.normalised else pos.plane()
         # Row and column side by side, each with the waves of half the width.
         waves = sinusoids(place, x.shape[-1] // 2, "interleaved", self.base).flatten(-2)
-        if pos.placeless is not None:
-            waves = waves.masked_fill(pos.placeless.unsqueeze(-1), 0.0)
+        if pos.unplaced is not None:
+            waves = waves.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         return x + waves.to(x.dtype)
 
     def _scaled(self, pos: Positions) -> Tensor:

@@ -27,7 +27,7 @@ class T5(Encoding):
     buckets: rows of the table. distance: from here on all distances share a bucket.
     """
 
-    whole = True
+    integer_only = True
 
     def __init__(self, site: Site, *, buckets: Annotated[int, Ge(2)] = 32, distance: Annotated[int, Ge(2)] = 128):
         super().__init__(site)

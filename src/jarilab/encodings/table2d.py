@@ -42,7 +42,7 @@ class Table2d(Encoding):
         self.reset()
 
     @property
-    def farthest(self) -> int | None:
+    def max_distance(self) -> int | None:
         return None if self.clip else min(self.rows, self.columns)
 
     def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:

@@ -15,9 +15,9 @@ from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.effects import Effect
 from jarilab.inspect.interventions import Displaced, Edit, HeadOff, Link, Places, displaced
 from jarilab.inspect.model_io import Inputs
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.tasks.base import Task
-from jarilab.tasks.classification import PictureTask
+from jarilab.tasks.classification import ImageTask
 from jarilab.training.answering import Answered, Answering, said_of, written
 
 CONTROLS = 20
@@ -59,19 +59,19 @@ class Operation:
 
     @contextmanager
     def moving(self, model: nn.Module, inputs: Inputs) -> Iterator[Inputs]:
-        """What to call the model with inside the block. A picture's patches are moved in the model itself. Raises
-        UserError for places that what is said of a picture does not have."""
-        if not isinstance(inputs[-1], Pictures):
+        """What to call the model with inside the block. An image's patches are moved in the model itself. Raises
+        UserError for places that what is said of an image does not have."""
+        if not isinstance(inputs[-1], Images):
             yield self.moved(inputs)
             return
-        with displaced(model, self.of_picture) if self.places else nullcontext():
+        with displaced(model, self.of_image) if self.places else nullcontext():
             yield inputs
 
     @property
-    def of_picture(self) -> Places:
-        """Where the patches of a picture go."""
+    def of_image(self) -> Places:
+        """Where the patches of an image go."""
         if "source" not in self.places:
-            raise UserError("what is said of a picture has no places to move; move those of the source, its patches")
+            raise UserError("what is said of an image has no places to move; move those of the source, its patches")
         return self.places["source"]
 
     def run(self, model: nn.Module, said: Answered) -> tuple[Tape, Any]:
@@ -84,7 +84,7 @@ class Operation:
     def effect(self, model: nn.Module, said: Answered) -> Effect:
         placed: Any = None
         if self.places:
-            placed = self.of_picture if isinstance(said.inputs[-1], Pictures) else self.moved(said.inputs)
+            placed = self.of_image if isinstance(said.inputs[-1], Images) else self.moved(said.inputs)
         return effects.effect(model, said.inputs, said.written, self.edits, placed)
 
     def controls(self, model: nn.Module, said: Answered) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class Operation:
         return {"controls": rows, "rank": found.rank}
 
     def answer(self, model: nn.Module, task: Task, line: str, read: Any, said: Answered) -> str:
-        """What the edited model writes freely, or says of a picture."""
-        if isinstance(task, PictureTask):
+        """What the edited model writes freely, or says of an image."""
+        if isinstance(task, ImageTask):
             with self.moving(model, said.inputs), interventions.operate(model, self.edits):
                 return said_of(model, task, read)
         writer: Any = model

@@ -1,4 +1,4 @@
-"""What the explorer asks of each kind of run: of tokens, of pictures that are seen, of pictures that are painted."""
+"""What the explorer asks of each kind of run: of tokens, of images that are seen, of images that are painted."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ class Kind(ABC, Generic[T]):
     def lens(
         self, tape: Tape, said: Answered, gold: Sequence[Link] | None, options: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """What is known of the task itself; of pictures all of it is on them. gold: links of an alignment. options: the
+        """What is known of the task itself; of images all of it is on them. gold: links of an alignment. options: the
         task's."""
         return None

@@ -1,4 +1,4 @@
-"""Runs that paint: a caption and its picture as one sequence, whose codes lie as patches over the picture."""
+"""Runs that paint: a caption and its image as one sequence, whose codes lie as patches over the image."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jarilab.explorer.kinds import Kind
 from jarilab.explorer.seen import shown
 from jarilab.shapes import Float, Tensor
 from jarilab.tasks.captions import Captions
-from jarilab.tasks.painted import names_of, picture_of
+from jarilab.tasks.painted import image_of, names_of
 from jarilab.training.answering import Answered
 
 
 class OfPaintings(Kind[Captions]):
-    """Runs that paint one picture of a caption. Of guided ones, the half that has heard the caption is looked into."""
+    """Runs that paint one image of a caption. Of guided ones, the half that has heard the caption is looked into."""
 
     continues = True
 
@@ -28,12 +28,12 @@ class OfPaintings(Kind[Captions]):
         rows, columns = self.task.grid
         length = len(read) + 2 + rows * columns
         if length > most:
-            raise UserError(f"expected at most {most} words and codes, got {length}; look at a run on smaller pictures")
+            raise UserError(f"expected at most {most} words and codes, got {length}; look at a run on smaller images")
 
     def sides(self, model: Any, read: Any, said: Answered, outputs: Any) -> dict[str, dict[str, Any]]:
         rows, columns = self.task.grid
-        picture = {
-            "pixels": shown(picture_of(self.task, said.written)),
+        image = {
+            "pixels": shown(image_of(self.task, said.written)),
             "rows": rows,
             "columns": columns,
             "height": rows,
@@ -41,7 +41,7 @@ class OfPaintings(Kind[Captions]):
             "first": len(said.target) - rows * columns,
             "pool": None,
         }
-        return {"target": {"tokens": said.target, "picture": picture}}
+        return {"target": {"tokens": said.target, "picture": image}}
 
     def written(self, said: Answered, scores: Float[Tensor, "L V"]) -> list[int]:
         """After the last code comes nothing."""

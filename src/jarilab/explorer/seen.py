@@ -1,4 +1,4 @@
-"""Pictures, as the page shows them: their pixels, the patches over them, and what is said of them."""
+"""Images, as the page shows them: their pixels, the patches over them, and what is said of them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from jaxtyping import UInt8
 from torch.nn import functional
 
-from jarilab.boxes import Detected, corners
+from jarilab.boxes import Detected, to_xyxy
 from jarilab.errors import UserError
 from jarilab.explorer import payload
 from jarilab.explorer.kinds import Kind
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.shapes import Float, Tensor
-from jarilab.tasks.classification import PictureTask
+from jarilab.tasks.classification import ImageTask
 from jarilab.training.answering import Answered, grid
 
 LARGEST = 320
-"""Pixels along a side of a picture that is shown."""
+"""Pixels along a side of an image that is shown."""
 NOTHING = "nothing"
 
 
-class OfPictures(Kind[PictureTask]):
-    """Runs that say what is in a picture."""
+class OfImages(Kind[ImageTask]):
+    """Runs that say what is in an image."""
 
     @property
     def vocabulary(self) -> str:
@@ -32,11 +32,11 @@ class OfPictures(Kind[PictureTask]):
     def check_length(self, model: Any, read: Any, most: int) -> None:
         length = model.places(self.task.sources([read])).length
         if length > most:
-            raise UserError(f"expected at most {most} patches, got {length}; look at a smaller picture")
+            raise UserError(f"expected at most {most} patches, got {length}; look at a smaller image")
 
     def sides(self, model: Any, read: Any, said: Answered, outputs: Any) -> dict[str, dict[str, Any]]:
-        source = {"tokens": said.source, "picture": picture_of(model, said.inputs[0], read.pixels)}
-        if not said.target:  # a class is said of the whole picture
+        source = {"tokens": said.source, "picture": image_of(model, said.inputs[0], read.pixels)}
+        if not said.target:  # a class is said of the whole image
             return {"source": source}
         boxes = {"boxes": boxes_of(outputs)} if isinstance(outputs, Detected) else {}
         return {"source": source, "target": {"tokens": said.target, **boxes}}
@@ -58,13 +58,13 @@ class OfPictures(Kind[PictureTask]):
         return ", ".join(sorted(expected.split(", "), key=lambda name: order.get(name, len(order))))
 
 
-def picture_of(model: Any, pictures: Pictures, pixels: UInt8[Tensor, "C H W"]) -> dict[str, Any]:
+def image_of(model: Any, images: Images, pixels: UInt8[Tensor, "C H W"]) -> dict[str, Any]:
     """The pixels, and where the patches lie on them.
 
-    first: the number of tokens before the first patch. height, width: of the picture, in patches; less than rows and
+    first: the number of tokens before the first patch. height, width: of the image, in patches; less than rows and
     columns where padding was added. pool: what a class is read from, `mean` of the patches, `class` token, or null.
     """
-    positions = model.places(pictures)
+    positions = model.places(images)
     first, rows, columns = grid(model, positions)
     extent = (rows, columns)
     if positions.extent is not None and positions.extent.shape[-1] == 2:
@@ -84,8 +84,8 @@ def picture_of(model: Any, pictures: Pictures, pixels: UInt8[Tensor, "C H W"]) -
 
 
 def boxes_of(outputs: Detected) -> list[list[float]]:
-    """Left, top, right and bottom of each query's box, as shares of the picture."""
-    return corners(outputs.boxes[-1][0].double()).clamp(0, 1).tolist()
+    """Left, top, right and bottom of each query's box, as shares of the image."""
+    return to_xyxy(outputs.boxes[-1][0].double()).clamp(0, 1).tolist()
 
 
 def shown(pixels: UInt8[Tensor, "C H W"]) -> dict[str, Any]:

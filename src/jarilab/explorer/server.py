@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from jarilab.errors import UserError
 from jarilab.explorer import render
 from jarilab.explorer.session import Explorer
-from jarilab.tasks.classification import HELD_OUT, PictureTask
+from jarilab.tasks.classification import HELD_OUT, ImageTask
 from jarilab.web.page import to_json
 
 LARGEST_BODY = 2**20
@@ -118,12 +118,12 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
     """
     app = FastAPI(title="jari", docs_url=None, redoc_url=None, openapi_url=None)
     turn, waiting = asyncio.Lock(), 0
-    pictures = any(isinstance(opened.task, PictureTask) for opened in explorer.opened)
+    images = any(isinstance(opened.task, ImageTask) for opened in explorer.opened)
 
     async def in_turn(asked: _Asked, work: Callable[[], Any]) -> Response:
         nonlocal waiting
-        if pictures:
-            _check_picture(asked.input.strip(), line.strip())
+        if images:
+            _check_image(asked.input.strip(), line.strip())
         if waiting >= WAITING:
             raise TooManyError
         waiting += 1
@@ -193,8 +193,8 @@ def _error(text: str, status: int) -> Response:
     return _answer({"error": text}, status)
 
 
-def _check_picture(asked: str, first: str) -> None:
-    """Raises UserError for a file that nobody has shown: errors quote how a file begins, and pages show pictures.
+def _check_image(asked: str, first: str) -> None:
+    """Raises UserError for a file that nobody has shown: errors quote how a file begins, and pages show images.
 
     first: the input from the command line, in whose folder the others may lie.
     """
@@ -207,10 +207,10 @@ def _check_picture(asked: str, first: str) -> None:
             return
     except (OSError, ValueError, RuntimeError):  # no path at all, or one that leads in a circle
         pass
-    where = f", or a picture in the folder {folder}" if folder is not None else ""
+    where = f", or an image in the folder {folder}" if folder is not None else ""
     raise UserError(
-        f"expected the number of a held-out picture, such as {HELD_OUT}3{where}; got {asked[:80]!r}; open the page "
-        "with --input and a picture to look at those in its folder"
+        f"expected the number of a held-out image, such as {HELD_OUT}3{where}; got {asked[:80]!r}; open the page "
+        "with --input and an image to look at those in its folder"
     )
 
 

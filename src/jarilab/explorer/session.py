@@ -21,7 +21,7 @@ from jarilab.explorer import payload, summaries
 from jarilab.explorer.intervention import Operation
 from jarilab.explorer.kinds import Kind
 from jarilab.explorer.painted import OfPaintings
-from jarilab.explorer.seen import OfPictures
+from jarilab.explorer.seen import OfImages
 from jarilab.explorer.tokens import OfTokens
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.lenses import Link, pharaoh
@@ -32,7 +32,7 @@ from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.base import Task
 from jarilab.tasks.captions import Captions
-from jarilab.tasks.classification import PictureTask
+from jarilab.tasks.classification import ImageTask
 from jarilab.training.answering import Answered, inside, tokens_of
 
 LONGEST = 2048
@@ -328,8 +328,8 @@ def _checked_site(tape: Tape, site: str | None, head: int) -> str:
 
 def kind_of(task: Task) -> Kind[Any]:
     """Raises UserError for a task of a kind of its own."""
-    if isinstance(task, PictureTask):
-        return OfPictures(task)
+    if isinstance(task, ImageTask):
+        return OfImages(task)
     if isinstance(task, Captions):
         return OfPaintings(task)
     return OfTokens(tokens_of(task))

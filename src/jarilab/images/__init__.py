@@ -1,1 +1,1 @@
-"""A person's pictures: reading them, sets of labelled ones, changing them for training, drawing them."""
+"""A person's images: reading them, sets of labelled ones, changing them for training, drawing them."""

@@ -1,4 +1,4 @@
-"""Boxes that people drew around things in pictures: COCO's JSON and Pascal VOC's XML.
+"""Boxes that people drew around things in images: COCO's JSON and Pascal VOC's XML.
 
 What cannot be used is left out, counted and named in `Notes`. Boxes are in pixels, from the left and top rim.
 """
@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from jarilab.errors import UserError
 from jarilab.images.files import read_bytes
 from jarilab.images.labelled import natural
-from jarilab.images.notices import Notes, shown
+from jarilab.images.notices import Notices, shown
 
 Box = tuple[float, float, float, float]
 
@@ -28,17 +28,17 @@ SETS = ("train", "val")
 _NO_NUMBERS = "boxes left out, which are not four finite numbers"
 _INVERTED = "boxes left out, whose right or bottom side lies before the left or top one"
 _NO_AREA = "boxes left out, which have no area"
-_OUTSIDE = "boxes left out, which lie outside their picture"
-_CUT = "boxes that reach over the rim of their picture, cut there"
+_OUTSIDE = "boxes left out, which lie outside their image"
+_CUT = "boxes that reach over the rim of their image, cut there"
 _CROWDS = "crowds left out, which are no single things"
-_MISSING = "pictures left out, whose file is missing"
-_NO_NAME = "pictures left out, whose name no file can have"
-_ELSEWHERE = "pictures left out, whose file would lie outside the folder"
-_NO_ANNOTATION = "pictures left out, for which there is no annotation"
-_EMPTY = "pictures without any thing, kept as such"
+_MISSING = "images left out, whose file is missing"
+_NO_NAME = "images left out, whose name no file can have"
+_ELSEWHERE = "images left out, whose file would lie outside the folder"
+_NO_ANNOTATION = "images left out, for which there is no annotation"
+_EMPTY = "images without any thing, kept as such"
 _BROKEN = "annotations left out, which are not as they should be"
-_SECOND = "second pictures of one annotation, left out"
-_TWICE = "pictures listed again, left out"
+_SECOND = "second images of one annotation, left out"
+_TWICE = "images listed again, left out"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Annotated:
-    """A picture file and what is in it."""
+    """An image file and what is in it."""
 
     path: Path
     things: tuple[Thing, ...]
@@ -59,13 +59,13 @@ class Annotated:
 
 @dataclass(frozen=True)
 class Annotations:
-    """Pictures, and the names of all classes: in the order of their numbers, or sorted where they have none."""
+    """Images, and the names of all classes: in the order of their numbers, or sorted where they have none."""
 
-    pictures: list[Annotated]
+    images: list[Annotated]
     classes: list[str]
 
 
-def read_annotations(option: str, paths: Sequence[str], notes: Notes, *, part: str | None = None) -> Annotations:
+def read_annotations(option: str, paths: Sequence[str], notes: Notices, *, part: str | None = None) -> Annotations:
     """Of `coco.json images/`, of a VOC folder, or of a list of names in such a folder, ImageSets/Main/NAME.txt.
 
     part: of a VOC folder, the list to use if it is there. Raises UserError where nothing can be used.
@@ -80,15 +80,15 @@ def read_annotations(option: str, paths: Sequence[str], notes: Notes, *, part: s
         found = _voc(given[0].parent.parent.parent, given[0], notes)
     else:
         raise UserError(
-            f"--{option} expects scenes, a COCO file and its folder of pictures, a VOC folder, or one of its lists; "
+            f"--{option} expects scenes, a COCO file and its folder of images, a VOC folder, or one of its lists; "
             f"got {' '.join(paths)!r}: write --{option} instances.json images/, --{option} voc/ or "
             f"--{option} voc/ImageSets/Main/train.txt"
         )
-    if not found.pictures:
-        raise UserError(f"{given[0]}: expected pictures with boxes; got none{_said(notes)}; name another place")
-    for picture in found.pictures:
-        if not picture.things:
-            notes.add(_EMPTY, picture.path.name)
+    if not found.images:
+        raise UserError(f"{given[0]}: expected images with boxes; got none{_said(notes)}; name another place")
+    for image in found.images:
+        if not image.things:
+            notes.add(_EMPTY, image.path.name)
     return found
 
 
@@ -97,13 +97,13 @@ def has_lists(paths: Sequence[str]) -> bool:
     return len(paths) == 1 and all((Path(paths[0]) / "ImageSets" / "Main" / f"{part}.txt").is_file() for part in SETS)
 
 
-def is_held_out(picture: Annotated, share: float) -> bool:
-    """About `share` of all pictures, by their names, so that a picture stays where it is when others come."""
-    return zlib.crc32(picture.path.name.encode("utf-8", "surrogateescape")) < share * 2**32
+def is_held_out(image: Annotated, share: float) -> bool:
+    """About `share` of all images, by their names, so that an image stays where it is when others come."""
+    return zlib.crc32(image.path.name.encode("utf-8", "surrogateescape")) < share * 2**32
 
 
-def usable(things: Sequence[Thing], height: int, width: int, where: str, notes: Notes) -> list[tuple[str, Box]]:
-    """The things whose boxes can be in a picture of this size, cut at its rim."""
+def usable(things: Sequence[Thing], height: int, width: int, where: str, notes: Notices) -> list[tuple[str, Box]]:
+    """The things whose boxes can be in an image of this size, cut at its rim."""
     found = []
     for thing in things:
         numbers = [_number(side) for side in thing.box]
@@ -130,20 +130,20 @@ def usable(things: Sequence[Thing], height: int, width: int, where: str, notes: 
 # COCO -----------------------------------------------------------------------------------------------------------------
 
 
-def _coco(path: Path, folder: Path, notes: Notes) -> Annotations:
+def _coco(path: Path, folder: Path, notes: Notices) -> Annotations:
     if not folder.is_dir():
-        raise UserError(f"{folder}: expected the folder of the pictures that {path} is about; got no folder")
+        raise UserError(f"{folder}: expected the folder of the images that {path} is about; got no folder")
     held = _lists(path)
     names = _categories(path, held["categories"], notes)
     things: dict[Any, list[Thing]] = {}
     for annotation in held["annotations"]:
         _take(annotation, names, things, notes)
-    pictures = _images(held["images"], folder, things, notes)
+    images = _images(held["images"], folder, things, notes)
     listed = {image.get("id") for image in held["images"] if isinstance(image, dict) and _is_id(image.get("id"))}
     for number in [number for number in things if number not in listed]:
-        notes.add("boxes left out, of pictures that are not listed", f"image_id {number}", len(things[number]))
+        notes.add("boxes left out, of images that are not listed", f"image_id {number}", len(things[number]))
     classes = [names[number] for number in sorted(names, key=lambda n: (isinstance(n, str), n))]
-    return Annotations(pictures, list(dict.fromkeys(classes)))
+    return Annotations(images, list(dict.fromkeys(classes)))
 
 
 def _lists(path: Path) -> dict[str, list[Any]]:
@@ -159,24 +159,24 @@ def _lists(path: Path) -> dict[str, list[Any]]:
 
 
 def _images(
-    images: Sequence[Any], folder: Path, things: Mapping[Any, Sequence[Thing]], notes: Notes
+    images: Sequence[Any], folder: Path, things: Mapping[Any, Sequence[Thing]], notes: Notices
 ) -> list[Annotated]:
     """Those that are there, once each, with their things."""
-    pictures: dict[Any, Annotated] = {}
+    found: dict[Any, Annotated] = {}
     for image in images:
         name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
         if not isinstance(name, str) or not _is_id(number):
             notes.add(_BROKEN, f"image {str(image)[:40]}")
-        elif number in pictures:
+        elif number in found:
             notes.add(_TWICE, name)
         elif (fault := _fault(folder, name)) is not None:
             notes.add(fault, name)
         else:
-            pictures[number] = Annotated(folder / name, tuple(things.get(number, ())))
-    return list(pictures.values())
+            found[number] = Annotated(folder / name, tuple(things.get(number, ())))
+    return list(found.values())
 
 
-def _categories(path: Path, listed: list[Any], notes: Notes) -> dict[Any, str]:
+def _categories(path: Path, listed: list[Any], notes: Notices) -> dict[Any, str]:
     """The names of classes by their ids. Raises UserError where one is empty or an id is given twice."""
     names: dict[Any, str] = {}
     for category in listed:
@@ -196,7 +196,7 @@ def _categories(path: Path, listed: list[Any], notes: Notes) -> dict[Any, str]:
 
 
 def _fault(folder: Path, name: str) -> str | None:
-    """Why there is no picture of this name in a folder; None where there is one."""
+    """Why there is no image of this name in a folder; None where there is one."""
     try:
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             return _ELSEWHERE
@@ -205,8 +205,8 @@ def _fault(folder: Path, name: str) -> str | None:
         return _NO_NAME
 
 
-def _take(annotation: Any, names: dict[Any, str], things: dict[Any, list[Thing]], notes: Notes) -> None:
-    """Note one annotation under its picture."""
+def _take(annotation: Any, names: dict[Any, str], things: dict[Any, list[Thing]], notes: Notices) -> None:
+    """Note one annotation under its image."""
     if not isinstance(annotation, dict) or not _is_id(annotation.get("image_id")):
         notes.add(_BROKEN, f"annotation {str(annotation)[:40]}")
         return
@@ -231,12 +231,12 @@ def _is_id(value: Any) -> bool:
 # Pascal VOC -----------------------------------------------------------------------------------------------------------
 
 
-def _voc(folder: Path, listed: Path | None, notes: Notes) -> Annotations:
-    texts, images = folder / "Annotations", folder / "JPEGImages"
-    if not texts.is_dir() or not images.is_dir():
+def _voc(folder: Path, listed: Path | None, notes: Notices) -> Annotations:
+    texts, photographs = folder / "Annotations", folder / "JPEGImages"
+    if not texts.is_dir() or not photographs.is_dir():
         raise UserError(f"{folder}: expected the folders Annotations and JPEGImages of Pascal VOC; got others")
     files: dict[str, list[Path]] = {}
-    for path in sorted(path for path in images.iterdir() if not path.name.startswith(".")):
+    for path in sorted(path for path in photographs.iterdir() if not path.name.startswith(".")):
         files.setdefault(path.stem, []).append(path)
     annotated = {path.stem: path for path in texts.glob("*.xml") if not path.name.startswith(".")}
     names = natural(annotated.keys() | files.keys())
@@ -244,7 +244,7 @@ def _voc(folder: Path, listed: Path | None, notes: Notes) -> Annotations:
         lines = listed.read_text(encoding="utf-8", errors="replace").splitlines()
         # A second column, in the lists of one class, says whether it is there.
         names = list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
-    pictures: list[Annotated] = []
+    found: list[Annotated] = []
     for name in names:
         if name not in annotated:
             notes.add(_NO_ANNOTATION, name)
@@ -255,11 +255,12 @@ def _voc(folder: Path, listed: Path | None, notes: Notes) -> Annotations:
                 notes.add(_SECOND, other.name)
             things = _things(annotated[name], notes)
             if things is not None:
-                pictures.append(Annotated(files[name][0], things))
-    return Annotations(pictures, natural({thing.name for picture in pictures for thing in picture.things}))
+                found.append(Annotated(files[name][0], things))
+    classes = {thing.name for annotated_image in found for thing in annotated_image.things}
+    return Annotations(found, natural(classes))
 
 
-def _things(path: Path, notes: Notes) -> tuple[Thing, ...] | None:
+def _things(path: Path, notes: Notices) -> tuple[Thing, ...] | None:
     """Those of one XML file; None where it is none."""
     data = read_bytes(path)
     try:
@@ -290,5 +291,5 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-def _said(notes: Notes) -> str:
+def _said(notes: Notices) -> str:
     return "".join(f"; {line}" for line in notes.told())

@@ -1,4 +1,4 @@
-"""A person's captioned pictures: a folder of pictures, each with a text of the same name beside it."""
+"""A person's captioned images: a folder of images, each with a text of the same name beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from jarilab.errors import UserError
 from jarilab.images.files import check_room
 from jarilab.images.labelled import fitted, natural
-from jarilab.images.notices import Notes
+from jarilab.images.notices import Notices
 from jarilab.shapes import Tensor
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
@@ -21,60 +21,60 @@ LONGEST_CAPTION = 10_000  # bytes
 
 @dataclass(frozen=True, eq=False)
 class Captioned:
-    """captions: of each picture. pictures: `(N, 3, H, W)` uint8. keys: of each file name, by which some are
+    """captions: of each image. images: `(N, 3, H, W)` uint8. keys: of each file name, by which some are
     held out. notices: what was left out, counted and named."""
 
     captions: list[str]
-    pictures: UInt8[Tensor, "N 3 H W"]
+    images: UInt8[Tensor, "N 3 H W"]
     keys: list[int]
     notices: list[str]
 
     def split(self, share: float) -> tuple[list[int], list[int]]:
-        """The numbers of the pictures to train on, and of about `share` of them to hold out. Raises UserError."""
+        """The numbers of the images to train on, and of about `share` of them to hold out. Raises UserError."""
         held = [number for number, key in enumerate(self.keys) if key < share * 2**32]
         train = [number for number, key in enumerate(self.keys) if key >= share * 2**32]
         if not held or not train:
-            raise UserError(f"{len(self.keys)} captioned pictures are too few to hold some out; give more")
+            raise UserError(f"{len(self.keys)} captioned images are too few to hold some out; give more")
         return train, held
 
 
 def read_captioned(folder: Path, size: int) -> Captioned:
-    """The pictures of a folder that have a caption, the middle square of each at `size` pixels.
+    """The images of a folder that have a caption, the middle square of each at `size` pixels.
 
-    A caption without a picture, a picture without a caption, an empty or unreadable one of either is left out and told.
+    A caption without an image, an image without a caption, an empty or unreadable one of either is left out and told.
     Raises UserError where none is left, or too many cannot be read.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: expected one of pictures with a *.txt of the same name beside each")
+        raise UserError(f"{folder} is no folder: expected one of images with a *.txt of the same name beside each")
     names = natural(path.name for path in folder.iterdir() if not path.name.startswith("."))
     texts = {Path(name).stem: name for name in names if name.lower().endswith(".txt")}
     drawn: dict[str, str] = {}
-    notes = Notes()
+    notes = Notices()
     for name in (name for name in names if name.lower().endswith(ENDINGS)):
         if Path(name).stem not in texts:
-            notes.add("pictures without a caption, left out", name)
+            notes.add("images without a caption, left out", name)
         elif drawn.setdefault(Path(name).stem, name) != name:
-            notes.add("second pictures of one caption, left out", name)
+            notes.add("second images of one caption, left out", name)
     for stem in natural(texts.keys() - drawn.keys()):
-        notes.add("captions without a picture, left out", texts[stem])
+        notes.add("captions without an image, left out", texts[stem])
     check_room(folder, len(drawn), 3, (size, size))
-    captions, pictures, keys = [], [], []
+    captions, images, keys = [], [], []
     for stem, name in drawn.items():
         caption = _caption(folder / texts[stem])
         if caption is None:
-            notes.add("captions that are empty, too long or no UTF-8, left out with their pictures", texts[stem])
+            notes.add("captions that are empty, too long or no UTF-8, left out with their images", texts[stem])
             continue
         try:
-            pictures.append(fitted(folder / name, 3, (size, size), "crop").pixels)
+            images.append(fitted(folder / name, 3, (size, size), "crop").pixels)
         except UserError as error:
             notes.unreadable(name, error, len(drawn), folder)
             continue
         captions.append(caption)
         keys.append(zlib.crc32(name.encode("utf-8", "surrogateescape")))
-    if not pictures:
-        found = "; ".join(notes.told()) or "no picture at all"
-        raise UserError(f"{folder}: expected pictures with a *.txt of the same name beside each; got none: {found}")
-    return Captioned(captions, torch.stack(pictures), keys, notes.told())
+    if not images:
+        found = "; ".join(notes.told()) or "no image at all"
+        raise UserError(f"{folder}: expected images with a *.txt of the same name beside each; got none: {found}")
+    return Captioned(captions, torch.stack(images), keys, notes.told())
 
 
 def _caption(path: Path) -> str | None:

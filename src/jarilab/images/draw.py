@@ -1,4 +1,4 @@
-"""Pictures for people: grids of them, and boxes with words on one."""
+"""Images for people: grids of them, and boxes with words on one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Box = tuple[float, float, float, float]
 
 _TEXT = 14
 _GAP = 6
-_CELL = 72  # pixels that the longer side of a picture takes in a grid, at least
+_CELL = 72  # pixels that the longer side of an image takes in a grid, at least
 _SHEET = 480  # and alone, under boxes
 _FONTS = (
     "NanumGothic.ttf", "NotoSansKR-Regular.ttf", "NotoSansCJK-Regular.ttc", "malgun.ttf", "AppleSDGothicNeo.ttc",
@@ -30,45 +30,45 @@ _FONTS = (
 _LONGEST = 200  # characters of which any can be seen
 
 
-def grid(pictures: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, captions: Sequence[str] | None = None) -> Any:
-    """Pictures in rows of `columns`, each with its caption below, as a Pillow image. Small ones are enlarged by a whole
+def grid(images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, captions: Sequence[str] | None = None) -> Any:
+    """Images in rows of `columns`, each with its caption below, as a Pillow image. Small ones are enlarged by a whole
     number; captions are cut to their place. Raises UserError where there is nothing to draw, or far too much."""
     library: Any = needs("PIL.Image", "vision")
     drawing: Any = needs("PIL.ImageDraw", "vision")
-    if not pictures or columns < 1:
-        raise UserError(f"expected pictures and a column or more; got {len(pictures)} in {columns}; give some")
-    if captions is not None and len(captions) != len(pictures):
-        raise UserError(f"expected a caption for each of {len(pictures)} pictures; got {len(captions)}; give as many")
-    height, width = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
+    if not images or columns < 1:
+        raise UserError(f"expected images and a column or more; got {len(images)} in {columns}; give some")
+    if captions is not None and len(captions) != len(images):
+        raise UserError(f"expected a caption for each of {len(images)} images; got {len(captions)}; give as many")
+    height, width = (max(image.shape[side] for image in images) for side in (1, 2))
     factor = math.ceil(_CELL / max(height, width))
-    columns = min(columns, len(pictures))
+    columns = min(columns, len(images))
     across, down = factor * width + _GAP, factor * height + _GAP + (_TEXT + _GAP if captions else 0)
-    rows = math.ceil(len(pictures) / columns)
+    rows = math.ceil(len(images) / columns)
     if (whole := (across * columns + _GAP) * (down * rows + _GAP)) > MOST_PIXELS:
         raise UserError(f"expected a grid of at most {MOST_PIXELS:,} pixels; got {whole:,}; give fewer or smaller ones")
     sheet = library.new("RGB", (across * columns + _GAP, down * rows + _GAP), "white")
     pen, font = drawing.Draw(sheet), _font(captions or ())
-    for number, picture in enumerate(pictures):
+    for number, image in enumerate(images):
         left, top = number % columns * across + _GAP, number // columns * down + _GAP
-        sheet.paste(_image(picture, factor), (left, top))
+        sheet.paste(_enlarged(image, factor), (left, top))
         if captions:
             place = (left, top + factor * height + 2)
             pen.text(place, cut(captions[number], factor * width, font), fill="black", font=font)
     return sheet
 
 
-def boxes(picture: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> Any:
-    """A picture with boxes, left, top, right, bottom in its pixels, each under its text, as a Pillow image.
+def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> Any:
+    """An image with boxes, left, top, right, bottom in its pixels, each under its text, as a Pillow image.
 
-    The colour goes by the text up to its last space, so that `cat 98%` and `cat 51%` have the same. Small pictures are
+    The colour goes by the text up to its last space, so that `cat 98%` and `cat 51%` have the same. Small images are
     enlarged by a whole number. Raises UserError for boxes that are not finite or inverted.
     """
     drawing: Any = needs("PIL.ImageDraw", "vision")
     for box, text in found:
         if not all(map(math.isfinite, box)) or box[2] < box[0] or box[3] < box[1]:
             raise UserError(f"expected a box as left, top, right, bottom; got {box} of {_plain(text)!r}; mend it")
-    factor = max(1, _SHEET // max(picture.shape[1:]))
-    sheet = _image(picture, factor).convert("RGB")
+    factor = max(1, _SHEET // max(image.shape[1:]))
+    sheet = _enlarged(image, factor).convert("RGB")
     pen, font = drawing.Draw(sheet), _font([text for _, text in found])
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(_kind(text) for _, text in found))}
     tags = []
@@ -121,11 +121,11 @@ def _tag(pen: Any, size: tuple[int, int], corners: list[float], text: str, colou
     pen.text((left + 3, top + 1), text, fill=ink(colour), font=font)
 
 
-def _image(picture: UInt8[Tensor, "C H W"], factor: int) -> Any:
+def _enlarged(image: UInt8[Tensor, "C H W"], factor: int) -> Any:
     library: Any = needs("PIL.Image", "vision")
-    pixels = picture[0] if len(picture) == 1 else picture.permute(1, 2, 0)
-    image = library.fromarray(pixels.contiguous().numpy())
-    return image.resize((image.width * factor, image.height * factor), library.Resampling.NEAREST)
+    pixels = image[0] if len(image) == 1 else image.permute(1, 2, 0)
+    drawn = library.fromarray(pixels.contiguous().numpy())
+    return drawn.resize((drawn.width * factor, drawn.height * factor), library.Resampling.NEAREST)
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Reading a person's pictures: whatever they are called and however they are stored, in bounded memory."""
+"""Reading a person's images: whatever they are called and however they are stored, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from jarilab.shapes import Tensor
 from jarilab.text import files
 
 MOST_PIXELS = 1 << 26
-"""A picture whose header says more is refused before it is decoded."""
+"""An image whose header says more is refused before it is decoded."""
 
 LARGEST_FILE = 1 << 29
 """Bytes: a larger file is not read."""
 
 LARGEST_SET = 2 << 30
-"""Bytes of pixels that a set of pictures may take."""
+"""Bytes of pixels that a set of images may take."""
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 """What is recognised by its content, by Pillow's names; none that it hands to other programs."""
@@ -37,7 +37,7 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True)
 class Decoded:
-    """A picture, and how the file has it once upright."""
+    """An image, and how the file has it once upright."""
 
     pixels: UInt8[Tensor, "C H W"]
     height: int
@@ -46,20 +46,20 @@ class Decoded:
     """There is more than the first frame or page, which is the one that was read."""
 
 
-def read_picture(source: Path | bytes, channels: int, longest: int | None = None) -> UInt8[Tensor, "C H W"]:
-    """The pixels of a picture, uint8, as `decode` gives them."""
+def read_image(source: Path | bytes, channels: int, longest: int | None = None) -> UInt8[Tensor, "C H W"]:
+    """The pixels of an image, uint8, as `decode` gives them."""
     return decode(source, channels, longest=longest).pixels
 
 
 def decode(
     source: Path | bytes, channels: int, *, longest: int | None = None, enough: int | None = None, name: str = ""
 ) -> Decoded:
-    """A picture file, or its bytes, as uint8 of 1 (gray, ITU-R 601) or 3 (RGB) channels.
+    """An image file, or its bytes, as uint8 of 1 (gray, ITU-R 601) or 3 (RGB) channels.
 
     What is transparent lies on white; 16 bits become 8; CMYK becomes RGB without colour management; EXIF's orientation
     is applied; of animations and pages the first is taken. A longer side beyond `longest` is scaled down to it. A JPEG
     may come smaller than it is stored as long as no side falls below `enough` pixels, which saves most of the work for
-    large photographs. `name` is what errors call bytes. Raises UserError for what is no whole picture, or a too large
+    large photographs. `name` is what errors call bytes. Raises UserError for what is no whole image, or a too large
     one.
     """
     if channels not in (1, 3):
@@ -67,7 +67,7 @@ def decode(
     if isinstance(source, Path):
         name, data = name or str(source), read_bytes(source)
     else:
-        name, data = name or "the picture", source
+        name, data = name or "the image", source
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, of damaged metadata and of sizes that are judged here
         return _decoded(data, name, channels, longest, enough)
@@ -79,16 +79,16 @@ def read_bytes(path: Path) -> bytes:
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(LARGEST_FILE + 1) if size <= LARGEST_FILE else b""
     if max(size, len(data)) > LARGEST_FILE:
-        raise UserError(f"{path}: expected a picture of at most {LARGEST_FILE:,} bytes; got {size:,}; make it smaller")
+        raise UserError(f"{path}: expected an image of at most {LARGEST_FILE:,} bytes; got {size:,}; make it smaller")
     return data
 
 
 def check_room(where: Path, count: int, channels: int, size: tuple[int, int]) -> None:
-    """Raises UserError where so many pictures would take more than LARGEST_SET bytes."""
+    """Raises UserError where so many images would take more than LARGEST_SET bytes."""
     needed = count * channels * math.prod(size)
     if needed > LARGEST_SET:
         raise UserError(
-            f"{where}: expected at most {LARGEST_SET:,} bytes of pixels; {count:,} pictures of {size[0]} x {size[1]} "
+            f"{where}: expected at most {LARGEST_SET:,} bytes of pixels; {count:,} images of {size[0]} x {size[1]} "
             f"and {channels} channels take {needed:,}; make them smaller with --size, or take fewer"
         )
 
@@ -101,16 +101,16 @@ def _decoded(data: bytes, name: str, channels: int, longest: int | None, enough:
         image.draft(None, _enough(image.size, longest, enough))
         frames = image.format != "MPO" and getattr(image, "is_animated", False)
         image.load()
-        # Transposed before anything else: conversions may lose what says how the picture lies.
+        # Transposed before anything else: conversions may lose what says how the image lies.
         turned = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
         library.exif_transpose(image, in_place=True)
         image = _converted(image, name, channels)
         image = _scaled(image, longest)
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # damaged pictures make Pillow raise nearly anything
+    except Exception as error:  # damaged images make Pillow raise nearly anything
         raise UserError(
-            f"{name}: expected a whole picture; got a damaged or cut one ({_told(error)}); fetch or save it again"
+            f"{name}: expected a whole image; got a damaged or cut one ({_told(error)}); fetch or save it again"
         ) from None
     width, height = reversed(stored) if turned else stored
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
@@ -122,7 +122,7 @@ def _opened(data: bytes, name: str) -> Any:
     """Pillow's image, its header read and found sound; nothing is decoded yet."""
     library: Any = needs("PIL.Image", "vision")
     if not data:
-        raise UserError(f"{name}: expected a picture; got an empty file; fetch or save it again")
+        raise UserError(f"{name}: expected an image; got an empty file; fetch or save it again")
     try:
         image = library.open(BytesIO(data), formats=FORMATS)
     except library.UnidentifiedImageError:
@@ -135,7 +135,7 @@ def _opened(data: bytes, name: str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # as below
-        raise UserError(f"{name}: expected a picture; got a damaged header ({_told(error)}); save it again") from None
+        raise UserError(f"{name}: expected an image; got a damaged header ({_told(error)}); save it again") from None
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise _too_large(name, f"{width:,} x {height:,}")

@@ -15,38 +15,38 @@ from jarilab.images.files import check_room
 from jarilab.shapes import Tensor
 from jarilab.text import files
 
-PICTURES = b"\0\0\x08\x03"
+IMAGES = b"\0\0\x08\x03"
 LABELS = b"\0\0\x08\x01"
-_SAID = {PICTURES: "pictures", LABELS: "labels"}
+_SAID = {IMAGES: "images", LABELS: "labels"}
 
 
 def find(folder: Path, held_out: bool) -> Path | None:
-    """The idx file of pictures in a folder, if there is any. Raises UserError where it is not clear which."""
+    """The idx file of images in a folder, if there is any. Raises UserError where it is not clear which."""
     found = sorted(path for path in folder.iterdir() if re.search(r"images.idx3.ubyte(\.gz)?$", path.name))
     if len(found) > 1:
         chosen = [path for path in found if path.name.startswith("train") != held_out]
         if len(chosen) != 1:
             told = ", ".join(path.name for path in found)
-            raise UserError(f"{folder}: expected one idx file of pictures to take; got {told}; name the file")
+            raise UserError(f"{folder}: expected one idx file of images to take; got {told}; name the file")
         return chosen[0]
     return found[0] if found else None
 
 
-def holds_pictures(path: Path) -> bool:
-    """Whether a file is one of pictures. Raises UserError for labels alone, and for numbers that are no bytes."""
+def holds_images(path: Path) -> bool:
+    """Whether a file is one of images. Raises UserError for labels alone, and for numbers that are no bytes."""
     with files.opened(path) as stream:
         start = stream.read(4)
     if start == LABELS:
-        raise UserError(f"{path}: expected pictures; got the labels of an idx pair; name the file of the pictures")
-    if start != PICTURES and len(start) == 4 and start[:2] == b"\0\0" and 0x08 <= start[2] <= 0x0E:
+        raise UserError(f"{path}: expected images; got the labels of an idx pair; name the file of the images")
+    if start != IMAGES and len(start) == 4 and start[:2] == b"\0\0" and 0x08 <= start[2] <= 0x0E:
         raise UserError(
             f"{path}: expected idx of bytes in three dimensions (magic 00 00 08 03); got {start.hex(' ')}; convert it"
         )
-    return start == PICTURES
+    return start == IMAGES
 
 
 def labels_of(images: Path) -> Path:
-    """The file of labels that belongs to one of pictures, by its name."""
+    """The file of labels that belongs to one of images, by its name."""
     name = images.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1")
     found = [path for path in (images.with_name(name), images.with_name(name + ".gz")) if path.exists()]
     if name == images.name.removesuffix(".gz") or not found:

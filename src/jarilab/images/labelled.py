@@ -1,4 +1,4 @@
-"""Pictures with labels, from class folders, MNIST's idx files or a CSV, held in memory as bytes."""
+"""Images with labels, from class folders, MNIST's idx files or a CSV, held in memory as bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jarilab.errors import UserError, needs
 from jarilab.images import idx
 from jarilab.images.augment import background
 from jarilab.images.files import Decoded, check_room, decode, read_bytes
-from jarilab.images.notices import Notes, digests, few, shown
+from jarilab.images.notices import Notices, digests, few, shown
 from jarilab.shapes import Int, Tensor
 from jarilab.text import files
 
@@ -29,9 +29,9 @@ _AT_ONCE = 1024
 _PATHS = {"path", "file", "filename", "image", "picture"}
 _LABELS = {"label", "class", "target", "category"}
 
-_UNKNOWN = "pictures left out, of classes that the training data does not have"
+_UNKNOWN = "images left out, of classes that the training data does not have"
 _BESIDE = "files left out, which lie beside the class folders"
-_NOTHING = "classes left out, of which there is no picture"
+_NOTHING = "classes left out, of which there is no image"
 _LINKS = "links to folders inside the class folders, not followed"
 _UNLABELLED = "lines left out, without a path or without a label"
 _ANIMATED = "animations, of which the first frame is taken"
@@ -47,7 +47,7 @@ Size = tuple[int, int]
 
 @final
 class Labelled:
-    """Pictures of one size, each of one class.
+    """Images of one size, each of one class.
 
     labels: the number of the class of each. marks: what tells them apart, the crc32 of their bytes. notices: what a
     person should know of the reading. rows: where in `pixels` each is; as they come by default.
@@ -71,41 +71,41 @@ class Labelled:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of each picture."""
+        """Channels, height and width of each image."""
         channels, height, width = self._pixels.shape[1:]
         return channels, height, width
 
-    def pictures(self, indices: Int[Tensor, " B"]) -> UInt8[Tensor, "B C H W"]:
+    def images(self, indices: Int[Tensor, " B"]) -> UInt8[Tensor, "B C H W"]:
         """The pixels of these."""
         return self._pixels[self._rows[indices]]
 
     def only(self, indices: Int[Tensor, " M"]) -> Labelled:
-        """Some of these pictures, whose pixels are not copied; the classes and notices are those of all."""
+        """Some of these images, whose pixels are not copied; the classes and notices are those of all."""
         labels, marks, rows = (part[indices] for part in (self.labels, self.marks, self._rows))
         return Labelled(self._pixels, labels, self.classes, marks, self.notices, rows)
 
     def split(self, share: float) -> tuple[Labelled, Labelled]:
         """What to train on, and about `share` to hold out: chosen by content, so that equal files stay together, and a
-        picture stays where it is when others come. Raises UserError where one side would be empty."""
+        image stays where it is when others come. Raises UserError where one side would be empty."""
         held_out = self.marks < share * 2**32
         if not held_out.any() or held_out.all():
-            raise UserError(f"{len(self)} pictures are too few to hold some out; give held-out pictures with --valid")
+            raise UserError(f"{len(self)} images are too few to hold some out; give held-out images with --valid")
         train, rest = self.only((~held_out).nonzero()[:, 0]), self.only(held_out.nonzero()[:, 0])
         train.notices = rest.notices = [*self.notices, *few(len(rest), len(self))]
         return train, rest
 
     def shared(self, train: Labelled) -> list[str]:
-        """What to say where some of these held-out pictures have the pixels of one to train on."""
+        """What to say where some of these held-out images have the pixels of one to train on."""
         known = np.isin(self._digests(), train._digests())
         if not known.any():
             return []
         return [
-            f"{known.sum():,} of {len(self):,} held-out pictures are training pictures too, which makes the score "
+            f"{known.sum():,} of {len(self):,} held-out images are training images too, which makes the score "
             "better than it is; hold out others"
         ]
 
     def _digests(self) -> UInt64[np.ndarray, " N"]:
-        return np.concatenate([digests(self.pictures(some)) for some in torch.arange(len(self)).split(_AT_ONCE)])
+        return np.concatenate([digests(self.images(some)) for some in torch.arange(len(self)).split(_AT_ONCE)])
 
     def fingerprint(self) -> str:
         """Of the files' contents, their labels and their order."""
@@ -117,7 +117,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What pictures are made into. size: height and width; None where all have the same. classes: those of the training
+    """What images are made into. size: height and width; None where all have the same. classes: those of the training
     data, where other data are read."""
 
     channels: int
@@ -127,40 +127,40 @@ class Wanted:
 
 
 def read_labelled(path: Path, wanted: Wanted, *, held_out: bool = False) -> Labelled:
-    """The labelled pictures of a folder of class folders, of an idx file beside its labels, or of a CSV.
+    """The labelled images of a folder of class folders, of an idx file beside its labels, or of a CSV.
 
     A folder may hold idx files: where it holds several, those named train-* are taken, and those not so named with
     `held_out`. What cannot be used is left out and told in `notices`. Raises UserError where nothing can, where too
     much cannot, and where the pixels would be more than files.LARGEST_SET bytes.
     """
-    notes = Notes()
+    notes = Notices()
     if path.is_dir():
         images = idx.find(path, held_out)
         if images is not None:
             return _from_idx(images, wanted, notes)
         listed, names = _in_folders(path, notes)
-    elif idx.holds_pictures(path):
+    elif idx.holds_images(path):
         return _from_idx(path, wanted, notes)
     elif path.name.lower().endswith((".csv", ".csv.gz")):
         listed, names = _in_csv(path, notes)
     else:
         raise UserError(
-            f"{path}: expected a folder of class folders, an idx file of pictures, or a *.csv of path and label"
+            f"{path}: expected a folder of class folders, an idx file of images, or a *.csv of path and label"
         )
     return _from_files(path, listed, names, wanted, notes)
 
 
 def fitted(source: Path | bytes, channels: int, size: Size, fit: Fit, name: str = "") -> Decoded:
-    """A picture as `read_labelled` gives it; `name` is what errors call bytes. Raises UserError as `decode` does."""
+    """An image as `read_labelled` gives it; `name` is what errors call bytes. Raises UserError as `decode` does."""
     found = decode(source, channels, enough=2 * max(size), name=name)
     return Decoded(resize(found.pixels[None], size, fit)[0], found.height, found.width, found.animated)
 
 
 def resize(pixels: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "stretch") -> UInt8[Tensor, "B C h w"]:
-    """Pictures of another height and width, averaged over all pixels that fall together (bilinear, antialiased).
+    """Images of another height and width, averaged over all pixels that fall together (bilinear, antialiased).
 
     fit: stretch lets proportions go; crop keeps them and cuts what is too long off both ends; pad keeps them and
-    puts the picture in the middle of its `background`.
+    puts the image in the middle of its `background`.
     """
     height, width = pixels.shape[-2:]
     if fit == "crop":
@@ -196,10 +196,10 @@ def _within(outer: Size, shape: Size) -> Size:
     return height, width
 
 
-# Files, each a picture ------------------------------------------------------------------------------------------------
+# Files, each an image ------------------------------------------------------------------------------------------------
 
 
-def _in_folders(folder: Path, notes: Notes) -> tuple[list[tuple[Path, str]], list[str]]:
+def _in_folders(folder: Path, notes: Notices) -> tuple[list[tuple[Path, str]], list[str]]:
     """The files in class folders with the names of their classes; and the names of all class folders."""
     inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
     for path in sorted(path for path in inside if not path.is_dir()):
@@ -213,7 +213,7 @@ def _in_folders(folder: Path, notes: Notes) -> tuple[list[tuple[Path, str]], lis
     return listed, [shown(name) for name in names]
 
 
-def _below(folder: Path, root: Path, notes: Notes) -> list[Path]:
+def _below(folder: Path, root: Path, notes: Notices) -> list[Path]:
     """All files of a folder and its folders, but hidden ones."""
     found = []
     for here, inner, names in os.walk(folder, onerror=files.unreadable):
@@ -225,7 +225,7 @@ def _below(folder: Path, root: Path, notes: Notes) -> list[Path]:
     return [Path(path) for path in natural(found)]
 
 
-def _in_csv(path: Path, notes: Notes) -> tuple[list[tuple[Path, str]], list[str]]:
+def _in_csv(path: Path, notes: Notices) -> tuple[list[tuple[Path, str]], list[str]]:
     """The files that a CSV names, beside itself or absolutely, with their labels; and all labels."""
     listed, columns = [], (0, 1)
     for number, row in _rows(path):
@@ -262,7 +262,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _from_files(
-    where: Path, listed: list[tuple[Path, str]], names: Sequence[str], wanted: Wanted, notes: Notes
+    where: Path, listed: list[tuple[Path, str]], names: Sequence[str], wanted: Wanted, notes: Notices
 ) -> Labelled:
     needs("PIL.Image", "vision")  # now, and not as the fault of every file
     listed = list(_known(listed, wanted, notes, where))
@@ -288,7 +288,7 @@ def _from_files(
             pixels = torch.empty(len(listed), wanted.channels, *size, dtype=torch.uint8)
         if found.pixels.shape != pixels.shape[1:]:
             raise UserError(
-                f"{where}: expected pictures of one size, as {size} of the first; got {tuple(found.pixels.shape[1:])} "
+                f"{where}: expected images of one size, as {size} of the first; got {tuple(found.pixels.shape[1:])} "
                 f"in {shown(name)}; give the height and width to bring them to with --size"
             )
         if found.animated:
@@ -305,7 +305,9 @@ def _from_files(
     return _labelled(where, pixels, used, names, torch.tensor(marks), wanted, notes)
 
 
-def _known(listed: Iterable[tuple[Path, str]], wanted: Wanted, notes: Notes, where: Path) -> Iterator[tuple[Path, str]]:
+def _known(
+    listed: Iterable[tuple[Path, str]], wanted: Wanted, notes: Notices, where: Path
+) -> Iterator[tuple[Path, str]]:
     """Those of classes that are known, if that is asked."""
     known, any_left = wanted.classes and set(wanted.classes), False
     for path, label in listed:
@@ -318,42 +320,48 @@ def _known(listed: Iterable[tuple[Path, str]], wanted: Wanted, notes: Notes, whe
         raise _none_usable(where, wanted, notes)
 
 
-def _note_sizes(others: Sequence[str], count: int, wanted: Wanted, notes: Notes) -> None:
-    """Tell which, of so many pictures, had another size than is wanted."""
+def _note_sizes(others: Sequence[str], count: int, wanted: Wanted, notes: Notices) -> None:
+    """Tell which, of so many images, had another size than is wanted."""
     if wanted.size is not None:
         notes.among(count, _FITTED[wanted.fit].format(*wanted.size), others)
 
 
 def _labelled(
-    where: Path, pixels: Tensor, used: Sequence[str], names: Sequence[str], marks: Tensor, wanted: Wanted, notes: Notes
+    where: Path,
+    pixels: Tensor,
+    used: Sequence[str],
+    names: Sequence[str],
+    marks: Tensor,
+    wanted: Wanted,
+    notes: Notices,
 ) -> Labelled:
-    """The set of pictures whose classes are `used`; `names` are those that were looked for."""
+    """The set of images whose classes are `used`; `names` are those that were looked for."""
     classes = list(wanted.classes or natural(set(used)))
     if wanted.classes is None:
         for name in natural(set(names) - set(used)):
             notes.add(_NOTHING, name)
     if len(classes) < 2:
-        raise UserError(f"{where}: expected pictures of two classes or more; got only {classes}; add those of another")
+        raise UserError(f"{where}: expected images of two classes or more; got only {classes}; add those of another")
     numbers = {name: number for number, name in enumerate(classes)}
     return Labelled(pixels, torch.tensor([numbers[name] for name in used]), classes, marks, notes.told())
 
 
-def _none_usable(where: Path, wanted: Wanted, notes: Notes) -> UserError:
+def _none_usable(where: Path, wanted: Wanted, notes: Notices) -> UserError:
     known = f" of the classes {', '.join(map(shown, wanted.classes[:8]))}" if wanted.classes else ""
     said = "".join(f"; {line}" for line in notes.told())
-    return UserError(f"{where}: expected pictures{known}; got none{said}; name another place")
+    return UserError(f"{where}: expected images{known}; got none{said}; name another place")
 
 
-# Files of many pictures -------------------------------------------------------------------------------------------
+# Files of many images -------------------------------------------------------------------------------------------
 
 
-def _from_idx(images: Path, wanted: Wanted, notes: Notes) -> Labelled:
-    """The pictures of an idx file, with the labels of the file beside it."""
+def _from_idx(images: Path, wanted: Wanted, notes: Notices) -> Labelled:
+    """The images of an idx file, with the labels of the file beside it."""
     labels = idx.read(idx.labels_of(images), idx.LABELS)
-    pixels = idx.read(images, idx.PICTURES).unsqueeze(1)
+    pixels = idx.read(images, idx.IMAGES).unsqueeze(1)
     if len(labels) != len(pixels):
         raise UserError(
-            f"{images}: expected as many labels as pictures; got {len(labels):,} and {len(pixels):,}; fetch both again"
+            f"{images}: expected as many labels as images; got {len(labels):,} and {len(pixels):,}; fetch both again"
         )
     rows = torch.arange(len(labels))
     used = [str(label) for label in labels.tolist()]
@@ -367,7 +375,7 @@ def _from_idx(images: Path, wanted: Wanted, notes: Notes) -> Labelled:
         raise _none_usable(images, wanted, notes)
     used, pixels = [used[row] for row in rows.tolist()], pixels if len(rows) == len(pixels) else pixels[rows]
     named = [f"number {row}" for row in rows.tolist()]
-    marks = torch.tensor([zlib.crc32(picture.numpy().data) for picture in pixels])
+    marks = torch.tensor([zlib.crc32(image.numpy().data) for image in pixels])
     if wanted.size is not None:
         check_room(images, len(pixels), 1, wanted.size)
         if pixels.shape[-2:] != wanted.size:

@@ -1,4 +1,4 @@
-"""What is to be told of pictures that were read: what was left out, and what makes a score say little."""
+"""What is to be told of images that were read: what was left out, and what makes a score say little."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ TOLERATED = 10
 """Files that may be unreadable in any set; beyond that, a tenth of all may."""
 
 FEW = 30
-"""Held-out pictures below which one alone is more than 3 percentage points, and chance (95 %, of a share of a half) is
+"""Held-out images below which one alone is more than 3 percentage points, and chance (95 %, of a share of a half) is
 18 points either way or more."""
 
 _NAMED = 200  # characters of a name that are told
-_UNREADABLE = "files left out, which cannot be read as pictures"
-_DISPUTED = "equal pictures in different classes, which nothing can tell apart"
+_UNREADABLE = "files left out, which cannot be read as images"
+_DISPUTED = "equal images in different classes, which nothing can tell apart"
 
 
 @final
-class Notes:
+class Notices:
     """What is to be said of things met while reading: of how many, and the first three by name."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Notes:
         self._found[said] = (number + count, [*names, name[:_NAMED] + "..." * (len(name) > _NAMED)][:3])
 
     def among(self, whole: int, said: str, names: Sequence[str]) -> None:
-        """`said` holds of the pictures of these names, of `whole` in all."""
+        """`said` holds of the images of these names, of `whole` in all."""
         for name in names:
             self.add(said, name)
         self._wholes[said] = whole
@@ -54,12 +54,12 @@ class Notes:
         number = self._found[_UNREADABLE][0]
         if number == tried or number > max(TOLERATED, tried // 10):
             raise UserError(
-                f"{where}: expected pictures; got {number:,} of {tried:,} files that cannot be read, the first: "
+                f"{where}: expected images; got {number:,} of {tried:,} files that cannot be read, the first: "
                 f"{self.first_error}; mend them, or take them away"
             )
 
     def disputed(self, pixels: UInt8[Tensor, "N C H W"], classes: Sequence[str], names: Sequence[str]) -> None:
-        """Tell which pictures have the same pixels as one of another class; 8 bytes are kept of each."""
+        """Tell which images have the same pixels as one of another class; 8 bytes are kept of each."""
         _, group_N = np.unique(digests(pixels), return_inverse=True)
         order_N = np.argsort(group_N, kind="stable")
         groups = np.split(order_N, np.flatnonzero(np.diff(group_N[order_N])) + 1)
@@ -74,24 +74,24 @@ class Notes:
             named = ", ".join(names) + (", ..." if number > len(names) else "")
             if said in self._wholes:
                 verb = "was" if number == 1 else "were"
-                found.append(f"{number:,} of {self._wholes[said]:,} pictures {verb} {said} ({named})")
+                found.append(f"{number:,} of {self._wholes[said]:,} images {verb} {said} ({named})")
             else:
                 found.append(f"{said}: {number:,} ({named})" + f"; {self.first_error}" * (said == _UNREADABLE))
         return found
 
 
 def digests(pixels: UInt8[Tensor, "N C H W"]) -> UInt64[np.ndarray, " N"]:
-    """8 bytes for each picture, equal where its pixels are."""
-    found = [hashlib.blake2b(picture.numpy().tobytes(), digest_size=8).digest() for picture in pixels]
+    """8 bytes for each image, equal where its pixels are."""
+    found = [hashlib.blake2b(image.numpy().tobytes(), digest_size=8).digest() for image in pixels]
     return np.frombuffer(b"".join(found), dtype=np.uint64)
 
 
 def few(held_out: int, whole: int, remedy: str = "name more with --valid") -> list[str]:
-    """What to say where a share of all pictures was held out, and these are so few that their score says little."""
+    """What to say where a share of all images was held out, and these are so few that their score says little."""
     if held_out >= FEW:
         return []
     return [
-        f"only {held_out} of {whole:,} pictures are held out, so that one alone counts for {100 / held_out:.1f} % of "
+        f"only {held_out} of {whole:,} images are held out, so that one alone counts for {100 / held_out:.1f} % of "
         f"the score; {remedy}"
     ]
 

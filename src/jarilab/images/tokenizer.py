@@ -24,15 +24,15 @@ from jarilab.nn.init import initialise
 from jarilab.options import options_of, read_options
 from jarilab.shapes import Int, Tensor
 
-AT_ONCE = 256  # pictures encoded together
+AT_ONCE = 256  # images encoded together
 LARGEST = 256 * 2**20  # bytes of a file of weights
 
-Pictures = Callable[[Int[Tensor, " B"]], UInt8[Tensor, "B 3 H W"]]
-"""The pictures with these numbers."""
+Images = Callable[[Int[Tensor, " B"]], UInt8[Tensor, "B 3 H W"]]
+"""The images with these numbers."""
 
 
 @dataclass(frozen=True, eq=False)
-class Codes:
+class ImageTokenizer:
     """A frozen autoencoder. measured: what is known of it: psnr, codes_used, perplexity."""
 
     autoencoder: Autoencoder
@@ -42,13 +42,13 @@ class Codes:
     def __len__(self) -> int:
         return self.autoencoder.codes
 
-    def encode(self, pictures: UInt8[Tensor, "B 3 H W"]) -> Int[Tensor, "B h w"]:
-        """Code numbers, a few hundred pictures at a time."""
-        parts = [self.autoencoder.encode(some.float() / 255) for some in pictures.split(AT_ONCE)]
+    def encode(self, images: UInt8[Tensor, "B 3 H W"]) -> Int[Tensor, "B h w"]:
+        """Code numbers, a few hundred images at a time."""
+        parts = [self.autoencoder.encode(some.float() / 255) for some in images.split(AT_ONCE)]
         return torch.cat(parts)
 
     def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B 3 H W"]:
-        """The pictures that codes stand for."""
+        """The images that codes stand for."""
         parts = [self.autoencoder.decode(some) for some in ids.split(AT_ONCE)]
         return (torch.cat(parts) * 255).round().byte()
 
@@ -64,7 +64,7 @@ class Codes:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @staticmethod
-    def read(path: Path) -> Codes:
+    def read(path: Path) -> ImageTokenizer:
         """The codes in a file of `to_bytes`. Raises UserError for anything else."""
         tensors, header = read_weights(path)
         try:
@@ -77,11 +77,11 @@ class Codes:
             raise _foreign(path, error) from None
         autoencoder = Autoencoder(**options)
         take_weights(autoencoder, tensors, path)
-        return Codes(autoencoder, options, measured)
+        return ImageTokenizer(autoencoder, options, measured)
 
 
-def train_codes(
-    pictures: Pictures,
+def train_image_tokenizer(
+    images: Images,
     count: int,
     options: Mapping[str, Any] | None = None,
     *,
@@ -90,10 +90,10 @@ def train_codes(
     batch: int = 64,
     learning_rate: float = 4e-3,
     report: Callable[[dict[str, Any]], None] | None = None,
-) -> Codes:
-    """Train an autoencoder on `count` pictures by the squared error, and freeze it.
+) -> ImageTokenizer:
+    """Train an autoencoder on `count` images by the squared error, and freeze it.
 
-    options: of the Autoencoder. report: told at each step: step, steps, loss. The same seed, pictures and number of
+    options: of the Autoencoder. report: told at each step: step, steps, loss. The same seed, images and number of
     threads give the same weights. Raises UserError where the loss is no finite number.
     """
     options = dict(options or {})
@@ -106,7 +106,7 @@ def train_codes(
         autoencoder.train()
         for step in range(1, steps + 1):
             autoencoder.quantizer.progress((step - 1) / steps)
-            pixels_BCHW = pictures(torch.randint(count, (batch,))).float() / 255
+            pixels_BCHW = images(torch.randint(count, (batch,))).float() / 255
             again_BCHW, quantized = autoencoder(pixels_BCHW)
             # Summed over colours, so that the quantizer's own loss weighs little beside it.
             loss = 3 * functional.mse_loss(again_BCHW, pixels_BCHW) + 0.01 * quantized.loss
@@ -120,8 +120,8 @@ def train_codes(
             if report is not None:
                 report({"step": step, "steps": steps, "loss": loss.item()})
     autoencoder.eval().requires_grad_(False)
-    frozen = Codes(autoencoder, options, {})
-    return Codes(autoencoder, options, measure(frozen, pictures, min(count, 4096)))
+    frozen = ImageTokenizer(autoencoder, options, {})
+    return ImageTokenizer(autoencoder, options, measure(frozen, images, min(count, 4096)))
 
 
 def one_cycle(optimizer: torch.optim.Optimizer, learning_rate: float, steps: int) -> OneCycleLR:
@@ -130,12 +130,12 @@ def one_cycle(optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
     return OneCycleLR(optimizer, learning_rate, steps, pct_start=0.1 if steps > 10 else 0.0)
 
 
-def measure(codes: Codes, pictures: Pictures, count: int) -> dict[str, float]:
-    """Over the first `count` pictures, not a batch: `psnr` in decibels of what is decoded from hard codes; the share
+def measure(codes: ImageTokenizer, images: Images, count: int) -> dict[str, float]:
+    """Over the first `count` images, not a batch: `psnr` in decibels of what is decoded from hard codes; the share
     `codes_used`; `perplexity`, how many codes used alike would be as hard to guess."""
     squared, values, uses_K = 0.0, 0, torch.zeros(len(codes))
     for some in torch.arange(count).split(AT_ONCE):
-        given = pictures(some)
+        given = images(some)
         ids = codes.encode(given)
         uses_K += torch.bincount(ids.flatten(), minlength=len(codes))
         squared += float((codes.autoencoder.decode(ids) - given.float() / 255).square().sum())
@@ -149,7 +149,7 @@ def measure(codes: Codes, pictures: Pictures, count: int) -> dict[str, float]:
 
 
 def decibels(first: UInt8[Tensor, "*S"], second: UInt8[Tensor, "*S"]) -> float:
-    """PSNR: how alike two pictures are; 100 for equal ones."""
+    """PSNR: how alike two images are; 100 for equal ones."""
     return _psnr(float((first.float() - second.float()).square().mean()) / 255**2)
 
 
@@ -161,7 +161,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a safetensors file, and its header. Raises UserError for anything else."""
     try:
         if path.stat().st_size > LARGEST:
-            raise UserError(f"{path} is larger than {LARGEST >> 20} MB, which no tokenizer of pictures is")
+            raise UserError(f"{path} is larger than {LARGEST >> 20} MB, which no tokenizer of images is")
         data = path.read_bytes()
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})

@@ -186,8 +186,10 @@ def of_queries(call: AttentionCall, rows: slice) -> AttentionCall:
 
     encoding, q_pos = whole.encoding, whole.q_pos.slice(rows.start, rows.stop)
     relation = None if whole.relation is None else encoding.relation(q_pos, whole.k_pos)
-    allowed, alive, bias = cut(whole.allowed), cut(whole.alive), cut(whole.bias)
-    geometry = replace(whole, q_pos=q_pos, relation=relation, allowed=allowed, alive=alive, bias=bias, additive=None)
+    allowed, has_key, bias = cut(whole.allowed), cut(whole.has_key), cut(whole.bias)
+    geometry = replace(
+        whole, q_pos=q_pos, relation=relation, allowed=allowed, has_key=has_key, bias=bias, additive=None
+    )
     return replace(call, q=call.q[:, :, rows], geometry=geometry)
 
 
@@ -243,8 +245,8 @@ def _trust(recorded: Recorded) -> Iterator[Trust]:
     for rows, call in blocks(recorded.call):
         weights_BHQK = definition.weights(call)
         sums = weights_BHQK.sum(-1, keepdim=True)
-        alive = call.geometry.alive
-        expected = torch.ones_like(sums) if alive is None else alive.expand_as(sums).to(sums)
+        has_key = call.geometry.has_key
+        expected = torch.ones_like(sums) if has_key is None else has_key.expand_as(sums).to(sums)
         masked = 0.0
         if call.geometry.allowed is not None:
             masked = _largest(weights_BHQK.masked_fill(call.geometry.allowed, 0.0))

@@ -1,6 +1,6 @@
 """What an edit of a forward does to the answer, beside the same edit elsewhere; what each head matters.
 
-written, where it is asked for: what was written after each token of the last input; the class of a picture, or that of
+written, where it is asked for: what was written after each token of the last input; the class of an image, or that of
 each object query.
 """
 
@@ -69,7 +69,7 @@ def effect(
 
     written: what was written after each token of the last input; `(B, L)` numbers, below 0 where nothing was, or those
     of a batch of one. A language model's are the next of its tokens, whatever is given as a sequence.
-    placed: for the edited forward, the same tokens at other places, see `moved`, or where a picture's patches are.
+    placed: for the edited forward, the same tokens at other places, see `moved`, or where an image's patches are.
     """
     labels = _labels(inputs, written)
     before = _logs(model, inputs)
@@ -92,7 +92,7 @@ def _log_softmax(outputs: Any) -> Float[Tensor, "B L V"]:
 
 
 def _labels(inputs: Inputs, written: Sequence[int] | Tensor) -> Int[Tensor, "B L"]:
-    """The number of what was written after each token, below 0 for nothing; of what is said of a picture."""
+    """The number of what was written after each token, below 0 for nothing; of what is said of an image."""
     last = inputs[-1]
     if not isinstance(last, Tokens):
         return written if isinstance(written, Tensor) else torch.tensor([list(written)], device=last.pixels.device)

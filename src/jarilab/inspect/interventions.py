@@ -24,7 +24,7 @@ from jarilab.attention.call import AttentionCall
 from jarilab.attention.module import Attend
 from jarilab.errors import UserError, unknown
 from jarilab.inspect.capture import site_name
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 
@@ -41,13 +41,13 @@ class Table:
     """
 
     def __init__(self, site: str, call: AttentionCall):
-        place = call.geometry
+        geometry = call.geometry
         self.site, self.call = site, call
         self.scores = definition.scores(call)
         allowed = allowed_links(call)
         self.allowed = allowed.expand_as(self.scores).clone()
         self.changed = torch.zeros(self.scores.shape[1:3], dtype=torch.bool, device=allowed.device)
-        self.queries, self.keys = place.q_pos.order, place.k_pos.order
+        self.queries, self.keys = geometry.q_pos.order, geometry.k_pos.order
 
     def head(self, head: int | None) -> slice:
         """Its row of the tables, all of them for None. Raises UserError where there is no such head."""
@@ -192,10 +192,10 @@ def _heads(edit: Edit) -> str:
 
 def allowed_links(call: AttentionCall) -> Bool[Tensor, "#B 1 Q K"]:
     """Who may look at whom, a query without any key at none."""
-    place, size = call.geometry, (call.q.shape[2], call.k.shape[2])
-    if place.allowed is None:
+    geometry, size = call.geometry, (call.q.shape[2], call.k.shape[2])
+    if geometry.allowed is None:
         return torch.ones(1, 1, *size, dtype=torch.bool, device=call.q.device)
-    allowed = place.allowed if place.alive is None else place.allowed & place.alive
+    allowed = geometry.allowed if geometry.has_key is None else geometry.allowed & geometry.has_key
     return allowed.expand(-1, -1, *size)
 
 
@@ -324,7 +324,7 @@ def moved(tokens: Tokens, places: Places) -> Tokens:
 
 def moved_positions(positions: Positions, places: Places, keep_RL: Bool[Tensor, "R L"]) -> Positions:
     """Other places for the same tokens. keep: False on padding, which is not shuffled. In a sequence of several parts
-    each is shuffled by itself: a word has no place in the picture."""
+    each is shuffled by itself: a word has no place in the image."""
     if places.how != "shuffle":
         if positions.relations is not None:
             raise UserError(f"the nodes of a graph have names, not places: cannot {places.how} them; use shuffle")
@@ -343,14 +343,14 @@ def moved_positions(positions: Positions, places: Places, keep_RL: Bool[Tensor, 
 
 @contextmanager
 def displaced(model: Any, places: Places) -> Iterator[None]:
-    """Every forward of a model of pictures inside the block has their patches at other places; tokens that have none
+    """Every forward of a model of images inside the block has their patches at other places; tokens that have none
     stay without. Raises UserError for a model that does not place its inputs itself."""
     own = getattr(model, "places", None)
     if own is None:
         raise UserError("this model takes places with its tokens; move them there, with moved(tokens, places)")
 
-    def elsewhere(pictures: Pictures) -> Positions:
-        positions = own(pictures)
+    def elsewhere(images: Images) -> Positions:
+        positions = own(images)
         return moved_positions(positions, places, placed(positions))
 
     model.places = elsewhere
@@ -362,9 +362,9 @@ def displaced(model: Any, places: Places) -> Iterator[None]:
 
 def placed(positions: Positions) -> Bool[Tensor, "R L"]:
     """Which tokens have a place."""
-    if positions.placeless is None:
+    if positions.unplaced is None:
         return torch.ones(1, positions.length, dtype=torch.bool, device=positions.coordinates.device)
-    return ~positions.placeless.reshape(-1, positions.length)
+    return ~positions.unplaced.reshape(-1, positions.length)
 
 
 def permutations(keep_RL: Bool[Tensor, "R L"], seed: int) -> Int[Tensor, "R L"]:

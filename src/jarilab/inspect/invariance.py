@@ -25,7 +25,7 @@ from jarilab.shapes import Bool, Float, Int, Tensor
 def permuted(model: nn.Module, inputs: Inputs, seed: int = 0) -> dict[str, float]:
     """`max |A(Px) - P A(x) P^T|` over the heads of each of an encoder's sites: tokens that are no padding are dealt out
     anew, places stay. 0 where attention is blind to order. Computed in float64, compared as by `row_difference`. Of a
-    picture, what its encoder gets is dealt out: patches, or what convolutions have made of them.
+    image, what its encoder gets is dealt out: patches, or what convolutions have made of them.
 
     Nothing for a decoder's own sites, where the causal mask itself tells places apart, and for those between two
     sequences, whose queries stay where they are.
@@ -55,11 +55,11 @@ def permuted(model: nn.Module, inputs: Inputs, seed: int = 0) -> dict[str, float
 
 def _movable(call: AttentionCall) -> Bool[Tensor, "R L"]:
     """Tokens of an encoder's first attention that are no padding and have a place."""
-    place = call.geometry
-    keep_RL = placed(place.k_pos)
-    if place.allowed is None:
+    geometry = call.geometry
+    keep_RL = placed(geometry.k_pos)
+    if geometry.allowed is None:
         return keep_RL
-    allowed = place.allowed if place.alive is None else place.allowed & place.alive
+    allowed = geometry.allowed if geometry.has_key is None else geometry.allowed & geometry.has_key
     return keep_RL & allowed.any(-2).flatten(0, 1)
 
 
@@ -83,7 +83,7 @@ def _dealt(first: Attend, model: nn.Module, index_BL: Int[Tensor, "B L"]) -> Ite
 def shifted(model: nn.Module, inputs: Inputs, by: int | float) -> dict[str, float]:
     """The largest change of each site's weights when all positions, the source's and the target's, move by `by`.
     Computed and compared as in `permuted`. 0 where only distances count, but for what an encoding rounds itself.
-    Of a picture, those of its encoder alone: object queries look from where their boxes are."""
+    Of an image, those of its encoder alone: object queries look from where their boxes are."""
     model, inputs, places = _precise(model), precise(inputs), Places("shift", by)
     if all(isinstance(one, Tokens) for one in inputs):
         before = _maps(model, inputs)

@@ -84,7 +84,7 @@ class Map:
 
     @cached_property
     def offset(self) -> Int[Tensor, "Q K"]:
-        """A number for each way that keys lie from queries: how far ahead in the order of tokens, or, in a picture, how
+        """A number for each way that keys lie from queries: how far ahead in the order of tokens, or, in an image, how
         many rows down and columns to the right; one for all pairs of which one has no place."""
         if self.q_at.shape[-1] == 1:
             return self.ahead
@@ -105,9 +105,9 @@ def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
     """Who may look at whom at a site of a forward of one input, as a `Map` has it."""
     allowed = []
     for call in (recorded.call for recorded in tape.calls[site]):
-        place = call.geometry
+        geometry = call.geometry
         of_call = torch.ones(call.q.shape[2], call.k.shape[2], dtype=torch.bool, device=call.q.device)
-        for rule in (place.allowed, place.alive):
+        for rule in (geometry.allowed, geometry.has_key):
             of_call = of_call if rule is None else of_call & rule[0, 0]
         allowed.append(of_call)
     return torch.cat(allowed).cpu()
@@ -118,9 +118,9 @@ def _places(positions: Positions) -> tuple[Tensor, Tensor]:
     return (coordinates if coordinates.ndim == 2 else coordinates[0]).double().cpu(), positions.order.cpu()
 
 
-def _apart(place: Geometry) -> Tensor | None:
+def _apart(geometry: Geometry) -> Tensor | None:
     """Pairs of one forward of which query or key has no place."""
-    apart = unrelated(place.q_pos, place.k_pos)
+    apart = unrelated(geometry.q_pos, geometry.k_pos)
     return None if apart is None else apart.reshape(-1, *apart.shape[-2:])[0].cpu()
 
 

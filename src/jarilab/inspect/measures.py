@@ -121,7 +121,7 @@ def _distance(map: Map) -> Tensor:
 
 
 def _line(map: Map) -> Tensor:
-    """True where tokens follow each other on a line; a picture's rows end."""
+    """True where tokens follow each other on a line; an image's rows end."""
     return torch.tensor(map.q_at.shape[-1] == 1).expand_as(map.ahead)
 
 
@@ -224,7 +224,7 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
         ((fitted_DH * sums_DH).sum(0) / total_H).clamp(0, 1).masked_fill(total_H <= CONSTANT * size_H, float("nan"))
     )
     chance = (len(labels) - _components(linked_DD > 0)) / free
-    if chance >= 1:  # places between the patches of a picture: no two pairs lie the same way
+    if chance >= 1:  # places between the patches of an image: no two pairs lie the same way
         return Scored(undefined(map), undefined(map))
     return Scored(value_H, torch.full_like(value_H, chance))
 
@@ -272,7 +272,7 @@ MEASURES = {
         Measure(
             "distance",
             "distance",
-            "The distance from a query's place to a key's, weighted; mean over queries. In a picture, in patches, in "
+            "The distance from a query's place to a key's, weighted; mean over queries. In an image, in patches, in "
             "a straight line, over what has a place.",
             None,
             beside_even(_within(_distance)),
@@ -296,7 +296,7 @@ MEASURES = {
             "offset",
             "commonest offset",
             "The place of the key minus that of the query, in tokens, at which most queries have their largest weight; "
-            "-1 is the token just before. A picture's is no single number.",
+            "-1 is the token just before. An image's is no single number.",
             None,
             _offset,
         ),

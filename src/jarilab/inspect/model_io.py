@@ -1,5 +1,5 @@
-"""What models are called with and what they say, brought to one form: tokens or pictures in, and out the scores of what
-is said at each of L places: after each token, of the whole picture (L = 1), by each object query."""
+"""What models are called with and what they say, brought to one form: tokens or images in, and out the scores of what
+is said at each of L places: after each token, of the whole image (L = 1), by each object query."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from jarilab.boxes import Detected
 from jarilab.errors import UserError
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.positions import Tokens
 from jarilab.shapes import Bool, Float, Tensor
 
 Inputs = tuple[Any, ...]
-"""What a model is called with, Tokens or Pictures. The last of them holds the tokens after each of which something is
-written, or the pictures of which something is said."""
+"""What a model is called with, Tokens or Images. The last of them holds the tokens after each of which something is
+written, or the images of which something is said."""
 
 
 def scores_of(outputs: Any) -> Float[Tensor, "B L V"]:
@@ -36,22 +36,22 @@ def keep_of(inputs: Inputs) -> Bool[Tensor, "B L"] | None:
 
 def precise(inputs: Inputs) -> Inputs:
     """The same for a model in float64."""
-    return tuple(replace(one, pixels=one.pixels.double()) if isinstance(one, Pictures) else one for one in inputs)
+    return tuple(replace(one, pixels=one.pixels.double()) if isinstance(one, Images) else one for one in inputs)
 
 
-def repeated(one: Tokens | Pictures, copies: int) -> Tokens | Pictures:
+def repeated(one: Tokens | Images, copies: int) -> Tokens | Images:
     """The batch so many times, one copy below the other."""
 
     def of(held: Tensor | None, axes: int) -> Tensor | None:
         return held if held is None or held.ndim < axes else held.repeat(copies, *[1] * (axes - 1))
 
-    if isinstance(one, Pictures):
-        return Pictures(one.pixels.repeat(copies, 1, 1, 1), of(one.keep, 3))
+    if isinstance(one, Images):
+        return Images(one.pixels.repeat(copies, 1, 1, 1), of(one.keep, 3))
     places = one.positions
     positions = replace(
         places,
         coordinates=of(places.coordinates, 3),
-        placeless=of(places.placeless, 2),
+        unplaced=of(places.unplaced, 2),
         relations=of(places.relations, 3),
         extent=of(places.extent, 2),
     )

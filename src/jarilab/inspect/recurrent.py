@@ -23,11 +23,11 @@ def steps_to_weights(
     keys: Sequence[str],
 ) -> list[Step]:
     """From h_t to the weights, computed anew from the parameters. call: the attention of this one query."""
-    place, encoding, score = call.geometry, call.geometry.encoding, attention.score
+    geometry, encoding, score = call.geometry, call.geometry.encoding, attention.score
     outputs = call.v[0, 0]
     steps = [Step("h_1:m", "the encoder's outputs: keys and values", outputs, "keys", keys)]
-    q = encoding.inject(h.unsqueeze(0), place.q_pos)
-    k = encoding.inject(outputs.unsqueeze(0), place.k_pos)
+    q = encoding.inject(h.unsqueeze(0), geometry.q_pos)
+    k = encoding.inject(outputs.unsqueeze(0), geometry.k_pos)
     q, k = score.queries(q)[0], score.keys(k)[0]
     mapped = []
     sides: tuple[tuple[Side, Sequence[str]], ...] = (("queries", query), ("keys", keys))
@@ -56,16 +56,16 @@ def steps_to_weights(
 
 def _steps_of_place(call: AttentionCall, scores: Tensor, query: Sequence[str], keys: Sequence[str]) -> list[Step]:
     """What an encoding and the mask do to the scores, and the weights."""
-    place, steps = call.geometry, []
-    terms = place.encoding.terms(call.q, call.k, place.relation)
+    geometry, steps = call.geometry, []
+    terms = geometry.encoding.terms(call.q, call.k, geometry.relation)
     if terms is not None:
         scores = scores + terms[0, 0]
         steps.append(Step("+ terms", "what the encoding adds, by content and place", scores, "queries", query, keys))
-    if place.bias is not None:
-        scores = scores + place.bias[0, 0]
+    if geometry.bias is not None:
+        scores = scores + geometry.bias[0, 0]
         steps.append(Step("+ bias", "what the encoding adds, by place alone", scores, "queries", query, keys))
-    if place.allowed is not None and not bool(place.allowed.all()):
-        scores = scores.masked_fill(~place.allowed[0, 0], float("-inf"))
+    if geometry.allowed is not None and not bool(geometry.allowed.all()):
+        scores = scores.masked_fill(~geometry.allowed[0, 0], float("-inf"))
         steps.append(Step("masked", "minus infinity on padding", scores, "queries", query, keys))
     steps.append(Step("weights", "w = softmax of the row", definition.weights(call)[0, 0], "queries", query, keys))
     return steps

@@ -79,10 +79,10 @@ def _add(found: dict[str, Tensor], about: list[str], calls: list[AttentionCall],
     """What the encoding adds to q.k and to the scores."""
     terms, biases = [], []
     for call in calls:
-        place = call.geometry
-        of_call = place.encoding.terms(call.q, call.k, place.relation)
+        geometry = call.geometry
+        of_call = geometry.encoding.terms(call.q, call.k, geometry.relation)
         terms += [] if of_call is None else [of_call[0, head] * call.scale]
-        biases += [] if place.bias is None else [place.bias.expand(1, call.q.shape[1], -1, -1)[0, head]]
+        biases += [] if geometry.bias is None else [geometry.bias.expand(1, call.q.shape[1], -1, -1)[0, head]]
     if terms:
         found["terms"] = torch.cat(terms)
         about.append("Terms: what the encoding adds by content and place together.")
@@ -153,7 +153,7 @@ def _adds(module: nn.Module) -> bool:
 
 def _sides(model: nn.Module, path: str, call: AttentionCall, seen: _Seen) -> tuple[_Side, ...]:
     """The queries' side and the keys'. Raises UserError for self-attention whose positions cannot be told apart."""
-    place = call.geometry
+    geometry = call.geometry
     above = {id(model.get_submodule(path[:i])) for i, letter in enumerate(path) if letter == "."} | {id(model)}
     x, source = seen.attention[0], seen.attention[-1]
     if x is not source and x.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
@@ -162,7 +162,7 @@ def _sides(model: nn.Module, path: str, call: AttentionCall, seen: _Seen) -> tup
             "taken apart; call the model without first= or answer_only="
         )
     own = next((stack for stack in seen.stacks if id(stack[0]) in above), None)
-    q_side = _side(x, own, place.q_pos, place.encoding, seen)
+    q_side = _side(x, own, geometry.q_pos, geometry.encoding, seen)
     if source is x:
         if q_side.mixed:
             raise UserError(
@@ -170,10 +170,10 @@ def _sides(model: nn.Module, path: str, call: AttentionCall, seen: _Seen) -> tup
                 "with the content, so that they cannot be told apart: expected its first self-attention, got "
                 f"{path}; look at the first, or at a model with norm=pre, where they can be told apart in every layer"
             )
-        return q_side, _side(x, own, place.k_pos, place.encoding, seen)
+        return q_side, _side(x, own, geometry.k_pos, geometry.encoding, seen)
     # Keys are read from what another stack has put out.
     other = next((stack for stack in seen.stacks if stack[2] is source), None)
-    return q_side, _side(source, other, place.k_pos, place.encoding, seen)
+    return q_side, _side(source, other, geometry.k_pos, geometry.encoding, seen)
 
 
 def _side(
@@ -215,8 +215,8 @@ def _through(norm: nn.LayerNorm, x: Tensor, part: Tensor) -> Tensor:
 def _by_origin(
     attention: Attention, call: AttentionCall, sides: tuple[_Side, ...], head: int
 ) -> tuple[dict[str, Tensor], list[str]]:
-    encoding, place = call.geometry.encoding, call.geometry
-    rotations, maps = (place.q_rotation, place.k_rotation), (attention.query, attention.key)
+    encoding, geometry = call.geometry.encoding, call.geometry
+    rotations, maps = (geometry.q_rotation, geometry.k_rotation), (attention.query, attention.key)
     of_sides = []
     for side, rotation, linear in zip(sides, rotations, maps, strict=True):
         made = {"mixed" if side.mixed else "content": linear(side.whole)}
@@ -272,7 +272,7 @@ def turned_together(
         places,
         coordinates=torch.ones_like(places.coordinates.reshape(-1, len(places.axes))[:1]),
         order=torch.zeros_like(places.order[:1]),
-        placeless=None,
+        unplaced=None,
         relations=None,
     )
     units = torch.eye(width, dtype=q.dtype, device=q.device).view(width, 1, 1, width)
@@ -323,16 +323,16 @@ def valued(model: nn.Module, inputs: Sequence[Any], site: str, head: int) -> Flo
 
 def _norms(call: AttentionCall, out_DW: Float[Tensor, "D W"], head: int) -> Float[Tensor, "Q K"]:
     """The length of each value as each query sees it, mapped."""
-    place, (_, heads, queries, _) = call.geometry, call.q.shape
+    geometry, (_, heads, queries, _) = call.geometry, call.q.shape
     v_KW = call.v[0, head].to(out_DW.dtype)
-    if "values" not in place.encoding.hooks:
+    if "values" not in geometry.encoding.hooks:
         return torch.linalg.vector_norm(v_KW @ out_DW.t(), dim=-1).expand(queries, -1)
     columns = []
     for key, v_W in enumerate(v_KW):
         # All weight on one key: what comes out is what the encoding adds to this key's value.
         alone = torch.zeros(1, heads, queries, len(v_KW), dtype=out_DW.dtype, device=out_DW.device)
         alone[..., key] = 1.0
-        added = place.encoding.values(alone, place.relation)
+        added = geometry.encoding.values(alone, geometry.relation)
         assert added is not None
         columns.append(torch.linalg.vector_norm((v_W + added[0, head]) @ out_DW.t(), dim=-1))
     return torch.stack(columns, -1)

@@ -24,7 +24,7 @@ from jarilab.inspect.capture import of_queries, record, site_name
 from jarilab.inspect.model_io import precise
 from jarilab.inspect.recurrent import steps_from_context, steps_to_vocabulary, steps_to_weights
 from jarilab.inspect.steps import Step
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.shapes import Float, Tensor
 
 ARRIVES = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -147,7 +147,7 @@ class _Seen:
 
 def _made_of(inputs: Sequence[Any], site: str) -> str:
     """What the input of a stack is, in a formula."""
-    if isinstance(inputs[-1], Pictures):
+    if isinstance(inputs[-1], Images):
         return "what the model makes of each patch" if site.startswith("encoder") else "a learned vector of each query"
     return "E[token] * sqrt(D)"
 
@@ -176,7 +176,7 @@ def _steps_of_stack(
 def _steps_of_head(
     attention: Attention, call: AttentionCall, seen: _Seen, head: int, queries: Sequence[str], keys: Sequence[str]
 ) -> list[Step]:
-    place, encoding = call.geometry, call.geometry.encoding
+    geometry, encoding = call.geometry, call.geometry.encoding
     own = seen.source is seen.x
     made_of = "input" if own else "source"
     steps = [Step("input", "what reaches this attention", seen.x, "queries", queries)]
@@ -184,7 +184,7 @@ def _steps_of_head(
         steps.append(Step("source", "what its keys and values are made of", seen.source, "keys", keys))
 
     x, source = seen.x.unsqueeze(0), seen.source.unsqueeze(0)
-    sides = (encoding.inject(x, place.q_pos), encoding.inject(source, place.k_pos), source)
+    sides = (encoding.inject(x, geometry.q_pos), encoding.inject(source, geometry.k_pos), source)
     maps = (attention.query, attention.key, attention.value)
     q, k, v = (
         split_heads(linear(side), attention.site.heads)[0, head] for linear, side in zip(maps, sides, strict=True)
@@ -199,7 +199,7 @@ def _steps_of_head(
 
     scores = q @ k.transpose(0, 1)
     steps.append(Step("Q K^T", "how well each key fits each query", scores, "queries", queries, keys))
-    terms = encoding.terms(call.q, call.k, place.relation)
+    terms = encoding.terms(call.q, call.k, geometry.relation)
     if terms is not None:
         scores = scores + terms[0, head]
         steps.append(Step("+ terms", "what the encoding adds, by content and place", scores, "queries", queries, keys))
@@ -207,11 +207,11 @@ def _steps_of_head(
     steps.append(
         Step("scores", f"divided by sqrt({q.shape[1]}) = {q.shape[1] ** 0.5:.4g}", scores, "queries", queries, keys)
     )
-    if place.bias is not None:
-        scores = scores + place.bias.expand(1, attention.site.heads, -1, -1)[0, head]
+    if geometry.bias is not None:
+        scores = scores + geometry.bias.expand(1, attention.site.heads, -1, -1)[0, head]
         steps.append(Step("+ bias", "what the encoding adds, by place alone", scores, "queries", queries, keys))
-    if place.allowed is not None and not bool(place.allowed.all()):
-        scores = scores.masked_fill(~place.allowed[0, 0], float("-inf"))
+    if geometry.allowed is not None and not bool(geometry.allowed.all()):
+        scores = scores.masked_fill(~geometry.allowed[0, 0], float("-inf"))
         steps.append(Step("masked", "minus infinity where a query may not look", scores, "queries", queries, keys))
 
     steps.append(Step("weights", "softmax of each row", definition.weights(call)[0, head], "queries", queries, keys))
@@ -370,7 +370,7 @@ def _of_rows(call: AttentionCall, rows: Tensor) -> AttentionCall:
         q_pos,
         coordinates=q_pos.coordinates[..., rows, :],
         order=q_pos.order[rows],
-        placeless=None if q_pos.placeless is None else q_pos.placeless[..., rows],
+        unplaced=None if q_pos.unplaced is None else q_pos.unplaced[..., rows],
     )
     bias = None if whole.bias is None else whole.bias[..., rows, :]
     relation = None if whole.relation is None else whole.encoding.relation(q_pos, whole.k_pos)
@@ -387,7 +387,7 @@ def _products(call: AttentionCall, head: int) -> Float[Tensor, "R K"]:
 
 def _products_by_query(call: AttentionCall, head: int) -> Float[Tensor, "R K E"]:
     """d `_products` [i, j] / d q_i."""
-    q, k, place = call.q, call.k, call.geometry
+    q, k, geometry = call.q, call.k, call.geometry
     pairs = (q.shape[2], k.shape[2], q.shape[3])
     if call.score is None:
         slopes = k[0, head].expand(pairs)
@@ -399,11 +399,11 @@ def _products_by_query(call: AttentionCall, head: int) -> Float[Tensor, "R K E"]
         with torch.enable_grad():
             (slopes,) = torch.autograd.grad(call.score(q_P, k_P).sum(), q_P)
         slopes = slopes.view(pairs)
-    if "terms" not in place.encoding.hooks:
+    if "terms" not in geometry.encoding.hooks:
         return slopes
     q = q.clone().requires_grad_()
     with torch.enable_grad():
-        terms = place.encoding.terms(q, k, place.relation)
+        terms = geometry.encoding.terms(q, k, geometry.relation)
         assert terms is not None
         columns = terms[0, head].unbind(-1)
     # A row of terms depends on its own query alone, so that the sum of a column has the derivatives of all rows.

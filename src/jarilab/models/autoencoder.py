@@ -1,4 +1,4 @@
-"""Pictures as a grid of code numbers, and back: what a language model of pictures reads and writes.
+"""Images as a grid of code numbers, and back: what a language model of images reads and writes.
 
 Three ways to make a vector one of a few: FSQ (*Finite Scalar Quantization: VQ-VAE Made Simple*, Mentzer et al. 2023),
 VQ (*Neural Discrete Representation Learning*, van den Oord et al. 2017) and Gumbel (*Zero-Shot Text-to-Image
@@ -21,7 +21,7 @@ from jarilab.errors import UserError
 from jarilab.shapes import Float, Int, Tensor
 
 STRIDE = 4
-"""Pixels of a picture that one code stands for, along each axis."""
+"""Pixels of an image that one code stands for, along each axis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,14 +177,14 @@ class Block(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """A picture of values 0 to 1 as a grid of codes, one for 4 x 4 pixels, and back.
+    """An image of values 0 to 1 as a grid of codes, one for 4 x 4 pixels, and back.
 
         model = jarilab.models.autoencoder.Autoencoder(quantizer="fsq")
         ids_Bhw = model.encode(pixels_BCHW); pixels_BCHW = model.decode(ids_Bhw)
 
     width: channels of the convolutions. blocks: pairs of them on each side. quantizer: fsq, vq or gumbel. levels: of
     each number of an FSQ code; 8 5 5 are 200 codes. codes: how many, for vq and gumbel. code_width: the width of a
-    code, for vq and gumbel. Raises UserError for pictures whose sides are no multiples of 4.
+    code, for vq and gumbel. Raises UserError for images whose sides are no multiples of 4.
     """
 
     def __init__(
@@ -228,24 +228,24 @@ class Autoencoder(nn.Module):
         return self.quantizer.codes
 
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> tuple[Float[Tensor, "B 3 H W"], Quantized]:
-        """The picture again, made of its codes, and these. Its values may lie a little outside 0 to 1: a sigmoid would
-        let dark pictures go black, where it has no gradient."""
+        """The image again, made of its codes, and these. Its values may lie a little outside 0 to 1: a sigmoid would
+        let dark images go black, where it has no gradient."""
         if pixels.shape[-2] % STRIDE or pixels.shape[-1] % STRIDE or 0 in pixels.shape[-2:]:
             raise UserError(
                 f"a code stands for {STRIDE} x {STRIDE} pixels: expected sides that are multiples of {STRIDE}, got "
-                f"{pixels.shape[-2]} x {pixels.shape[-1]}; resize or pad the pictures"
+                f"{pixels.shape[-2]} x {pixels.shape[-1]}; resize or pad the images"
             )
         quantized = self.quantizer(self.encoder(pixels * 2 - 1))
         return self.decoder(quantized.vectors), quantized
 
     @torch.no_grad()
     def encode(self, pixels: Float[Tensor, "B 3 H W"]) -> Int[Tensor, "B h w"]:
-        """The code numbers of pictures."""
+        """The code numbers of images."""
         return self(pixels)[1].ids
 
     @torch.no_grad()
     def decode(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B 3 H W"]:
-        """The pictures that codes stand for. Raises UserError for numbers that are no codes."""
+        """The images that codes stand for. Raises UserError for numbers that are no codes."""
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.codes:
             raise UserError(
                 f"expected codes from 0 to {self.codes - 1}, got {int(ids.min())} to {int(ids.max())}; take the text "

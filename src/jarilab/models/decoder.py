@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.cache import KVCache, LayerCache
-from jarilab.attention.geometry import place_layers
+from jarilab.attention.geometry import geometry_of_layers
 from jarilab.attention.kernels import Kernel
 from jarilab.attention.module import check_positions
 from jarilab.errors import UserError
@@ -52,7 +52,7 @@ class CausalStack(nn.Module):
             raise UserError("a cache does not know of padding or documents; read such tokens at once, without a cache")
         k_pos = positions if cache is None else self._extended(cache, positions)
         mask = replace(self.mask, keys=keep, documents=None if documents is None else (documents, documents))
-        geometries = place_layers(self.encoding, positions, k_pos, mask, new_k_pos=positions)
+        geometries = geometry_of_layers(self.encoding, positions, k_pos, mask, new_k_pos=positions)
         x = self.encoding.embed(x, positions)
         for i, (layer, geometry) in enumerate(zip(self.layers, geometries, strict=True)):
             x = cast(nn.ModuleDict, layer)["self"](x, geometry, None if cache is None else cache.own[i])
@@ -135,9 +135,9 @@ class LanguageModel(nn.Module):
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))
 
-    def longest(self) -> dict[str, int | None]:
+    def max_positions(self) -> dict[str, int | None]:
         """How many positions it can tell apart, None for no end."""
-        return {"target": self.decoder.encoding.longest}
+        return {"target": self.decoder.encoding.max_positions}
 
     def _scores(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
         return functional.linear(x, self.embedding.weight if self.generator is None else self.generator.weight)

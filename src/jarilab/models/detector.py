@@ -13,7 +13,7 @@ from annotated_types import Ge, Le, Lt
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention.geometry import place
+from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel
 from jarilab.boxes import Detected
 from jarilab.encodings.base import Encoding, Site
@@ -23,7 +23,7 @@ from jarilab.masks import Mask
 from jarilab.models.base import registry
 from jarilab.models.encoder_decoder import DecoderLayer, Encoder, LayerOptions
 from jarilab.nn.layers import Activation, NormPlace, Table
-from jarilab.patches import Pictures, grid_of, patch_keep, patchify
+from jarilab.patches import Images, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
 from jarilab.shapes import Bool, Float, Tensor
 
@@ -31,7 +31,7 @@ STRIDE = 8
 """Pixels along a side of what becomes one token."""
 
 QUERIES = "queries"
-"""The frame of queries that have no place in the picture."""
+"""The frame of queries that have no place in the image."""
 
 Stem = Literal["convolutions", "patches"]
 QueryPositions = Literal["boxes", "vectors"]
@@ -40,13 +40,13 @@ QueryPositions = Literal["boxes", "vectors"]
 @registry.register("detector")
 @final
 class Detector(nn.Module):
-    """Pictures in, and for each of N object queries a box and scores of its classes, the last of which is "nothing".
+    """Images in, and for each of N object queries a box and scores of its classes, the last of which is "nothing".
 
         model = jarilab.Detector(1, 10)
         found = model(pixels_BCHW)          # found.scores (S, B, N, 11), found.boxes (S, B, N, 4), of all S layers
 
-    channels: of the pictures. classes: how many there are, without "nothing". queries: the most objects of a picture.
-    query_positions: where queries are. `boxes`: each starts at a learned box, whose middle is a place in the picture
+    channels: of the images. classes: how many there are, without "nothing". queries: the most objects of an image.
+    query_positions: where queries are. `boxes`: each starts at a learned box, whose middle is a place in the image
     like that of a patch, so that any encoding works between the two. `vectors`: nowhere; a learned vector is added to
     its queries and keys in each layer (DETR). refinement: each layer moves the boxes, and looks from where the one
     before left them; otherwise each starts from the learned ones anew. stem: what makes tokens of 8 x 8 pixels, three
@@ -96,53 +96,53 @@ class Detector(nn.Module):
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:
-        """Raises UserError for options of which no detector can be made, whatever its pictures are."""
+        """Raises UserError for options of which no detector can be made, whatever its images are."""
         Detector(1, 1, **{**options, "encoder_layers": 1, "decoder_layers": 1})
 
-    def forward(self, pictures: Float[Tensor, "B C H W"] | Pictures) -> Detected:
-        """What each layer of the decoder says. Padding stands below and to the right of pictures, and boxes are shares
-        of what is no padding. Raises UserError for pictures of other channels."""
-        pictures = self._padded(Pictures.of(pictures))
-        places, keep = self.places(pictures), patch_keep(pictures.keep, STRIDE)
-        memory = self.encoder(self.stem(pictures.pixels), positions=places, keep=keep)
+    def forward(self, images: Float[Tensor, "B C H W"] | Images) -> Detected:
+        """What each layer of the decoder says. Padding stands below and to the right of images, and boxes are shares
+        of what is no padding. Raises UserError for images of other channels."""
+        images = self._padded(Images.of(images))
+        places, keep = self.places(images), patch_keep(images.keep, STRIDE)
+        memory = self.encoder(self.stem(images.pixels), positions=places, keep=keep)
         scores, boxes = [], []
         for said_BND, reference_BN4 in self.decoder(memory, places, keep, self.box):
             scores.append(self.generator(said_BND).float())
             boxes.append(reference_BN4.sigmoid())
         return Detected(torch.stack(scores), torch.stack(boxes))
 
-    def places(self, pictures: Pictures) -> Positions:
-        """Where the tokens of the picture are: rows and columns in row-major order."""
-        pictures = self._padded(pictures)
-        places = Positions.grid(*grid_of(pictures.size, STRIDE), device=pictures.pixels.device)
-        if pictures.keep is None:
+    def places(self, images: Images) -> Positions:
+        """Where the tokens of the image are: rows and columns in row-major order."""
+        images = self._padded(images)
+        places = Positions.grid(*grid_of(images.size, STRIDE), device=images.pixels.device)
+        if images.keep is None:
             return places
-        sides = [pictures.keep.any(axis).sum(1) for axis in (2, 1)]
+        sides = [images.keep.any(axis).sum(1) for axis in (2, 1)]
         return replace(places, extent=torch.stack(sides, 1) / STRIDE)
 
-    def longest(self) -> dict[str, int | None]:
+    def max_positions(self) -> dict[str, int | None]:
         """Nothing that a task could be too long for: an encoding with an end says so when it is passed."""
         return {}
 
-    def _padded(self, pictures: Pictures) -> Pictures:
-        """The pictures with sides that the stride divides, black where there is padding."""
-        pixels, keep = pictures.pixels, pictures.keep
+    def _padded(self, images: Images) -> Images:
+        """The images with sides that the stride divides, black where there is padding."""
+        pixels, keep = images.pixels, images.keep
         if pixels.shape[1] != self.channels:
             raise UserError(
-                f"the model reads pictures of {self.channels} channels, got {pixels.shape[1]}; convert them to "
+                f"the model reads images of {self.channels} channels, got {pixels.shape[1]}; convert them to "
                 f"{'grey' if self.channels == 1 else 'colour'}"
             )
-        below, beside = (-side % STRIDE for side in pictures.size)
+        below, beside = (-side % STRIDE for side in images.size)
         if not below and not beside:
-            return pictures
+            return images
         if keep is None:
             keep = torch.ones_like(pixels[:, 0], dtype=torch.bool)
-        return Pictures(functional.pad(pixels, (0, beside, 0, below)), functional.pad(keep, (0, beside, 0, below)))
+        return Images(functional.pad(pixels, (0, beside, 0, below)), functional.pad(keep, (0, beside, 0, below)))
 
 
 @final
 class QueryDecoder(nn.Module):
-    """The layers through which object queries read a picture."""
+    """The layers through which object queries read an image."""
 
     def __init__(
         self,
@@ -178,8 +178,8 @@ class QueryDecoder(nn.Module):
         found = []
         for i, layer in enumerate(self.layers):
             q_pos = self._places(reference_BN4, places)
-            own = place(self._with_slots(self.encoding, i), q_pos, q_pos)
-            cross = place(self._with_slots(self.cross_encoding, i), q_pos, places, mask)
+            own = geometry_of(self._with_slots(self.encoding, i), q_pos, q_pos)
+            cross = geometry_of(self._with_slots(self.cross_encoding, i), q_pos, places, mask)
             x = layer(self.encoding.embed(x, q_pos) if i == 0 else x, memory, own, cross)
             said = self.norm(x)
             moved_BN4 = reference_BN4 + box(said).float()
@@ -206,14 +206,14 @@ class QueryDecoder(nn.Module):
 
 
 def _between(options: LayerOptions, spec: str, layers: int) -> LayerEncodings:
-    """The encoding between queries and picture. Raises UserError that says what to do where it can be in the encoder
+    """The encoding between queries and image. Raises UserError that says what to do where it can be in the encoder
     and the decoder only."""
     try:
         encodings = options.encodings(spec, layers, cross=True)
     except UserError as error:
         _check_axes(options.encodings(spec, layers))  # what is wrong everywhere is told as it is
         raise UserError(
-            f"{error}, and none between queries and picture, where there is no input to add to: "
+            f"{error}, and none between queries and image, where there is no input to add to: "
             "--set model.cross_encoding=none"
         ) from None
     _check_axes(encodings)
@@ -221,7 +221,7 @@ def _between(options: LayerOptions, spec: str, layers: int) -> LayerEncodings:
 
 
 def _check_axes(encodings: LayerEncodings) -> None:
-    """Raises UserError for an encoding that is not of a picture's rows and columns."""
+    """Raises UserError for an encoding that is not of an image's rows and columns."""
     encodings.check_axes(Positions.grid(1, 1).axes)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.cache import KVCache, LayerCache, positions_of
-from jarilab.attention.geometry import Geometry, place, place_layers
+from jarilab.attention.geometry import Geometry, geometry_of, geometry_of_layers
 from jarilab.attention.kernels import Kernel, check
 from jarilab.attention.module import Attention, check_positions, check_vectors, site_of
 from jarilab.encodings.compose import LayerEncodings
@@ -144,12 +144,12 @@ class Encoder(nn.Module):
         positions = positions or Positions.sequence(x.shape[1], device=x.device)
         check_positions(positions, x)
         x = self.encoding.embed(x, positions)
-        geometries = place_layers(self.encoding, positions, positions, mask)
+        geometries = geometry_of_layers(self.encoding, positions, positions, mask)
         whole = len(self.layers) if first is None else len(self.layers) - 1
         for layer, geometry in zip(self.layers[:whole], geometries[:whole], strict=True):
             x = layer(x, geometry)
         if first is not None:
-            last = place(self.encoding.of_layer[-1], positions.slice(0, first), positions, mask)
+            last = geometry_of(self.encoding.of_layer[-1], positions.slice(0, first), positions, mask)
             x = self.layers[-1].of_first(x, last, first)  # type: ignore[operator]
         return self.norm(x)
 
@@ -242,9 +242,9 @@ class Decoder(nn.Module):
             cache.check_sources(len(memory))
         k_pos = positions if cache is None else cache.extend(positions)
         memory_mask = None if memory_keep is None else Mask(keys=memory_keep)
-        own = place_layers(self.encoding, positions, k_pos, Mask(causal=True), new_k_pos=positions)
+        own = geometry_of_layers(self.encoding, positions, k_pos, Mask(causal=True), new_k_pos=positions)
         side_by_side = _side_by_side(positions, len(x) // len(memory))
-        cross = place_layers(self.cross_encoding, side_by_side, memory_positions, memory_mask)
+        cross = geometry_of_layers(self.cross_encoding, side_by_side, memory_positions, memory_mask)
         x = self.encoding.embed(x, positions)
         for i, layer in enumerate(self.layers):
             caches = (None, None) if cache is None else (cache.own[i], cache.source[i])
@@ -270,7 +270,7 @@ def _side_by_side(positions: Positions, hypotheses: int) -> Positions:
         positions,
         coordinates=folded(positions.coordinates, 3),
         order=positions.order.repeat(hypotheses),
-        placeless=None if positions.placeless is None else folded(positions.placeless, 2),
+        unplaced=None if positions.unplaced is None else folded(positions.unplaced, 2),
         extent=extent,
     )
 
@@ -378,6 +378,6 @@ class EncoderDecoder(nn.Module):
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))
 
-    def longest(self) -> dict[str, int | None]:
+    def max_positions(self) -> dict[str, int | None]:
         """How many positions each side can tell apart, None for no end."""
-        return {"source": self.encoder.encoding.longest, "target": self.decoder.encoding.longest}
+        return {"source": self.encoder.encoding.max_positions, "target": self.decoder.encoding.max_positions}

@@ -53,7 +53,7 @@ class Recurrence(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class ReadingOrder:
     """The order in which one direction reads the tokens of each row: the real ones first, padding after them.
 
     there, back: `(B, L)`, which token is read when, and when which was read; None where the order is the row's own.
@@ -66,15 +66,15 @@ class Order:
     empty: Bool[Tensor, "B 1"]
 
     @staticmethod
-    def of(keep_BL: Bool[Tensor, "B L"], *, backwards: bool) -> Order:
+    def of(keep_BL: Bool[Tensor, "B L"], *, backwards: bool) -> ReadingOrder:
         count_B1 = keep_BL.sum(-1, keepdim=True)
         last_B, empty_B1 = (count_B1 - 1).clamp_min(0).squeeze(1), count_B1 == 0
         if not backwards and bool((keep_BL[:, 1:] <= keep_BL[:, :-1]).all()):
-            return Order(None, None, last_B, empty_B1)
+            return ReadingOrder(None, None, last_B, empty_B1)
         place_BL = keep_BL.cumsum(-1)
         when_BL = count_B1 - place_BL if backwards else place_BL
         there_BL = when_BL.masked_fill(~keep_BL, keep_BL.shape[1] + 1).argsort(dim=-1, stable=True)
-        return Order(there_BL, there_BL.argsort(-1), last_B, empty_B1)
+        return ReadingOrder(there_BL, there_BL.argsort(-1), last_B, empty_B1)
 
     def last_of(self, y_BLD: Tensor) -> Tensor:
         """The output at the last real token, 0 for a row without any; `(B, D)`."""
@@ -95,7 +95,7 @@ class EncoderLayer(nn.Module):
         names = ("forwards", "backwards") if bidirectional else ("forwards",)
         self.directions = nn.ModuleDict({name: Recurrence(cell, width, width // len(names)) for name in names})
 
-    def forward(self, x: Float[Tensor, "B L D"], orders: Sequence[Order]) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Float[Tensor, "B L D"], orders: Sequence[ReadingOrder]) -> tuple[Tensor, Tensor]:
         """The output at each token, `(B, L, D)`, and at the last that each direction reads, `(B, D)`."""
         x, outputs, lasts = self.dropout(x), [], []
         for recurrence, order in zip(self.directions.values(), orders, strict=True):
@@ -126,7 +126,7 @@ class RecurrentEncoder(nn.Module):
         check_positions(positions, x)
         if keep is None:
             keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        orders = [Order.of(keep, backwards=backwards) for backwards in (False, True)[: 1 + self.bidirectional]]
+        orders = [ReadingOrder.of(keep, backwards=backwards) for backwards in (False, True)[: 1 + self.bidirectional]]
         x, lasts = self.encoding.embed(x, positions), []
         for layer in self.layers:
             x, last = layer(x, orders)
@@ -138,16 +138,16 @@ class RecurrentEncoder(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class DecoderState:
     """What the decoder knows between two tokens: the state of each layer, and h~ where it is fed back, `(B, 1, D)`."""
 
     states: tuple[State, ...]
     fed: Float[Tensor, "B 1 D"] | None
 
-    def select(self, rows: Int[Tensor, " R"]) -> Carried:
+    def select(self, rows: Int[Tensor, " R"]) -> DecoderState:
         """These rows, in this order, repeats allowed."""
         states = tuple(tuple(part.index_select(0, rows) for part in state) for state in self.states)
-        return Carried(states, None if self.fed is None else self.fed.index_select(0, rows))
+        return DecoderState(states, None if self.fed is None else self.fed.index_select(0, rows))
 
 
 class DecoderLayer(nn.Module):
@@ -207,14 +207,14 @@ class RecurrentDecoder(nn.Module):
         """The one attention of the stack."""
         return self.layers[-1].cross_attention  # type: ignore[return-value]
 
-    def first(self, outputs: Float[Tensor, "B K D"], lasts: Sequence[Tensor]) -> Carried:
+    def first(self, outputs: Float[Tensor, "B K D"], lasts: Sequence[Tensor]) -> DecoderState:
         """What is known before the first token."""
         states = tuple(layer.first(last) for layer, last in zip(self.layers, lasts, strict=True))  # type: ignore
-        return Carried(states, torch.zeros_like(outputs[:, :1]) if self.input_feeding else None)
+        return DecoderState(states, torch.zeros_like(outputs[:, :1]) if self.input_feeding else None)
 
     def forward(
-        self, x: Float[Tensor, "B Q D"], source: Source, carried: Carried, positions: Positions
-    ) -> tuple[Float[Tensor, "B Q D"], Carried]:
+        self, x: Float[Tensor, "B Q D"], source: Source, carried: DecoderState, positions: Positions
+    ) -> tuple[Float[Tensor, "B Q D"], DecoderState]:
         """h~ of each token, and what is known after the last."""
         check_positions(positions, x)
         x, outputs = self.encoding.embed(x, positions), []
@@ -228,7 +228,7 @@ class RecurrentDecoder(nn.Module):
                 y, after = layer(y, before)
                 states.append(after)
             y = self.attention(y, source, positions.slice(start, stop))
-            carried = Carried(tuple(states), y if self.input_feeding else None)
+            carried = DecoderState(tuple(states), y if self.input_feeding else None)
             outputs.append(y)
         return self.dropout(torch.cat(outputs, 1)), carried
 
@@ -237,7 +237,7 @@ class RecurrentCache(OfOneSource):
     """Where a recurrent decoder stands in each answer: what it carries, whatever was read before."""
 
     def __init__(self) -> None:
-        self.carried: Carried | None = None
+        self.carried: DecoderState | None = None
 
     def select(self, rows: Int[Tensor, " R"], sources: Int[Tensor, " S"] | None = None) -> None:
         """Keep these rows of hypotheses, in this order, repeats allowed. Nothing of the sources is in here."""
@@ -249,19 +249,19 @@ class RecurrentCache(OfOneSource):
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class RecurrentMemory:
     """What was read of the sources: what the decoder attends to, and what it knows before its first token.
 
     origin: the Tokens that were read; it stays the same when rows are selected.
     """
 
     source: Source
-    first: Carried
+    first: DecoderState
     origin: Tokens
 
-    def select(self, rows: Int[Tensor, " R"]) -> Read:
+    def select(self, rows: Int[Tensor, " R"]) -> RecurrentMemory:
         """These sources, in this order, repeats allowed."""
-        return Read(self.source.select(rows), self.first.select(rows), self.origin)
+        return RecurrentMemory(self.source.select(rows), self.first.select(rows), self.origin)
 
 
 @registry.register("recurrent")
@@ -324,15 +324,15 @@ class Recurrent(nn.Module):
         target = one_a_row(Tokens.of(target, "target"))
         return self.step(state, target.ids, target.positions, None)
 
-    def start(self, source: Tokens | None) -> Read:
+    def start(self, source: Tokens | None) -> RecurrentMemory:
         """Read the source once. Raises UserError where there is none, or several packed into a row."""
         source = one_a_row(source)
         outputs, lasts = self.encoder(self.source_embedding(source.ids), source.positions, source.keep)
         read = self.decoder.attention.read(outputs, source.positions, source.keep)
-        return Read(read, self.decoder.first(outputs, lasts), source)
+        return RecurrentMemory(read, self.decoder.first(outputs, lasts), source)
 
     def step(
-        self, state: Read, ids: Int[Tensor, "R L"], positions: Positions, cache: RecurrentCache | None
+        self, state: RecurrentMemory, ids: Int[Tensor, "R L"], positions: Positions, cache: RecurrentCache | None
     ) -> Float[Tensor, "R L V"]:
         """Scores after each of `ids`; with a cache, `ids` are only the tokens that were not read yet.
 
@@ -362,9 +362,9 @@ class Recurrent(nn.Module):
         """What h~ is compared with to score each token of the target vocabulary."""
         return self.target_embedding.weight if self.generator is None else self.generator.weight
 
-    def longest(self) -> dict[str, int | None]:
+    def max_positions(self) -> dict[str, int | None]:
         """How many positions each side can tell apart, None for no end."""
-        return {"source": self.encoder.encoding.longest, "target": self.decoder.encoding.longest}
+        return {"source": self.encoder.encoding.max_positions, "target": self.decoder.encoding.max_positions}
 
 
 def _check_added(encoding: LayerEncodings) -> None:
@@ -379,7 +379,7 @@ def _check_added(encoding: LayerEncodings) -> None:
     )
 
 
-def _for_each_hypothesis(state: Read, rows: int) -> Read:
+def _for_each_hypothesis(state: RecurrentMemory, rows: int) -> RecurrentMemory:
     """The state with as many rows as there are hypotheses."""
     sources = state.source.k.shape[0]
     if rows == sources:

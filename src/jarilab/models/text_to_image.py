@@ -1,11 +1,11 @@
-"""Text to picture by a language model: *Zero-Shot Text-to-Image Generation* (Ramesh et al. 2021), section 2.
+"""Text to image by a language model: *Zero-Shot Text-to-Image Generation* (Ramesh et al. 2021), section 2.
 
-A caption's words and a picture's codes are one sequence, read by the decoder of the language models:
+A caption's words and an image's codes are one sequence, read by the decoder of the language models:
 
     <bos> three one seven <pad> | <boi> code code code ...
-    text                          rows of the picture, from left to right
+    text                          rows of the image, from left to right
 
-Words have a place in the text, codes one in the picture; the mark between them has neither.
+Words have a place in the text, codes one in the image; the mark between them has neither.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Said:
     """
 
     text: Float[Tensor, "B T V"]
-    picture: Float[Tensor, "B N C"]
+    image: Float[Tensor, "B N C"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class TextToImage(nn.Module):
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:
-        """Raises UserError for options of which no model can be made, whatever its captions and pictures are."""
+        """Raises UserError for options of which no model can be made, whatever its captions and images are."""
         TextToImage(1, 1, 1, 1, 1, **{**options, "layers": 1})
 
     def forward(
@@ -128,7 +128,7 @@ class TextToImage(nn.Module):
         without: Bool[Tensor, " B"] | None = None,
     ) -> Tokens:
         """Caption, mark and codes, as one sequence of T + 1 + N tokens with their places; see `forward`. codes: of a
-        whole picture, or the first of them."""
+        whole image, or the first of them."""
         if without is not None:
             captions = torch.where(without.unsqueeze(1), self._no_caption(captions), captions)
         ids_BL = torch.cat((captions, self._marks(captions), codes + self.offset), 1)
@@ -150,12 +150,12 @@ class TextToImage(nn.Module):
         top_p: float | None = None,
         seed: int,
     ) -> Iterator[Int[Tensor, " B"]]:
-        """Draw a picture for each caption, and give each code of all pictures as soon as it is drawn, row by row.
+        """Draw an image for each caption, and give each code of all images as soon as it is drawn, row by row.
 
-        captions: all of one length, without padding. guidance: how far from what a picture would be without its
+        captions: all of one length, without padding. guidance: how far from what an image would be without its
         caption, `without + guidance * (with - without)` on the scores (*Classifier-Free Diffusion Guidance*, Ho and
         Salimans 2021); 1 for none. Then temperature (0 takes the likeliest), top_k (a count of codes) and top_p.
-        Drawn on the CPU, each picture by the seed and its number alone: it is the same, but for rounding, however many
+        Drawn on the CPU, each image by the seed and its number alone: it is the same, but for rounding, however many
         are drawn beside it. Raises UserError, before anything is drawn, for captions that are padded or too long and
         for options that cannot be.
         """
@@ -169,7 +169,7 @@ class TextToImage(nn.Module):
 
     @torch.no_grad()
     def _steps(self, captions: Tensor, drawing: _Drawing, seed: int) -> Iterator[Tensor]:
-        # Row after row, so that a picture's numbers are the same however many there are.
+        # Row after row, so that an image's numbers are the same however many there are.
         generator, codes = torch.Generator().manual_seed(seed), self.rows * self.columns
         chance_BN = torch.rand(len(captions), codes, generator=generator, dtype=torch.float64)
         # What is read with the caption, and without it: a sequence and a cache for each.
@@ -184,9 +184,9 @@ class TextToImage(nn.Module):
                 new = ids_B.to(captions.device).unsqueeze(1) + self.offset
                 scores = [self._go_on(new, number, ids.shape[1], c) for ids, c in zip(read, caches, strict=True)]
 
-    def longest(self) -> dict[str, int | None]:
+    def max_positions(self) -> dict[str, int | None]:
         """How many positions it can tell apart, None for no end."""
-        return {"caption": self.decoder.encoding.longest}
+        return {"caption": self.decoder.encoding.max_positions}
 
     def _begin(self, captions: Tensor, cache: KVCache) -> Float[Tensor, "B C"]:
         tokens = self.joined(captions, captions[:, :0])
@@ -194,7 +194,7 @@ class TextToImage(nn.Module):
         return self._of_codes(x_BLD[:, -1])
 
     def _go_on(self, ids_B1: Tensor, number: int, text: int, cache: KVCache) -> Float[Tensor, "B C"]:
-        """The code `number` of the picture is read, at its own row and column."""
+        """The code `number` of the image is read, at its own row and column."""
         place = self._places(text, number + 1, ids_B1.device).slice(text + 1 + number, text + 2 + number)
         return self._of_codes(self.decoder(self.embedding(ids_B1), positions=place, cache=cache)[:, -1])
 
@@ -236,7 +236,7 @@ class OneSequence(nn.Module):
         super().__init__()
         self.embedding, self.decoder, self.generator = painter.embedding, painter.decoder, painter.generator
         self.mark, self.nothing, self.offset = painter.mark, painter.nothing, painter.offset
-        self.picture = painter.rows * painter.columns
+        self.image = painter.rows * painter.columns
         self.training = painter.training
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B L V"]:
@@ -250,7 +250,7 @@ class OneSequence(nn.Module):
         code_BL = ids_BL >= self.offset
         drawing_BL = code_BL | (ids_BL == self.mark)
         follows_BLV = torch.where(drawing_BL.unsqueeze(-1), number_V >= self.offset, number_V < self.mark)
-        last_BL = code_BL & (code_BL.cumsum(1) == self.picture)
+        last_BL = code_BL & (code_BL.cumsum(1) == self.image)
         last_BL[:, :-1] |= ids_BL[:, 1:] == self.mark
         return torch.where(last_BL.unsqueeze(-1), number_V == self.mark, follows_BLV)
 

@@ -15,7 +15,7 @@ from jarilab.errors import UserError
 from jarilab.models.base import registry
 from jarilab.models.encoder_decoder import Encoder
 from jarilab.nn.layers import Activation, NormPlace, Table
-from jarilab.patches import Pictures, grid_of, patch_keep, patchify
+from jarilab.patches import Images, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
@@ -24,17 +24,17 @@ Resolution = Literal["refuse", "resize", "rescale", "extrapolate"]
 
 @registry.register("vit")
 class VisionTransformer(nn.Module):
-    """Pictures in, a score of each class out; the encoder is that of the text models.
+    """Images in, a score of each class out; the encoder is that of the text models.
 
         model = jarilab.VisionTransformer((1, 28, 28), 10, patch=4, encoding="rotary2d")
         scores_BV = model(pixels_BCHW)
 
-    shape: channels, height and width of the pictures it is trained on. classes: how many there are.
+    shape: channels, height and width of the images it is trained on. classes: how many there are.
     patch: pixels along a side of a patch. encoding: one spec for all layers; one for a single axis counts the patches
     row by row. pool: what the classes are read from, the mean of the patches or a class token without a place.
     registers: more tokens without a place, for what belongs to no patch (Darcet et al. 2024). drop_path: the share of
-    examples that leave out a sublayer of the last layer in training. resolution: what to do with pictures of another
-    size than `shape`: refuse them; resize the picture; rescale the places of its patches to those it was trained on (a
+    examples that leave out a sublayer of the last layer in training. resolution: what to do with images of another
+    size than `shape`: refuse them; resize the image; rescale the places of its patches to those it was trained on (a
     learned table is then read between its rows); extrapolate, and count on.
     """
 
@@ -76,10 +76,10 @@ class VisionTransformer(nn.Module):
             drop_path=drop_path,
             kernel=kernel,
         )
-        known, patches = self.encoder.encoding.longest, self.grid[0] * self.grid[1]
+        known, patches = self.encoder.encoding.max_positions, self.grid[0] * self.grid[1]
         if known is not None and not self._on_axes and known < patches:
             raise UserError(
-                f"{encoding} knows {known} positions, but a picture has {patches} patches; use positions={patches}, a "
+                f"{encoding} knows {known} positions, but an image has {patches} patches; use positions={patches}, a "
                 "larger patch or an encoding without an end"
             )
         self.generator = nn.Linear(width, classes)
@@ -89,20 +89,20 @@ class VisionTransformer(nn.Module):
         """Whether the encoding knows rows and columns; otherwise patches are counted."""
         return 2 in self.encoder.encoding.of_layer[0].axes
 
-    def forward(self, pictures: Float[Tensor, "B C H W"] | Pictures, answer_only: bool = False) -> Float[Tensor, "B V"]:
+    def forward(self, images: Float[Tensor, "B C H W"] | Images, answer_only: bool = False) -> Float[Tensor, "B V"]:
         """Scores of the classes. answer_only: where they are read from a class token, let the last layer work for it
-        alone, as in training; its map then has one row. Raises UserError for pictures it cannot read.
+        alone, as in training; its map then has one row. Raises UserError for images it cannot read.
         """
-        pictures = self._fitting(Pictures.of(pictures))
-        x = self.embedding(patchify(pictures.pixels, self.patch))
-        keep = patch_keep(pictures.keep, self.patch)
+        images = self._fitting(Images.of(images))
+        x = self.embedding(patchify(images.pixels, self.patch))
+        keep = patch_keep(images.keep, self.patch)
         first = 0
         if self.nowhere is not None:
             x = torch.cat((self.nowhere(len(x)), x), 1)
             first = len(self.nowhere.weight)
             keep = None if keep is None else functional.pad(keep, (first, 0), value=True)
         read = 1 if answer_only and self.pool == "class" else None
-        x = self.encoder(x, positions=self.places(pictures), keep=keep, first=read)
+        x = self.encoder(x, positions=self.places(images), keep=keep, first=read)
         if self.pool == "class":
             return self.generator(x[:, 0])
         x = x[:, first:]
@@ -111,11 +111,11 @@ class VisionTransformer(nn.Module):
         real_BL1 = keep[:, first:].unsqueeze(-1).to(x.dtype)
         return self.generator((x * real_BL1).sum(1) / real_BL1.sum(1))
 
-    def places(self, pictures: Pictures) -> Positions:
+    def places(self, images: Images) -> Positions:
         """Where the tokens are: those without a place first, then the patches in row-major order."""
-        pictures = self._fitting(pictures)
-        grid = grid_of(pictures.size, self.patch)
-        positions = Positions.grid(*grid, device=pictures.pixels.device)
+        images = self._fitting(images)
+        grid = grid_of(images.size, self.patch)
+        positions = Positions.grid(*grid, device=images.pixels.device)
         if grid != self.grid and self.resolution == "rescale":
             positions = _rescaled(positions, self.grid)
         if not self._on_axes:
@@ -126,36 +126,36 @@ class VisionTransformer(nn.Module):
             return positions
         return Positions.nowhere(len(self.nowhere.weight), positions).concat(positions)
 
-    def longest(self) -> dict[str, int | None]:
-        """Nothing that a task could be too long for: the constructor looks at the picture itself."""
+    def max_positions(self) -> dict[str, int | None]:
+        """Nothing that a task could be too long for: the constructor looks at the image itself."""
         return {}
 
-    def _fitting(self, pictures: Pictures) -> Pictures:
-        """The pictures, resized where that is what was chosen. Raises UserError for other channels or sizes."""
+    def _fitting(self, images: Images) -> Images:
+        """The images, resized where that is what was chosen. Raises UserError for other channels or sizes."""
         channels, height, width = self.shape
-        if pictures.pixels.shape[1] != channels:
+        if images.pixels.shape[1] != channels:
             raise UserError(
-                f"the model reads pictures of {channels} channels, got {pictures.pixels.shape[1]}; convert them to "
+                f"the model reads images of {channels} channels, got {images.pixels.shape[1]}; convert them to "
                 f"{'grey' if channels == 1 else 'colour'}"
             )
-        if pictures.size == (height, width):
-            return pictures
+        if images.size == (height, width):
+            return images
         if self.resolution == "refuse":
             raise UserError(
-                f"the model was trained on pictures of {height} x {width} pixels, got {pictures.size[0]} x "
-                f"{pictures.size[1]}; resize them, or say what to do with resolution=resize, rescale or extrapolate"
+                f"the model was trained on images of {height} x {width} pixels, got {images.size[0]} x "
+                f"{images.size[1]}; resize them, or say what to do with resolution=resize, rescale or extrapolate"
             )
         if self.resolution != "resize":
-            return pictures
-        pixels = functional.interpolate(pictures.pixels, (height, width), mode="bilinear", antialias=True)
-        keep = pictures.keep
+            return images
+        pixels = functional.interpolate(images.pixels, (height, width), mode="bilinear", antialias=True)
+        keep = images.keep
         if keep is not None:
             keep = functional.interpolate(keep.unsqueeze(1).float(), (height, width), mode="nearest")[:, 0] > 0
-        return Pictures(pixels, keep)
+        return Images(pixels, keep)
 
 
 def _rescaled(positions: Positions, grid: tuple[int, int]) -> Positions:
-    """The places of a grid's patches, by their middles, on another grid over the same picture."""
+    """The places of a grid's patches, by their middles, on another grid over the same image."""
     assert positions.extent is not None
     scale_A = torch.tensor(grid, device=positions.coordinates.device) / positions.extent
     coordinates = (positions.coordinates + 0.5) * scale_A - 0.5

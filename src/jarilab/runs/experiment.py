@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,8 +18,10 @@ from jarilab.models.base import Checks
 from jarilab.models.base import registry as models
 from jarilab.registry import file_of, trust_code
 from jarilab.options import Option, check_fields, options_of, read_options
+from jarilab.storage.files import sha256
 from jarilab.tasks.base import Task
 from jarilab.tasks.base import registry as tasks
+from jarilab.runs import former
 from jarilab.runs.options import REPLACED, Training
 from jarilab.runs.precision import Precision, choose_precision
 
@@ -52,25 +54,28 @@ class Experiment:
         task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.width": 128, ...}`, with the
         sections task, model and training. encoding: the same as the setting `model.encoding`. model: the kind, the
         task's usual one by default. What is not set comes from the task's own defaults, then from the general ones: but
-        `training.examples` puts the task's passes out of force, `training.batch` its tokens.
+        `training.examples` puts the task's epochs out of force, `training.batch` its tokens.
         """
         if not 0 <= seed < 2**63:
             raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
         trust_specs(task, model)
         task_spec = tasks.spec(task)
+        settings, renamed = former.current_settings(task_spec.name, settings or {})
+        for line in renamed:
+            print(f"jarilab: {line}", file=sys.stderr)
         model = model_of(task, model)
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        for key, value in {**task_spec.target.defaults(model), **(settings or {})}.items():
+        for key, value in {**task_spec.target.defaults(model), **settings}.items():
             section, _, name = key.partition(".")
             if section not in SECTIONS or not name:
                 raise unknown("setting", key, settings_of(task, model))
             sections[section][name] = value
-        asked = {key.removeprefix("training.") for key in settings or {} if key.startswith("training.")}
+        asked = {key.removeprefix("training.") for key in settings if key.startswith("training.")}
         for old, new in REPLACED.items():
             if old in asked and new not in asked:
                 sections["training"][new] = None
         if encoding is not None:
-            if settings is not None and settings.get("model.encoding", encoding) != encoding:
+            if settings.get("model.encoding", encoding) != encoding:
                 raise UserError(f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one")
             sections["model"]["encoding"] = encoding
         model_options = _complete(f"model ({model})", models.spec(model).target, sections["model"])
@@ -98,6 +103,7 @@ class Experiment:
         one of ours, naming the field."""
         fields = get_type_hints(Experiment, include_extras=True)
         check_fields(f"{where}: experiment", fields, record)
+        record = former.current(record)
         experiment = Experiment(**{name: record[name] for name in fields})
         own = experiment.model_options
         encodings = {name: str | None for name in own if name.endswith("encoding")} | {"encoding": str}
@@ -152,7 +158,7 @@ class Experiment:
         options = _checked(f"model ({self.model})", target, self.model_options)
         task.check_model(options)
         model = target(**task.model_options, **options)
-        for side, known in model.longest().items():
+        for side, known in model.max_positions().items():
             needed = task.longest.get(side, 0)
             if known is not None and known < needed:
                 raise UserError(
@@ -176,8 +182,8 @@ class Experiment:
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits; equal for equal experiments only."""
-        text = json.dumps(self.as_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        text = json.dumps(former.former(self.as_dict()), sort_keys=True)
+        return sha256(text.encode())[:12]
 
     def difference(self, other: Experiment) -> list[str]:
         """What differs, a line each: `model.width: 64 here, 128 there`."""

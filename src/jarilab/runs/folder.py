@@ -19,6 +19,7 @@ import torch
 from jarilab._version import __version__
 from jarilab.errors import UserError
 from jarilab.options import check_fields
+from jarilab.runs import former
 from jarilab.runs.experiment import Experiment
 from jarilab.storage.files import read_json, sha256, write_bytes, write_json, write_text
 
@@ -104,7 +105,7 @@ class Run:
             differences.append(
                 "vocabulary: another here than there, made from other data or by another tokenizers library"
             )
-        if held["data"] != fingerprint:
+        if not former.same_data(fingerprint, held["data"]):
             differences.append(f"data: {fingerprint!r} here, {held['data']!r} there")
         if differences:
             lines = "\n  ".join(differences)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-REPLACED = {"examples": "passes", "batch": "tokens"}
+REPLACED = {"examples": "epochs", "batch": "tokens"}
 """Options, and what takes the place of each where it is set."""
 
 
@@ -20,7 +20,7 @@ def deciding(training: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """
-    examples: how many examples to train on, counted as often as they are seen; the budget. passes: the budget as passes
+    examples: how many examples to train on, counted as often as they are seen; the budget. epochs: the budget as passes
     over the data instead. batch: examples per step. tokens: tokens per step instead, padding counted, of as many
     examples of like length as fit. optimizer: muon (matrices by Muon, the rest by AdamW) or adamw (all).
     learning_rate: its highest value. warm_up: the share of the budget in which it rises linearly from 0; then it falls
@@ -33,7 +33,7 @@ class Training:
     """
 
     examples: Annotated[int, Ge(1)] = 1_000_000
-    passes: Annotated[float, Gt(0)] | None = None
+    epochs: Annotated[float, Gt(0)] | None = None
     batch: Annotated[int, Ge(1), Le(1_000_000)] = 512
     tokens: Annotated[int, Ge(1), Le(10_000_000)] | None = None
     optimizer: Literal["muon", "adamw"] = "muon"
@@ -49,7 +49,7 @@ class Training:
 
     def budget(self, size: int) -> int:
         """How many examples to train on, of data of this size."""
-        return self.examples if self.passes is None else max(1, round(self.passes * size))
+        return self.examples if self.epochs is None else max(1, round(self.epochs * size))
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of step 0, 1, ... of `steps`: linear warm-up, then linear decay that ends at 0 after the

@@ -132,7 +132,7 @@ class Task(ABC):
 
     @abstractmethod
     def read(self, line: str) -> Any:
-        """A person's input as what `sources` batches: token numbers, a picture. Raises UserError."""
+        """A person's input as what `sources` batches: token numbers, an image. Raises UserError."""
 
     @abstractmethod
     def sources(self, lines: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Text to picture: captions, and pictures that show what they say."""
+"""Text to image: captions, and images that show what they say."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from jarilab.captions.checks import said_right, worded
-from jarilab.captions.digit_classifier import Judge, halves, train_judge
-from jarilab.captions.sources import FolderSource, SceneSource, Source
+from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
+from jarilab.captions.sources import CaptionSource, FolderSource, SceneSource
 from jarilab.captions.styles import STYLES, Style
 from jarilab.errors import UserError
 from jarilab.images.captioned import LONGEST_CAPTION
 from jarilab.images.labelled import fitted
 from jarilab.images.notices import shown
-from jarilab.images.tokenizer import STRIDE, Codes, train_codes
+from jarilab.images.tokenizer import STRIDE, ImageTokenizer, train_image_tokenizer
 from jarilab.nn.loss import cross_entropy
 from jarilab.options import check_fields
 from jarilab.shapes import Float, Int
@@ -33,11 +33,11 @@ from jarilab.tasks.metrics import METRICS
 from jarilab.text import FIRST, PADDING, tokenizers
 from jarilab.text.tokenizers import Tokenizer
 
-JUDGED = 2000  # real pictures that a judge is measured on
-AT_ONCE = 256  # pictures encoded, or drawn, together
-MOST = 10_000  # pictures drawn at a time
-SEED = 1  # of the image tokenizer and of pictures to measure: the same whatever the seed of the model
-BLANK = "an empty picture"
+JUDGED = 2000  # real images that a judge is measured on
+AT_ONCE = 256  # images encoded, or drawn, together
+MOST = 10_000  # images drawn at a time
+SEED = 1  # of the image tokenizer and of images to measure: the same whatever the seed of the model
+BLANK = "an empty image"
 _VOCABULARY = 8000  # words of captions at most
 CODES, JUDGE, SCORER, WORDS, FACTS = (
     "codes.safetensors",
@@ -64,23 +64,23 @@ class Draws(Protocol):
         top_p: float | None = None,
         seed: int,
     ) -> Iterator[Int[Tensor, " B"]]:
-        """Each code of all pictures as soon as it is drawn."""
+        """Each code of all images as soon as it is drawn."""
         ...
 
 
 @registry.register("captions")
 @final
 class Captions(Task):
-    """Captions and pictures: generated scenes of real handwritten digits, or a folder of pictures with texts.
+    """Captions and images: generated scenes of real handwritten digits, or a folder of images with texts.
 
-    train: `scenes`, or a folder of pictures with a *.txt of the same name beside each. captions: of scenes, row ("three
+    train: `scenes`, or a folder of images with a *.txt of the same name beside each. captions: of scenes, row ("three
     one seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files to make scenes of, instead
     of scikit-learn's scans. scenes: how many to train on. unseen: the share of all combinations of words that no scene
-    to train on has; it is then these that are measured on. size: of a folder's pictures, in pixels. codes: a run whose
+    to train on has; it is then these that are measured on. size: of a folder's images, in pixels. codes: a run whose
     image tokenizer is taken; by default one is trained first. quantizer: of the image tokenizer, fsq, vq or gumbel.
     code_steps: how long it is trained. judge_steps: how long those who judge are. caption_dropout: the share of
-    captions left out in training, which guidance needs. picture_weight: of the loss of codes beside that of words.
-    guidance, temperature: how pictures to measure are drawn. rerank: pictures drawn for each, of which the scorer, who
+    captions left out in training, which guidance needs. image_weight: of the loss of codes beside that of words.
+    guidance, temperature: how images to measure are drawn. rerank: images drawn for each, of which the scorer, who
     is not the judge, chooses one.
     """
 
@@ -100,7 +100,7 @@ class Captions(Task):
         code_steps: Annotated[int, Ge(1)] = 1500,
         judge_steps: Annotated[int, Ge(1)] = 2000,
         caption_dropout: Annotated[float, Ge(0), Lt(1)] = 0.1,
-        picture_weight: Annotated[float, Ge(0)] = 7.0,
+        image_weight: Annotated[float, Ge(0)] = 7.0,
         guidance: Annotated[float, Ge(0)] = 2.0,
         temperature: Annotated[float, Ge(0)] = 0.7,
         rerank: Annotated[int, Ge(1), Le(1000)] = 1,
@@ -112,14 +112,14 @@ class Captions(Task):
         self.train, self.style = train, STYLES[captions] if train == "scenes" else None
         self.digits, self.unseen, self.size = digits, unseen, size
         self._codes_of, self._quantizer, self._steps = codes, quantizer, (code_steps, judge_steps)
-        self.caption_dropout, self.picture_weight = caption_dropout, picture_weight
+        self.caption_dropout, self.image_weight = caption_dropout, image_weight
         self.guidance, self.temperature, self.rerank = guidance, temperature, rerank
         self.metric = METRICS["exact_match" if self.style else "loss"]
-        self._known: tuple[Tokenizer, Codes] | None = None
-        self._judges: tuple[Judge, Judge] | None = None
+        self._known: tuple[Tokenizer, ImageTokenizer] | None = None
+        self._judges: tuple[DigitClassifier, DigitClassifier] | None = None
         self._facts: dict[str, Any] = {}
         self._training: tuple[Tensor, Tensor] | None = None
-        self._source: Source = (
+        self._source: CaptionSource = (
             FolderSource(train, size) if self.style is None else SceneSource(self.style, digits, scenes, unseen)
         )
 
@@ -134,10 +134,10 @@ class Captions(Task):
         source = self._source
         captions = source.captions
         words = tokenizers.train("words", captions, size=_VOCABULARY, lowercase=True)
-        codes = self._tokenizer_of_pictures()
+        codes = self._tokenizer_of_images()
         self._known = words, codes
         every = torch.arange(len(captions)).split(AT_ONCE)
-        ids = torch.cat([codes.encode(source.pictures(some)) for some in every])
+        ids = torch.cat([codes.encode(source.images(some)) for some in every])
         rows_BT = self.sources(words.encode_batch(captions))
         self._training = rows_BT, ids.flatten(1).int()
         (height, width), empty = ids.shape[1:], int(torch.bincount(ids.flatten()).argmax())
@@ -146,36 +146,38 @@ class Captions(Task):
             self._judges = self._train_judges(source)
             self._facts["ceiling"] = self._ceiling(source, self._judges[0])
 
-    def _tokenizer_of_pictures(self) -> Codes:
+    def _tokenizer_of_images(self) -> ImageTokenizer:
         if self._codes_of:
-            return Codes.read(Path(self._codes_of) / CODES)
+            return ImageTokenizer.read(Path(self._codes_of) / CODES)
         options, source = {"quantizer": self._quantizer}, self._source
 
         def make(folder: Path) -> dict[str, Any]:
             _say(f"training the image tokenizer, {self._steps[0]:,} steps")
-            made = train_codes(source.pictures, len(source.captions), options, seed=SEED, steps=self._steps[0])
+            made = train_image_tokenizer(source.images, len(source.captions), options, seed=SEED, steps=self._steps[0])
             (folder / CODES).write_bytes(made.to_bytes())
             return {}
 
         facts = {"what": "codes", "data": source.fingerprint, "count": len(source.captions), "unseen": self.unseen}
         facts |= {"options": options, "steps": self._steps[0], "size": self.size}
-        return cached(facts, make, lambda folder, _: Codes.read(folder / CODES))
+        return cached(facts, make, lambda folder, _: ImageTokenizer.read(folder / CODES))
 
-    def _train_judges(self, source: SceneSource) -> tuple[Judge, Judge]:
+    def _train_judges(self, source: SceneSource) -> tuple[DigitClassifier, DigitClassifier]:
         def make(folder: Path) -> dict[str, Any]:
-            _say(f"training who judges the pictures, and who may choose among them, {self._steps[1]:,} steps each")
+            _say(f"training who judges the images, and who may choose among them, {self._steps[1]:,} steps each")
             one, other = halves(source.digits("training"))
             for seed, (name, half) in enumerate(((JUDGE, one), (SCORER, other)), 1):
-                (folder / name).write_bytes(train_judge(source.style, half, seed=seed, steps=self._steps[1]).to_bytes())
+                (folder / name).write_bytes(
+                    train_digit_classifier(source.style, half, seed=seed, steps=self._steps[1]).to_bytes()
+                )
             return {}
 
         facts = {"what": "judges", "data": source.fingerprint, "steps": self._steps[1]}
         return cached(facts, make, lambda folder, _: _read_judges(source.style, folder))
 
-    def _ceiling(self, source: SceneSource, judge: Judge) -> dict[str, float]:
-        """What the judge reads right in real pictures of held-out digits, and in these after their codes."""
+    def _ceiling(self, source: SceneSource, judge: DigitClassifier) -> dict[str, float]:
+        """What the judge reads right in real images of held-out digits, and in these after their codes."""
         told = source.held_out(torch.arange(JUDGED))
-        real, values = told.pictures, told.values
+        real, values = told.images, told.values
         assert values is not None
         found = {"real": real, "reconstructed": self.codes.decode(self.codes.encode(real))}
         right = {which: said_right(source.style, values, seen, judge.read(seen)) for which, seen in found.items()}
@@ -189,7 +191,7 @@ class Captions(Task):
         return files | {FACTS: json.dumps(self._facts).encode()}
 
     def restore(self, folder: Path) -> None:
-        self._known = Tokenizer.read(folder / WORDS), Codes.read(folder / CODES)
+        self._known = Tokenizer.read(folder / WORDS), ImageTokenizer.read(folder / CODES)
         if self.style is not None:
             self._judges = _read_judges(self.style, folder)
         try:
@@ -209,8 +211,8 @@ class Captions(Task):
         return self._known[0]
 
     @property
-    def codes(self) -> Codes:
-        """The tokenizer of pictures."""
+    def codes(self) -> ImageTokenizer:
+        """The tokenizer of images."""
         assert self._known is not None, "prepare or restore comes first"
         return self._known[1]
 
@@ -236,21 +238,21 @@ class Captions(Task):
         return _batch(self._rows[0][indices], self._rows[1][indices].long(), without)
 
     def loss(self, scores: Any, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """The mean cross-entropy of codes and that of words, weighted `picture_weight` to 1, in nats."""
+        """The mean cross-entropy of codes and that of words, weighted `image_weight` to 1, in nats."""
         text = batch.inputs[0].shape[1]
         words, codes = batch.labels[:, :text].flatten(), batch.labels[:, text:].flatten()
         of_words = cross_entropy(scores.text.flatten(0, 1), words, ignore=PADDING, smoothing=smoothing)
-        of_codes = functional.cross_entropy(scores.picture.flatten(0, 1), codes, label_smoothing=smoothing)
-        return (of_words + self.picture_weight * of_codes) / (1 + self.picture_weight)
+        of_codes = functional.cross_entropy(scores.image.flatten(0, 1), codes, label_smoothing=smoothing)
+        return (of_words + self.image_weight * of_codes) / (1 + self.image_weight)
 
     # How good it is ------------------------------------------------------------------------------------------------
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Loss in nats per code, of all codes and of all but the empty ground's; of scenes also what pictures drawn for
-        captions show: exact match, digits, and each attribute, beside what the judge reads in real pictures."""
+        """Loss in nats per code, of all codes and of all but the empty ground's; of scenes also what images drawn for
+        captions show: exact match, digits, and each attribute, beside what the judge reads in real images."""
         told = self._source.held_out(evenly(self._source.held_out_size, examples))
         captions, values = told.captions, told.values
-        found = self._loss(learner, captions, self.codes.encode(told.pictures).flatten(1))
+        found = self._loss(learner, captions, self.codes.encode(told.images).flatten(1))
         found |= {"psnr": self.codes.measured["psnr"], "codes_used": self.codes.measured["codes_used"]}
         if self.style is None or values is None:
             return {**found, "examples": len(captions)}
@@ -265,35 +267,35 @@ class Captions(Task):
         nats = []
         for some in torch.arange(len(captions)).split(AT_ONCE):
             batch = _batch(rows_BT[some], codes_BN[some], torch.zeros(len(some), dtype=torch.bool))
-            log_p_BNC = learner.scores(batch).picture.float().log_softmax(-1)
+            log_p_BNC = learner.scores(batch).image.float().log_softmax(-1)
             nats.append(-log_p_BNC.gather(-1, codes_BN[some].unsqueeze(-1)).squeeze(-1))
         every = torch.cat(nats)
         return {"loss": float(every.mean()), "loss_of_ink": float(every[codes_BN != self._facts["empty"]].mean())}
 
     def _draw(self, model: Draws, captions: Sequence[str], values: Tensor) -> Pixels:
-        """One picture for each caption; captions of a style have all the same length."""
+        """One image for each caption; captions of a style have all the same length."""
         found = []
         for chunk, some in enumerate(torch.arange(len(captions)).split(AT_ONCE)):
             rows = [[FIRST, *self.read(captions[int(i)])] for i in some for _ in range(self.rerank)]
             steps = model.steps(
                 torch.tensor(rows), guidance=self.guidance, temperature=self.temperature, seed=SEED + chunk
             )
-            pictures = self.codes.decode(torch.stack(list(steps), 1).unflatten(1, self.grid))
-            found.append(self._chosen(pictures, values[some], 1))
+            images = self.codes.decode(torch.stack(list(steps), 1).unflatten(1, self.grid))
+            found.append(self._chosen(images, values[some], 1))
         return torch.cat(found)
 
-    def _chosen(self, pictures: Pixels, values: Tensor, count: int) -> UInt8[Tensor, "N 3 H W"]:
-        """Of the pictures drawn for each caption, one behind the other, the `count` the scorer finds likeliest."""
-        drawn = len(pictures) // len(values)
+    def _chosen(self, images: Pixels, values: Tensor, count: int) -> UInt8[Tensor, "N 3 H W"]:
+        """Of the images drawn for each caption, one behind the other, the `count` the scorer finds likeliest."""
+        drawn = len(images) // len(values)
         if drawn == count:
-            return pictures
-        scores = self._of_scenes()[1].score(pictures, values.repeat_interleave(drawn, 0)).view(-1, drawn)
+            return images
+        scores = self._of_scenes()[1].score(images, values.repeat_interleave(drawn, 0)).view(-1, drawn)
         best = scores.topk(count, 1).indices + torch.arange(len(values)).unsqueeze(1) * drawn
-        return pictures[best.flatten()]
+        return images[best.flatten()]
 
-    def _of_scenes(self) -> tuple[Judge, Judge]:
+    def _of_scenes(self) -> tuple[DigitClassifier, DigitClassifier]:
         if self._judges is None:
-            raise UserError("pictures are judged and chosen among for scenes alone; leave rerank away")
+            raise UserError("images are judged and chosen among for scenes alone; leave rerank away")
         return self._judges
 
     @property
@@ -327,10 +329,10 @@ class Captions(Task):
     def show_target(self, numbers: Sequence[int]) -> list[str]:
         return self.words.names(list(numbers))
 
-    def pictures(
+    def images(
         self, model: Draws, prompt: str, count: int, *, rerank: int = 1, seed: int = 1, **drawing: Any
     ) -> Iterator[Pixels]:
-        """`count` pictures for one caption, again after each row of codes: what is not drawn yet is empty. Last come
+        """`count` images for one caption, again after each row of codes: what is not drawn yet is empty. Last come
         the chosen ones of `rerank` times as many. drawing: guidance, temperature, top_k, top_p. Raises UserError."""
         if count < 1 or rerank < 1 or count * rerank > MOST:
             rule = f"n and rerank are 1 or more, and {MOST:,} at most when multiplied"
@@ -346,16 +348,16 @@ class Captions(Task):
         for number, drawn in enumerate(model.steps(rows, seed=seed, **drawing)):
             ids[:, number] = drawn
             if (number + 1) % width == 0:
-                pictures = self.codes.decode(ids.unflatten(1, self.grid))
+                images = self.codes.decode(ids.unflatten(1, self.grid))
                 done = number + 1 == height * width and values is not None
-                yield self._chosen(pictures, cast(Tensor, values), count) if done else pictures[:count]
+                yield self._chosen(images, cast(Tensor, values), count) if done else images[:count]
 
-    def judged(self, picture: UInt8[Tensor, "3 H W"]) -> str | None:
-        """What the judge and rules read in a picture, as a caption; None where no captions are judged by."""
+    def judged(self, image: UInt8[Tensor, "3 H W"]) -> str | None:
+        """What the judge and rules read in an image, as a caption; None where no captions are judged by."""
         if self.style is None:
             return None
-        pictures = picture.unsqueeze(0)
-        return worded(self.style, pictures, self._of_scenes()[0].read(pictures))[0] or BLANK
+        images = image.unsqueeze(0)
+        return worded(self.style, images, self._of_scenes()[0].read(images))[0] or BLANK
 
     def expected(self, line: str) -> str | None:
         """The caption itself, as `judged` would word it; None for one that is not of the style, or is not judged."""
@@ -370,25 +372,25 @@ class Captions(Task):
     def notices(self) -> list[str]:
         found = self.codes.measured
         used = f"{found['codes_used']:.0%} of {len(self.codes)} codes used, perplexity {found['perplexity']:.1f}"
-        return [*self._source.notices, f"the image tokenizer's pictures: {found['psnr']:.1f} dB, {used}"]
+        return [*self._source.notices, f"the image tokenizer's images: {found['psnr']:.1f} dB, {used}"]
 
-    def picture(self, line: str) -> UInt8[Tensor, "3 H W"]:
-        """The picture in a file, at the size of the run, or a held-out one, `#5`. Raises UserError."""
+    def image(self, line: str) -> UInt8[Tensor, "3 H W"]:
+        """The image in a file, at the size of the run, or a held-out one, `#5`. Raises UserError."""
         line = line.strip()
         if line.startswith(HELD_OUT):
             number = held_out_number(line, self._source.held_out_size)
-            return self._source.held_out(torch.tensor([number])).pictures[0]
+            return self._source.held_out(torch.tensor([number])).images[0]
         return fitted(Path(line), 3, self._size, "crop").pixels
 
     @property
     def _size(self) -> tuple[int, int]:
-        """Height and width of the pictures."""
+        """Height and width of the images."""
         return (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
 
     def describe(self) -> str:
         count = f"{self.training_size:,}"
         if self.style is None:
-            return f"{Path(self.train).name}: {count} captioned pictures of {self.size} x {self.size}"
+            return f"{Path(self.train).name}: {count} captioned images of {self.size} x {self.size}"
         captions = len(set(self._source.captions))
         return f"{count} scenes of {captions} captions, {self.style.name}, of digits {self.digits or 'of scikit-learn'}"
 
@@ -403,8 +405,8 @@ def _batch(rows_BT: Tensor, codes_BN: Tensor, without_B: Tensor) -> Batch:
     return Batch((rows_BT, codes_BN, without_B), torch.cat((following, codes_BN), 1))
 
 
-def _read_judges(style: Style, folder: Path) -> tuple[Judge, Judge]:
-    return Judge.from_file(style, folder / JUDGE), Judge.from_file(style, folder / SCORER)
+def _read_judges(style: Style, folder: Path) -> tuple[DigitClassifier, DigitClassifier]:
+    return DigitClassifier.from_file(style, folder / JUDGE), DigitClassifier.from_file(style, folder / SCORER)
 
 
 def _say(text: str) -> None:

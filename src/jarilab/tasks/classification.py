@@ -1,4 +1,4 @@
-"""What tasks of pictures share, and all of what tasks of classes do."""
+"""What tasks of images share, and all of what tasks of classes do."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from torch.nn import functional
 from jarilab.errors import UserError
 from jarilab.images import augment
 from jarilab.images.labelled import Fit, Labelled, fitted
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, Task, evenly
 from jarilab.tasks.metrics import METRICS
 
-AT_ONCE = 256  # pictures measured together
-MOST_OF_MEAN = 10_000  # pictures that mean and deviation are taken over
+AT_ONCE = 256  # images measured together
+MOST_OF_MEAN = 10_000  # images that mean and deviation are taken over
 HELD_OUT = "#"
-"""`#5` is the held-out picture number 5, where a file is asked for."""
+"""`#5` is the held-out image number 5, where a file is asked for."""
 _KEPT = "pictures.json"
 
 
 def held_out_number(line: str, count: int) -> int:
-    """Which of `count` held-out pictures is meant by `#5`. Raises UserError."""
+    """Which of `count` held-out images is meant by `#5`. Raises UserError."""
     number = line.removeprefix(HELD_OUT)
     if not (number.isascii() and number.isdecimal() and len(number) < 12 and int(number) < count):
-        raise UserError(f"expected the number of a held-out picture, #0 to #{count - 1}, got {line[:80]!r}")
+        raise UserError(f"expected the number of a held-out image, #0 to #{count - 1}, got {line[:80]!r}")
     return int(number)
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class LoadedImage:
     """pixels: `(C, H, W)` uint8, as the task's size asks. size: height and width that the file had."""
 
     pixels: UInt8[Tensor, "C H W"]
@@ -47,7 +47,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Said:
-    """A thing that a model says of a picture. number: of the class. box: left, top, right, bottom in pixels of the
+    """A thing that a model says of an image. number: of the class. box: left, top, right, bottom in pixels of the
     file, where the model says where."""
 
     number: int
@@ -55,8 +55,8 @@ class Said:
     box: tuple[float, float, float, float] | None = None
 
 
-class PictureTask(Task):
-    """A task whose inputs are pictures and whose answers are of classes."""
+class ImageTask(Task):
+    """A task whose inputs are images and whose answers are of classes."""
 
     finds: ClassVar[bool] = False
     """Whether it says where things are too."""
@@ -67,16 +67,16 @@ class PictureTask(Task):
         """The names of the classes."""
 
     @abstractmethod
-    def read(self, line: str) -> Picture:
-        """The picture in a file, or that of a number, `#5`. Raises UserError."""
+    def read(self, line: str) -> LoadedImage:
+        """The image in a file, or that of a number, `#5`. Raises UserError."""
 
     @abstractmethod
-    def sources(self, lines: Sequence[Picture]) -> Pictures:
+    def sources(self, lines: Sequence[LoadedImage]) -> Images:
         """A batch of what `read` gave."""
 
     @abstractmethod
-    def said(self, outputs: Any, pictures: Sequence[Picture]) -> list[list[Said]]:
-        """What the model's outputs say of each picture, the surest first."""
+    def said(self, outputs: Any, images: Sequence[LoadedImage]) -> list[list[Said]]:
+        """What the model's outputs say of each image, the surest first."""
 
     def write(self, numbers: Sequence[int]) -> str:
         return ", ".join(self.show_target(numbers))
@@ -88,10 +88,10 @@ class PictureTask(Task):
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training pictures are changed at random.
+    """How training images are changed at random.
 
-    shift: pixels that a picture is moved by at most, each way. flip: mirror half of them. mixup, cutmix: the parameter
-    of the beta distribution that two pictures are mixed by, all over or in a rectangle; 0 for not at all.
+    shift: pixels that an image is moved by at most, each way. flip: mirror half of them. mixup, cutmix: the parameter
+    of the beta distribution that two images are mixed by, all over or in a rectangle; 0 for not at all.
     """
 
     shift: int
@@ -102,7 +102,7 @@ class Augmentation:
     def __call__(
         self, pixels: Float[Tensor, "B C H W"], labels: Int[Tensor, " B"], classes: int, generator: torch.Generator
     ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
-        """Changed pictures, and how much of each class is in them."""
+        """Changed images, and how much of each class is in them."""
         targets = functional.one_hot(labels, classes).float()
         if self.shift:
             pixels = augment.shift(pixels, self.shift, generator)
@@ -115,8 +115,8 @@ class Augmentation:
         return pixels, targets
 
 
-class ClassTask(PictureTask):
-    """To say what is in a picture. A subclass says where the pictures come from."""
+class ClassificationTask(ImageTask):
+    """To say what is in an image. A subclass says where the images come from."""
 
     models = ("vit",)
     metric = METRICS["accuracy"]
@@ -130,16 +130,16 @@ class ClassTask(PictureTask):
 
     @abstractmethod
     def _read_data(self) -> Labelled:
-        """The training pictures. Raises UserError."""
+        """The training images. Raises UserError."""
 
     @abstractmethod
     def _read_held_out(self) -> Labelled:
-        """The held-out pictures. Raises UserError."""
+        """The held-out images. Raises UserError."""
 
     @final
     def prepare(self) -> None:
         self._train = self._read_data()
-        some = self._train.pictures(evenly(len(self._train), MOST_OF_MEAN)).double() / 255
+        some = self._train.images(evenly(len(self._train), MOST_OF_MEAN)).double() / 255
         self._facts = {
             "classes": list(self._train.classes),
             "shape": list(some.shape[1:]),
@@ -157,7 +157,7 @@ class ClassTask(PictureTask):
 
     @property
     def held_out(self) -> Labelled:
-        """The held-out pictures, read when first asked for. Raises UserError where they have other classes."""
+        """The held-out images, read when first asked for. Raises UserError where they have other classes."""
         if self._held_out is None:
             self._held_out = self._read_held_out()
         return self._held_out
@@ -188,10 +188,10 @@ class ClassTask(PictureTask):
         return self._train
 
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
-        pixels = self._normalised(self._training.pictures(indices))
+        pixels = self._normalised(self._training.images(indices))
         labels = self._training.labels[indices]
         pixels, targets = self._augmentation(pixels, labels, len(self.classes), generator)
-        return Batch((Pictures(pixels), True), targets)  # answer_only: nobody looks at the maps
+        return Batch((Images(pixels), True), targets)  # answer_only: nobody looks at the maps
 
     @final
     def loss(self, scores: Float[Tensor, "B V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
@@ -199,36 +199,36 @@ class ClassTask(PictureTask):
 
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """The share of pictures whose class is said first, and the mean cross-entropy."""
+        """The share of images whose class is said first, and the mean cross-entropy."""
         held_out = self.held_out
         indices, right, loss = evenly(len(held_out), examples), 0, 0.0
         for some in indices.split(AT_ONCE):
             labels = held_out.labels[some]
-            scores = learner.scores(Batch((Pictures(self._normalised(held_out.pictures(some))),), labels))
+            scores = learner.scores(Batch((Images(self._normalised(held_out.images(some))),), labels))
             right += int((scores.argmax(-1) == labels).sum())
             loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
         return {"accuracy": right / len(indices), "loss": loss / len(indices), "examples": float(len(indices))}
 
     def _normalised(self, pixels: UInt8[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Mean 0 and deviation 1 over the training pictures, in each channel."""
+        """Mean 0 and deviation 1 over the training images, in each channel."""
         mean, deviation = (torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation"))
         return (pixels.float() / 255 - mean) / deviation
 
     # What a person sees ---------------------------------------------------------------------------------------------
 
-    def read(self, line: str) -> Picture:
+    def read(self, line: str) -> LoadedImage:
         line = line.strip()
         if line.startswith(HELD_OUT):
-            pixels = self.held_out.pictures(torch.tensor([held_out_number(line, len(self.held_out))]))[0]
-            return Picture(pixels, (pixels.shape[1], pixels.shape[2]))
+            pixels = self.held_out.images(torch.tensor([held_out_number(line, len(self.held_out))]))[0]
+            return LoadedImage(pixels, (pixels.shape[1], pixels.shape[2]))
         channels, height, width = self.shape
-        picture = fitted(Path(line), channels, (height, width), self._fit)
-        return Picture(picture.pixels, (picture.height, picture.width))
+        image = fitted(Path(line), channels, (height, width), self._fit)
+        return LoadedImage(image.pixels, (image.height, image.width))
 
-    def sources(self, lines: Sequence[Picture]) -> Pictures:
-        return Pictures(self._normalised(torch.stack([picture.pixels for picture in lines])))
+    def sources(self, lines: Sequence[LoadedImage]) -> Images:
+        return Images(self._normalised(torch.stack([image.pixels for image in lines])))
 
-    def said(self, outputs: Float[Tensor, "B V"], pictures: Sequence[Picture]) -> list[list[Said]]:
+    def said(self, outputs: Float[Tensor, "B V"], images: Sequence[LoadedImage]) -> list[list[Said]]:
         ranked = outputs.float().softmax(-1).sort(dim=-1, descending=True, stable=True)
         rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
         return [[Said(*of_class) for of_class in zip(*row, strict=True)] for row in rows]
@@ -249,6 +249,6 @@ class ClassTask(PictureTask):
 
     @classmethod
     def _training_defaults(cls, **options: Any) -> Mapping[str, Any]:
-        """Settings that suit a Vision Transformer on small pictures."""
+        """Settings that suit a Vision Transformer on small images."""
         training = {"batch": 128, "learning_rate": 4e-3, "evaluations": 10, "label_smoothing": 0.1, "warm_up": 0.1}
         return {f"training.{name}": value for name, value in (training | options).items()}

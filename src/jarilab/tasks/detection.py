@@ -1,4 +1,4 @@
-"""Detection: which things are in a picture, and where."""
+"""Detection: which things are in an image, and where."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from jarilab.boxes import Detected, corners
+from jarilab.boxes import Detected, to_xyxy
 from jarilab.captions.scenes import Digits, Scenes, World
 from jarilab.errors import UserError
 from jarilab.images.augment import Windows
 from jarilab.images.files import decode
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, evenly, registry
-from jarilab.tasks.classification import HELD_OUT, Picture, PictureTask, Said, held_out_number
-from jarilab.tasks.detection_data import Boxed, BoxedPictures, Drawn, Photographs, average_precision, together
+from jarilab.tasks.classification import HELD_OUT, ImageTask, LoadedImage, Said, held_out_number
+from jarilab.tasks.detection_data import Boxed, BoxedImages, Drawn, Photographs, average_precision, together
 from jarilab.tasks.detection_loss import Objects, loss
 from jarilab.tasks.metrics import METRICS
 
@@ -30,26 +30,26 @@ CANVAS, LONGEST = 48, 160
 """Pixels: the side of a scene, and the longer side of a photograph, where none is asked for."""
 
 LEFT = 0.25
-"""The share of a box's area that must be in the window of a cropped picture, else the thing is no longer said to be
+"""The share of a box's area that must be in the window of a cropped image, else the thing is no longer said to be
 there. DETR keeps every sliver; of less than a quarter nobody could say what it is, or how far it reaches."""
 
-AT_ONCE = 64  # pictures measured together
+AT_ONCE = 64  # images measured together
 _KEPT = "detection.json"
 
 
 @registry.register("detection")
 @final
-class Detection(PictureTask):
+class Detection(ImageTask):
     """Things and their boxes, in photographs with annotations or in scenes of real handwritten digits.
 
-    train: `scenes`, a COCO file and its folder of pictures, a VOC folder, or one of its lists
+    train: `scenes`, a COCO file and its folder of images, a VOC folder, or one of its lists
     (ImageSets/Main/train.txt). valid: the same to look at on the way; without it, scenes are made of digits never
-    trained on, a VOC folder's own list val.txt is taken, or about one picture in ten is held out.
+    trained on, a VOC folder's own list val.txt is taken, or about one image in ten is held out.
     digits: a folder of MNIST's idx files to make scenes of, instead of scikit-learn's scans. size: the longer side of a
-    picture in pixels, that of a scene too; 160 for photographs and 48 for scenes where none is given. fewest, most:
-    digits of a scene. smallest, largest: their longer side in pixels. scenes: how many different ones to train on.
-    flip: mirror half of the training pictures, which digits would not survive. crop: how much of width and height half
-    of the training pictures lose at most, such as 0.4; what is left, anywhere in the picture, is enlarged to its size
+    image in pixels, that of a scene too; 160 for photographs and 48 for scenes where none is given. min_digits,
+    max_digits: digits of a scene. smallest, largest: their longer side in pixels. scenes: how many different ones to
+    train on. flip: mirror half of the training images, which digits would not survive. crop: how much of width and height half
+    of the training images lose at most, such as 0.4; what is left, anywhere in the image, is enlarged to its size
     again, and things of which less than a quarter is left count as gone; 0 for not at all. nothing: the weight of
     "nothing" among the classes.
     """
@@ -65,8 +65,8 @@ class Detection(PictureTask):
         valid: tuple[str, ...] = (),
         digits: str | None = None,
         size: Annotated[int, Ge(16), Le(4096)] | None = None,
-        fewest: Annotated[int, Ge(0), Le(100)] = 1,
-        most: Annotated[int, Ge(1), Le(100)] = 3,
+        min_digits: Annotated[int, Ge(0), Le(100)] = 1,
+        max_digits: Annotated[int, Ge(1), Le(100)] = 3,
         smallest: Annotated[int, Ge(4), Le(4096)] = 12,
         largest: Annotated[int, Ge(4), Le(4096)] = 22,
         scenes: Annotated[int, Ge(1)] = 1_000_000,
@@ -78,10 +78,10 @@ class Detection(PictureTask):
         self.digits, self.scenes, self.nothing = digits, scenes, nothing
         self.flip, self.crop = flip, crop
         self.size = size or (CANVAS if self._makes_scenes else LONGEST)
-        self._world = World(self.size, fewest, most, smallest, largest)
+        self._world = World(self.size, min_digits, max_digits, smallest, largest)
         self._notices: list[str] = []
-        self._training: BoxedPictures | None = None
-        self._held_out: BoxedPictures | None = None
+        self._training: BoxedImages | None = None
+        self._held_out: BoxedImages | None = None
         self._facts: dict[str, Any] = {}
 
     @classmethod
@@ -98,7 +98,7 @@ class Detection(PictureTask):
 
     def prepare(self) -> None:
         if self._makes_scenes:
-            training: BoxedPictures = self._drawn("training")
+            training: BoxedImages = self._drawn("training")
             self._held_out = self._drawn("held_out") if not self.valid else self._read(self.valid)
         else:
             training = Photographs.read("train", self.train, self.size, None, part="train")
@@ -120,11 +120,11 @@ class Detection(PictureTask):
         training = part == "training"
         return Drawn(Scenes(self._world, digits, seed=1 if training else 2), self.scenes if training else 1000)
 
-    def _read(self, paths: Sequence[str], classes: Sequence[str] | None = None) -> BoxedPictures:
-        """Held-out pictures. Raises UserError for scenes where photographs were trained on, and the reverse."""
+    def _read(self, paths: Sequence[str], classes: Sequence[str] | None = None) -> BoxedImages:
+        """Held-out images. Raises UserError for scenes where photographs were trained on, and the reverse."""
         if (tuple(paths) == (SCENES,)) != self._makes_scenes:
             raise UserError(
-                f"a run on {' '.join(self.train)} is measured on pictures of the same kind; got {' '.join(paths)}"
+                f"a run on {' '.join(self.train)} is measured on images of the same kind; got {' '.join(paths)}"
             )
         if self._makes_scenes:
             return self._drawn("held_out")
@@ -138,8 +138,8 @@ class Detection(PictureTask):
         return () if self.valid or self._makes_scenes else self.train
 
     @property
-    def held_out(self) -> BoxedPictures:
-        """The held-out pictures, read when first asked for."""
+    def held_out(self) -> BoxedImages:
+        """The held-out images, read when first asked for."""
         if self._held_out is None:
             if self._makes_scenes or self.valid:
                 self._held_out = self._read(self.valid or self.train)
@@ -174,7 +174,7 @@ class Detection(PictureTask):
         return {"channels": self._facts["channels"], "classes": len(self.classes)}
 
     def check_model(self, options: Mapping[str, Any]) -> None:
-        """Says of how many pictures some things can never be found. Raises UserError where the scenes are such."""
+        """Says of how many images some things can never be found. Raises UserError where the scenes are such."""
         queries = options.get("queries")
         if queries is None or self._training is None:
             return
@@ -183,10 +183,10 @@ class Detection(PictureTask):
                 f"{queries} queries find {queries} things at most, and a scene has up to {self._world.most}; use "
                 f"model.queries={self._world.most} or more"
             )
-        for pictures in (self._training, self.held_out):
-            if isinstance(pictures, Photographs) and (crowded := pictures.crowded(queries)):
+        for images in (self._training, self.held_out):
+            if isinstance(images, Photographs) and (crowded := images.crowded(queries)):
                 self._notices.append(
-                    f"{len(crowded):,} pictures have more things than the {queries} queries can find, up to "
+                    f"{len(crowded):,} images have more things than the {queries} queries can find, up to "
                     f"{max(crowded.values())} ({', '.join(list(crowded)[:3])}); those that cost most to match train "
                     f"nothing, and all count in AP: model.queries={max(crowded.values())} finds them"
                 )
@@ -198,12 +198,12 @@ class Detection(PictureTask):
 
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         assert self._training is not None, "prepare comes first"
-        pictures, objects = self._batch(self._training, indices)
+        images, objects = self._batch(self._training, indices)
         if self.flip:
-            pictures, objects = _flipped(pictures, objects, generator)
+            images, objects = _flipped(images, objects, generator)
         if self.crop:
-            pictures, objects = _cropped(pictures, objects, self.crop, generator)
-        return Batch((pictures,), objects)
+            images, objects = _cropped(images, objects, self.crop, generator)
+        return Batch((images,), objects)
 
     def loss(self, scores: Detected, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
         parts = loss(scores, batch.labels, self.nothing, smoothing)
@@ -214,34 +214,34 @@ class Detection(PictureTask):
         held_out, found, there, total = self.held_out, list[Boxed](), list[Boxed](), 0.0
         indices = evenly(len(held_out), examples)
         for some in indices.split(AT_ONCE):
-            pictures, objects = self._batch(held_out, some)
-            outputs = learner.scores(Batch((pictures,), objects))
-            total += len(some) * float(self.loss(outputs, Batch((pictures,), objects)))
+            images, objects = self._batch(held_out, some)
+            outputs = learner.scores(Batch((images,), objects))
+            total += len(some) * float(self.loss(outputs, Batch((images,), objects)))
             sizes = [held_out.size(i) for i in some.tolist()]
             found += _boxed(outputs, sizes)
             there += [_truth(objects, row, size) for row, size in enumerate(sizes)]
         metrics = average_precision(found, there, len(self.classes))
         return {**metrics, "loss": total / len(indices), "examples": float(len(indices))}
 
-    def _batch(self, source: BoxedPictures, indices: Int[Tensor, " B"]) -> tuple[Pictures, Objects]:
+    def _batch(self, source: BoxedImages, indices: Int[Tensor, " B"]) -> tuple[Images, Objects]:
         pixels = source.pixels(indices)
         return self._normalised(pixels), source.objects(indices)
 
-    def _normalised(self, pixels: Sequence[Tensor]) -> Pictures:
-        """Mean 0 and deviation 1 over the training pictures; 0 where smaller pictures are padded."""
+    def _normalised(self, pixels: Sequence[Tensor]) -> Images:
+        """Mean 0 and deviation 1 over the training images; 0 where smaller images are padded."""
         mean, deviation = (torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation"))
-        pictures = together(pixels)
-        whole = (pictures.pixels / 255 - mean) / deviation
-        return Pictures(whole if pictures.keep is None else whole * pictures.keep.unsqueeze(1), pictures.keep)
+        images = together(pixels)
+        whole = (images.pixels / 255 - mean) / deviation
+        return Images(whole if images.keep is None else whole * images.keep.unsqueeze(1), images.keep)
 
     # What a person sees ---------------------------------------------------------------------------------------------
 
-    def read(self, line: str) -> Picture:
+    def read(self, line: str) -> LoadedImage:
         number = self._number(line)
         if number is not None:
-            return Picture(self.held_out.pixels(torch.tensor([number]))[0], self.held_out.size(number))
+            return LoadedImage(self.held_out.pixels(torch.tensor([number]))[0], self.held_out.size(number))
         found = decode(Path(line.strip()), self._facts["channels"], longest=self.size)
-        return Picture(found.pixels, (found.height, found.width))
+        return LoadedImage(found.pixels, (found.height, found.width))
 
     def _number(self, line: str) -> int | None:
         """That of `#5`; None where a file is meant."""
@@ -250,13 +250,13 @@ class Detection(PictureTask):
             return None
         return held_out_number(line, len(self.held_out))
 
-    def sources(self, lines: Sequence[Picture]) -> Pictures:
-        return self._normalised([picture.pixels for picture in lines])
+    def sources(self, lines: Sequence[LoadedImage]) -> Images:
+        return self._normalised([image.pixels for image in lines])
 
-    def said(self, outputs: Detected, pictures: Sequence[Picture]) -> list[list[Said]]:
+    def said(self, outputs: Detected, images: Sequence[LoadedImage]) -> list[list[Said]]:
         """What each query says, however unsure, the surest first."""
         found = []
-        for boxed in _boxed(outputs, [picture.size for picture in pictures]):
+        for boxed in _boxed(outputs, [image.size for image in images]):
             assert boxed.probabilities is not None
             rows = zip(boxed.labels.tolist(), boxed.probabilities.tolist(), boxed.boxes.tolist(), strict=True)
             said = [Said(label, probability, (box[0], box[1], box[2], box[3])) for label, probability, box in rows]
@@ -286,45 +286,45 @@ class Detection(PictureTask):
         return f"{self._training.describe()}; {len(self.held_out):,} held out"
 
 
-def _spread(pictures: BoxedPictures) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
-    """Mean and deviation over some of these pictures, one in memory at a time."""
+def _spread(images: BoxedImages) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
+    """Mean and deviation over some of these images, one in memory at a time."""
     count, total, squares = 0, torch.zeros(()), torch.zeros(())
-    for number in evenly(len(pictures), 500).tolist():
-        some = pictures.pixels(torch.tensor([number]))[0].flatten(1).double() / 255
+    for number in evenly(len(images), 500).tolist():
+        some = images.pixels(torch.tensor([number]))[0].flatten(1).double() / 255
         count, total, squares = count + some.shape[1], total + some.sum(1), squares + some.square().sum(1)
     mean = total / count
     return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
 
 
-def _flipped(pictures: Pictures, objects: Objects, generator: torch.Generator) -> tuple[Pictures, Objects]:
-    """Half of the pictures mirrored, with their boxes; padding stays where it is."""
+def _flipped(images: Images, objects: Objects, generator: torch.Generator) -> tuple[Images, Objects]:
+    """Half of the images mirrored, with their boxes; padding stays where it is."""
     mirrored = torch.rand(len(objects), generator=generator) < 0.5
-    height, width = pictures.size
+    height, width = images.size
     columns = torch.arange(width)
-    wide = torch.full((len(objects),), width) if pictures.keep is None else pictures.keep[:, 0].sum(1)
+    wide = torch.full((len(objects),), width) if images.keep is None else images.keep[:, 0].sum(1)
     back = wide.unsqueeze(1) - 1 - columns
     source = torch.where(mirrored.unsqueeze(1) & (back >= 0), back, columns)
-    pixels = pictures.pixels.gather(3, source[:, None, None].expand(-1, pictures.pixels.shape[1], height, -1))
+    pixels = images.pixels.gather(3, source[:, None, None].expand(-1, images.pixels.shape[1], height, -1))
     boxes = objects.boxes.clone()
     boxes[mirrored, :, 0] = 1 - boxes[mirrored, :, 0]
-    return Pictures(pixels, pictures.keep), replace(objects, boxes=boxes)
+    return Images(pixels, images.keep), replace(objects, boxes=boxes)
 
 
-def _cropped(pictures: Pictures, objects: Objects, most: float, generator: torch.Generator) -> tuple[Pictures, Objects]:
-    """Half of the pictures cut to a window and enlarged, with those things of which LEFT or more is in it."""
+def _cropped(images: Images, objects: Objects, most: float, generator: torch.Generator) -> tuple[Images, Objects]:
+    """Half of the images cut to a window and enlarged, with those things of which LEFT or more is in it."""
     windows = Windows.draw(len(objects), most, generator)
     boxes, left = windows.boxes(objects.boxes)
     real = objects.real & (left >= LEFT)
     order = real.int().argsort(dim=1, descending=True, stable=True)  # matching wants those that are real in front
     real = real.gather(1, order)
     boxes = boxes.gather(1, order.unsqueeze(-1).expand(-1, -1, 4)) * real.unsqueeze(-1)
-    return windows.pixels(pictures), Objects(objects.labels.gather(1, order) * real, boxes, real)
+    return windows.pixels(images), Objects(objects.labels.gather(1, order) * real, boxes, real)
 
 
 def _boxed(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[Boxed]:
-    """What the last layer says of pictures of these heights and widths, in their pixels."""
+    """What the last layer says of images of these heights and widths, in their pixels."""
     probabilities, labels = outputs.scores[-1].float().softmax(-1)[..., :-1].max(-1)
-    shares = corners(outputs.boxes[-1].float())
+    shares = to_xyxy(outputs.boxes[-1].float())
     return [
         Boxed(shares[row] * torch.tensor([width, height] * 2), labels[row], probabilities[row])
         for row, (height, width) in enumerate(sizes)
@@ -334,4 +334,4 @@ def _boxed(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[Boxed]:
 def _truth(objects: Objects, row: int, size: tuple[int, int]) -> Boxed:
     height, width = size
     real = objects.real[row]
-    return Boxed(corners(objects.boxes[row, real]) * torch.tensor([width, height] * 2), objects.labels[row, real])
+    return Boxed(to_xyxy(objects.boxes[row, real]) * torch.tensor([width, height] * 2), objects.labels[row, real])

@@ -1,4 +1,4 @@
-"""Pictures with boxes, drawn or read, in the form that training and judging want, and COCO's average precision."""
+"""Images with boxes, drawn or read, in the form that training and judging want, and COCO's average precision."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any, final
 import torch
 from jaxtyping import UInt8
 
-from jarilab.boxes import centred
+from jarilab.boxes import to_cxcywh
 from jarilab.captions.scenes import Plan, Scenes
 from jarilab.errors import UserError, needs
 from jarilab.images.annotations import SETS, Annotated, Box, has_lists, is_held_out, read_annotations, usable
 from jarilab.images.files import LARGEST_SET, decode
-from jarilab.images.notices import Notes, few
-from jarilab.patches import Pictures
+from jarilab.images.notices import Notices, few
+from jarilab.patches import Images
 from jarilab.shapes import Float, Int, Tensor
 from jarilab.tasks.detection_loss import Objects
 
@@ -29,8 +29,8 @@ _UNKNOWN = "boxes left out, of classes that the training data do not have"
 _HELD_OUT = 0.1  # the share of photographs that is held out where nobody says which
 
 
-class BoxedPictures(ABC):
-    """Pictures whose things are known. classes: their names. channels: of the pixels. notices: what a person should
+class BoxedImages(ABC):
+    """Images whose things are known. classes: their names. channels: of the pixels. notices: what a person should
     know of the reading."""
 
     classes: Sequence[str]
@@ -42,15 +42,15 @@ class BoxedPictures(ABC):
 
     @abstractmethod
     def pixels(self, indices: Int[Tensor, " B"]) -> Sequence[UInt8[Tensor, "C _ _"]]:
-        """Those of these pictures, uint8."""
+        """Those of these images, uint8."""
 
     @abstractmethod
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
-        """What is in these pictures."""
+        """What is in these images."""
 
     @abstractmethod
     def size(self, number: int) -> tuple[int, int]:
-        """Height and width that the picture has in its file."""
+        """Height and width that the image has in its file."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -62,7 +62,7 @@ class BoxedPictures(ABC):
 
 
 @final
-class Drawn(BoxedPictures):
+class Drawn(BoxedImages):
     """The first `count` of an endless row of scenes."""
 
     def __init__(self, scenes: Scenes, count: int):
@@ -84,7 +84,7 @@ class Drawn(BoxedPictures):
 
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         plan = self._plan(indices)
-        return Objects(plan.labels * plan.real, centred(plan.boxes) / self._scenes.world.canvas, plan.real)
+        return Objects(plan.labels * plan.real, to_cxcywh(plan.boxes) / self._scenes.world.canvas, plan.real)
 
     def size(self, number: int) -> tuple[int, int]:
         return self._scenes.world.canvas, self._scenes.world.canvas
@@ -98,7 +98,7 @@ class Drawn(BoxedPictures):
 
 @dataclass(frozen=True, eq=False)
 class _Photograph:
-    """One, scaled down; size: height and width in the file. boxes: shares of the picture."""
+    """One, scaled down; size: height and width in the file. boxes: shares of the image."""
 
     name: str
     pixels: UInt8[Tensor, "C H W"]
@@ -109,13 +109,13 @@ class _Photograph:
 
 
 @final
-class Photographs(BoxedPictures):
-    """Annotated pictures, held in memory as bytes."""
+class Photographs(BoxedImages):
+    """Annotated images, held in memory as bytes."""
 
     channels = 3
 
-    def __init__(self, pictures: Sequence[_Photograph], classes: Sequence[str], notices: Sequence[str]):
-        self._pictures, self.classes, self.notices = list(pictures), list(classes), list(notices)
+    def __init__(self, images: Sequence[_Photograph], classes: Sequence[str], notices: Sequence[str]):
+        self._images, self.classes, self.notices = list(images), list(classes), list(notices)
 
     @staticmethod
     def read(
@@ -129,22 +129,22 @@ class Photographs(BoxedPictures):
         """Those of files as `read_annotations` wants them, the longer side scaled down to `longest`. classes: those of
         the training data, where other data are read. Raises UserError where nothing can be used, or too much is there.
         """
-        notes = Notes()
+        notes = Notices()
         annotations = read_annotations(option, paths, notes, part=part)
         names = list(classes or annotations.classes)
         numbers = {name: number for number, name in enumerate(names)}
         found: list[_Photograph] = []
         taken = 0
-        for annotated in annotations.pictures:
+        for annotated in annotations.images:
             try:
                 found.append(_photograph(annotated, longest, numbers, notes))
             except UserError as error:
-                notes.unreadable(annotated.path.name, error, len(annotations.pictures), Path(paths[-1]))
+                notes.unreadable(annotated.path.name, error, len(annotations.images), Path(paths[-1]))
                 continue
             taken += found[-1].pixels.numel()
             if taken > LARGEST_SET:
                 raise UserError(
-                    f"{paths[-1]}: {len(annotations.pictures):,} pictures of {longest} pixels take more than "
+                    f"{paths[-1]}: {len(annotations.images):,} images of {longest} pixels take more than "
                     f"{LARGEST_SET:,} bytes; use a smaller task.size, or fewer of them"
                 )
         if not any(len(photograph.labels) for photograph in found):
@@ -157,21 +157,21 @@ class Photographs(BoxedPictures):
         longest: those it was read with. Raises UserError where one side would be empty."""
         if has_lists(paths):
             return self, Photographs.read("train", paths, longest, self.classes, part=SETS[1])
-        parts = [[p for p in self._pictures if p.held_out is held_out] for held_out in (False, True)]
+        parts = [[p for p in self._images if p.held_out is held_out] for held_out in (False, True)]
         if not all(any(len(p.labels) for p in part) for part in parts):
-            raise UserError(f"{len(self)} pictures are too few to hold some out; give held-out pictures with --valid")
+            raise UserError(f"{len(self)} images are too few to hold some out; give held-out images with --valid")
         told = [*self.notices, *few(len(parts[1]), len(self))]
         train, held_out = (Photographs(part, self.classes, told) for part in parts)
         return train, held_out
 
     def __len__(self) -> int:
-        return len(self._pictures)
+        return len(self._images)
 
     def pixels(self, indices: Int[Tensor, " B"]) -> Sequence[UInt8[Tensor, "C _ _"]]:
-        return [self._pictures[i].pixels for i in indices.tolist()]
+        return [self._images[i].pixels for i in indices.tolist()]
 
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
-        chosen = [self._pictures[i] for i in indices.tolist()]
+        chosen = [self._images[i] for i in indices.tolist()]
         most = max(1, max(len(photograph.labels) for photograph in chosen))
         labels, boxes = torch.zeros(len(chosen), most, dtype=torch.int64), torch.zeros(len(chosen), most, 4)
         real = torch.zeros(len(chosen), most, dtype=torch.bool)
@@ -181,61 +181,61 @@ class Photographs(BoxedPictures):
         return Objects(labels, boxes, real)
 
     def size(self, number: int) -> tuple[int, int]:
-        return self._pictures[number].size
+        return self._images[number].size
 
     def crowded(self, queries: int) -> dict[str, int]:
-        """The names of pictures with more things than `queries`, and how many these are."""
-        return {p.name: len(p.labels) for p in self._pictures if len(p.labels) > queries}
+        """The names of images with more things than `queries`, and how many these are."""
+        return {p.name: len(p.labels) for p in self._images if len(p.labels) > queries}
 
     def describe(self) -> str:
-        things = sum(len(photograph.labels) for photograph in self._pictures)
-        return f"{len(self):,} pictures with {things:,} things of {len(self.classes)} classes"
+        things = sum(len(photograph.labels) for photograph in self._images)
+        return f"{len(self):,} images with {things:,} things of {len(self.classes)} classes"
 
     def fingerprint(self) -> str:
         whole = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))
-        for p in self._pictures:
+        for p in self._images:
             marks = torch.tensor([zlib.crc32(p.pixels.numpy().tobytes()), *p.size, *p.labels.tolist()])
             whole.update(marks.numpy().tobytes() + p.boxes.numpy().tobytes())
         return f"sha256 {whole.hexdigest()}"
 
 
-def _photograph(annotated: Annotated, longest: int, numbers: Mapping[str, int], notes: Notes) -> _Photograph:
+def _photograph(annotated: Annotated, longest: int, numbers: Mapping[str, int], notes: Notices) -> _Photograph:
     """One, with those of its things whose class has a number. Raises UserError where it cannot be read."""
     where = annotated.path.name
-    picture = decode(annotated.path, Photographs.channels, longest=longest)
-    things = usable(annotated.things, picture.height, picture.width, where, notes)
+    image = decode(annotated.path, Photographs.channels, longest=longest)
+    things = usable(annotated.things, image.height, image.width, where, notes)
     for name, _ in things:
         if name not in numbers:
             notes.add(_UNKNOWN, f"{name} in {where}")
     known = [(numbers[name], box) for name, box in things if name in numbers]
-    boxes, labels = _shares(known, picture.height, picture.width)
+    boxes, labels = _shares(known, image.height, image.width)
     held_out = is_held_out(annotated, _HELD_OUT)
-    return _Photograph(where, picture.pixels, (picture.height, picture.width), boxes, labels, held_out)
+    return _Photograph(where, image.pixels, (image.height, image.width), boxes, labels, held_out)
 
 
-def together(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Pictures:
-    """Pictures in one tensor of numbers from 0 to 255, smaller ones padded below and to the right."""
+def together(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
+    """Images in one tensor of numbers from 0 to 255, smaller ones padded below and to the right."""
     height, width = (max(one.shape[axis] for one in pixels) for axis in (1, 2))
     if all(one.shape[1:] == (height, width) for one in pixels):
-        return Pictures(torch.stack(list(pixels)).float())
+        return Images(torch.stack(list(pixels)).float())
     whole = torch.zeros(len(pixels), pixels[0].shape[0], height, width)
     keep = torch.zeros(len(pixels), height, width, dtype=torch.bool)
     for row, one in enumerate(pixels):
         whole[row, :, : one.shape[1], : one.shape[2]] = one
         keep[row, : one.shape[1], : one.shape[2]] = True
-    return Pictures(whole, keep)
+    return Images(whole, keep)
 
 
 def _shares(things: Sequence[tuple[int, Box]], height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Boxes as shares of the picture, and the numbers of their classes."""
+    """Boxes as shares of the image, and the numbers of their classes."""
     boxes = torch.tensor([box for _, box in things], dtype=torch.float64).view(-1, 4)
-    shares = centred(boxes / torch.tensor([width, height] * 2))
+    shares = to_cxcywh(boxes / torch.tensor([width, height] * 2))
     return shares.float(), torch.tensor([number for number, _ in things], dtype=torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Boxed:
-    """Boxes in one picture: left, top, right, bottom in its pixels `(N, 4)`, classes `(N,)`, and how sure they are."""
+    """Boxes in one image: left, top, right, bottom in its pixels `(N, 4)`, classes `(N,)`, and how sure they are."""
 
     boxes: Float[Tensor, "N 4"]
     labels: Int[Tensor, " N"]
@@ -245,7 +245,7 @@ class Boxed:
 def average_precision(found: Sequence[Boxed], there: Sequence[Boxed], classes: int) -> dict[str, float]:
     """COCO's `ap`, the mean over classes and over IoU 0.50, 0.55 ... 0.95, and `ap50` and `ap75`, by pycocotools.
 
-    found: everything a model says, however unsure, of the same pictures as `there`. 0 where there is no object at all.
+    found: everything a model says, however unsure, of the same images as `there`. 0 where there is no object at all.
     """
     coco: Any = needs("pycocotools.coco", "vision").COCO
     judge: Any = needs("pycocotools.cocoeval", "vision").COCOeval
@@ -266,9 +266,9 @@ def average_precision(found: Sequence[Boxed], there: Sequence[Boxed], classes: i
     return {name: max(0.0, float(judged.stats[i])) for i, name in enumerate(("ap", "ap50", "ap75"))}
 
 
-def _as_coco(pictures: Sequence[Boxed]) -> list[dict[str, Any]]:
+def _as_coco(images: Sequence[Boxed]) -> list[dict[str, Any]]:
     annotations = []
-    for number, boxed in enumerate(pictures):
+    for number, boxed in enumerate(images):
         probabilities = [1.0] * len(boxed.labels) if boxed.probabilities is None else boxed.probabilities.tolist()
         for box, label, probability in zip(boxed.boxes.tolist(), boxed.labels.tolist(), probabilities, strict=True):
             left, top, right, bottom = box

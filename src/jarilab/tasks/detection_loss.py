@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from jarilab.boxes import Detected, corners, overlaps
+from jarilab.boxes import Detected, iou_and_giou, to_xyxy
 from jarilab.errors import needs
 from jarilab.shapes import Bool, Float, Int, Tensor
 
@@ -19,9 +19,9 @@ COST_CLASS, COST_L1, COST_GIOU = 1.0, 5.0, 2.0
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is in B pictures, at most M objects each; real: False where a picture has fewer.
+    """What is in B images, at most M objects each; real: False where an image has fewer.
 
-    labels: numbers of classes, 0 where not real. boxes: centre, width and height as shares of the picture.
+    labels: numbers of classes, 0 where not real. boxes: centre, width and height as shares of the image.
     """
 
     labels: Int[Tensor, "B M"]
@@ -34,9 +34,9 @@ class Objects:
 
 @torch.no_grad()
 def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The cheapest pairs of queries and objects, each in one pair at most, for every layer and picture afresh.
+    """The cheapest pairs of queries and objects, each in one pair at most, for every layer and image afresh.
 
-    Gives the numbers of layer, picture, query and object of each pair. Where there are more objects than queries, those
+    Gives the numbers of layer, image, query and object of each pair. Where there are more objects than queries, those
     that cost most stay without one.
     """
     assign: Any = needs("scipy.optimize", "vision").linear_sum_assignment
@@ -47,14 +47,14 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
     cost = -COST_CLASS * found.scores.softmax(-1).gather(-1, index_SBNM)
     boxes, there = found.boxes.unsqueeze(3), objects.boxes[None, :, None]
     cost += COST_L1 * (boxes - there).abs().sum(-1)
-    cost -= COST_GIOU * overlaps(corners(boxes), corners(there))[1]
+    cost -= COST_GIOU * iou_and_giou(to_xyxy(boxes), to_xyxy(there))[1]
     # What is not finite is told by the loss; the assignment would only say that it cannot be.
     cost_SBNM = torch.nan_to_num(cost, nan=1e6, posinf=1e6, neginf=-1e6).numpy()
     pairs: list[tuple[list[int], ...]] = []
-    for picture, count in enumerate(objects.real.sum(1).tolist()):
+    for image, count in enumerate(objects.real.sum(1).tolist()):
         for layer in range(layers) if count else ():
-            query, thing = assign(cost_SBNM[layer, picture, :, :count])
-            pairs.append(([layer] * len(query), [picture] * len(query), query.tolist(), thing.tolist()))
+            query, thing = assign(cost_SBNM[layer, image, :, :count])
+            pairs.append(([layer] * len(query), [image] * len(query), query.tolist(), thing.tolist()))
     columns = [torch.tensor([n for pair in pairs for n in pair[i]], dtype=torch.int64) for i in range(4)]
     return columns[0], columns[1], columns[2], columns[3]
 
@@ -65,19 +65,19 @@ def loss(found: Detected, objects: Objects, nothing: float, smoothing: float = 0
     nothing: the weight of "nothing" among the classes, since most queries should say it. Boxes are averaged over the
     objects of the batch (over 1 where there are none).
     """
-    layer, picture, query, thing = matched(found, objects)
+    layer, image, query, thing = matched(found, objects)
     classes = found.scores.shape[-1] - 1
     labels_SBN = torch.full(found.scores.shape[:3], classes)
-    labels_SBN[layer, picture, query] = objects.labels[picture, thing]
+    labels_SBN[layer, image, query] = objects.labels[image, thing]
     weight = found.scores.new_ones(classes + 1)
     weight[classes] = nothing
     of_classes = sum(
         functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), weight, label_smoothing=smoothing)
         for scores, labels in zip(found.scores, labels_SBN, strict=True)
     )
-    boxes, there = found.boxes[layer, picture, query], objects.boxes[picture, thing]
+    boxes, there = found.boxes[layer, image, query], objects.boxes[image, thing]
     count = max(1, int(objects.real.sum()))
-    giou = overlaps(corners(boxes), corners(there))[1]
+    giou = iou_and_giou(to_xyxy(boxes), to_xyxy(there))[1]
     return {
         "classes": COST_CLASS * of_classes,  # type: ignore[dict-item]
         "l1": COST_L1 * (boxes - there).abs().sum() / count,

@@ -11,18 +11,18 @@ from annotated_types import Ge, Le
 from jarilab.errors import needs
 from jarilab.images.labelled import Labelled
 from jarilab.tasks.base import registry
-from jarilab.tasks.classification import Augmentation, ClassTask
+from jarilab.tasks.classification import Augmentation, ClassificationTask
 
 HELD_OUT = 5  # one scan in five
 
 
 @registry.register("digits")
 @final
-class Digits(ClassTask):
+class Digits(ClassificationTask):
     """Which digit a scan shows: scikit-learn's copy of the optical digits of Alpaydin and Kaynak (1998).
 
-    One scan in five is held out. shift: pixels that a training picture is moved by at most, each way. mixup, cutmix:
-    the parameter of the beta distribution that two pictures are mixed by, all over or in a rectangle; 0 for not at all.
+    One scan in five is held out. shift: pixels that a training image is moved by at most, each way. mixup, cutmix:
+    the parameter of the beta distribution that two images are mixed by, all over or in a rectangle; 0 for not at all.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Digits(ClassTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        return {"model.patch": 2, "model.width": 64, "model.layers": 4, **cls._training_defaults(passes=40)}
+        return {"model.patch": 2, "model.width": 64, "model.layers": 4, **cls._training_defaults(epochs=40)}
 
     def _read_data(self) -> Labelled:
         return _scans(held_out=False)

@@ -1,4 +1,4 @@
-"""A person's own pictures, sorted into classes."""
+"""A person's own images, sorted into classes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from annotated_types import Ge, Gt, Le, Lt
 from jarilab.errors import UserError
 from jarilab.images.labelled import Fit, Labelled, Wanted, read_labelled
 from jarilab.tasks.base import registry
-from jarilab.tasks.classification import Augmentation, ClassTask
+from jarilab.tasks.classification import Augmentation, ClassificationTask
 
 
 @registry.register("images")
 @final
-class Images(ClassTask):
-    """What a picture shows: a folder with a folder of pictures for each class, MNIST's idx files, or a CSV of path and
+class ImageClassification(ClassificationTask):
+    """What an image shows: a folder with a folder of images for each class, MNIST's idx files, or a CSV of path and
     label.
 
     train: the folder or file. valid: the same, to measure on; without it a share of `train`, chosen by content; of a
-    folder of idx files, those that are not named train-*. size: height and width in pixels that pictures are brought
+    folder of idx files, those that are not named train-*. size: height and width in pixels that images are brought
     to; not needed where all are alike. colours: grey or colour. fit: stretch lets proportions go, crop cuts off, pad
     adds background. held_out: the share kept for measuring where there is no `valid`. shift: pixels that a training
-    picture is moved by at most, each way. flip: mirror half of the training pictures. mixup, cutmix: the parameter of
-    the beta distribution that two pictures are mixed by, all over or in a rectangle; 0 for not at all.
+    image is moved by at most, each way. flip: mirror half of the training images. mixup, cutmix: the parameter of
+    the beta distribution that two images are mixed by, all over or in a rectangle; 0 for not at all.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Images(ClassTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        return {"model.patch": 4, "model.width": 64, "model.layers": 6, **cls._training_defaults(passes=10)}
+        return {"model.patch": 4, "model.width": 64, "model.layers": 6, **cls._training_defaults(epochs=10)}
 
     def hold_out(self, paths: Sequence[str]) -> None:
         if len(paths) != 1:
@@ -62,7 +62,7 @@ class Images(ClassTask):
 
     def _read_data(self) -> Labelled:
         if not self.train:
-            raise UserError("--train names no pictures; write --train FOLDER, an idx file or a CSV of path and label")
+            raise UserError("--train names no images; write --train FOLDER, an idx file or a CSV of path and label")
         self._whole = self._read(self.train)
         return self._whole if self.valid else self._whole.split(self.share)[0]
 
@@ -78,14 +78,14 @@ class Images(ClassTask):
     def _read(self, path: str, *, held_out: bool = False) -> Labelled:
         size = None if self.size is None else (self.size, self.size)
         known = None
-        if self._facts:  # what is read later must be as the training pictures are
+        if self._facts:  # what is read later must be as the training images are
             size, known = self.shape[1:], self.classes
         return read_labelled(Path(path), Wanted(self.channels, size, self._fit, known), held_out=held_out)
 
     def describe(self) -> str:
         channels, height, width = self.shape
         colours = "grey" if channels == 1 else "colour"
-        return f"{Path(self.train).name}: {self.training_size:,} {colours} pictures of {height} x {width} pixels"
+        return f"{Path(self.train).name}: {self.training_size:,} {colours} images of {height} x {width} pixels"
 
     def fingerprint(self) -> str:
         if self._train is None:

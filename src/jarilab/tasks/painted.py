@@ -1,4 +1,4 @@
-"""One caption and the picture that is painted for it, as one sequence: words, a mark, and codes row by row."""
+"""One caption and the image that is painted for it, as one sequence: words, a mark, and codes row by row."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BETWEEN = ("<picture>", "<no caption>")
 
 
 def paint(task: Captions, model: Draws, read: list[int]) -> Int[Tensor, "1 N"]:
-    """The codes of the first picture that `jarilab.paint` paints, with the run's guidance and temperature."""
+    """The codes of the first image that `jarilab.paint` paints, with the run's guidance and temperature."""
     steps = model.steps(task.sources([read]), guidance=task.guidance, temperature=task.temperature, seed=SEED)
     return torch.stack(list(steps), 1)
 
 
-def picture_of(task: Captions, ids: Sequence[int]) -> UInt8[Tensor, "3 H W"]:
+def image_of(task: Captions, ids: Sequence[int]) -> UInt8[Tensor, "3 H W"]:
     """What the codes at the end of a sequence stand for."""
     rows, columns = task.grid
     codes = torch.tensor(ids[-rows * columns :]) - len(task.words) - len(BETWEEN)
@@ -29,8 +29,8 @@ def picture_of(task: Captions, ids: Sequence[int]) -> UInt8[Tensor, "3 H W"]:
 
 
 def judged(task: Captions, ids: Sequence[int]) -> str | None:
-    """What the judge reads in the picture at the end of a sequence; None where nobody judges."""
-    return task.judged(picture_of(task, ids))
+    """What the judge reads in the image at the end of a sequence; None where nobody judges."""
+    return task.judged(image_of(task, ids))
 
 
 def names_of(task: Captions, numbers: Sequence[int]) -> list[str]:

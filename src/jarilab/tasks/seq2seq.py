@@ -20,7 +20,7 @@ from jarilab.text import END, FIRST, PADDING
 
 AT_ONCE = 256  # held-out examples answered together, those of like length side by side
 
-Judge = Literal["bleu", "chrf", "exact_match", "perplexity"]
+JudgedBy = Literal["bleu", "chrf", "exact_match", "perplexity"]
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 from jarilab.errors import UserError
 from jarilab.tasks.base import registry
 from jarilab.tasks.metrics import METRICS
-from jarilab.tasks.seq2seq import Judge, Matrix, PairsTask, Rows, Vocabulary
+from jarilab.tasks.seq2seq import JudgedBy, Matrix, PairsTask, Rows, Vocabulary
 from jarilab.text import END, PADDING, SPECIAL
 
 
@@ -37,7 +37,7 @@ class Sequences(PairsTask):
         longest: Annotated[int, Ge(1), Le(10_000)] = 25,
         test_longest: Annotated[int, Ge(1), Le(10_000)] | None = None,
         data_seed: Annotated[int, Ge(0)] = 42,
-        metric: Judge = "exact_match",
+        metric: JudgedBy = "exact_match",
     ):
         self.longest_seen, self.longest_held_out = longest, longest if test_longest is None else test_longest
         if shortest > min(longest, self.longest_held_out):

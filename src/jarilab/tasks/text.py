@@ -58,7 +58,7 @@ class Text(TokenTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        training = {"passes": 10, "batch": 64, "learning_rate": 4e-3, "evaluations": 10, "evaluation_examples": 200}
+        training = {"epochs": 10, "batch": 64, "learning_rate": 4e-3, "evaluations": 10, "evaluation_examples": 200}
         options = {"width": 256, "heads": 8, "layers": 6, "dropout": 0.1}
         return {f"training.{n}": v for n, v in training.items()} | {f"model.{n}": v for n, v in options.items()}
 

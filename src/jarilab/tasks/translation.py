@@ -16,7 +16,7 @@ from jarilab.errors import UserError
 from jarilab.shapes import Int, Tensor
 from jarilab.tasks.base import Learner, registry
 from jarilab.tasks.metrics import METRICS
-from jarilab.tasks.seq2seq import Judge, PairsTask, Rows
+from jarilab.tasks.seq2seq import JudgedBy, PairsTask, Rows
 from jarilab.text import END, files, store
 from jarilab.text.tokenizers import Tokenizer
 
@@ -48,7 +48,7 @@ class Translation(PairsTask):
         lowercase: bool = False,
         longest: Annotated[int, Ge(1), Le(100_000)] = 128,
         swap: bool = False,
-        metric: Judge = "bleu",
+        metric: JudgedBy = "bleu",
         tokenized: bool = False,
     ):
         super().__init__(longest)
@@ -62,7 +62,7 @@ class Translation(PairsTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        training = {"passes": 12, "tokens": 4096, "learning_rate": 4e-3, "label_smoothing": 0.1, "evaluations": 10}
+        training = {"epochs": 12, "tokens": 4096, "learning_rate": 4e-3, "label_smoothing": 0.1, "evaluations": 10}
         training |= {"evaluation_examples": 500}
         options = {
             "encoder_decoder": {"width": 256, "hidden": 1024, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.2},

@@ -19,7 +19,7 @@ from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Float, Int, Tensor
 from jarilab.tasks.base import Batch, Task, TokenTask
 from jarilab.tasks.captions import Captions
-from jarilab.tasks.classification import PictureTask, Said
+from jarilab.tasks.classification import ImageTask, Said
 from jarilab.tasks.painted import judged, names_of, paint
 from jarilab.text import END, FIRST, PADDING
 
@@ -91,23 +91,23 @@ def evaluate(model: nn.Module, task: Task, examples: int | None = None, decoding
 
 def answers(model: Any, task: Task, read: Sequence[Any], decoding: Decoding = GREEDY) -> list[list[Hypothesis]]:
     """What the model says to each of what `task.read` gave, the best answer first: tokens, or a class."""
-    if isinstance(task, PictureTask):
+    if isinstance(task, ImageTask):
         _check_classes(decoding)
         return [[_class(said) for said in ranked[: decoding.best]] for ranked in seen(model, task, read)]
     return written(model, task, task.sources(read), decoding)
 
 
 @torch.no_grad()
-def seen(model: Any, task: PictureTask, pictures: Sequence[Any]) -> list[list[Said]]:
-    """All that the model says of each picture, the surest first."""
-    return task.said(model(task.sources(pictures)), pictures)
+def seen(model: Any, task: ImageTask, images: Sequence[Any]) -> list[list[Said]]:
+    """All that the model says of each image, the surest first."""
+    return task.said(model(task.sources(images)), images)
 
 
 def _check_classes(decoding: Decoding) -> None:
     if decoding != Decoding(best=decoding.best):
-        raise UserError("this run says what is in a picture and writes no tokens; leave beam and its like away")
+        raise UserError("this run says what is in an image and writes no tokens; leave beam and its like away")
     if decoding.best < 1:
-        raise UserError(f"expected 1 answer or more to each picture, got {decoding.best}")
+        raise UserError(f"expected 1 answer or more to each image, got {decoding.best}")
 
 
 def _class(said: Said) -> Hypothesis:
@@ -163,8 +163,8 @@ def answered(model: Any, task: Task, read: Any) -> Answered:
     own."""
     if isinstance(task, Captions):
         return _painted(model, task, read)
-    if isinstance(task, PictureTask):
-        return _answered_of_picture(model, task, read)
+    if isinstance(task, ImageTask):
+        return _answered_of_image(model, task, read)
     task = tokens_of(task)
     source = task.sources([read])
     if task.continues:
@@ -181,7 +181,7 @@ def tokens_of(task: Task) -> TokenTask:
     if isinstance(task, TokenTask):
         return task
     raise UserError(
-        f"jari cannot look into runs of {type(task).__name__}: expected a task of tokens, pictures or captions; record "
+        f"jari cannot look into runs of {type(task).__name__}: expected a task of tokens, images or captions; record "
         "one forward of its model with jarilab.record in Python, and look at the maps with tape.show()"
     )
 
@@ -192,7 +192,7 @@ def inside(model: Any, task: Task) -> nn.Module:
 
 
 def _painted(model: Any, task: Captions, read: list[int]) -> Answered:
-    """A caption and the picture that is painted for it; codes are named by row and column."""
+    """A caption and the image that is painted for it; codes are named by row and column."""
     tokens: Tokens = model.joined(task.sources([read]), paint(task, model, read))
     ids, (rows, columns) = tokens.ids[0].tolist(), task.grid
     names = [*names_of(task, ids[: -rows * columns]), *_patches(rows, columns)]
@@ -203,24 +203,24 @@ def _patches(rows: int, columns: int) -> list[str]:
     return [f"{row},{column}" for row in range(rows) for column in range(columns)]
 
 
-def _answered_of_picture(model: Any, task: PictureTask, read: Any) -> Answered:
+def _answered_of_image(model: Any, task: ImageTask, read: Any) -> Answered:
     """Patches are named by row and column whatever the encoding sees."""
-    pictures = task.sources([read])
-    positions = model.places(pictures)
+    images = task.sources([read])
+    positions = model.places(images)
     first, rows, columns = grid(model, positions)
     names = patch_names(positions)[:first] + _patches(rows, columns)
     if not task.finds:
-        return Answered((pictures,), names, [], [seen(model, task, [read])[0][0].number])
+        return Answered((images,), names, [], [seen(model, task, [read])[0][0].number])
     with torch.no_grad():
-        numbers = scores_of(model(pictures))[0].argmax(-1).tolist()
-    return Answered((pictures,), names, [f"q{number}" for number in range(len(numbers))], numbers)
+        numbers = scores_of(model(images))[0].argmax(-1).tolist()
+    return Answered((images,), names, [f"q{number}" for number in range(len(numbers))], numbers)
 
 
 def grid(model: Any, positions: Positions) -> tuple[int, int, int]:
-    """Of a picture's tokens: how many have no place, and the rows and columns of those that have."""
+    """Of an image's tokens: how many have no place, and the rows and columns of those that have."""
     first = 0
-    if positions.placeless is not None:
-        first = int(positions.placeless.reshape(-1, positions.length)[0].sum())
+    if positions.unplaced is not None:
+        first = int(positions.unplaced.reshape(-1, positions.length)[0].sum())
     coordinates = positions.coordinates.reshape(-1, positions.length, len(positions.axes))[0, first:]
     if coordinates.shape[1] == 2:
         rows, columns = (len(side.unique()) for side in coordinates.unbind(1))
@@ -229,8 +229,8 @@ def grid(model: Any, positions: Positions) -> tuple[int, int, int]:
     return first, rows, columns
 
 
-def said_of(model: Any, task: PictureTask, read: Any) -> str:
-    """The class of a picture, or those of all that was found in it, in their own order."""
+def said_of(model: Any, task: ImageTask, read: Any) -> str:
+    """The class of an image, or those of all that was found in it, in their own order."""
     (said,) = seen(model, task, [read])
     if not task.finds:
         return task.write([said[0].number])
@@ -238,11 +238,11 @@ def said_of(model: Any, task: PictureTask, read: Any) -> str:
 
 
 def text_of(model: Any, task: Task, line: str, read: Any, said: Answered) -> str | None:
-    """The answer as a person reads it: of a picture that was painted, what the judge reads in it, None where nobody
+    """The answer as a person reads it: of an image that was painted, what the judge reads in it, None where nobody
     does. line: the input. Raises UserError for a task of a kind of its own."""
     if isinstance(task, Captions):
         return judged(task, said.written)
-    if isinstance(task, PictureTask):
+    if isinstance(task, ImageTask):
         return said_of(model, task, read)
     task = tokens_of(task)
     return task.answer(Answering(model, task), line, read, said.written)

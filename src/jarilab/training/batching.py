@@ -17,7 +17,7 @@ from jarilab.shapes import Int, Tensor
 POOL = 64  # batches' worth of examples that are sorted by length together
 
 
-class DataOrder(ABC):
+class Batches(ABC):
     """Which examples each step reads. steps: how many there are. examples: how many examples they read in all."""
 
     steps: int
@@ -28,18 +28,18 @@ class DataOrder(ABC):
         """The numbers of the examples of step 0, 1, ..."""
 
 
-def order_of(options: Training, size: int, lengths: Int[Tensor, " N"] | None, seed: int) -> DataOrder:
+def batches_of(options: Training, size: int, lengths: Int[Tensor, " N"] | None, seed: int) -> Batches:
     """The order that the options ask for, over `size` examples of these lengths. Raises UserError."""
     budget = options.budget(size)
     if options.tokens is None:
-        return CountedOrder(size, options.batch, budget, seed)
+        return FixedSizeBatches(size, options.batch, budget, seed)
     if lengths is None:
         raise UserError("training.tokens is for text of various lengths, and here all are alike; use training.batch")
-    return TokenOrder(lengths, options.tokens, budget, seed)
+    return TokenBudgetBatches(lengths, options.tokens, budget, seed)
 
 
 @final
-class CountedOrder(DataOrder):
+class FixedSizeBatches(Batches):
     """Each pass over the data is a permutation drawn from (seed, pass); steps cut it, one after another, into batches.
     A batch may reach over the end of a pass, so every example is seen once before any is seen twice."""
 
@@ -66,7 +66,7 @@ class CountedOrder(DataOrder):
 
 
 @final
-class TokenOrder(DataOrder):
+class TokenBudgetBatches(Batches):
     """Batches of a budget of tokens, padding counted. Each pass is a permutation, cut into pools; a pool is sorted by
     length and cut into batches as large as the budget allows; the batches of a pass are then shuffled. All of it is
     drawn from (seed, pass), so a step's examples follow from the seed and its number."""

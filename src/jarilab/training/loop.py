@@ -22,7 +22,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Interrupted, Run, StopSignals
 from jarilab.tasks.base import Task
 from jarilab.training.answering import evaluate
-from jarilab.training.batching import order_of
+from jarilab.training.batching import batches_of
 from jarilab.training.memory import keep_freed_memory
 from jarilab.training.optim import build_optimizers
 
@@ -53,7 +53,7 @@ def train(
     task = experiment.task_instance()
     learning = Learning(experiment, task)
     model, state = learning.model, learning.state
-    order = order_of(options, task.training_size, task.training_lengths, experiment.seed)
+    order = batches_of(options, task.training_size, task.training_lengths, experiment.seed)
     looks = {round(order.steps * k / options.evaluations) for k in range(1, options.evaluations + 1)} | {order.steps}
     pictured = snapshot.planned(order.steps, snapshots)
     every = max(1, order.steps // CURVE_POINTS)

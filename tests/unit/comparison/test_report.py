@@ -422,9 +422,9 @@ def test_query_goes_down_and_key_across(open_report: Any) -> None:
 
 def test_small_map_is_the_large_one(open_report: Any) -> None:
     page = open_report(make_small_map())
-    picture = page.locator(".heads img").first
-    picture.evaluate("picture => picture.decode()")
-    assert_colours(read_cells(picture, 2, 3), [[0.05, 0.25, 0.8], [0.4, 0.6, 0.0]])
+    image = page.locator(".heads img").first
+    image.evaluate("image => image.decode()")
+    assert_colours(read_cells(image, 2, 3), [[0.05, 0.25, 0.8], [0.4, 0.6, 0.0]])
 
 
 def test_one_scale_for_all_models(open_report: Any) -> None:
@@ -881,7 +881,7 @@ def test_print_shows_tables_and_hides_controls(open_report: Any, payload: Payloa
 
 def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) -> None:
     settings = {"task.lines": 40, "task.held_out": 5, "task.longest": 4, "model.width": 8, "training.evaluations": 1}
-    settings |= {"training.passes": 1.0, "training.tokens": 30}
+    settings |= {"training.epochs": 1.0, "training.tokens": 30}
     experiment = Experiment.of("copy", "none", settings, model="recurrent")
     jarilab.train("copy", tmp_path / "none-1", encoding="none", model="recurrent", settings=settings, threads=1)
     task = experiment.task_instance()
@@ -889,7 +889,7 @@ def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) 
     made = report_data.payload(table, [(experiment, tmp_path / "none-1")], task)
     assert made["model"] == made["what_ran"]["model"] == "recurrent"
     told = {name: value for name, value in made["what_ran"].items() if name.startswith("training: ")}
-    assert told["training: passes"] == 1.0
+    assert told["training: epochs"] == 1.0
     assert told["training: tokens"] == 30
     assert not {"training: examples", "training: batch"} & told.keys(), "these decide nothing here"
     plain = report_data.deciding(Experiment.of("copy", "none").training)

@@ -1,4 +1,4 @@
-"""Runs that paint, looked into: the picture of a caption, what its codes look at, and edits."""
+"""Runs that paint, looked into: the image of a caption, what its codes look at, and edits."""
 
 import asyncio
 import copy
@@ -32,18 +32,18 @@ def view_of(explorer: Explorer, line: str = CAPTION) -> dict[str, Any]:
 
 
 def painted(run: Path, line: str = CAPTION) -> torch.Tensor:
-    """The picture of `jarilab predict`, by the run's own settings."""
+    """The image of `jarilab predict`, by the run's own settings."""
     task: Any = jarilab.load(run).task
     how = {"guidance": task.guidance, "temperature": task.temperature, "seed": 1}
     return list(jarilab.paint(run, line, n=1, **how))[-1][0]
 
 
-def test_a_view_shows_the_picture_that_predict_paints(explorers: dict[str, Explorer], painted_runs: Path) -> None:
-    view, picture = view_of(explorers["painter"]), painted(painted_runs / "painter")
+def test_a_view_shows_the_image_that_predict_paints(explorers: dict[str, Explorer], painted_runs: Path) -> None:
+    view, image = view_of(explorers["painter"]), painted(painted_runs / "painter")
     assert list(view["sides"]) == ["target"]
     target = view["sides"]["target"]
     assert target["tokens"] == [*WORDS, *GRID]
-    assert np.array_equal(unpacked(target["picture"].pop("pixels")), picture.permute(1, 2, 0))
+    assert np.array_equal(unpacked(target["picture"].pop("pixels")), image.permute(1, 2, 0))
     expected = {"rows": 8, "columns": 8, "height": 8, "width": 8, "first": 8, "pool": None}
     assert target["picture"] == expected
     assert [(site["site"], site["shape"]) for site in view["sites"]] == [
@@ -53,7 +53,7 @@ def test_a_view_shows_the_picture_that_predict_paints(explorers: dict[str, Explo
     assert not any("induction_probe" in site["measures"] for site in view["sites"])
 
 
-def test_the_answer_is_what_the_judge_reads_and_nobody_reads_a_folder_of_pictures(
+def test_the_answer_is_what_the_judge_reads_and_nobody_reads_a_folder_of_images(
     explorers: dict[str, Explorer], painted_runs: Path
 ) -> None:
     task: Any = jarilab.load(painted_runs / "painter").task
@@ -75,7 +75,7 @@ def test_outputs_are_the_words_and_codes_that_follow(explorers: dict[str, Explor
     loaded: Any = jarilab.load(painted_runs / "painter")
     codes = torch.tensor([[int(output["token"].removeprefix("code ")) for output in outputs[7:]]])
     words = loaded.task.sources([loaded.task.read(CAPTION)])
-    best = loaded.model(words, codes).picture[0].softmax(-1).max(-1)
+    best = loaded.model(words, codes).image[0].softmax(-1).max(-1)
     for output, number, share in zip(outputs[7:], best.indices.tolist(), best.values.tolist(), strict=True):
         assert output["top"][0] == [f"code {number}", pytest.approx(share, abs=1e-5)]
 
@@ -112,7 +112,7 @@ def test_edits_are_measured_over_what_was_painted(explorers: dict[str, Explorer]
     assert off["effect"]["divergence"] > 0
     assert [row["token"] for row in off["effect"]["tokens"]] == [output["token"] for output in before["outputs"]]
     assert off["effect"]["tokens"][6] == {"token": "<picture>", "before": 1, "after": 1}
-    assert off["view"]["answer"] == before["answer"], "the view goes along the original picture"
+    assert off["view"]["answer"] == before["answer"], "the view goes along the original image"
     assert len(off["effect"]["controls"]) == 3
     link = {"kind": "link", "site": "decoder.0.self", "head": 0, "query": 40, "key": 3, "how": "force"}
     forced = explorer.operate(CAPTION, 0, [link])
@@ -136,7 +136,7 @@ def test_places_are_moved_or_it_is_told_why_not(explorers: dict[str, Explorer], 
         explorers["painter"].operate(CAPTION, 0, [change])
 
 
-def test_each_kept_step_paints_its_own_picture(painted_runs: Path) -> None:
+def test_each_kept_step_paints_its_own_image(painted_runs: Path) -> None:
     page = page_file.whole(Explorer([painted_runs / "painter"]), CAPTION, None, 0)
     assert all(len(site["details"]) == 2 for site in page["views"][0]["sites"])
     steps = page["views"][0]["steps"]
@@ -146,7 +146,7 @@ def test_each_kept_step_paints_its_own_picture(painted_runs: Path) -> None:
     assert pixels[0] != pixels[-1] == page["views"][0]["sides"]["target"]["picture"]["pixels"]["data"]
 
 
-def test_a_picture_is_painted_once_for_all_that_is_shown_of_it(
+def test_a_image_is_painted_once_for_all_that_is_shown_of_it(
     painted_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explorer = Explorer([painted_runs / "painter"])

@@ -103,8 +103,8 @@ def test_an_error_does_not_give_back_all_that_was_asked(explorer: Explorer) -> N
         assert len(response.content) < 1000
 
 
-def test_only_pictures_beside_the_first_are_read(picture_runs: Path, tmp_path: Path) -> None:
-    explorer = Explorer([picture_runs / "rotary2d"])
+def test_only_images_beside_the_first_are_read(image_runs: Path, tmp_path: Path) -> None:
+    explorer = Explorer([image_runs / "rotary2d"])
     here, below = tmp_path / "here", tmp_path / "here" / "below"
     below.mkdir(parents=True)
     pillow: Any = pytest.importorskip("PIL.Image")
@@ -136,8 +136,8 @@ def test_only_pictures_beside_the_first_are_read(picture_runs: Path, tmp_path: P
         for line in (first, "#3"):
             status, error = told(asked, line)
             assert (status, "root:x" in error, len(error) < 1000) == (400, False, True)
-            assert error.startswith("expected the number of a held-out picture, such as #3")
-            assert (f"or a picture in the folder {here}" in error) == (line == first)
+            assert error.startswith("expected the number of a held-out image, such as #3")
+            assert (f"or an image in the folder {here}" in error) == (line == first)
     assert told(str(here / "a.png"), "#3")[0] == 400
 
 

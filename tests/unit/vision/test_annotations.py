@@ -6,7 +6,7 @@ import pytest
 
 from jarilab.errors import UserError
 from jarilab.images.annotations import Thing, has_lists, is_held_out, read_annotations, usable
-from jarilab.images.notices import Notes
+from jarilab.images.notices import Notices
 
 HERE = (10, 20)  # height and width
 
@@ -44,18 +44,18 @@ def xml(*things: str) -> str:
 
 
 def test_coco_boxes_become_corners_and_ids_become_names(tmp_path: Path) -> None:
-    notes = Notes()
+    notes = Notices()
     found = read_annotations("train", coco(tmp_path), notes)
     assert found.classes == ["cat", "dog"]
-    assert [picture.path.name for picture in found.pictures] == ["a.png", "b.png"]
-    assert found.pictures[0].things == (Thing("dog", (2.0, 3.0, 6.0, 8.0)),)
-    assert notes.told() == ["pictures without any thing, kept as such: 1 (b.png)"]
+    assert [image.path.name for image in found.images] == ["a.png", "b.png"]
+    assert found.images[0].things == (Thing("dog", (2.0, 3.0, 6.0, 8.0)),)
+    assert notes.told() == ["images without any thing, kept as such: 1 (b.png)"]
 
 
 def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     categories = [{"id": n, "name": f"c{n}"} for n in (18, 3, 100)]
     annotations = [{"image_id": 1, "category_id": 3, "bbox": [1, 1, 2, 2]}]
-    found = read_annotations("train", coco(tmp_path, categories=categories, annotations=annotations), Notes())
+    found = read_annotations("train", coco(tmp_path, categories=categories, annotations=annotations), Notices())
     assert found.classes == ["c3", "c18", "c100"]
 
 
@@ -66,35 +66,35 @@ def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> Non
         ({"iscrowd": 1}, "crowds left out, which are no single things: 1 (annotation 1)"),
         ({"bbox": [1, 2, 3]}, "which are not four finite numbers: 1 (annotation 1)"),
         ({"bbox": "1 2 3 4"}, "which are not four finite numbers: 1 (annotation 1)"),
-        ({"image_id": 5}, "of pictures that are not listed: 1 (image_id 5)"),
+        ({"image_id": 5}, "of images that are not listed: 1 (image_id 5)"),
         ({"image_id": None}, "annotations left out, which are not as they should be: 1 (annotation {"),
     ],
 )
 def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: Any, said: str) -> None:
     good = {"id": 1, "image_id": 1, "category_id": 18, "bbox": [2, 3, 4, 5]}
-    notes = Notes()
+    notes = Notices()
     found = read_annotations("train", coco(tmp_path, annotations=[{**good, **annotation}]), notes)
-    assert not any(picture.things for picture in found.pictures)
+    assert not any(image.things for image in found.images)
     assert any(said in line for line in notes.told()), notes.told()
 
 
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        ([{"id": 2, "file_name": "gone.png"}], "pictures left out, whose file is missing: 1 (gone.png)"),
+        ([{"id": 2, "file_name": "gone.png"}], "images left out, whose file is missing: 1 (gone.png)"),
         (
             [{"id": 2, "file_name": "../coco.json"}],
-            "pictures left out, whose file would lie outside the folder: 1 (../coco.json)",
+            "images left out, whose file would lie outside the folder: 1 (../coco.json)",
         ),
         ([{"id": 2}], "annotations left out, which are not as they should be: 1 (image {'id': 2})"),
-        ([{"id": 1, "file_name": "b.png"}], "pictures listed again, left out: 1 (b.png)"),
+        ([{"id": 1, "file_name": "b.png"}], "images listed again, left out: 1 (b.png)"),
         (["a.png"], "annotations left out, which are not as they should be: 1 (image a.png)"),
     ],
 )
 def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any], said: str) -> None:
-    notes = Notes()
+    notes = Notices()
     found = read_annotations("train", coco(tmp_path, images=[{"id": 1, "file_name": "a.png"}, *images]), notes)
-    assert [picture.path.name for picture in found.pictures] == ["a.png"]
+    assert [image.path.name for image in found.images] == ["a.png"]
     assert said in notes.told()
 
 
@@ -105,22 +105,22 @@ def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any]
         ("[" * 100_000, "expected COCO's JSON; got what is none"),
         ("[]", "expected an object with the lists images, annotations, categories"),
         ('{"images": [], "annotations": {}, "categories": []}', "expected an object with the lists"),
-        ('{"images": [], "annotations": [], "categories": []}', "expected pictures with boxes; got none"),
+        ('{"images": [], "annotations": [], "categories": []}', "expected images with boxes; got none"),
     ],
 )
 def test_what_is_no_coco_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     paths = coco(tmp_path)
     Path(paths[0]).write_text(text)
     with pytest.raises(UserError, match=said):
-        read_annotations("train", paths, Notes())
+        read_annotations("train", paths, Notices())
 
 
 def test_voc_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
-    found = read_annotations("train", voc(tmp_path, p2=xml(box()), p10=xml(box("cat"), box())), Notes())
-    assert [picture.path.name for picture in found.pictures] == ["p2.jpg", "p10.jpg"]
+    found = read_annotations("train", voc(tmp_path, p2=xml(box()), p10=xml(box("cat"), box())), Notices())
+    assert [image.path.name for image in found.images] == ["p2.jpg", "p10.jpg"]
     assert found.classes == ["cat", "dog"]
-    assert [thing.name for thing in found.pictures[1].things] == ["cat", "dog"]
-    assert found.pictures[0].things[0].box == ("1", "2", "5", "9")
+    assert [thing.name for thing in found.images[1].things] == ["cat", "dog"]
+    assert found.images[0].things[0].box == ("1", "2", "5", "9")
 
 
 def test_a_voc_list_chooses(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_a_voc_list_chooses(tmp_path: Path) -> None:
     assert not has_lists(paths)
     (lists / "val.txt").write_text("c\n")
     assert has_lists(paths)
-    assert [p.path.stem for p in read_annotations("train", paths, Notes(), part="train").pictures] == ["a", "b"]
-    assert [p.path.stem for p in read_annotations("valid", paths, Notes(), part="val").pictures] == ["c"]
-    assert [p.path.stem for p in read_annotations("valid", [str(lists / "val.txt")], Notes()).pictures] == ["c"]
-    assert len(read_annotations("train", paths, Notes()).pictures) == 3
+    assert [p.path.stem for p in read_annotations("train", paths, Notices(), part="train").images] == ["a", "b"]
+    assert [p.path.stem for p in read_annotations("valid", paths, Notices(), part="val").images] == ["c"]
+    assert [p.path.stem for p in read_annotations("valid", [str(lists / "val.txt")], Notices()).images] == ["c"]
+    assert len(read_annotations("train", paths, Notices()).images) == 3
 
 
 def test_voc_files_without_partners_are_counted_and_named(tmp_path: Path) -> None:
@@ -141,21 +141,21 @@ def test_voc_files_without_partners_are_counted_and_named(tmp_path: Path) -> Non
     (tmp_path / "JPEGImages" / "alone.jpg").write_bytes(b"")
     (tmp_path / "Annotations" / "gone.xml").write_text(xml(box()))
     (tmp_path / "Annotations" / "a.xml").write_text(xml(box(), box("")))
-    notes = Notes()
-    assert [p.path.stem for p in read_annotations("train", paths, notes).pictures] == ["a", "d"]
+    notes = Notices()
+    assert [p.path.stem for p in read_annotations("train", paths, notes).images] == ["a", "d"]
     assert set(notes.told()) == {
-        "pictures left out, for which there is no annotation: 1 (alone)",
-        "pictures left out, whose file is missing: 1 (gone)",
+        "images left out, for which there is no annotation: 1 (alone)",
+        "images left out, whose file is missing: 1 (gone)",
         "annotations left out, which are not as they should be: 2 (b.xml, c.xml)",
         "boxes left out, without the name of a class: 1 (a.xml)",
-        "pictures without any thing, kept as such: 1 (d.jpg)",
+        "images without any thing, kept as such: 1 (d.jpg)",
     }
 
 
 @pytest.mark.parametrize("paths", [["a", "b", "c"], ["nowhere"], []])
 def test_paths_of_no_known_form_are_refused(paths: list[str]) -> None:
     with pytest.raises(UserError, match="--valid expects scenes, a COCO file and its folder"):
-        read_annotations("valid", paths, Notes())
+        read_annotations("valid", paths, Notices())
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_paths_of_no_known_form_are_refused(paths: list[str]) -> None:
         ((1, 4, 2, 3), "whose right or bottom side lies before the left or top one"),
         ((1, 1, 1, 4), "which have no area"),
         ((1, 4, 2, 4), "which have no area"),
-        ((20, 1, 25, 4), "which lie outside their picture"),
-        ((-5, -5, 0, 4), "which lie outside their picture"),
+        ((20, 1, 25, 4), "which lie outside their image"),
+        ((-5, -5, 0, 4), "which lie outside their image"),
         ((1, 1, float("nan"), 4), "which are not four finite numbers"),
         ((1, 1, float("inf"), 4), "which are not four finite numbers"),
         ((1, None, 3, 4), "which are not four finite numbers"),
@@ -176,33 +176,33 @@ def test_paths_of_no_known_form_are_refused(paths: list[str]) -> None:
     ],
 )
 def test_boxes_that_can_be_none_are_left_out(given: tuple[Any, Any, Any, Any], said: str) -> None:
-    notes = Notes()
+    notes = Notices()
     assert usable([Thing("dog", given)], *HERE, "a.png", notes) == []
     assert notes.told() == [f"boxes left out, {said}: 1 (dog in a.png)"]
 
 
 def test_boxes_over_the_rim_are_cut_and_counted() -> None:
-    notes = Notes()
+    notes = Notices()
     things = [Thing("dog", (-3, -1, 30, 5)), Thing("cat", ("0", "0", "20", "10"))]
     assert usable(things, *HERE, "a.png", notes) == [("dog", (0.0, 0.0, 20.0, 5.0)), ("cat", (0.0, 0.0, 20.0, 10.0))]
-    assert notes.told() == ["boxes that reach over the rim of their picture, cut there: 1 (dog in a.png)"]
+    assert notes.told() == ["boxes that reach over the rim of their image, cut there: 1 (dog in a.png)"]
 
 
 def test_what_is_held_out_goes_by_the_name(tmp_path: Path) -> None:
-    pictures = read_annotations("train", voc(tmp_path, **{f"p{n}": xml(box()) for n in range(300)}), Notes()).pictures
-    chosen = [picture.path.name for picture in pictures if is_held_out(picture, 0.1)]
+    images = read_annotations("train", voc(tmp_path, **{f"p{n}": xml(box()) for n in range(300)}), Notices()).images
+    chosen = [image.path.name for image in images if is_held_out(image, 0.1)]
     assert 15 <= len(chosen) <= 45
-    assert all(is_held_out(picture, 1.0) for picture in pictures)
+    assert all(is_held_out(image, 1.0) for image in images)
 
 
 @pytest.mark.parametrize("name", ["a\0.png", "\ud800.png", "x" * 5000])
 def test_names_that_no_file_can_have_are_told_in_a_line(tmp_path: Path, name: str) -> None:
-    notes = Notes()
+    notes = Notices()
     images = [{"id": 1, "file_name": "a.png"}, {"id": 7, "file_name": name}]
     found = read_annotations("train", coco(tmp_path, images=images), notes)
-    assert [picture.path.name for picture in found.pictures] == ["a.png"]
+    assert [image.path.name for image in found.images] == ["a.png"]
     (line,) = notes.told()
-    assert line.startswith("pictures left out, whose name no file can have: 1 (")
+    assert line.startswith("images left out, whose name no file can have: 1 (")
     assert line.isprintable()
     assert len(line) < 300
 
@@ -210,7 +210,7 @@ def test_names_that_no_file_can_have_are_told_in_a_line(tmp_path: Path, name: st
 def test_coco_categories_have_printable_names_and_ids_of_their_own(tmp_path: Path) -> None:
     def read(*categories: tuple[int, str]) -> list[str]:
         listed = [{"id": number, "name": name} for number, name in categories]
-        return read_annotations("train", coco(tmp_path, categories=listed), Notes()).classes
+        return read_annotations("train", coco(tmp_path, categories=listed), Notices()).classes
 
     assert read((1, "\ud800"), (18, "a\x1b[2J")) == ["\\ud800", "a\\x1b[2J"]
     with pytest.raises(UserError, match="expected a name for category 18; got ' '"):
@@ -224,14 +224,14 @@ def test_voc_of_utf_16_cannot_hide_entities(tmp_path: Path, encoding: str) -> No
     paths = voc(tmp_path, a=xml(box()), b=xml(box()))
     hidden = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE annotation [<!ENTITY e "dog">]>' + xml(box("&e;"))
     (tmp_path / "Annotations" / "b.xml").write_bytes(hidden.encode(encoding))
-    notes = Notes()
-    assert [picture.path.stem for picture in read_annotations("train", paths, notes).pictures] == ["a"]
+    notes = Notices()
+    assert [image.path.stem for image in read_annotations("train", paths, notes).images] == ["a"]
     assert notes.told() == ["annotations left out, which are not as they should be: 1 (b.xml)"]
 
 
-def test_of_two_voc_pictures_of_one_annotation_the_first_by_name_is_taken(tmp_path: Path) -> None:
+def test_of_two_voc_images_of_one_annotation_the_first_by_name_is_taken(tmp_path: Path) -> None:
     paths = voc(tmp_path, a=xml(box()))
     (tmp_path / "JPEGImages" / "a.png").write_bytes(b"")
-    notes = Notes()
-    assert [picture.path.name for picture in read_annotations("train", paths, notes).pictures] == ["a.jpg"]
-    assert notes.told() == ["second pictures of one annotation, left out: 1 (a.png)"]
+    notes = Notices()
+    assert [image.path.name for image in read_annotations("train", paths, notes).images] == ["a.jpg"]
+    assert notes.told() == ["second images of one annotation, left out: 1 (a.png)"]

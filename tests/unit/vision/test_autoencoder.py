@@ -1,4 +1,4 @@
-"""Pictures as codes and back: each quantizer against its formula, and what is known of the tokenizer."""
+"""Images as codes and back: each quantizer against its formula, and what is known of the tokenizer."""
 
 import math
 from pathlib import Path
@@ -8,24 +8,24 @@ import torch
 from safetensors.torch import save_file
 
 from jarilab.errors import UserError
-from jarilab.images.tokenizer import Codes, decibels, measure, train_codes
+from jarilab.images.tokenizer import ImageTokenizer, decibels, measure, train_image_tokenizer
 from jarilab.models.autoencoder import FSQ, VQ, Autoencoder, Gumbel
 from jarilab.shapes import Int, Tensor
 
 
 def blobs(numbers: Int[Tensor, " B"]) -> Tensor:
     """Coloured rectangles on black, 16 x 16."""
-    pictures = torch.zeros(len(numbers), 3, 16, 16, dtype=torch.uint8)
-    for picture, number in zip(pictures, numbers.tolist(), strict=True):
+    images = torch.zeros(len(numbers), 3, 16, 16, dtype=torch.uint8)
+    for image, number in zip(images, numbers.tolist(), strict=True):
         top, left, colour = number % 9, number // 9 % 9, number % 7 + 1
         for channel in range(3):
-            picture[channel, top : top + 7, left : left + 7] = 200 * (colour >> channel & 1)
-    return pictures
+            image[channel, top : top + 7, left : left + 7] = 200 * (colour >> channel & 1)
+    return images
 
 
 @pytest.fixture(scope="module")
-def trained() -> Codes:
-    return train_codes(blobs, 500, {"width": 16}, seed=3, steps=150, batch=32)
+def trained() -> ImageTokenizer:
+    return train_image_tokenizer(blobs, 500, {"width": 16}, seed=3, steps=150, batch=32)
 
 
 def test_fsq_takes_each_level_and_numbers_them_as_digits_of_a_number() -> None:
@@ -103,19 +103,19 @@ def test_gumbel_cools_down_and_is_hard_in_evaluation() -> None:
     assert torch.equal(quantizer(z).ids, z.argmax(1))
 
 
-def test_training_makes_pictures_come_back(trained: Codes) -> None:
-    untrained = measure(Codes(Autoencoder(width=16).eval(), {}, {}), blobs, 100)
+def test_training_makes_images_come_back(trained: ImageTokenizer) -> None:
+    untrained = measure(ImageTokenizer(Autoencoder(width=16).eval(), {}, {}), blobs, 100)
     assert trained.measured["psnr"] > 18 > untrained["psnr"] + 5
 
 
-def test_decibels_of_two_pictures() -> None:
+def test_decibels_of_two_images() -> None:
     black, grey = torch.zeros(3, 4, 4, dtype=torch.uint8), torch.full((3, 4, 4), 51, dtype=torch.uint8)
     assert decibels(black, grey) == pytest.approx(20 * math.log10(5), rel=1e-6)
     assert decibels(grey, grey) == 100
 
 
-def test_measures_are_over_all_pictures() -> None:
-    codes = Codes(Autoencoder(width=8, levels=(2, 2)).eval(), {}, {})
+def test_measures_are_over_all_images() -> None:
+    codes = ImageTokenizer(Autoencoder(width=8, levels=(2, 2)).eval(), {}, {})
     found = measure(codes, blobs, 300)
     ids = codes.encode(blobs(torch.arange(300)))
     share = torch.bincount(ids.flatten(), minlength=4) / ids.numel()
@@ -129,41 +129,41 @@ def test_measures_are_over_all_pictures() -> None:
 
 def test_the_same_seed_gives_the_same_tokenizer_and_leaves_random_numbers_alone() -> None:
     state = torch.get_rng_state()
-    one, other = (train_codes(blobs, 50, {"width": 8}, seed=seed, steps=3, batch=4) for seed in (1, 1))
+    one, other = (train_image_tokenizer(blobs, 50, {"width": 8}, seed=seed, steps=3, batch=4) for seed in (1, 1))
     assert {one.fingerprint for _ in range(20)} == {other.fingerprint}
-    assert one.fingerprint != train_codes(blobs, 50, {"width": 8}, seed=2, steps=3, batch=4).fingerprint
+    assert one.fingerprint != train_image_tokenizer(blobs, 50, {"width": 8}, seed=2, steps=3, batch=4).fingerprint
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_tokenizer_is_kept_and_read(trained: Codes, tmp_path: Path) -> None:
+def test_a_tokenizer_is_kept_and_read(trained: ImageTokenizer, tmp_path: Path) -> None:
     path = tmp_path / "codes.safetensors"
     path.write_bytes(trained.to_bytes())
-    read = Codes.read(path)
+    read = ImageTokenizer.read(path)
     assert read.fingerprint == trained.fingerprint
     assert read.measured == trained.measured
-    pictures = blobs(torch.arange(5))
-    assert torch.equal(read.encode(pictures), trained.encode(pictures))
+    images = blobs(torch.arange(5))
+    assert torch.equal(read.encode(images), trained.encode(images))
 
 
-def test_what_is_no_tokenizer_is_refused(trained: Codes, tmp_path: Path) -> None:
+def test_what_is_no_tokenizer_is_refused(trained: ImageTokenizer, tmp_path: Path) -> None:
     path = tmp_path / "codes.safetensors"
     with pytest.raises(UserError, match=r"cannot be read: .*the run cannot answer without it"):
-        Codes.read(path)
+        ImageTokenizer.read(path)
     path.write_bytes(b"\x80\x04pickled")
     with pytest.raises(UserError, match="cannot be read"):
-        Codes.read(path)
+        ImageTokenizer.read(path)
     save_file({"x": torch.zeros(2)}, path)
     with pytest.raises(UserError, match="holds other weights than expected"):
-        Codes.read(path)
+        ImageTokenizer.read(path)
     save_file({"x": torch.zeros(2)}, path, metadata={"codes": '{"options": {"width": 8}, "measured": {}}'})
     with pytest.raises(UserError, match=r"holds other weights than expected: .*Missing key"):
-        Codes.read(path)
+        ImageTokenizer.read(path)
     save_file({"x": torch.zeros(2)}, path, metadata={"codes": '{"options": {"witdh": 8}, "measured": {}}'})
     with pytest.raises(UserError, match="did you mean 'width'"):
-        Codes.read(path)
+        ImageTokenizer.read(path)
 
 
-def test_sizes_and_numbers_that_cannot_be(trained: Codes) -> None:
+def test_sizes_and_numbers_that_cannot_be(trained: ImageTokenizer) -> None:
     with pytest.raises(UserError, match=r"multiples of 4, got 16 x 18; resize or pad"):
         trained.autoencoder(torch.zeros(1, 3, 16, 18))
     with pytest.raises(UserError, match="codes from 0 to 199, got 3 to 200"):

@@ -1,4 +1,4 @@
-"""Captions and their pictures: what is drawn is what is said, what is left out is told, what is generated is judged."""
+"""Captions and their images: what is drawn is what is said, what is left out is told, what is generated is judged."""
 
 import json
 import os
@@ -12,20 +12,20 @@ from PIL import Image
 from jarilab import api, seeing
 from jarilab.captions import sources
 from jarilab.captions.checks import attributes, glyphs, said_right, worded
-from jarilab.captions.digit_classifier import Judge, halves, train_judge
+from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
 from jarilab.captions.scenes import Digits
 from jarilab.captions.sources import FolderSource, SceneSource
 from jarilab.captions.styles import STYLES, Painter
 from jarilab.cli import main
 from jarilab.errors import UserError
 from jarilab.images.captioned import read_captioned
-from jarilab.images.tokenizer import decibels, train_codes
+from jarilab.images.tokenizer import decibels, train_image_tokenizer
 from jarilab.nn.init import generator_for
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks import captions
 from jarilab.tasks.base import evenly
 from jarilab.tasks.captions import Captions
-from jarilab.tasks.painted import picture_of
+from jarilab.tasks.painted import image_of
 from jarilab.training import answering
 from jarilab.training.loop import train
 
@@ -48,7 +48,7 @@ def ready() -> Captions:
     return task
 
 
-# Words and pictures -----------------------------------------------------------------------------------------------
+# Words and images -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STYLES)
@@ -71,19 +71,19 @@ def test_rules_find_what_was_drawn(digits: Digits) -> None:
     style = STYLES["attributes"]
     numbers = torch.arange(960)
     values = style.values(numbers % style.combinations)
-    pictures = Painter(style, digits, seed=1).paint(values, numbers)
-    found = attributes(style, pictures)
+    images = Painter(style, digits, seed=1).paint(values, numbers)
+    found = attributes(style, images)
     for name, column in (("size", 0), ("colour", 1), ("place", 3)):
         assert (found[name] == values[:, column]).float().mean() > 0.99, name
         wrong = values.clone()
         wrong[:, column] = (wrong[:, column] + 1) % len(style.parts[column][1])
-        right = said_right(style, wrong, pictures, values[:, 2:3])
+        right = said_right(style, wrong, images, values[:, 2:3])
         assert right[name].mean() < 0.01
         assert right["exact_match"].mean() < 0.01
-    assert said_right(style, values, pictures, values[:, 2:3])["exact_match"].mean() > 0.98
+    assert said_right(style, values, images, values[:, 2:3])["exact_match"].mean() > 0.98
 
 
-def test_a_picture_of_nothing_is_right_in_nothing() -> None:
+def test_a_image_of_nothing_is_right_in_nothing() -> None:
     style = STYLES["attributes"]
     empty = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     assert glyphs(style, empty).abs().sum() == 0
@@ -93,12 +93,12 @@ def test_a_picture_of_nothing_is_right_in_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_what_a_picture_shows_is_worded_as_its_caption(name: str, digits: Digits) -> None:
+def test_what_a_image_shows_is_worded_as_its_caption(name: str, digits: Digits) -> None:
     style = STYLES[name]
     numbers = torch.arange(0, style.combinations, 9)
     values = style.values(numbers)
-    pictures = Painter(style, digits, seed=1).paint(values, numbers)
-    said = worded(style, pictures, values[:, list(style.digits)])
+    images = Painter(style, digits, seed=1).paint(values, numbers)
+    said = worded(style, images, values[:, list(style.digits)])
     right = [words == style.caption(v) for words, v in zip(said, values, strict=True)]
     assert sum(right) > 0.97 * len(right)
     blank = torch.zeros(1, 3, style.height, style.width, dtype=torch.uint8)
@@ -129,7 +129,7 @@ def test_paintings_depend_on_seed_and_number_alone(digits: Digits) -> None:
 def test_digits_that_are_missing_are_named(digits: Digits) -> None:
     some = digits.labels != 4
     few = Digits(digits.pixels[some], digits.labels[some], digits.ink[some])
-    with pytest.raises(UserError, match=r"captions name every digit, but these .* pictures show no 4"):
+    with pytest.raises(UserError, match=r"captions name every digit, but these .* images show no 4"):
         Painter(STYLES["row"], few, seed=1)
 
 
@@ -149,17 +149,17 @@ def test_a_judge_learns_to_read_digits_it_has_not_seen(digits: Digits, tmp_path:
     style = STYLES["row"]
     one, other = halves(digits)
     assert len(one.labels) + len(other.labels) == len(digits.labels)
-    judge = train_judge(style, one, seed=1, steps=120)
+    judge = train_digit_classifier(style, one, seed=1, steps=120)
     values = style.values(torch.arange(0, 1000, 5))
-    pictures = Painter(style, Digits.scans("held_out"), seed=2).paint(values, torch.arange(200))
-    assert (judge.read(pictures) == values).float().mean() > 0.85
-    assert judge.score(pictures, values).mean() > judge.score(pictures, values.roll(1, 0)).mean() + 2
-    empty = pictures[:1].clone()
+    images = Painter(style, Digits.scans("held_out"), seed=2).paint(values, torch.arange(200))
+    assert (judge.read(images) == values).float().mean() > 0.85
+    assert judge.score(images, values).mean() > judge.score(images, values.roll(1, 0)).mean() + 2
+    empty = images[:1].clone()
     empty[..., : style.width // 3] = 0  # a digit that is not there is worse than any that is
-    assert judge.score(empty, values[:1]) < judge.score(pictures, values.roll(1, 0)).min() - 100
+    assert judge.score(empty, values[:1]) < judge.score(images, values.roll(1, 0)).min() - 100
     (tmp_path / "judge.safetensors").write_bytes(judge.to_bytes())
-    read = Judge.from_file(style, tmp_path / "judge.safetensors")
-    assert torch.equal(read.read(pictures), judge.read(pictures))
+    read = DigitClassifier.from_file(style, tmp_path / "judge.safetensors")
+    assert torch.equal(read.read(images), judge.read(images))
 
 
 @pytest.mark.parametrize("name", STYLES)
@@ -167,29 +167,29 @@ def test_what_is_not_there_is_never_right(name: str, digits: Digits) -> None:
     """Nor is it where a judge, asked for a digit all the same, happens to say the one that should be there."""
     style = STYLES[name]
     values = style.values(torch.arange(0, style.combinations, 7))
-    pictures = Painter(style, digits, seed=1).paint(values, torch.arange(len(values)))
+    images = Painter(style, digits, seed=1).paint(values, torch.arange(len(values)))
     read = values[:, list(style.digits)]
-    assert said_right(style, values, pictures, read)["digit"].min() == 1
+    assert said_right(style, values, images, read)["digit"].min() == 1
     count = len(style.digits)
     side = style.width // count
     for place in range(count):
-        pictures[:, :, :, place * side : (place + 1) * side] = 0
-        pictures[:, :, 3, place * side : place * side + 5] = 255  # next to nothing
-        right = said_right(style, values, pictures, read)
+        images[:, :, :, place * side : (place + 1) * side] = 0
+        images[:, :, 3, place * side : place * side + 5] = 255  # next to nothing
+        right = said_right(style, values, images, read)
         assert right["exact_match"].max() == 0
         assert torch.allclose(right["digit"], torch.tensor((count - place - 1) / count))
-        assert glyphs(style, pictures)[:, place].abs().sum() == 0
+        assert glyphs(style, images)[:, place].abs().sum() == 0
         expected = [style.caption(v) for v in values]
         words = [" ".join(["-"] * (place + 1) + caption.split()[place + 1 :]) for caption in expected]
-        assert worded(style, pictures, read) == (words if place + 1 < count else [None] * len(values))
+        assert worded(style, images, read) == (words if place + 1 < count else [None] * len(values))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 20])
 def test_any_number_of_steps_trains(steps: int, digits: Digits) -> None:
     style = STYLES["row"]
-    assert train_judge(style, digits, seed=1, steps=steps, batch=3).to_bytes()
-    pictures = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    trained = train_codes(lambda numbers: pictures[numbers], 4, {"width": 8}, steps=steps, batch=2)
+    assert train_digit_classifier(style, digits, seed=1, steps=steps, batch=3).to_bytes()
+    images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    trained = train_image_tokenizer(lambda numbers: images[numbers], 4, {"width": 8}, steps=steps, batch=2)
     assert trained.measured["psnr"] > 0
 
 
@@ -223,12 +223,12 @@ def test_what_is_measured_at_even_distances_is_not_the_same_again_and_again(styl
         assert len(set(chosen.tolist())) > 0.9 * likely
 
 
-def test_few_held_out_pictures_of_a_folder_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_held_out_images_of_a_folder_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = FolderSource(str(folder_of(tmp_path / "data", 120)), 8)
     held = source.held_out_size
     assert source.notices == [
-        f"only {held} of 120 pictures are held out, so that one alone counts for {100 / held:.1f} % of the score; "
-        "give more pictures"
+        f"only {held} of 120 images are held out, so that one alone counts for {100 / held:.1f} % of the score; "
+        "give more images"
     ]
     monkeypatch.setattr(sources, "SHARE", 0.6)
     many = FolderSource(str(tmp_path / "data"), 8)
@@ -236,7 +236,7 @@ def test_few_held_out_pictures_of_a_folder_are_told(tmp_path: Path, monkeypatch:
     assert many.notices == []
 
 
-def test_pictures_to_measure_on_are_of_other_digits() -> None:
+def test_images_to_measure_on_are_of_other_digits() -> None:
     source = SceneSource(STYLES["row"], "", 10, 0.0)
     trained, held = source.digits("training").pixels, source.digits("held_out").pixels
     assert len(trained) + len(held) == 1797
@@ -252,11 +252,11 @@ def folder_of(path: Path, count: int = 60) -> Path:
     return path
 
 
-def test_a_folder_of_pictures_and_texts(tmp_path: Path) -> None:
+def test_a_folder_of_images_and_texts(tmp_path: Path) -> None:
     found = read_captioned(folder_of(tmp_path / "data"), 16)
-    assert found.pictures.shape == (60, 3, 16, 16)
+    assert found.images.shape == (60, 3, 16, 16)
     assert found.captions[:3] == ["a red thing", "a green thing", "a blue thing"]
-    assert found.pictures[0, :, 8, 8].tolist() == [255, 0, 0]
+    assert found.images[0, :, 8, 8].tolist() == [255, 0, 0]
     assert found.notices == []
     train, held = found.split(0.2)
     assert sorted(train + held) == list(range(60))
@@ -266,27 +266,27 @@ def test_a_folder_of_pictures_and_texts(tmp_path: Path) -> None:
 def test_what_has_no_partner_is_counted_and_named(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "data", 12)
     Image.new("RGB", (8, 8)).save(folder / "lonely.png")
-    (folder / "mute.txt").write_text("no picture")
+    (folder / "mute.txt").write_text("no image")
     Image.new("RGB", (8, 8)).save(folder / "p1.jpg")
     (folder / "p2.txt").write_bytes(b"\xff\xfe broken \xc3")
     (folder / "p3.txt").write_text(" \n")
-    (folder / "p4.png").write_bytes(b"no picture at all")
+    (folder / "p4.png").write_bytes(b"no image at all")
     (folder / "p5.txt").write_text("x" * 20_000)
     found = read_captioned(folder, 16)
     notices = "\n".join(found.notices)
-    assert len(found.captions) == len(found.pictures) == 8
-    assert "pictures without a caption, left out: 1 (lonely.png)" in notices
-    assert "captions without a picture, left out: 1 (mute.txt)" in notices
-    assert "second pictures of one caption, left out: 1" in notices
-    assert "empty, too long or no UTF-8, left out with their pictures: 3 (p2.txt, p3.txt, p5.txt)" in notices
+    assert len(found.captions) == len(found.images) == 8
+    assert "images without a caption, left out: 1 (lonely.png)" in notices
+    assert "captions without an image, left out: 1 (mute.txt)" in notices
+    assert "second images of one caption, left out: 1" in notices
+    assert "empty, too long or no UTF-8, left out with their images: 3 (p2.txt, p3.txt, p5.txt)" in notices
     assert "p4.png" in notices
 
 
 def test_folders_without_anything_to_learn_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no folder"):
         read_captioned(tmp_path / "nowhere", 16)
-    (tmp_path / "only.txt").write_text("no picture")
-    with pytest.raises(UserError, match=r"got none: captions without a picture, left out: 1 \(only.txt\)"):
+    (tmp_path / "only.txt").write_text("no image")
+    with pytest.raises(UserError, match=r"got none: captions without an image, left out: 1 \(only.txt\)"):
         read_captioned(tmp_path, 16)
     with pytest.raises(UserError, match="too few to hold some out"):
         _ = FolderSource(str(folder_of(tmp_path / "few", 2)), 16).captions
@@ -312,7 +312,7 @@ def test_batches_hold_captions_codes_and_what_is_left_out(ready: Captions) -> No
 def test_the_loss_weighs_codes_seven_to_one(ready: Captions) -> None:
     class Scores:
         text = torch.zeros(4, 7, len(ready.words))
-        picture = torch.zeros(4, 64, 200)
+        image = torch.zeros(4, 64, 200)
 
     batch = ready.training_batch(torch.arange(4), generator_for(1, "batch"))
     words, codes = torch.tensor(len(ready.words)).log(), torch.tensor(200.0).log()
@@ -326,15 +326,15 @@ def test_the_ceiling_of_the_judge_is_stated(ready: Captions) -> None:
     assert "image tokenizer sha256 " + ready.codes.fingerprint in ready.fingerprint()
 
 
-def test_a_caption_is_what_its_picture_should_show(ready: Captions) -> None:
+def test_a_caption_is_what_its_image_should_show(ready: Captions) -> None:
     assert ready.expected(" a Small  red 3 top left\n") == "a small red 3 top left"
     assert ready.expected("red small a") is None
     held_out = ready._source.held_out(torch.arange(40))
-    said = [ready.judged(picture) for picture in held_out.pictures]
-    found = attributes(STYLES["attributes"], held_out.pictures)
+    said = [ready.judged(image) for image in held_out.images]
+    found = attributes(STYLES["attributes"], held_out.images)
     colours = [dict(STYLES["attributes"].parts)["colour"][int(c)] for c in found["colour"]]
     assert [words.split()[2] for words in said] == colours  # type: ignore[union-attr]
-    assert ready.judged(torch.zeros(3, 32, 32, dtype=torch.uint8)) == "an empty picture"
+    assert ready.judged(torch.zeros(3, 32, 32, dtype=torch.uint8)) == "an empty image"
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_a_run_trains_is_measured_and_draws(
     first = list(seeing.paint(loaded, "a small red 3 top left", n=1))[-1][0]
     assert torch.equal(first, shown[-1][0])
     said = answering.answered(loaded.model, task, task.read("a small red 3 top left"))
-    assert torch.equal(first, picture_of(task, said.written))
+    assert torch.equal(first, image_of(task, said.written))
     with pytest.raises(
         UserError, match=r"n and rerank are 1 or more, and 10,000 at most when multiplied; got n 6,000 and rerank 2"
     ):
@@ -415,17 +415,17 @@ def test_a_run_trains_is_measured_and_draws(
 
 
 def _reconstructs(loaded: api.Loaded, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Held-out pictures and files beside what their codes stand for, by function and by command."""
+    """Held-out images and files beside what their codes stand for, by function and by command."""
     task: Any = loaded.task
     drawing, out = folder / "some name.png", folder / "again.png"
-    Image.fromarray(task.picture("#3").permute(1, 2, 0).numpy()).resize((64, 32)).save(drawing)
+    Image.fromarray(task.image("#3").permute(1, 2, 0).numpy()).resize((64, 32)).save(drawing)
     held_out, file, wrong = seeing.reconstruct(loaded, [" #3", drawing, "#12"])
-    assert held_out.pictures is not None
-    assert torch.equal(held_out.pictures[0], task.picture("#3"))
-    assert torch.equal(held_out.pictures[1], task.codes.decode(task.codes.encode(held_out.pictures[:1]))[0])
-    assert held_out.decibels == decibels(held_out.pictures[0], held_out.pictures[1])
-    assert file.pictures is not None
-    assert file.pictures.shape == (2, 3, 32, 32)  # the middle of it
+    assert held_out.images is not None
+    assert torch.equal(held_out.images[0], task.image("#3"))
+    assert torch.equal(held_out.images[1], task.codes.decode(task.codes.encode(held_out.images[:1]))[0])
+    assert held_out.decibels == decibels(held_out.images[0], held_out.images[1])
+    assert file.images is not None
+    assert file.images.shape == (2, 3, 32, 32)  # the middle of it
     assert "#0 to #11" in str(wrong.error)
     assert "#0 to #11" in str(next(iter(seeing.reconstruct(loaded, ["#" + "9" * 5000]))).error)
     command = ["predict", str(folder / "run"), "#3", "none.png", str(drawing), "--threads", "1", "--out"]
@@ -438,7 +438,7 @@ def _reconstructs(loaded: api.Loaded, folder: Path, capsys: pytest.CaptureFixtur
     before = drawing.read_bytes()
     assert main([*command, str(drawing)]) == 2
     assert drawing.read_bytes() == before
-    with pytest.raises(UserError, match="expected at most 100 pictures in a grid, got 101; name fewer"):
+    with pytest.raises(UserError, match="expected at most 100 images in a grid, got 101; name fewer"):
         seeing.reconstruct_to(loaded, ["#1"] * 101, out)
 
 
@@ -459,14 +459,14 @@ def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "not both" in capsys.readouterr().err
 
 
-def test_the_scorer_chooses_the_likeliest_pictures(ready: Captions, digits: Digits) -> None:
+def test_the_scorer_chooses_the_likeliest_images(ready: Captions, digits: Digits) -> None:
     style = STYLES["attributes"]
     values = style.values(torch.tensor([17, 200]))
-    pictures = Painter(style, digits, seed=1).paint(values.repeat_interleave(4, 0), torch.arange(8))
-    scores = ready._of_scenes()[1].score(pictures, values.repeat_interleave(4, 0)).view(2, 4)
-    best = ready._chosen(pictures, values, 1)
-    assert torch.equal(best[0], pictures[int(scores[0].argmax())])
-    assert torch.equal(best[1], pictures[4 + int(scores[1].argmax())])
+    images = Painter(style, digits, seed=1).paint(values.repeat_interleave(4, 0), torch.arange(8))
+    scores = ready._of_scenes()[1].score(images, values.repeat_interleave(4, 0)).view(2, 4)
+    best = ready._chosen(images, values, 1)
+    assert torch.equal(best[0], images[int(scores[0].argmax())])
+    assert torch.equal(best[1], images[4 + int(scores[1].argmax())])
 
 
 def test_judge_and_scorer_are_two(ready: Captions) -> None:
@@ -491,4 +491,4 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
 @pytest.mark.skipif("JARILAB_DATA" not in os.environ, reason="JARILAB_DATA names no folder with mnist/")
 def test_mnist_makes_scenes() -> None:
     source = SceneSource(STYLES["row"], str(Path(os.environ["JARILAB_DATA"]) / "mnist"), 10, 0.0)
-    assert source.pictures(torch.arange(4)).shape == (4, 3, 16, 48)
+    assert source.images(torch.arange(4)).shape == (4, 3, 16, 48)

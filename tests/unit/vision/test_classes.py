@@ -1,4 +1,4 @@
-"""Tasks of classes: digits, and a person's own pictures; what is predicted, and what is told."""
+"""Tasks of classes: digits, and a person's own images; what is predicted, and what is told."""
 
 import hashlib
 import json
@@ -13,13 +13,12 @@ import jarilab
 from jarilab import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.digits import Digits
-from jarilab.tasks.images import Images
 from jarilab.training.answering import evaluate
 
 pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")
 
-SMALL = {"training.passes": 1, "training.evaluations": 1, "training.evaluation_examples": 50, "model.width": 16,
+SMALL = {"training.epochs": 1, "training.evaluations": 1, "training.evaluation_examples": 50, "model.width": 16,
          "model.layers": 1, "model.heads": 2}  # fmt: skip
 
 
@@ -33,7 +32,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Two classes, told apart by where the light is."""
-    root = tmp_path_factory.mktemp("pictures")
+    root = tmp_path_factory.mktemp("images")
     noise = numpy.random.default_rng(1)
     for name in ("left", "right"):
         (root / name).mkdir()
@@ -53,15 +52,15 @@ def task():
 def test_digits_hold_out_one_in_five_and_train_on_none_of_them():
     digits = task()
     assert (digits.training_size, len(digits.held_out)) == (1437, 360)
-    marks = [hashlib.sha256(p.numpy().tobytes()).hexdigest() for p in digits.held_out.pictures(torch.arange(360))]
-    trained = {hashlib.sha256(p.numpy().tobytes()).hexdigest() for p in digits._training.pictures(torch.arange(1437))}
+    marks = [hashlib.sha256(p.numpy().tobytes()).hexdigest() for p in digits.held_out.images(torch.arange(360))]
+    trained = {hashlib.sha256(p.numpy().tobytes()).hexdigest() for p in digits._training.images(torch.arange(1437))}
     assert not trained & set(marks)
     assert digits.model_options == {"shape": (1, 8, 8), "classes": 10}
 
 
-def test_pictures_are_normalised_as_the_training_pictures_are():
+def test_images_are_normalised_as_the_training_images_are():
     digits = task()
-    whole = digits._normalised(digits._training.pictures(torch.arange(1437)))
+    whole = digits._normalised(digits._training.images(torch.arange(1437)))
     assert whole.mean().abs() < 1e-5
     assert whole.std() == pytest.approx(1, abs=1e-3)
 
@@ -101,7 +100,7 @@ def test_what_is_predicted_is_ranked_and_adds_up_to_1(run):
     assert loaded.task.expected("#3") == str(int(loaded.task.held_out.labels[3]))
 
 
-def test_a_file_is_read_as_the_training_pictures_were(run, tmp_path):
+def test_a_file_is_read_as_the_training_images_were(run, tmp_path):
     loaded = jarilab.load(run)
     pixels = loaded.task.read("#3").pixels
     Image.fromarray(pixels[0].numpy()).save(tmp_path / "three.png")
@@ -116,12 +115,12 @@ def test_a_file_is_read_as_the_training_pictures_were(run, tmp_path):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("#360", r"expected the number of a held-out picture, #0 to #359, got '#360'"),
-        ("#x", "expected the number of a held-out picture"),
+        ("#360", r"expected the number of a held-out image, #0 to #359, got '#360'"),
+        ("#x", "expected the number of a held-out image"),
         ("nowhere.png", "nowhere.png"),
     ],
 )
-def test_what_is_no_picture_gets_its_error_and_stops_nothing(run, line, why):
+def test_what_is_no_image_gets_its_error_and_stops_nothing(run, line, why):
     wrong, right = jarilab.predict(run, [line, "#3"])
     assert wrong.answer is None
     assert right.answer is not None
@@ -130,12 +129,12 @@ def test_what_is_no_picture_gets_its_error_and_stops_nothing(run, line, why):
 
 
 def test_a_search_for_tokens_is_refused(run):
-    with pytest.raises(UserError, match="says what is in a picture and writes no tokens"):
+    with pytest.raises(UserError, match="says what is in an image and writes no tokens"):
         list(jarilab.predict(run, ["#3"], decoding=jarilab.Decoding(beam=2)))
 
 
-def test_folders_of_pictures_are_learned(folders, tmp_path):
-    settings = {**SMALL, "task.train": str(folders), "task.shift": 0, "task.held_out": 0.3, "training.passes": 30,
+def test_folders_of_images_are_learned(folders, tmp_path):
+    settings = {**SMALL, "task.train": str(folders), "task.shift": 0, "task.held_out": 0.3, "training.epochs": 30,
                 "training.batch": 16}  # fmt: skip
     result = jarilab.train(
         "images", tmp_path / "run", encoding="learned2d", settings=settings, precision="float32", threads=1
@@ -149,37 +148,37 @@ def test_folders_of_pictures_are_learned(folders, tmp_path):
     assert jarilab.evaluate(tmp_path / "run", data=[str(folders)], threads=1)["examples"] == 80
 
 
-def test_what_is_left_out_of_held_out_pictures_is_told(folders, tmp_path, capsys):
+def test_what_is_left_out_of_held_out_images_is_told(folders, tmp_path, capsys):
     for name in ("left", "other"):
         (tmp_path / "valid" / name).mkdir(parents=True)
         for number in range(2):
             Image.new("L", (8, 8), 9).save(tmp_path / "valid" / name / f"{number}.png")
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
     jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
-    told = "pictures left out, of classes that the training data does not have: 2 ("
+    told = "images left out, of classes that the training data does not have: 2 ("
     assert told in capsys.readouterr().err
     (notice,) = jarilab.evaluate(tmp_path / "run", threads=1)["notices"]
     assert notice.startswith(told)
 
 
-def test_held_out_pictures_of_another_size_are_told(folders, tmp_path, capsys):
+def test_held_out_images_of_another_size_are_told(folders, tmp_path, capsys):
     for name in ("left", "right"):
         (tmp_path / "valid" / name).mkdir(parents=True)
         Image.new("L", (9, 8), len(name)).save(tmp_path / "valid" / name / "wide.png")
         Image.new("L", (8, 8), len(name)).save(tmp_path / "valid" / name / "whole.png")
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(tmp_path / "valid")}
     jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
-    told = "2 of 4 pictures were stretched to 8 x 8 (left/wide.png, "
+    told = "2 of 4 images were stretched to 8 x 8 (left/wide.png, "
     assert capsys.readouterr().err.count(told) == 1
     (notice,) = jarilab.evaluate(tmp_path / "run", threads=1)["notices"]
     assert notice == f"{told}right/wide.png)"
 
 
-def test_held_out_pictures_that_are_trained_on_are_counted(folders, tmp_path, capsys):
+def test_held_out_images_that_are_trained_on_are_counted(folders, tmp_path, capsys):
     settings = {**SMALL, "task.train": str(folders), "task.valid": str(folders)}
     jarilab.train("images", tmp_path / "run", encoding="none", settings=settings, precision="float32", threads=1)
     count = sum(1 for path in folders.rglob("*") if path.is_file())
-    told = f"{count} of {count} held-out pictures are training pictures too, which makes the score better"
+    told = f"{count} of {count} held-out images are training images too, which makes the score better"
     assert capsys.readouterr().err.count(told) == 1
     train = next(folders.rglob("*.png"))
     for name in ("left", "right"):
@@ -187,14 +186,14 @@ def test_held_out_pictures_that_are_trained_on_are_counted(folders, tmp_path, ca
         Image.effect_noise((8, 8), 99).save(tmp_path / "valid" / name / "new.png")
     settings["task.valid"] = str(tmp_path / "valid")
     jarilab.train("images", tmp_path / "new", encoding="none", settings=settings, precision="float32", threads=1)
-    assert "training pictures too" not in capsys.readouterr().err
-    with Image.open(train) as picture:
-        picture.save(tmp_path / "valid" / "left" / "known.bmp")  # the same pixels in other bytes
+    assert "training images too" not in capsys.readouterr().err
+    with Image.open(train) as image:
+        image.save(tmp_path / "valid" / "left" / "known.bmp")  # the same pixels in other bytes
     jarilab.train("images", tmp_path / "one", encoding="none", settings=settings, precision="float32", threads=1)
-    assert "1 of 3 held-out pictures are training pictures too" in capsys.readouterr().err
+    assert "1 of 3 held-out images are training images too" in capsys.readouterr().err
 
 
-def test_a_picture_is_drawn_over_no_device(run, tmp_path):
+def test_a_image_is_drawn_over_no_device(run, tmp_path):
     from jarilab.seeing import Looked, draw
 
     (tmp_path / "folder.png").mkdir()
@@ -203,7 +202,7 @@ def test_a_picture_is_drawn_over_no_device(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["o.jpg", "o", "png", "o.png.gif", ""])
-def test_a_picture_is_drawn_as_png_only(run, tmp_path, name):
+def test_a_image_is_drawn_as_png_only(run, tmp_path, name):
     from jarilab.seeing import Looked, draw, paint_to
 
     for write in (
@@ -217,36 +216,36 @@ def test_a_picture_is_drawn_as_png_only(run, tmp_path, name):
     assert (tmp_path / "o.PNG").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_is_not_drawn_over_itself(run, tmp_path):
+def test_a_image_is_not_drawn_over_itself(run, tmp_path):
     from jarilab.seeing import Looked, draw
 
-    picture = tmp_path / "picture.png"
-    Image.new("L", (8, 8), 9).save(picture)
-    before = picture.read_bytes()
-    (tmp_path / "link.png").symlink_to(picture)
-    for out in (picture, tmp_path / "link.png", tmp_path / ".." / tmp_path.name / "picture.png"):
-        with pytest.raises(UserError, match="expected another file than the picture itself, which would be gone"):
-            draw(jarilab.load(run), Looked(str(picture)), out)
-    assert picture.read_bytes() == before
-    draw(jarilab.load(run), Looked(str(picture)), tmp_path / "other.png")
-    draw(jarilab.load(run), Looked(str(picture)), tmp_path / "other.png")  # what was drawn may be drawn again
+    image = tmp_path / "image.png"
+    Image.new("L", (8, 8), 9).save(image)
+    before = image.read_bytes()
+    (tmp_path / "link.png").symlink_to(image)
+    for out in (image, tmp_path / "link.png", tmp_path / ".." / tmp_path.name / "image.png"):
+        with pytest.raises(UserError, match="expected another file than the image itself, which would be gone"):
+            draw(jarilab.load(run), Looked(str(image)), out)
+    assert image.read_bytes() == before
+    draw(jarilab.load(run), Looked(str(image)), tmp_path / "other.png")
+    draw(jarilab.load(run), Looked(str(image)), tmp_path / "other.png")  # what was drawn may be drawn again
     assert (tmp_path / "link.png").is_symlink()
 
 
 def test_fewer_answers_than_one_are_refused(run):
-    with pytest.raises(UserError, match="expected 1 answer or more to each picture, got 0"):
+    with pytest.raises(UserError, match="expected 1 answer or more to each image, got 0"):
         list(jarilab.predict(run, ["#3"], decoding=jarilab.Decoding(best=0)))
 
 
-def test_without_pictures_to_train_on_it_says_so():
-    with pytest.raises(UserError, match="--train names no pictures; write --train FOLDER"):
+def test_without_images_to_train_on_it_says_so():
+    with pytest.raises(UserError, match="--train names no images; write --train FOLDER"):
         Images().prepare()
 
 
 def test_an_encoding_for_a_line_and_one_for_a_plane_train_alike(tmp_path):
     for encoding in ("learned:positions=16", "none", "alibi2d", "t5"):
         experiment = Experiment.of("digits", encoding, SMALL, 1, "float32")
-        assert experiment.model_instance(task())(jarilab.Pictures(torch.zeros(2, 1, 8, 8))).shape == (2, 10)
+        assert experiment.model_instance(task())(jarilab.Images(torch.zeros(2, 1, 8, 8))).shape == (2, 10)
 
 
 # On the command line --------------------------------------------------------------------------------------------------
@@ -259,7 +258,7 @@ def jari_says(*arguments, **how):
 
 
 @pytest.mark.slow
-def test_pictures_on_the_command_line(run, tmp_path):
+def test_images_on_the_command_line(run, tmp_path):
     loaded = jarilab.load(run)
     Image.fromarray(loaded.task.read("#3").pixels[0].numpy()).save(tmp_path / "three.png")
     said = jari_says("predict", run, tmp_path / "three.png", "#3")
@@ -271,7 +270,7 @@ def test_pictures_on_the_command_line(run, tmp_path):
     for arguments, why in [
         (("--draw", "x.png", "#3"), "--draw means nothing here: this run does not say where things are"),
         (("--n", "2", "#3"), "--n means nothing here"),
-        (("--prompt", "#3", "#4"), "give pictures or --prompt, not both"),
+        (("--prompt", "#3", "#4"), "give images or --prompt, not both"),
     ]:
         said = jari_says("predict", run, *arguments)
         assert (said.returncode, said.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""Cropped training pictures: what is in the window, which things stay, and the same for a seed."""
+"""Cropped training images: what is in the window, which things stay, and the same for a seed."""
 
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional
 
 from helpers.runs import PowerCutError, at, cut, outcome, train
-from jarilab.boxes import Detected, corners
+from jarilab.boxes import Detected, to_xyxy
 from jarilab.errors import UserError
 from jarilab.images.augment import Windows
 from jarilab.nn.init import generator_for
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks import detection_loss
 from jarilab.tasks.detection import Detection, _cropped
@@ -26,17 +26,17 @@ def seeded(seed: int = 3) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def padded(sizes: list[tuple[int, int]]) -> Pictures:
-    """Random pictures of these heights and widths, with 7 where there is none."""
+def padded(sizes: list[tuple[int, int]]) -> Images:
+    """Random images of these heights and widths, with 7 where there is none."""
     height, width = (max(size[axis] for size in sizes) for axis in (0, 1))
     keep = torch.zeros(len(sizes), height, width, dtype=torch.bool)
     for row, (high, wide) in enumerate(sizes):
         keep[row, :high, :wide] = True
-    return Pictures(torch.randn(len(sizes), 3, height, width).where(keep.unsqueeze(1), torch.tensor(7.0)), keep)
+    return Images(torch.randn(len(sizes), 3, height, width).where(keep.unsqueeze(1), torch.tensor(7.0)), keep)
 
 
 def window(monkeypatch: pytest.MonkeyPatch, left: float, top: float, side: float) -> None:
-    """Every picture is cut to this one."""
+    """Every image is cut to this one."""
 
     def drawn(count: int, most: float, generator: torch.Generator) -> Windows:
         return Windows(torch.tensor([[left, top]] * count), torch.tensor([side] * count))
@@ -44,7 +44,7 @@ def window(monkeypatch: pytest.MonkeyPatch, left: float, top: float, side: float
     monkeypatch.setattr(Windows, "draw", staticmethod(drawn))
 
 
-def one_picture(*things: tuple[int, list[float]], room: int = 0) -> Objects:
+def one_image(*things: tuple[int, list[float]], room: int = 0) -> Objects:
     """Things with left, top, right and bottom."""
     boxes = torch.zeros(1, len(things) + room, 4)
     labels, real = torch.zeros(boxes.shape[:2], dtype=torch.long), torch.zeros(boxes.shape[:2], dtype=torch.bool)
@@ -57,7 +57,7 @@ def one_picture(*things: tuple[int, list[float]], room: int = 0) -> Objects:
 # Windows ----------------------------------------------------------------------------------------------------------
 
 
-def test_half_of_the_pictures_stay_whole_and_the_windows_of_the_others_are_anywhere() -> None:
+def test_half_of_the_images_stay_whole_and_the_windows_of_the_others_are_anywhere() -> None:
     windows = Windows.draw(4000, 0.4, seeded())
     whole = windows.side == 1
     assert 1850 < int(whole.sum()) < 2150
@@ -82,8 +82,8 @@ def test_the_same_windows_for_a_seed_and_others_for_another() -> None:
 
 
 @pytest.mark.parametrize("most", [-0.1, 1.0, float("nan")])
-def test_windows_without_a_picture_are_refused(most: float) -> None:
-    with pytest.raises(UserError, match=r"pictures lose from 0 to less than 1 of each side; got"):
+def test_windows_without_a_image_are_refused(most: float) -> None:
+    with pytest.raises(UserError, match=r"images lose from 0 to less than 1 of each side; got"):
         Windows.draw(3, most, seeded())
 
 
@@ -91,7 +91,7 @@ def test_windows_without_a_picture_are_refused(most: float) -> None:
 
 
 def test_pixels_are_those_that_a_grid_over_the_window_samples() -> None:
-    """Against torch's own sampling, for each picture without its padding."""
+    """Against torch's own sampling, for each image without its padding."""
     sizes = [(20, 31), (24, 17), (9, 31), (1, 1)] * 6
     before, windows = padded(sizes), Windows.draw(len(sizes), 0.5, seeded())
     after = windows.pixels(before)
@@ -104,7 +104,7 @@ def test_pixels_are_those_that_a_grid_over_the_window_samples() -> None:
         torch.testing.assert_close(after.pixels[row : row + 1, :, :high, :wide], there, atol=2e-5, rtol=0)
 
 
-def test_whole_pictures_and_padding_stay_to_the_bit() -> None:
+def test_whole_images_and_padding_stay_to_the_bit() -> None:
     before = padded([(20, 31), (24, 17)] * 20)
     windows = Windows.draw(40, 0.5, seeded())
     after = windows.pixels(before)
@@ -113,7 +113,7 @@ def test_whole_pictures_and_padding_stay_to_the_bit() -> None:
     assert (after.pixels.where(~before.keep.unsqueeze(1), torch.tensor(7.0)) == 7).all()
     same = (after.pixels == before.pixels).flatten(1).all(1)
     assert torch.equal(same, windows.side == 1)
-    without = windows.pixels(Pictures(before.pixels))
+    without = windows.pixels(Images(before.pixels))
     assert without.keep is None
     assert torch.equal((without.pixels == before.pixels).flatten(1).all(1), windows.side == 1)
 
@@ -122,7 +122,7 @@ def test_whole_pictures_and_padding_stay_to_the_bit() -> None:
 
 
 def test_boxes_stay_around_their_things() -> None:
-    """One bright rectangle in each picture: its box is where the brightness is."""
+    """One bright rectangle in each image: its box is where the brightness is."""
     count, height, width = 60, 80, 120
     pixels, boxes = torch.zeros(count, 1, height, width), torch.zeros(count, 1, 4)
     for row in range(count):
@@ -131,14 +131,14 @@ def test_boxes_stay_around_their_things() -> None:
         boxes[row, 0] = torch.tensor([(left + 25) / width, (top + 20) / height, 50 / width, 40 / height])
     windows = Windows.draw(count, 0.4, seeded())
     found, left_over = windows.boxes(boxes)
-    bright = windows.pixels(Pictures(pixels)).pixels[:, 0] > 0.5
+    bright = windows.pixels(Images(pixels)).pixels[:, 0] > 0.5
     for row in range(count):
         if left_over[row, 0] == 0:
             assert not bright[row].any()
             continue
         rows, columns = bright[row].any(1).nonzero()[:, 0], bright[row].any(0).nonzero()[:, 0]
         there = torch.tensor([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
-        box = corners(found[row, 0]) * torch.tensor([width, height] * 2)
+        box = to_xyxy(found[row, 0]) * torch.tensor([width, height] * 2)
         assert (box - there).abs().max() <= 0.51
     cropped = windows.side < 1
     assert torch.equal(found[~cropped], boxes[~cropped])
@@ -147,11 +147,11 @@ def test_boxes_stay_around_their_things() -> None:
 
 def test_how_much_of_a_box_is_left_is_a_share_of_its_area() -> None:
     windows = Windows(torch.tensor([[0.2, 0.4]]), torch.tensor([0.5]))
-    things = one_picture((0, [0.3, 0.5, 0.4, 0.6]), (0, [0.0, 0.4, 0.4, 0.9]), (0, [0.6, 0.8, 1.0, 1.0]),
+    things = one_image((0, [0.3, 0.5, 0.4, 0.6]), (0, [0.0, 0.4, 0.4, 0.9]), (0, [0.6, 0.8, 1.0, 1.0]),
                          (0, [0.1, 0.4, 0.2, 0.9]), (0, [0.0, 0.0, 1.0, 1.0]))  # fmt: skip
     boxes, left = windows.boxes(things.boxes)
     assert left[0].tolist() == pytest.approx([1, 0.5, 0.125, 0, 0.25], abs=1e-6)
-    found = corners(boxes[0])
+    found = to_xyxy(boxes[0])
     assert found[0].tolist() == pytest.approx([0.2, 0.2, 0.4, 0.4], abs=1e-6)
     assert found[1].tolist() == pytest.approx([0, 0, 0.4, 1], abs=1e-6)
     assert found[4].tolist() == pytest.approx([0, 0, 1, 1], abs=1e-6)
@@ -170,24 +170,24 @@ def test_the_narrowest_boxes_are_left_or_gone_and_nothing_else() -> None:
 
 def test_things_of_which_less_than_a_quarter_is_left_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     window(monkeypatch, 0.5, 0.0, 0.5)  # the right half, upper part
-    things = one_picture(
+    things = one_image(
         (3, [0.4, 0.1, 0.52, 0.2]),  # a sixth is left
         (5, [0.6, 0.1, 0.7, 0.2]),  # all
         (7, [0.1, 0.1, 0.3, 0.2]),  # nothing
         (8, [0.42, 0.1, 0.55, 0.2]),  # more than a third
         room=2,
     )
-    _, found = _cropped(Pictures(torch.zeros(1, 1, 8, 8)), things, 0.5, seeded())
+    _, found = _cropped(Images(torch.zeros(1, 1, 8, 8)), things, 0.5, seeded())
     assert found.labels.tolist() == [[5, 8, 0, 0, 0, 0]]  # in front, as matching reads them
     assert found.real.tolist() == [[True, True, False, False, False, False]]
-    assert corners(found.boxes[0, 0]).tolist() == pytest.approx([0.2, 0.2, 0.4, 0.4], abs=1e-6)
-    assert corners(found.boxes[0, 1]).tolist() == pytest.approx([0.0, 0.2, 0.1, 0.4], abs=1e-6)
+    assert to_xyxy(found.boxes[0, 0]).tolist() == pytest.approx([0.2, 0.2, 0.4, 0.4], abs=1e-6)
+    assert to_xyxy(found.boxes[0, 1]).tolist() == pytest.approx([0.0, 0.2, 0.1, 0.4], abs=1e-6)
     assert (found.boxes[0, 2:] == 0).all()
 
 
-def test_a_picture_that_loses_everything_teaches_that_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_image_that_loses_everything_teaches_that_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     window(monkeypatch, 0.5, 0.5, 0.5)
-    _, found = _cropped(Pictures(torch.zeros(1, 1, 8, 8)), one_picture((3, [0.1, 0.1, 0.4, 0.4])), 0.5, seeded())
+    _, found = _cropped(Images(torch.zeros(1, 1, 8, 8)), one_image((3, [0.1, 0.1, 0.4, 0.4])), 0.5, seeded())
     assert found.labels.shape == (1, 1)
     assert not found.real.any()
     scores = torch.randn(1, 1, 4, 11, requires_grad=True)
@@ -208,8 +208,8 @@ def task(**options: Any) -> Detection:
 
 
 def same(one: Any, other: Any) -> bool:
-    (pictures,), (others,) = one.inputs, other.inputs
-    pairs = [(pictures.pixels, others.pixels)]
+    (images,), (others,) = one.inputs, other.inputs
+    pairs = [(images.pixels, others.pixels)]
     pairs += [(getattr(one.labels, name), getattr(other.labels, name)) for name in ("labels", "boxes", "real")]
     return all(torch.equal(*pair) for pair in pairs)
 
@@ -229,7 +229,7 @@ def test_a_batch_is_cropped_by_its_generator_alone() -> None:
     assert same(plain, task(crop=0.0).training_batch(numbers, generator_for(1, "x")))
 
 
-def test_pictures_are_flipped_as_they_are_without_cropping() -> None:
+def test_images_are_flipped_as_they_are_without_cropping() -> None:
     numbers = torch.arange(32)
     flipped, both = (task(flip=True, crop=c).training_batch(numbers, generator_for(1, "x")) for c in (0.0, 0.4))
     kept = (flipped.inputs[0].pixels == both.inputs[0].pixels).flatten(1).all(1)
@@ -253,7 +253,7 @@ class Looking:
         return Detected(torch.zeros(1, len(batch.labels), 4, 11), torch.full((1, len(batch.labels), 4, 4), 0.5))
 
 
-def test_held_out_pictures_are_measured_whole() -> None:
+def test_held_out_images_are_measured_whole() -> None:
     plain, cropping = Looking(), Looking()
     task().evaluate(plain, 20)
     task(crop=0.9).evaluate(cropping, 20)
@@ -281,10 +281,10 @@ def test_a_run_that_crops_and_is_cut_off_goes_on_to_the_same_bits(tmp_path: Path
 @pytest.mark.parametrize("sizes", [[(20, 31)] * 3, [(20, 31), (5, 9), (31, 20)]])
 def test_what_a_model_reads_has_the_sizes_it_had(sizes: list[tuple[int, int]]) -> None:
     before = padded(sizes)
-    things = one_picture((1, [0.2, 0.2, 0.8, 0.8]))
+    things = one_image((1, [0.2, 0.2, 0.8, 0.8]))
     many = Objects(*(part.expand(len(sizes), *part.shape[1:]) for part in (things.labels, things.boxes, things.real)))
     after, found = _cropped(before, many, 0.4, seeded())
     assert after.pixels.shape == before.pixels.shape
     assert torch.equal(after.keep, before.keep)  # type: ignore[arg-type]
     assert (found.boxes >= 0).all()
-    assert (corners(found.boxes) <= 1 + 1e-6).all()
+    assert (to_xyxy(found.boxes) <= 1 + 1e-6).all()

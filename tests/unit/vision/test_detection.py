@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from jarilab.boxes import Detected, corners, overlaps
+from jarilab.boxes import Detected, iou_and_giou, to_xyxy
 from jarilab.cli import main
 from jarilab.errors import UserError
 from jarilab.models.detector import Detector
@@ -33,12 +33,12 @@ def found_by_chance(layers: int = 2, batch: int = 3, queries: int = 4, classes: 
     return Detected(scores, torch.rand(layers, batch, queries, 4, generator=generator).requires_grad_())
 
 
-def objects(*pictures: list[tuple[int, list[float]]]) -> Objects:
-    most = max(len(picture) for picture in pictures)
-    labels, boxes = torch.zeros(len(pictures), most, dtype=torch.long), torch.zeros(len(pictures), most, 4)
-    real = torch.zeros(len(pictures), most, dtype=torch.bool)
-    for row, picture in enumerate(pictures):
-        for i, (label, box) in enumerate(picture):
+def objects(*images: list[tuple[int, list[float]]]) -> Objects:
+    most = max(len(image) for image in images)
+    labels, boxes = torch.zeros(len(images), most, dtype=torch.long), torch.zeros(len(images), most, 4)
+    real = torch.zeros(len(images), most, dtype=torch.bool)
+    for row, image in enumerate(images):
+        for i, (label, box) in enumerate(image):
             labels[row, i], boxes[row, i], real[row, i] = label, torch.tensor(box), True
     return Objects(labels, boxes, real)
 
@@ -50,11 +50,11 @@ def test_matching_is_the_cheapest_of_all() -> None:
     """Against every way to pair, counted out."""
     chance = found_by_chance()
     found = Detected(chance.scores.detach(), chance.boxes.detach())
-    layer, picture, query, thing = matched(found, SOME)
+    layer, image, query, thing = matched(found, SOME)
     for s in range(2):
         for b in range(3):
             count = int(SOME.real[b].sum())
-            here = (layer == s) & (picture == b)
+            here = (layer == s) & (image == b)
             pairs = dict(zip(thing[here].tolist(), query[here].tolist(), strict=True))
             assert sorted(pairs) == list(range(count))
 
@@ -64,7 +64,7 @@ def test_matching_is_the_cheapest_of_all() -> None:
                     box, there = found.boxes[s, b, q], SOME.boxes[b, i]
                     total -= float(found.scores[s, b, q].softmax(-1)[SOME.labels[b, i]])
                     total += 5 * float((box - there).abs().sum())
-                    total -= 2 * float(overlaps(corners(box), corners(there))[1])
+                    total -= 2 * float(iou_and_giou(to_xyxy(box), to_xyxy(there))[1])
                 return total
 
             if count:
@@ -76,15 +76,15 @@ def test_the_loss_is_that_of_the_paper_for_one_layer() -> None:
     chance = found_by_chance(layers=1)
     found = Detected(chance.scores.detach(), chance.boxes.detach())
     parts = detection_loss.loss(found, SOME, 0.1)
-    _, picture, query, thing = matched(found, SOME)
+    _, image, query, thing = matched(found, SOME)
     labels = torch.full((3, 4), 5)
-    labels[picture, query] = SOME.labels[picture, thing]
+    labels[image, query] = SOME.labels[image, thing]
     weights = torch.tensor([1.0] * 5 + [0.1])[labels]
     log_p = found.scores[0].log_softmax(-1).gather(-1, labels.unsqueeze(-1))[..., 0]
     assert parts["classes"].item() == pytest.approx(float(-(weights * log_p).sum() / weights.sum()), rel=1e-5)
-    boxes, there = found.boxes[0, picture, query], SOME.boxes[picture, thing]
+    boxes, there = found.boxes[0, image, query], SOME.boxes[image, thing]
     assert parts["l1"].item() == pytest.approx(5 * float((boxes - there).abs().sum()) / 3, rel=1e-5)
-    giou = overlaps(corners(boxes), corners(there))[1]
+    giou = iou_and_giou(to_xyxy(boxes), to_xyxy(there))[1]
     assert parts["giou"].item() == pytest.approx(2 * float((1 - giou).sum()) / 3, rel=1e-5)
 
 
@@ -99,7 +99,7 @@ def test_each_layer_is_matched_afresh_and_adds_its_loss() -> None:
     assert detection_loss.loss(swapped, SOME, 0.1)["l1"].item() == pytest.approx(both["l1"].item(), rel=1e-5)
 
 
-def test_pictures_without_objects_teach_nothing_but_nothing() -> None:
+def test_images_without_objects_teach_nothing_but_nothing() -> None:
     found = found_by_chance(batch=1)
     parts = detection_loss.loss(found, objects([]), 0.1)
     assert parts["l1"].item() == parts["giou"].item() == 0
@@ -159,30 +159,30 @@ def task(**options: Any) -> Detection:
 
 
 def test_scenes_train_and_hold_out_other_digits() -> None:
-    made = task(fewest=0)
+    made = task(min_digits=0)
     batch = made.training_batch(torch.arange(16), generator_for(1, "x"))
     assert len(batch.labels) == 16
-    pictures = batch.inputs[0].pixels
-    assert pictures.shape == (16, 1, 48, 48)
-    assert abs(float(pictures.mean())) < 0.3
+    images = batch.inputs[0].pixels
+    assert images.shape == (16, 1, 48, 48)
+    assert abs(float(images.mean())) < 0.3
     assert made.model_options == {"channels": 1, "classes": 10}
     assert made.training_size == 1_000_000
     assert "1,437 digits" in made.describe()
-    assert made.fingerprint() == task(fewest=0).fingerprint() != task(fewest=0, largest=20).fingerprint()
+    assert made.fingerprint() == task(min_digits=0).fingerprint() != task(min_digits=0, largest=20).fingerprint()
     assert made.notices() == []
 
 
 def photographs(folder: Path, count: int = 30, **changed: list[float]) -> list[str]:
-    """Pictures of 40 x 20 pixels with one bright box each; `p3=[...]` changes the box of number 3."""
+    """Images of 40 x 20 pixels with one bright box each; `p3=[...]` changes the box of number 3."""
     from PIL import Image
 
     (folder / "images").mkdir()
     images, annotations = [], []
     for n in range(count):
-        picture = Image.new("RGB", (40, 20), (20, 30, 40))
+        image = Image.new("RGB", (40, 20), (20, 30, 40))
         left, top, width, height = 2 + n % 20, 3, 10, 8
-        picture.paste((250, 200 if n % 2 else 20, 20), (left, top, left + width, top + height))
-        picture.save(folder / "images" / f"p{n}.png")
+        image.paste((250, 200 if n % 2 else 20, 20), (left, top, left + width, top + height))
+        image.save(folder / "images" / f"p{n}.png")
         images.append({"id": n, "file_name": f"p{n}.png"})
         box = changed.get(f"p{n}", [left, top, width, height])
         annotations.append({"id": n, "image_id": n, "category_id": 1 + n % 2, "bbox": box})
@@ -204,8 +204,8 @@ def test_photographs_are_scaled_and_their_boxes_are_shares(tmp_path: Path) -> No
     bright = batch.inputs[0].pixels[0, 0] > 0.5
     columns = bright.any(0).nonzero()[:, 0].tolist()
     assert columns[0] == pytest.approx(20 * float(box[0] - box[2] / 2), abs=1.01)
-    picture = made.read("#0")
-    assert picture.size == (20, 40)
+    image = made.read("#0")
+    assert image.size == (20, 40)
 
 
 def test_a_photograph_stored_as_jpeg_keeps_its_size(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_photograph_stored_as_jpeg_keeps_its_size(tmp_path: Path) -> None:
 
 
 def test_what_a_list_holds_out_is_read_as_large_as_asked_for(tmp_path: Path) -> None:
-    """However small the pictures to train on are."""
+    """However small the images to train on are."""
     from PIL import Image
 
     lists = tmp_path / "ImageSets" / "Main"
@@ -251,16 +251,16 @@ def test_bad_boxes_and_files_are_counted_and_named(tmp_path: Path) -> None:
     }
     paths = photographs(tmp_path, **bad)
     (tmp_path / "images" / "p11.png").unlink()
-    (tmp_path / "images" / "p13.png").write_bytes(b"no picture")
+    (tmp_path / "images" / "p13.png").write_bytes(b"no image")
     told = "\n".join(task(train=tuple(paths)).notices())
     for said in (
         "before the left or top one: 1 (yellow in p1.png)",
         "which have no area: 1 (yellow in p3.png)",
-        "which lie outside their picture: 1 (yellow in p5.png)",
+        "which lie outside their image: 1 (yellow in p5.png)",
         "cut there: 1 (yellow in p7.png)",
         "which are not four finite numbers: 1 (yellow in p9.png)",
         "whose file is missing: 1 (p11.png)",
-        "which cannot be read as pictures: 1 (p13.png)",
+        "which cannot be read as images: 1 (p13.png)",
     ):
         assert said in told
 
@@ -280,21 +280,21 @@ def test_unreadable_files_are_counted_for_each_reading_and_told(tmp_path: Path) 
     (tmp_path / "more").mkdir()
     train, valid = photographs(tmp_path, 42), photographs(tmp_path / "more", 3)
     for broken in ("images/p1.png", "images/p3.png", "more/images/p2.png"):
-        (tmp_path / broken).write_bytes(b"no picture")
+        (tmp_path / broken).write_bytes(b"no image")
     made = task(train=tuple(train), valid=tuple(valid))
     (of_train, of_valid) = made.notices()
-    assert of_train.startswith("files left out, which cannot be read as pictures: 2 (p1.png, p3.png)")
-    assert of_valid.startswith("held out: files left out, which cannot be read as pictures: 1 (p2.png)")
+    assert of_train.startswith("files left out, which cannot be read as images: 2 (p1.png, p3.png)")
+    assert of_valid.startswith("held out: files left out, which cannot be read as images: 1 (p2.png)")
     assert made.held_out_notices() == [of_valid.removeprefix("held out: ")]
     made.hold_out(train)
     assert made.held_out_notices() == [of_train]
 
 
-def test_few_held_out_pictures_are_told_where_nobody_named_them(tmp_path: Path) -> None:
+def test_few_held_out_images_are_told_where_nobody_named_them(tmp_path: Path) -> None:
     paths = tuple(photographs(tmp_path))
     made = task(train=paths)
     count = len(made.held_out)
-    told = f"only {count} of 30 pictures are held out, so that one alone counts for {100 / count:.1f} % of the score; "
+    told = f"only {count} of 30 images are held out, so that one alone counts for {100 / count:.1f} % of the score; "
     assert made.notices() == made.held_out_notices() == [told + "name more with --valid"]
     assert task(train=paths, valid=paths).notices() == []
 
@@ -303,9 +303,9 @@ def test_nothing_usable_and_too_few_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected things with boxes; got none that can be used"):
         task(train=tuple(photographs(tmp_path, 1, p0=[5, 5, 0, 0])))
     (tmp_path / "one").mkdir()
-    with pytest.raises(UserError, match="1 pictures are too few to hold some out"):
+    with pytest.raises(UserError, match="1 images are too few to hold some out"):
         task(train=tuple(photographs(tmp_path / "one", 1)))
-    with pytest.raises(UserError, match="measured on pictures of the same kind"):
+    with pytest.raises(UserError, match="measured on images of the same kind"):
         task(valid=("coco.json", "images"))
 
 
@@ -325,17 +325,17 @@ def test_more_things_than_queries_are_told(tmp_path: Path) -> None:
     assert "model.queries=3 finds them" in made.notices()[0]
 
 
-def test_pictures_of_several_sizes_are_padded() -> None:
+def test_images_of_several_sizes_are_padded() -> None:
     small, large = torch.full((3, 2, 5), 7, dtype=torch.uint8), torch.full((3, 4, 3), 9, dtype=torch.uint8)
-    pictures = together([small, large])
-    assert pictures.pixels.shape == (2, 3, 4, 5)
-    assert pictures.keep is not None
-    assert pictures.keep.sum((1, 2)).tolist() == [10, 12]
-    assert pictures.pixels[0].sum() == 7 * 30
+    images = together([small, large])
+    assert images.pixels.shape == (2, 3, 4, 5)
+    assert images.keep is not None
+    assert images.keep.sum((1, 2)).tolist() == [10, 12]
+    assert images.pixels[0].sum() == 7 * 30
     assert together([small, small]).keep is None
 
 
-def test_flipping_moves_boxes_with_their_pictures(tmp_path: Path) -> None:
+def test_flipping_moves_boxes_with_their_images(tmp_path: Path) -> None:
     paths = tuple(photographs(tmp_path))
     plain, flipping = task(train=paths, size=40), task(train=paths, size=40, flip=True)
     numbers = torch.arange(20)
@@ -343,20 +343,20 @@ def test_flipping_moves_boxes_with_their_pictures(tmp_path: Path) -> None:
     moved = (one.labels.boxes != other.labels.boxes).any(-1).any(-1)
     assert 3 < int(moved.sum()) < 17
     for row in range(20):
-        left, top, right, bottom = (corners(other.labels.boxes[row, 0]) * torch.tensor([40, 20, 40, 20])).round().int()
+        left, top, right, bottom = (to_xyxy(other.labels.boxes[row, 0]) * torch.tensor([40, 20, 40, 20])).round().int()
         bright = other.inputs[0].pixels[row, 0] > 0.5
         assert bright[top:bottom, left:right].all()
         assert int(bright.sum()) == 80
 
 
-def test_padding_stays_where_it_is_when_pictures_are_flipped() -> None:
-    from jarilab.patches import Pictures
+def test_padding_stays_where_it_is_when_images_are_flipped() -> None:
+    from jarilab.patches import Images
     from jarilab.tasks.detection import _flipped
 
     pixels = torch.tensor([[[[1.0, 2.0, 0.0]]]] * 8)
     keep = torch.tensor([[[True, True, False]]] * 8)
     given = objects(*[[(0, [0.25, 0.5, 0.5, 1.0])]] * 8)
-    found, there = _flipped(Pictures(pixels, keep), given, torch.Generator().manual_seed(0))
+    found, there = _flipped(Images(pixels, keep), given, torch.Generator().manual_seed(0))
     rows = {(tuple(p[0, 0].tolist()), b[0, 0].item()) for p, b in zip(found.pixels, there.boxes, strict=True)}
     assert rows == {((1.0, 2.0, 0.0), 0.25), ((2.0, 1.0, 0.0), 0.75)}
     assert torch.equal(found.keep, keep)  # type: ignore[arg-type]
@@ -378,7 +378,7 @@ class Knowing:
 
 
 def test_the_truth_has_an_average_precision_of_1() -> None:
-    measured = task(fewest=0).evaluate(Knowing(), 100)
+    measured = task(min_digits=0).evaluate(Knowing(), 100)
     assert measured["ap"] == measured["ap50"] == pytest.approx(1.0)
     assert measured["examples"] == 100
 
@@ -394,13 +394,13 @@ def test_what_is_said_is_in_pixels_of_the_file_the_surest_first(tmp_path: Path) 
     assert second.box == pytest.approx((10, 5, 30, 15))
 
 
-def test_held_out_pictures_have_numbers() -> None:
+def test_held_out_images_have_numbers() -> None:
     made = task()
     assert made.sample_inputs() == ["#0", "#1", "#2", "#3"]
     expected = made.expected("#2")
     assert expected is not None
     assert set(expected) <= set("0123456789, ")
-    assert made.expected("picture.png") is None
+    assert made.expected("image.png") is None
     for wrong in ("#1000", "#-1", "#x"):
         with pytest.raises(UserError, match="#0 to #999"):
             made.read(wrong)
@@ -418,8 +418,8 @@ def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.Capture
     again = experiment.task_instance(tmp_path / "run")
     model = experiment.model_instance(again)
     assert isinstance(model, Detector)
-    picture = again.read("#0")
-    assert len(again.said(model(again.sources([picture])), [picture])[0]) == 8  # type: ignore[attr-defined]
+    image = again.read("#0")
+    assert len(again.said(model(again.sources([image])), [image])[0]) == 8  # type: ignore[attr-defined]
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "1"]) == 0
     said = capsys.readouterr()

@@ -14,7 +14,7 @@ from jarilab.errors import UserError
 from jarilab.models.base import registry
 from jarilab.models.detector import Detector
 from jarilab.nn.init import initialise
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.positions import Positions
 from jarilab.runs.experiment import Experiment
 
@@ -29,7 +29,7 @@ def detector(seed: int = 1, **options: Any) -> Detector:
     return model.eval()
 
 
-def pictures(height: int = 32, width: int = 48, batch: int = 2) -> torch.Tensor:
+def images(height: int = 32, width: int = 48, batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, 1, height, width, generator=torch.Generator().manual_seed(0))
 
 
@@ -38,7 +38,7 @@ def pictures(height: int = 32, width: int = 48, batch: int = 2) -> torch.Tensor:
 def test_every_layer_says_boxes_and_classes(encoding: str, query_positions: str) -> None:
     model = detector(encoding=encoding, query_positions=query_positions)
     with record(model) as tape:
-        found = model(pictures())
+        found = model(images())
     assert found.scores.shape == (3, 2, 5, 5)
     assert found.boxes.shape == (3, 2, 5, 4)
     assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
@@ -55,16 +55,16 @@ def test_it_is_registered() -> None:
 @pytest.mark.parametrize("options", [{}, {"query_positions": "vectors"}, {"refinement": False}, {"stem": "patches"}])
 def test_every_parameter_gets_a_gradient(options: dict[str, Any]) -> None:
     model = detector(encoding="learned2d:where=inject", **options)
-    found = model(pictures())
+    found = model(images())
     (found.scores.square().sum() + found.boxes.square().sum()).backward()
     without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     assert not without
 
 
 @pytest.mark.parametrize("options", [{}, {"query_positions": "vectors"}])
-def test_queries_differ_from_each_other_and_from_picture_to_picture(options: dict[str, Any]) -> None:
-    """The failure that everybody meets first is the same box for every query and every picture."""
-    found = detector(**options)(pictures())
+def test_queries_differ_from_each_other_and_from_image_to_image(options: dict[str, Any]) -> None:
+    """The failure that everybody meets first is the same box for every query and every image."""
+    found = detector(**options)(images())
     last = found.boxes[-1]
     assert (last[0, 1:] - last[0, :1]).abs().amax(-1).min() > 1e-3
     assert (last[0] - last[1]).abs().max() > 1e-4
@@ -75,36 +75,36 @@ def test_queries_differ_from_each_other_and_from_picture_to_picture(options: dic
 def test_padding_changes_nothing(encoding: str, query_positions: str) -> None:
     """Boxes are shares of what is no padding, so all stays the same, normalised places included."""
     model = detector(encoding=encoding, query_positions=query_positions, stem="patches")
-    plain = pictures(32, 48)
+    plain = images(32, 48)
     padded = torch.full((2, 1, 48, 64), 0.0)
     padded[:, :, :32, :48] = plain
     keep = torch.zeros(2, 48, 64, dtype=torch.bool)
     keep[:, :32, :48] = True
-    alone, among = model(plain), model(Pictures(padded, keep))
+    alone, among = model(plain), model(Images(padded, keep))
     assert torch.allclose(alone.boxes, among.boxes, atol=1e-5)
     assert torch.allclose(alone.scores, among.scores, atol=1e-4)
     without = model(padded)
     assert not torch.allclose(alone.scores, without.scores, atol=1e-3)
 
 
-def test_pictures_of_any_size_are_padded_to_the_stride() -> None:
+def test_images_of_any_size_are_padded_to_the_stride() -> None:
     model = detector(stem="patches")
-    odd = pictures(29, 43)
+    odd = images(29, 43)
     keep = torch.zeros(2, 32, 48, dtype=torch.bool)
     keep[:, :29, :43] = True
     by_hand = torch.nn.functional.pad(odd, (0, 5, 0, 3))
-    assert torch.equal(model(odd).boxes, model(Pictures(by_hand, keep)).boxes)
-    places = model.places(Pictures(odd))
+    assert torch.equal(model(odd).boxes, model(Images(by_hand, keep)).boxes)
+    places = model.places(Images(odd))
     assert places.length == 24
     assert places.extent is not None
     assert places.extent.tolist() == [[29 / 8, 43 / 8]] * 2
 
 
 def test_without_positions_the_order_of_patches_says_nothing() -> None:
-    permuted = pictures().unflatten(2, (4, 8)).flip(2).flatten(2, 3)  # the rows of patches upside down
+    permuted = images().unflatten(2, (4, 8)).flip(2).flatten(2, 3)  # the rows of patches upside down
     for encoding, same in (("none", True), (ENCODINGS[1], False), ("rotary2d", False)):
         model = detector(encoding=encoding, stem="patches")
-        assert torch.allclose(model(pictures()).boxes, model(permuted).boxes, atol=1e-5) is same
+        assert torch.allclose(model(images()).boxes, model(permuted).boxes, atol=1e-5) is same
 
 
 def test_a_box_stands_at_row_y_and_column_x() -> None:
@@ -112,7 +112,7 @@ def test_a_box_stands_at_row_y_and_column_x() -> None:
     places = []
     inner = model.decoder._places
     model.decoder._places = lambda *given: places.append(inner(*given)) or places[-1]  # type: ignore
-    model(pictures())
+    model(images())
     anchors = model.decoder.anchors.weight.sigmoid()  # type: ignore[union-attr]
     expected = torch.stack((anchors[:, 1] * 4 - 0.5, anchors[:, 0] * 6 - 0.5), -1)
     assert torch.allclose(places[0].coordinates[0], expected)
@@ -126,7 +126,7 @@ def test_refinement_looks_from_where_the_layer_before_left_the_box() -> None:
         places: list[Any] = []
         inner = model.decoder._places
         model.decoder._places = lambda *given, i=inner, p=places: p.append(i(*given)) or p[-1]  # type: ignore
-        found = model(pictures())
+        found = model(images())
         middles = [torch.stack((b[..., 1] * 4 - 0.5, b[..., 0] * 6 - 0.5), -1) for b in found.boxes]
         assert torch.allclose(places[1].coordinates, middles[0], atol=1e-5) is refinement
         assert torch.equal(places[1].coordinates, places[0].coordinates) is not refinement
@@ -134,12 +134,12 @@ def test_refinement_looks_from_where_the_layer_before_left_the_box() -> None:
 
 def test_layers_answer_for_their_own_step_only() -> None:
     model = detector()
-    model(pictures()).boxes[-1].sum().backward()
+    model(images()).boxes[-1].sum().backward()
     first = model.decoder.anchors.weight.grad  # type: ignore[union-attr]
     assert first is not None
     assert first.abs().max() > 0  # through where the first layer looks
     model.zero_grad()
-    found = model(pictures())
+    found = model(images())
     found.boxes[0].sum().backward()
     assert not torch.equal(first, model.decoder.anchors.weight.grad)  # type: ignore[union-attr]
 
@@ -151,8 +151,8 @@ def test_learned_slots_are_added_again_in_every_layer() -> None:
     assert slots is not None
     inject = slots.inject
     slots.inject = lambda x, pos: seen.append(pos.frame) or inject(x, pos)  # type: ignore
-    model(pictures())
-    # In each of three layers: queries with themselves, queries to the picture, the picture's keys.
+    model(images())
+    # In each of three layers: queries with themselves, queries to the image, the image's keys.
     assert seen.count("queries") == 6
     assert seen.count("image") == 3
 
@@ -164,10 +164,10 @@ def test_slots_alone_tell_queries_apart() -> None:
     assert slots is not None
     with torch.no_grad():
         model.decoder.content.weight.zero_()
-        last = model(pictures()).boxes[-1]
+        last = model(images()).boxes[-1]
         assert (last[:, 1:] - last[:, :1]).abs().amax(-1).min() > 1e-3
         slots.weight.zero_()
-        last = model(pictures()).boxes[-1]
+        last = model(images()).boxes[-1]
     assert torch.allclose(last, last[:, :1].expand_as(last), atol=1e-6)
 
 
@@ -175,29 +175,29 @@ def test_boxes_go_round_through_a_state_dict() -> None:
     for options in ({}, {"query_positions": "vectors"}, {"encoding": "table2d"}):
         model, other = detector(**options), detector(2, **options)
         other.load_state_dict(model.state_dict())
-        assert torch.equal(model(pictures()).boxes, other(pictures()).boxes)
+        assert torch.equal(model(images()).boxes, other(images()).boxes)
         assert len({p.data_ptr() for p in model.state_dict().values()}) == len(model.state_dict())
 
 
-def test_pictures_of_other_channels_are_refused() -> None:
+def test_images_of_other_channels_are_refused() -> None:
     with pytest.raises(UserError, match="1 channels, got 3; convert them to grey"):
         detector()(torch.zeros(1, 3, 16, 16))
 
 
 def test_an_encoding_for_one_axis_says_so() -> None:
     with pytest.raises(UserError, match="2 axes"):
-        detector(encoding="rotary")(pictures())
+        detector(encoding="rotary")(images())
 
 
-def test_what_is_added_to_the_input_cannot_be_between_queries_and_picture() -> None:
+def test_what_is_added_to_the_input_cannot_be_between_queries_and_image() -> None:
     told = (
         "sinusoidal2d cannot be the encoding of cross-attention; use it in the encoder and the decoder, and none "
-        "between queries and picture, where there is no input to add to: --set model.cross_encoding=none"
+        "between queries and image, where there is no input to add to: --set model.cross_encoding=none"
     )
     with pytest.raises(UserError) as error:
         detector(encoding="sinusoidal2d")
     assert str(error.value) == told
-    assert detector(encoding="sinusoidal2d", cross_encoding="none")(pictures()).boxes.isfinite().all()
+    assert detector(encoding="sinusoidal2d", cross_encoding="none")(images()).boxes.isfinite().all()
     with pytest.raises(UserError, match=r"^unknown encoding 'sinusoidal3d'") as error:
         detector(cross_encoding="sinusoidal3d")
     assert "cross_encoding=none" not in str(error.value)
@@ -221,7 +221,7 @@ def trains(**options: Any) -> None:
     model = detector(**options).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    found = model(pictures())
+    found = model(images())
     (found.scores.square().sum() + found.boxes.square().sum()).backward()
     optimizer.step()
     assert all(parameter.isfinite().all() for parameter in model.parameters())
@@ -293,7 +293,7 @@ def test_an_encoding_that_looks_places_up_says_that_it_takes_whole_ones_alone() 
             refused = str(error)
         assert ("looks whole positions up" in refused) is bool(refused)
         for spec in (name, f"none+{name}", f"{name}@part"):
-            assert build(spec, Site(24, 2, 12, 12)).whole is bool(refused), spec
+            assert build(spec, Site(24, 2, 12, 12)).integer_only is bool(refused), spec
 
 
 def test_what_no_detector_can_be_made_with_is_told_before_the_data_are_read(tmp_path: Path) -> None:
@@ -312,10 +312,10 @@ def test_each_site_may_have_an_encoding_of_its_own() -> None:
     assert detector(encoder_encoding="none").decoder.encoding.spec == "rotary2d"
 
 
-def test_places_of_padded_pictures_have_extents_of_their_own() -> None:
+def test_places_of_padded_images_have_extents_of_their_own() -> None:
     keep = torch.zeros(2, 16, 24, dtype=torch.bool)
     keep[0, :16, :8] = keep[1, :8, :20] = True
-    places = detector().places(Pictures(torch.zeros(2, 1, 16, 24), keep))
+    places = detector().places(Images(torch.zeros(2, 1, 16, 24), keep))
     assert places.extent is not None
     assert places.extent.tolist() == [[2.0, 1.0], [1.0, 2.5]]
     assert replace(places, extent=None).coordinates.tolist()[:4] == [[0, 0], [0, 1], [0, 2], [1, 0]]

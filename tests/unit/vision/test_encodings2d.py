@@ -1,4 +1,4 @@
-"""Places in pictures, encodings of two axes, and encodings for a part of the axes."""
+"""Places in images, encodings of two axes, and encodings for a part of the axes."""
 
 import pytest
 import torch
@@ -28,20 +28,20 @@ def moved(pos, by):
 
 
 def joint():
-    """Two words, then a picture of one row and two columns."""
+    """Two words, then an image of one row and two columns."""
     coordinates = torch.tensor([[0, -1, -1], [1, -1, -1], [-1, 0, 0], [-1, 0, 1]])
     return Positions(coordinates, torch.arange(4), ("text", "image.row", "image.column"))
 
 
-def test_tokens_without_a_place_stand_before_the_picture():
+def test_tokens_without_a_place_stand_before_the_image():
     grid = Positions.grid(2, 3)
     both = Positions.nowhere(2, grid).concat(grid)
-    assert both.placeless.tolist() == [True] * 2 + [False] * 6
+    assert both.unplaced.tolist() == [True] * 2 + [False] * 6
     assert both.order.tolist() == [-2, -1, 0, 1, 2, 3, 4, 5]
     assert (both.extent.tolist(), both.axes, both.frame) == ([2, 3], ("row", "column"), "image")
 
 
-def test_pictures_of_other_extents_are_not_joined():
+def test_images_of_other_extents_are_not_joined():
     with pytest.raises(UserError, match=r"cannot join positions of the extents \[2, 3\] and \[3, 2\]"):
         Positions.grid(2, 3).concat(Positions.grid(3, 2))
 
@@ -54,15 +54,15 @@ def test_an_extent_has_a_size_for_each_axis():
 def test_only_takes_the_axes_of_a_part():
     image, text = joint().only("image"), joint().only("text")
     assert image.axes == ("image.row", "image.column")
-    assert image.placeless.tolist() == [True, True, False, False]
+    assert image.unplaced.tolist() == [True, True, False, False]
     assert image.coordinates.tolist() == [[0, 0], [0, 0], [0, 0], [0, 1]]
     assert text.index().tolist() == [0, 1, 0, 0]
-    assert text.placeless.tolist() == [False, False, True, True]
+    assert text.unplaced.tolist() == [False, False, True, True]
 
 
 def test_above_the_first_row_of_a_rescaled_grid_is_a_place():
     pos = Positions(torch.tensor([[-0.25, 0.0]]), torch.arange(1), ("image.row", "image.column"))
-    assert pos.only("image").placeless.tolist() == [False]
+    assert pos.only("image").unplaced.tolist() == [False]
 
 
 def test_a_part_that_is_not_there_is_refused():
@@ -77,7 +77,7 @@ def test_offsets_are_rows_down_and_columns_right():
 
 
 @pytest.mark.parametrize("spec", ONE_AXIS)
-def test_an_encoding_of_one_axis_says_what_a_picture_needs(spec):
+def test_an_encoding_of_one_axis_says_what_a_image_needs(spec):
     with pytest.raises(UserError, match=r"one coordinate expected.*choose an encoding for 2 axes"):
         heard(build(spec, SITE), Positions.grid(2, 2))
 
@@ -89,8 +89,8 @@ def test_an_encoding_of_two_axes_says_what_a_sequence_needs(spec):
 
 
 @pytest.mark.parametrize("spec", TWO_AXES)
-def test_a_transposed_picture_is_another_one(spec):
-    """Row-major order: the places of a picture and of its transposed differ, and so does what is heard of them."""
+def test_a_transposed_image_is_another_one(spec):
+    """Row-major order: the places of an image and of its transposed differ, and so does what is heard of them."""
     encoding, grid = build(spec, SITE), Positions.grid(3, 3)
     flipped = Positions(grid.coordinates.flip(-1), grid.order, grid.axes, grid.frame, extent=grid.extent)
     across = grid.coordinates[:, 0] * 3 + grid.coordinates[:, 1]
@@ -141,7 +141,7 @@ def test_offsets_between_two_are_read_between_them():
     torch.testing.assert_close(bias_HQK[:, 0, 3], bias_HQK[:, 0, 1:3].mean(-1))
 
 
-def test_pictures_of_a_padded_batch_have_the_waves_of_their_own_extents():
+def test_images_of_a_padded_batch_have_the_waves_of_their_own_extents():
     encoding = build("sinusoidal2d:normalised=true", SITE)
     grid = Positions.grid(4, 6)
     extent_BA = torch.tensor([[4, 6], [2, 3]])
@@ -207,7 +207,7 @@ def test_parts_add_up_in_a_stack():
     x_BHLE = torch.randn(1, 6, 4, 8)
     encoding = stack.of_layer[0]
     changed_L = (encoding.rotate(x_BHLE, encoding.rotation(joint())) != x_BHLE).flatten(0, 1).any(-1).any(0)
-    assert changed_L.tolist() == [False, False, False, True], "the first cell of the picture is turned by nothing"
+    assert changed_L.tolist() == [False, False, False, True], "the first cell of the image is turned by nothing"
 
 
 def test_the_part_is_named_last():

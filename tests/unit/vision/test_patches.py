@@ -1,9 +1,9 @@
-"""Pictures cut into patches, and put together again."""
+"""Images cut into patches, and put together again."""
 
 import pytest
 import torch
 
-from jarilab import Pictures, Positions, UserError
+from jarilab import Images, Positions, UserError
 from jarilab.patches import grid_of, patch_keep, patch_names, patchify, unpatchify
 
 PIXELS = torch.arange(2 * 3 * 4 * 6, dtype=torch.float32).view(2, 3, 4, 6)
@@ -18,7 +18,7 @@ def test_patches_stand_in_row_major_order_with_channels_rows_and_columns_inside(
             assert (patches[:, row * 3 + column] == expected).all()
 
 
-def test_a_transposed_picture_has_its_patches_in_the_transposed_places():
+def test_a_transposed_image_has_its_patches_in_the_transposed_places():
     across, down = patchify(PIXELS[:, :, :4, :4], 1), patchify(PIXELS[:, :, :4, :4].transpose(2, 3), 1)
     places = Positions.grid(4, 4).coordinates
     assert (across.unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2) == down).all()
@@ -26,17 +26,17 @@ def test_a_transposed_picture_has_its_patches_in_the_transposed_places():
     assert not (across == down).all()
 
 
-def test_patches_give_back_their_picture():
+def test_patches_give_back_their_image():
     assert (unpatchify(patchify(PIXELS, 2), 2, (2, 3)) == PIXELS).all()
 
 
 @pytest.mark.parametrize(("size", "use"), [((5, 6), "4 x 6"), ((1, 6), "2 x 6"), ((4, 7), "4 x 6")])
-def test_a_picture_that_patches_do_not_fill_is_refused(size, use):
-    with pytest.raises(UserError, match=f"patches of 2 x 2 pixels do not fill .* use pictures of {use}"):
+def test_a_image_that_patches_do_not_fill_is_refused(size, use):
+    with pytest.raises(UserError, match=f"patches of 2 x 2 pixels do not fill .* use images of {use}"):
         grid_of(size, 2)
 
 
-def test_a_picture_of_far_too_many_patches_is_refused():
+def test_a_image_of_far_too_many_patches_is_refused():
     assert grid_of((1024, 1024), 4) == (256, 256)
     with pytest.raises(
         UserError, match="of 4096 x 4096 pixels has 1,048,576 patches of 4 x 4: expected 65,536 at most"
@@ -57,6 +57,6 @@ def test_names_say_row_and_column_or_that_there_is_no_place():
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3, 4, 4), torch.zeros(1, 3, 4, 4, dtype=torch.uint8)])
-def test_what_is_no_batch_of_pictures_is_refused(wrong):
-    with pytest.raises(UserError, match=r"pictures are \(B, C, H, W\) in a floating-point type, got"):
-        Pictures.of(wrong)
+def test_what_is_no_batch_of_images_is_refused(wrong):
+    with pytest.raises(UserError, match=r"images are \(B, C, H, W\) in a floating-point type, got"):
+        Images.of(wrong)

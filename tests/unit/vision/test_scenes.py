@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from jarilab.boxes import overlaps
+from jarilab.boxes import iou_and_giou
 from jarilab.captions.scenes import COLOURS, Digits, Scenes, World
 from jarilab.errors import UserError
 
@@ -68,7 +68,7 @@ def test_digits_are_as_many_as_large_and_as_far_apart_as_asked() -> None:
     longest = (plan.boxes[..., 2:] - plan.boxes[..., :2]).amax(-1)[plan.real]
     assert longest.min() == 10
     assert longest.max() == 20
-    iou = overlaps(plan.boxes.unsqueeze(2), plan.boxes.unsqueeze(1))[0]
+    iou = iou_and_giou(plan.boxes.unsqueeze(2), plan.boxes.unsqueeze(1))[0]
     both = plan.real.unsqueeze(2) & plan.real.unsqueeze(1) & ~torch.eye(4, dtype=torch.bool)
     assert iou[both].max() <= 0.05
     assert iou[both].max() > 0
@@ -87,7 +87,7 @@ def test_empty_scenes_are_black() -> None:
     empty = plan.real.sum(1) == 0
     assert 5 < int(empty.sum()) < 35
     assert not pixels[empty].any()
-    assert all(picture.any() for picture in pixels[~empty])
+    assert all(image.any() for image in pixels[~empty])
 
 
 def test_digits_have_the_colours_that_are_said() -> None:

@@ -1,4 +1,4 @@
-"""The language model of captions and pictures: what may see what, and generation against the full forward."""
+"""The language model of captions and images: what may see what, and generation against the full forward."""
 
 import pytest
 import torch
@@ -32,8 +32,8 @@ def test_padding_of_the_caption_changes_nothing(encoding: str, batch: tuple[torc
     padded = torch.nn.functional.pad(captions, (0, 2))
     bare, more = model(captions, codes), model(padded, codes)
     assert bare.text.shape == (3, 4, 12)
-    assert bare.picture.shape == (3, ROWS * COLUMNS, 20)
-    assert torch.allclose(bare.picture, more.picture, atol=1e-5)
+    assert bare.image.shape == (3, ROWS * COLUMNS, 20)
+    assert torch.allclose(bare.image, more.image, atol=1e-5)
     assert torch.allclose(bare.text, more.text[:, :4], atol=1e-5)
     assert more.text.isfinite().all()
 
@@ -44,14 +44,14 @@ def test_no_score_sees_what_it_is_to_say(batch: tuple[torch.Tensor, torch.Tensor
     changed = codes.clone()
     changed[:, 5] = (changed[:, 5] + 1) % 20
     after = model(captions, changed)
-    differs = (before.picture - after.picture).abs().amax((0, 2)) > 1e-6
+    differs = (before.image - after.image).abs().amax((0, 2)) > 1e-6
     assert differs.tolist() == [False] * 6 + [True] * 6
     assert torch.equal(before.text, after.text)
     words = captions.clone()
     words[:, 2] = words[:, 2] % 11 + 1
     heard = model(words, codes)
     assert ((before.text - heard.text).abs().amax((0, 2)) > 1e-6).tolist() == [False, False, True, True]
-    assert ((before.picture - heard.picture).abs().amax((0, 2)) > 1e-6).all()
+    assert ((before.image - heard.image).abs().amax((0, 2)) > 1e-6).all()
 
 
 def test_without_a_caption_no_word_is_heard(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -59,9 +59,9 @@ def test_without_a_caption_no_word_is_heard(batch: tuple[torch.Tensor, torch.Ten
     gone = torch.tensor([True, False, True])
     other = captions.roll(1, 1)
     one, two = model(captions, codes, gone), model(other, codes, gone)
-    assert torch.equal(one.picture[gone], two.picture[gone])
-    assert not torch.allclose(one.picture[~gone], two.picture[~gone])
-    assert torch.allclose(one.picture[1], model(captions, codes).picture[1], atol=1e-5)
+    assert torch.equal(one.image[gone], two.image[gone])
+    assert not torch.allclose(one.image[~gone], two.image[~gone])
+    assert torch.allclose(one.image[1], model(captions, codes).image[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -73,13 +73,13 @@ def test_drawing_step_by_step_is_the_full_forward(
     model, captions = model_of(encoding), batch[0]
     drawn = torch.stack(list(model.steps(captions, guidance=guidance, temperature=0.0, seed=1)), 1)
     assert drawn.shape == (3, ROWS * COLUMNS)
-    given = model(captions, drawn).picture
-    bare = model(captions, drawn, torch.ones(3, dtype=torch.bool)).picture
+    given = model(captions, drawn).image
+    bare = model(captions, drawn, torch.ones(3, dtype=torch.bool)).image
     assert torch.equal((bare + guidance * (given - bare)).argmax(-1), drawn)
 
 
 def test_each_code_stands_at_its_row_and_column(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """With places in the picture alone, exchanging two codes is heard; with none of it, only by their order."""
+    """With places in the image alone, exchanging two codes is heard; with none of it, only by their order."""
     places = model_of()._places(4, ROWS * COLUMNS - 1, torch.device("cpu"))
     assert places.axes == ("text", "image.row", "image.column")
     assert places.coordinates[:4].tolist() == [[i, -1, -1] for i in range(4)]
@@ -109,7 +109,7 @@ def test_one_sequence_scores_as_the_painter_does(encoding: str, batch: tuple[tor
     said, scores = model(captions, codes), model.one_sequence()(model.joined(captions, codes))
     assert scores.shape == (3, 4 + 1 + ROWS * COLUMNS, 12 + 2 + 20)
     assert torch.allclose(scores[:, :3, :12], said.text[:, :3], rtol=0, atol=1e-12)
-    assert torch.allclose(scores[:, 4:-1, 14:], said.picture, rtol=0, atol=1e-12)
+    assert torch.allclose(scores[:, 4:-1, 14:], said.image, rtol=0, atol=1e-12)
     may = scores.softmax(-1) > 0
     assert may[:, :3].all((0, 1)).tolist() == may[:, :3].any(0).any(0).tolist() == [True] * 12 + [False] * 22
     assert may[:, 4:-1].all((0, 1)).tolist() == may[:, 4:-1].any(0).any(0).tolist() == [False] * 14 + [True] * 20
@@ -119,7 +119,7 @@ def test_one_sequence_scores_as_the_painter_does(encoding: str, batch: tuple[tor
     assert scores.log_softmax(-1).isfinite().all()
 
 
-def test_a_picture_that_is_begun_goes_on_with_codes(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_a_image_that_is_begun_goes_on_with_codes(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model, (captions, codes) = model_of(), batch
     begun = model.one_sequence()(model.joined(captions, codes[:, :5]))
     assert ((begun[:, -1].softmax(-1) > 0).sum(1) == 20).all()
@@ -147,7 +147,7 @@ def test_one_sequence_shares_the_painter_and_is_edited_like_a_language_model(
     assert 0 < found.divergence < 0.7
     assert len(found.before) == 4 + ROWS * COLUMNS  # a word, the mark or a code after each token but the last
     assert float(found.before[3]) == float(found.after[3]) == 1
-    given = model(captions[:1], codes[:1]).picture[0].softmax(-1)
+    given = model(captions[:1], codes[:1]).image[0].softmax(-1)
     assert torch.allclose(found.before[4:].to(dtype), given[range(ROWS * COLUMNS), codes[0]], atol=1e-6)
 
 

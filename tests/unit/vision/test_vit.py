@@ -5,7 +5,7 @@ import torch
 
 import jarilab
 import jarilab.patches
-from jarilab import Pictures, UserError, VisionTransformer
+from jarilab import Images, UserError, VisionTransformer
 from jarilab.encodings.base import registry
 from jarilab.inspect.score_parts import parts
 
@@ -26,7 +26,7 @@ def model_of(encoding="sinusoidal2d", **options):
     return model.eval()
 
 
-def pictures(seed=1, shape=SHAPE, count=3):
+def images(seed=1, shape=SHAPE, count=3):
     return torch.randn(count, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
@@ -40,21 +40,21 @@ def shuffled(pixels, order, patch=4):
 @pytest.mark.parametrize("pool", ["mean", "class"])
 @torch.no_grad()
 def test_only_without_positions_does_the_order_of_patches_not_matter(encoding, pool):
-    model, pixels = model_of(encoding, pool=pool, registers=1), pictures()
+    model, pixels = model_of(encoding, pool=pool, registers=1), images()
     apart = (model(pixels) - model(shuffled(pixels, [4, 2, 0, 5, 1, 3]))).abs().max()
     assert (apart < 1e-12) == (encoding == "none"), apart
 
 
 @torch.no_grad()
 def test_without_positions_not_a_bit_depends_on_where_patches_are():
-    model, pixels = model_of("none").float(), pictures().float()
+    model, pixels = model_of("none").float(), images().float()
     # Whole rows of patches change places, so that sums are of the same numbers in the same order of magnitude.
     assert (model(pixels) - model(pixels.flip(2).unflatten(2, (2, 4)).flip(3).flatten(2, 3))).abs().max() < 1e-6
 
 
 @torch.no_grad()
-def test_a_transposed_picture_is_another_one_even_for_encodings_of_distance():
-    square = pictures(shape=(1, 8, 8))
+def test_a_transposed_image_is_another_one_even_for_encodings_of_distance():
+    square = images(shape=(1, 8, 8))
     model = VisionTransformer((1, 8, 8), 5, patch=4, width=16, heads=2, layers=2, encoding="rotary2d").double().eval()
     assert (model(square) - model(square.transpose(2, 3))).abs().max() > 1e-3
 
@@ -69,7 +69,7 @@ def test_what_the_last_layer_leaves_out_changes_neither_scores_nor_gradients(enc
     seen = {}
     for answer_only in (True, False):
         with jarilab.record(model) as tape:
-            scores = model(Pictures(pictures(), keep), answer_only)
+            scores = model(Images(images(), keep), answer_only)
         gradients = torch.autograd.grad(scores.square().sum(), tuple(model.parameters()))
         assert tape.weights(f"encoder.{layers - 1}").shape[2] == (1 if answer_only else 8)
         seen[answer_only] = (scores, *gradients)
@@ -80,7 +80,7 @@ def test_what_the_last_layer_leaves_out_changes_neither_scores_nor_gradients(enc
 @torch.no_grad()
 def test_the_mean_of_the_patches_leaves_nothing_out():
     model = model_of(pool="mean")
-    assert torch.equal(model(pictures(), True), model(pictures()))
+    assert torch.equal(model(images(), True), model(images()))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -107,35 +107,35 @@ def test_the_first_outputs_alone_are_not_for_a_mask_of_ones_own():
 def test_scores_of_the_first_tokens_alone_are_not_taken_apart(encoding):
     model = model_of(encoding, pool="class")
     with pytest.raises(UserError, match=r"attention ran for the first 1 of 7 tokens alone"):
-        parts(model, (pictures(count=1), True), "encoder.1", 0)
-    assert parts(model, (pictures(count=1),), "encoder.1", 0)
+        parts(model, (images(count=1), True), "encoder.1", 0)
+    assert parts(model, (images(count=1),), "encoder.1", 0)
 
 
 @torch.no_grad()
 def test_padding_changes_nothing():
-    model, pixels = model_of("rotary2d", resolution="extrapolate", pool="class", registers=1), pictures()
+    model, pixels = model_of("rotary2d", resolution="extrapolate", pool="class", registers=1), images()
     padded = torch.nn.functional.pad(pixels, (0, 8, 0, 4), value=9.0)
     keep = torch.zeros(3, 12, 20, dtype=torch.bool)
     keep[:, :8, :12] = True
     for pool in ("class", "mean"):
         model.pool = pool
-        assert (model(pixels) - model(Pictures(padded, keep))).abs().max() < 1e-12, pool
+        assert (model(pixels) - model(Images(padded, keep))).abs().max() < 1e-12, pool
 
 
 def test_tokens_without_a_place_come_first_and_have_none():
     model = model_of(pool="class", registers=2)
-    places = model.places(Pictures(pictures()))
-    assert places.placeless.tolist() == [True] * 3 + [False] * 6
+    places = model.places(Images(images()))
+    assert places.unplaced.tolist() == [True] * 3 + [False] * 6
     assert places.coordinates[3:].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
     with jarilab.record(model) as tape, torch.no_grad():
-        model(pictures())
+        model(images())
     assert tape.weights("encoder.1").shape == (3, 2, 9, 9)
 
 
 def test_an_encoding_for_a_line_counts_the_patches_row_by_row():
     model = model_of("learned:positions=6")
-    assert model.places(Pictures(pictures())).index().tolist() == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(UserError, match="learned:positions=5 knows 5 positions, but a picture has 6 patches"):
+    assert model.places(Images(images())).index().tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(UserError, match="learned:positions=5 knows 5 positions, but an image has 6 patches"):
         model_of("learned:positions=5")
 
 
@@ -144,14 +144,14 @@ def test_an_encoding_for_a_line_counts_the_patches_row_by_row():
 LARGE = (1, 16, 24)
 
 
-def test_pictures_of_another_size_are_refused_unless_it_is_said_what_to_do_with_them():
-    with pytest.raises(UserError, match=r"trained on pictures of 8 x 12 pixels, got 16 x 24; .*rescale or extrapolate"):
-        model_of()(pictures(shape=LARGE))
+def test_images_of_another_size_are_refused_unless_it_is_said_what_to_do_with_them():
+    with pytest.raises(UserError, match=r"trained on images of 8 x 12 pixels, got 16 x 24; .*rescale or extrapolate"):
+        model_of()(images(shape=LARGE))
 
 
 @torch.no_grad()
 def test_each_way_with_another_size_puts_patches_elsewhere():
-    large = Pictures(pictures(shape=LARGE))
+    large = Images(images(shape=LARGE))
     places = {how: model_of(resolution=how).places(large) for how in ("resize", "rescale", "extrapolate")}
     assert places["resize"].coordinates.tolist() == jarilab.Positions.grid(2, 3).coordinates.tolist()
     assert places["extrapolate"].coordinates.tolist() == jarilab.Positions.grid(4, 6).coordinates.tolist()
@@ -164,19 +164,19 @@ def test_each_way_with_another_size_puts_patches_elsewhere():
 @pytest.mark.parametrize("encoding", ["none", "sinusoidal2d", "learned2d", "rotary2d", "table2d", "alibi2d"])
 @torch.no_grad()
 def test_every_encoding_for_a_plane_can_be_rescaled(encoding):
-    assert model_of(encoding, resolution="rescale")(pictures(shape=LARGE)).isfinite().all()
+    assert model_of(encoding, resolution="rescale")(images(shape=LARGE)).isfinite().all()
 
 
 def test_colour_where_grey_is_read_is_refused():
-    with pytest.raises(UserError, match="reads pictures of 1 channels, got 3; convert them to grey"):
-        model_of()(pictures(shape=(3, 8, 12)))
+    with pytest.raises(UserError, match="reads images of 1 channels, got 3; convert them to grey"):
+        model_of()(images(shape=(3, 8, 12)))
 
 
 # Training -------------------------------------------------------------------------------------------------------------
 
 
 def test_drop_path_leaves_out_whole_sublayers_of_some_examples_in_training_only():
-    model, pixels = model_of(drop_path=0.5), pictures(count=64)
+    model, pixels = model_of(drop_path=0.5), images(count=64)
     assert [layer.attention_residual.drop_path for layer in model.encoder.layers] == [0.0, 0.5]
     assert (model(pixels) == model(pixels)).all()
     layer = model.encoder.layers[1].feed_forward_residual.train()
@@ -188,7 +188,7 @@ def test_drop_path_leaves_out_whole_sublayers_of_some_examples_in_training_only(
 
 def test_every_parameter_learns():
     model = model_of("learned2d", pool="class", registers=1).train()
-    model(pictures()).square().sum().backward()
+    model(images()).square().sum().backward()
     assert all(
         p.grad is not None and p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "encoding" not in n
     )

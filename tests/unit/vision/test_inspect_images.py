@@ -1,4 +1,4 @@
-"""Looking inside models of pictures: edits, orders and measures on two axes, against what they are by definition."""
+"""Looking inside models of images: edits, orders and measures on two axes, against what they are by definition."""
 
 import math
 
@@ -16,7 +16,7 @@ from jarilab.models.detector import Detector
 from jarilab.models.text_to_image import TextToImage
 from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
-from jarilab.patches import Pictures, patchify, unpatchify
+from jarilab.patches import Images, patchify, unpatchify
 
 
 def vit(encoding="rotary2d", **options):
@@ -28,12 +28,12 @@ def vit(encoding="rotary2d", **options):
     return model.double().eval()
 
 
-def pictures():
-    return (Pictures(torch.randn(1, 1, 8, 8, dtype=torch.float64)),)
+def images():
+    return (Images(torch.randn(1, 1, 8, 8, dtype=torch.float64)),)
 
 
 def test_switching_a_head_off_is_what_ablation_says():
-    model, given = vit(), pictures()
+    model, given = vit(), images()
     before = model(*given).log_softmax(-1)[0, 3].detach()
     for site, rises in ablation(model, given, [3]).items():
         for head, rise in enumerate(rises.tolist()):
@@ -48,7 +48,7 @@ def test_switching_a_head_off_is_what_ablation_says():
 def test_every_head_of_a_detector_matters_and_importance_has_length_one():
     model = Detector(1, 3, width=16, heads=2, encoder_layers=1, decoder_layers=1, queries=4)
     initialise(model, 1)
-    given = (Pictures(torch.randn(1, 1, 24, 20)),)
+    given = (Images(torch.randn(1, 1, 24, 20)),)
     found = importance(model.eval(), given, [0, 1, 3, 2])
     assert list(found) == ["encoder.0", "decoder.0.self", "decoder.0.cross"]
     assert all(float(values.norm()) == pytest.approx(1, abs=1e-4) for values in found.values())
@@ -57,10 +57,10 @@ def test_every_head_of_a_detector_matters_and_importance_has_length_one():
 
 
 @pytest.mark.parametrize("encoding", ["none", "rotary2d", "learned2d"])
-def test_dealing_patches_out_is_dealing_them_out_in_the_picture(encoding):
-    model, given = vit(encoding), pictures()
+def test_dealing_patches_out_is_dealing_them_out_in_the_image(encoding):
+    model, given = vit(encoding), images()
     index = permutations(torch.ones(1, 16, dtype=torch.bool), 0)[0]
-    dealt = Pictures(unpatchify(patchify(given[0].pixels, 2)[:, index], 2, (4, 4)))
+    dealt = Images(unpatchify(patchify(given[0].pixels, 2)[:, index], 2, (4, 4)))
     with record(model) as tape:
         model(*given)
     with record(model) as other:
@@ -72,26 +72,26 @@ def test_dealing_patches_out_is_dealing_them_out_in_the_picture(encoding):
 
 
 def test_a_class_token_is_never_dealt_out():
-    assert max(permuted(vit("none", pool="class", registers=1), pictures()).values()) == 0
+    assert max(permuted(vit("none", pool="class", registers=1), images()).values()) == 0
 
 
 def test_patches_are_elsewhere_inside_the_block_only():
-    model, given = vit("learned2d", pool="class"), pictures()
+    model, given = vit("learned2d", pool="class"), images()
     before = model(*given)
     with displaced(model, Places("shuffle", seed=2)):
         places = model.places(given[0])
         assert not torch.allclose(model(*given), before)
     own = model.places(given[0])
     assert torch.equal(model(*given), before)
-    assert torch.equal(places.placeless, own.placeless)
+    assert torch.equal(places.unplaced, own.unplaced)
     assert torch.equal(places.coordinates[0], own.coordinates[0])
     assert sorted(places.coordinates[1:].tolist()) == own.coordinates[1:].tolist()
     assert places.coordinates.tolist() != own.coordinates.tolist()
 
 
 def test_only_distances_count_under_a_rotation():
-    assert max(shifted(vit("rotary2d"), pictures(), 3).values()) < 1e-6
-    assert min(shifted(vit("sinusoidal2d"), pictures(), 3).values()) > 1e-3
+    assert max(shifted(vit("rotary2d"), images(), 3).values()) < 1e-6
+    assert min(shifted(vit("sinusoidal2d"), images(), 3).values()) > 1e-3
     with (
         pytest.raises(UserError, match="takes places with its tokens"),
         displaced(torch.nn.Linear(1, 1), Places("off")),
@@ -100,7 +100,7 @@ def test_only_distances_count_under_a_rotation():
 
 
 def test_distance_is_in_a_straight_line_and_leaves_tokens_without_a_place_out():
-    model, given = vit(pool="class"), pictures()
+    model, given = vit(pool="class"), images()
     with record(model) as tape:
         model(*given)
     names = [str(place) for place in range(17)]
@@ -115,8 +115,8 @@ def test_distance_is_in_a_straight_line_and_leaves_tokens_without_a_place_out():
         assert float(found.value[head]) == pytest.approx(sum(rows) / 16)
 
 
-def test_offsets_in_a_picture_are_rows_and_columns():
-    model, given = vit(pool="class"), pictures()
+def test_offsets_in_a_image_are_rows_and_columns():
+    model, given = vit(pool="class"), images()
     with record(model) as tape:
         model(*given)
     map = Map.of(tape, "encoder.0", [""] * 17, [""] * 17)
@@ -132,7 +132,7 @@ def test_offsets_in_a_picture_are_rows_and_columns():
     assert bool(MEASURES["offset_share"].of(map).value.isfinite().all())
 
 
-# A caption and its picture in one sequence ---------------------------------------------------------------------------
+# A caption and its image in one sequence ---------------------------------------------------------------------------
 
 
 def painter(encoding="rotary2d@image"):

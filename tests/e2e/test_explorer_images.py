@@ -1,4 +1,4 @@
-"""The explorer's page of a picture, in a browser: weights over patches, cells that follow, boxes of object queries."""
+"""The explorer's page of an image, in a browser: weights over patches, cells that follow, boxes of object queries."""
 
 import base64
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
-from helpers.browser import PICTURE, Pages, assert_colours, middle_of_patch, picture_pixels
+from helpers.browser import IMAGE, Pages, assert_colours, image_pixels, middle_of_patch
 from helpers.explorer import made_page, made_site, made_view
 from jarilab.explorer import Explorer, page_file, payload, render
 
@@ -19,7 +19,7 @@ WEIGHTS = [[0.1, 0.3, 0.05, 0.15, 0.2, 0.1, 0.1], *([[0.4, 0.0, 0.1, 0.2, 0.1, 0
 NAMES = ["[0]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2"]
 
 
-def picture_page(pool: str = "class", pixels: Any = None) -> str:
+def image_page(pool: str = "class", pixels: Any = None) -> str:
     """Greys from left to right under 2 x 3 patches."""
     view = made_view([made_site("encoder.0", [WEIGHTS])], source=NAMES)
     pixels = numpy.tile(numpy.arange(6) * 50, (4, 1))[..., None] if pixels is None else pixels
@@ -30,93 +30,93 @@ def picture_page(pool: str = "class", pixels: Any = None) -> str:
 
 def patch_of(page: Any, name: str) -> tuple[float, float]:
     """Row and column of a frame, in patches."""
-    area, frame = page.locator(PICTURE).bounding_box(), page.locator(f"{PICTURE} .patch.{name}").bounding_box()
+    area, frame = page.locator(IMAGE).bounding_box(), page.locator(f"{IMAGE} .patch.{name}").bounding_box()
     return (frame["y"] - area["y"]) / area["height"] * 2, (frame["x"] - area["x"]) / area["width"] * 3
 
 
-def test_the_picture_shows_its_pixels_and_what_the_query_looks_at(pages: Pages) -> None:
-    page = pages.open(picture_page(), at="#query=6&key=4")
-    shown = picture_pixels(page, "pixels")
+def test_the_image_shows_its_pixels_and_what_the_query_looks_at(pages: Pages) -> None:
+    page = pages.open(image_page(), at="#query=6&key=4")
+    shown = image_pixels(page, "pixels")
     assert shown.shape == (4, 6, 4)
     assert shown[2, :, 0].tolist() == shown[2, :, 2].tolist() == [0, 50, 100, 150, 200, 250]
     assert_colours(
-        picture_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
+        image_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
     )  # up to the largest of the row, 0.5
-    assert page.locator(PICTURE).bounding_box()["height"] * 3 == pytest.approx(
-        page.locator(PICTURE).bounding_box()["width"] * 2, rel=0.02
+    assert page.locator(IMAGE).bounding_box()["height"] * 3 == pytest.approx(
+        page.locator(IMAGE).bounding_box()["width"] * 2, rel=0.02
     )
     assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
     assert patch_of(page, "key") == (pytest.approx(1, abs=0.03), pytest.approx(0, abs=0.03))
-    assert "largest at 1,0: 0.500; key 1,0: 0.500" in page.locator(".picture-said").text_content()
+    assert "largest at 1,0: 0.500; key 1,0: 0.500" in page.locator(".image-said").text_content()
 
 
-def test_a_picture_in_colour_is_not_grey(pages: Pages) -> None:
+def test_a_image_in_colour_is_not_grey(pages: Pages) -> None:
     pixels = numpy.zeros((2, 3, 3))
     pixels[0, 1] = (255, 128, 0)
-    page = pages.open(picture_page(pixels=pixels))
-    assert picture_pixels(page, "pixels")[0, 1].tolist() == [255, 128, 0, 255]
+    page = pages.open(image_page(pixels=pixels))
+    assert image_pixels(page, "pixels")[0, 1].tolist() == [255, 128, 0, 255]
 
 
 def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pages) -> None:
-    page = pages.open(picture_page(), at="#query=1&key=3")
+    page = pages.open(image_page(), at="#query=1&key=3")
     page.mouse.move(*middle_of_patch(page, 1, 2, 2, 3))
     assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 0,2 (3)weight 0.0000")
-    assert_colours(picture_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    assert_colours(image_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 0,0 (1)")
     page.mouse.click(*middle_of_patch(page, 1, 2, 2, 3))
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
-    page.locator("[data-keep=picture-side]").select_option("key")
+    page.locator("[data-keep=image-side]").select_option("key")
     page.mouse.click(*middle_of_patch(page, 1, 1, 2, 3))
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 1,1 (5)weight 0.5000")
 
 
-def test_the_map_moves_the_picture(pages: Pages) -> None:
-    page = pages.open(picture_page(), at="#query=1&key=3")
+def test_the_map_moves_the_image(pages: Pages) -> None:
+    page = pages.open(image_page(), at="#query=1&key=3")
     field = page.locator(".field >> nth=0")
     area = field.bounding_box()
     field.hover(position={"x": area["width"] * 4.5 / 7, "y": area["height"] * 6.5 / 7})
-    assert_colours(picture_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    assert_colours(image_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
 
 
 def test_keys_walk_over_the_patches_and_say_where(pages: Pages) -> None:
-    page = pages.open(picture_page(), at="#query=1&key=3")
-    page.locator(PICTURE).focus()
+    page = pages.open(image_page(), at="#query=1&key=3")
+    page.locator(IMAGE).focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
     assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
     assert page.locator("#live").text_content().startswith("query 1,2")
-    assert page.locator(PICTURE).evaluate("node => node === document.activeElement")
+    assert page.locator(IMAGE).evaluate("node => node === document.activeElement")
 
 
 @pytest.mark.parametrize(("pool", "row"), [("class", WEIGHTS[0]), ("mean", numpy.mean(WEIGHTS[1:], 0))])
-def test_what_a_class_is_read_from_lies_over_the_picture(pages: Pages, pool: str, row: Any) -> None:
-    page = pages.open(picture_page(pool))
-    page.locator("[data-keep=picture-of]").select_option(index=1)
+def test_what_a_class_is_read_from_lies_over_the_image(pages: Pages, pool: str, row: Any) -> None:
+    page = pages.open(image_page(pool))
+    page.locator("[data-keep=image-of]").select_option(index=1)
     patches = numpy.array(row)[1:].reshape(2, 3)
-    assert_colours(picture_pixels(page, "cover")[..., :3], patches / patches.max())
-    assert page.locator(f"{PICTURE} .patch.query").is_hidden()
+    assert_colours(image_pixels(page, "cover")[..., :3], patches / patches.max())
+    assert page.locator(f"{IMAGE} .patch.query").is_hidden()
 
 
-def test_tokens_without_a_place_are_chosen_beside_the_picture(pages: Pages) -> None:
-    page = pages.open(picture_page(), at="#query=1&key=3")
-    page.locator(".picture-row button", has_text="[0]").click()
+def test_tokens_without_a_place_are_chosen_beside_the_image(pages: Pages) -> None:
+    page = pages.open(image_page(), at="#query=1&key=3")
+    page.locator(".image-row button", has_text="[0]").click()
     assert page.locator("#readout").text_content().startswith("query [0] (0)")
     patches = numpy.array(WEIGHTS[0])[1:].reshape(2, 3)
-    assert_colours(picture_pixels(page, "cover")[..., :3], patches / patches.max())
+    assert_colours(image_pixels(page, "cover")[..., :3], patches / patches.max())
 
 
-def test_text_has_no_picture(pages: Pages) -> None:
+def test_text_has_no_image(pages: Pages) -> None:
     page = pages.open(render(made_page(made_view([made_site("encoder.0", [WEIGHTS])], source=NAMES))))
-    assert page.locator("#picture").is_hidden()
+    assert page.locator("#image").is_hidden()
 
 
 @pytest.fixture(scope="module")
-def found(picture_runs: Path) -> dict[str, Any]:
-    page = page_file.whole(Explorer([picture_runs / "detection"]), "#3", None, 0)
+def found(image_runs: Path) -> dict[str, Any]:
+    page = page_file.whole(Explorer([image_runs / "detection"]), "#3", None, 0)
     page["views"][0]["outputs"][2] |= {"token": "7", "top": [["7", 0.9]]}
     return page
 
@@ -127,10 +127,10 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
     page.locator("[data-keep='object 2']").click()
     assert page.locator("#head-title").text_content().startswith("decoder.1.cross")
     assert page.locator("[data-keep='object 2']").get_attribute("aria-pressed") == "true"
-    box = page.locator(f"{PICTURE} .box.chosen")
+    box = page.locator(f"{IMAGE} .box.chosen")
     assert box.count() == 1
     assert box.text_content() == "7 · q2"
-    area, frame = page.locator(PICTURE).bounding_box(), box.bounding_box()
+    area, frame = page.locator(IMAGE).bounding_box(), box.bounding_box()
     left, top, right, bottom = found["views"][0]["sides"]["target"]["boxes"][2]
     assert (frame["x"] - area["x"]) / area["width"] == pytest.approx(left, abs=0.02)
     assert (frame["y"] - area["y"]) / area["height"] == pytest.approx(top, abs=0.02)
@@ -138,13 +138,13 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
     assert frame["height"] / area["height"] == pytest.approx(max(bottom - top, 8 / area["height"]), abs=0.02)
     site = next(site for site in found["views"][0]["sites"] if site["site"] == "decoder.1.cross")
     row = numpy.frombuffer(base64.b64decode(site["weights"]["data"]), "<u2").reshape(2, 4, 36)[0, 2]
-    assert_colours(picture_pixels(page, "cover")[..., :3], (row / row.max()).reshape(6, 6))
+    assert_colours(image_pixels(page, "cover")[..., :3], (row / row.max()).reshape(6, 6))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, found: dict[str, Any], scheme: str) -> None:
-    for language, heading in (("en", "The picture"), ("ko", "그림")):
+    for language, heading in (("en", "The image"), ("ko", "그림")):
         page = pages.open(render(found), at=f"#site=decoder.0.cross&lang={language}", width=420, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
-        assert page.locator("#picture h3").text_content() == heading
-        assert page.locator(PICTURE).bounding_box()["width"] >= 280
+        assert page.locator("#image h3").text_content() == heading
+        assert page.locator(IMAGE).bounding_box()["width"] >= 280

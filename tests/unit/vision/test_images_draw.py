@@ -1,4 +1,4 @@
-"""Grids of pictures and boxes on one: sizes, colours, and words that are only words."""
+"""Grids of images and boxes on one: sizes, colours, and words that are only words."""
 
 import io
 import math
@@ -28,7 +28,7 @@ def has(image: Image.Image, colour: tuple[int, ...]) -> int:
     return int((array(image) == colour).all(-1).sum())
 
 
-def test_pictures_stand_in_rows_enlarged_by_a_whole_number() -> None:
+def test_images_stand_in_rows_enlarged_by_a_whole_number() -> None:
     sheet = grid([plain(10), plain(20, channels=3), plain(30, 4, 8)], 2)
     assert [has(sheet, (gray,) * 3) for gray in (10, 20, 30)] == [72 * 72, 72 * 72, 36 * 72]
     pixels = array(sheet)[..., 0]
@@ -41,7 +41,7 @@ def test_captions_are_only_words() -> None:
     told = grid([plain(255)] * 2, 2, ["3", ""])
     assert told.height > bare.height
     assert has(told, (0, 0, 0)) > 0
-    assert array(told)[:, told.width // 2 + 6 :].min() == 255  # nothing beside its own picture
+    assert array(told)[:, told.width // 2 + 6 :].min() == 255  # nothing beside its own image
     for text in ("a\nb\x1b[31m\0", "\udc80", "<b>&", "%s{0}", "가나다", "x" * 10**6, "\u202eabc"):
         sheet = grid([plain(255)] * 2, 2, [text, ""])
         assert sheet.size == told.size
@@ -111,14 +111,14 @@ def test_lines_and_words_are_seen_on_light_and_dark() -> None:
 
 
 @pytest.mark.parametrize("box", [(-50, -50, 1e9, 1e9), (0, 0, 0, 0), (479, 479, 480, 480), (900, 900, 950, 950)])
-def test_boxes_beyond_the_picture_are_drawn_at_its_border(box: tuple[float, ...]) -> None:
+def test_boxes_beyond_the_image_are_drawn_at_its_border(box: tuple[float, ...]) -> None:
     for text in ("", "x", "long " * 10**5, "\n\0\udc80"):
         sheet = boxes(plain(0, 480, 480), [(tuple(map(float, box)), text)])
         assert sheet.size == (480, 480)
         assert has(sheet, rgb(COLOURS[0])) > 0
 
 
-def test_tiny_pictures_can_be_drawn_on() -> None:
+def test_tiny_images_can_be_drawn_on() -> None:
     assert boxes(plain(0, 1, 1), [((0.0, 0.0, 1.0, 1.0), "a long name 98%")]).size == (480, 480)
     assert boxes(plain(0, 1, 2000), [((0.0, 0.0, 9.0, 1.0), "x")]).size == (2000, 1)
 
@@ -130,11 +130,11 @@ def test_boxes_that_are_none_are_refused(box: tuple[float, ...]) -> None:
 
 
 def test_grids_of_nothing_and_too_much_are_refused() -> None:
-    with pytest.raises(UserError, match="expected pictures and a column or more; got 0 in 3"):
+    with pytest.raises(UserError, match="expected images and a column or more; got 0 in 3"):
         grid([], 3)
     with pytest.raises(UserError, match="got 1 in 0"):
         grid([plain(0)], 0)
-    with pytest.raises(UserError, match="expected a caption for each of 2 pictures; got 1"):
+    with pytest.raises(UserError, match="expected a caption for each of 2 images; got 1"):
         grid([plain(0)] * 2, 2, ["x"])
     with pytest.raises(UserError, match="expected a grid of at most 67,108,864 pixels; got"):
         grid([plain(0)] * 20_000, 10)

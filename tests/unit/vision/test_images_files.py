@@ -1,4 +1,4 @@
-"""Reading pictures: every way to store one, and every way to damage it."""
+"""Reading images: every way to store one, and every way to damage it."""
 
 import os
 import struct
@@ -15,7 +15,7 @@ from PIL import Image, ImageFile, JpegImagePlugin
 
 from jarilab.errors import UserError
 from jarilab.images import files
-from jarilab.images.files import decode, read_bytes, read_picture
+from jarilab.images.files import decode, read_bytes, read_image
 
 COLOURS = torch.tensor([[[250, 0], [0, 90], [40, 255]], [[0, 240], [0, 90], [120, 255]], [[0, 0], [230, 90], [9, 255]]],
                        dtype=torch.uint8)  # (3, 3, 2)  # fmt: skip
@@ -24,7 +24,7 @@ COLOURS = torch.tensor([[[250, 0], [0, 90], [40, 255]], [[0, 240], [0, 90], [120
 BMP_OF_NOTHING = b"BM" + struct.pack("<IIIIiiHHIIiiII", 54, 0, 54, 40, 0, 0, 1, 24, 0, 0, 0, 0, 0, 0)
 
 
-def picture(pixels: torch.Tensor = COLOURS, mode: str = "RGB") -> Image.Image:
+def image(pixels: torch.Tensor = COLOURS, mode: str = "RGB") -> Image.Image:
     return Image.fromarray(pixels.permute(1, 2, 0).numpy()).convert(mode)
 
 
@@ -35,7 +35,7 @@ def saved(image: Image.Image, form: str, **options: Any) -> bytes:
 
 
 def noise(height: int, width: int) -> Image.Image:
-    return picture(torch.randint(0, 256, (3, height, width), dtype=torch.uint8))
+    return image(torch.randint(0, 256, (3, height, width), dtype=torch.uint8))
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -50,31 +50,31 @@ def png(width: int, height: int) -> bytes:
 
 def refused(source: Path | bytes, channels: int = 3) -> str:
     with pytest.raises(UserError) as error:
-        read_picture(source, channels)
+        read_image(source, channels)
     return str(error.value)
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF"])
 def test_what_is_stored_without_loss_comes_back_exactly(form: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"  # what a file is called does not matter
-    path.write_bytes(saved(picture(), form, **({"lossless": True} if form == "WEBP" else {})))
-    assert torch.equal(read_picture(path, 3), COLOURS)
-    assert torch.equal(read_picture(path.read_bytes(), 3), COLOURS)
+    path.write_bytes(saved(image(), form, **({"lossless": True} if form == "WEBP" else {})))
+    assert torch.equal(read_image(path, 3), COLOURS)
+    assert torch.equal(read_image(path.read_bytes(), 3), COLOURS)
 
 
 def test_jpeg_comes_back_nearly() -> None:
     smooth = torch.linspace(0, 255, 64).expand(3, 48, 64).to(torch.uint8).contiguous()
-    pixels = read_picture(saved(picture(smooth), "JPEG", quality=95), 3)
+    pixels = read_image(saved(image(smooth), "JPEG", quality=95), 3)
     assert pixels.shape == (3, 48, 64)
     assert (pixels.int() - smooth.int()).abs().max() <= 4
 
 
 def test_gray_is_weighed_and_gray_files_have_three_equal_channels() -> None:
-    gray = read_picture(saved(picture(), "PNG"), 1)
+    gray = read_image(saved(image(), "PNG"), 1)
     weighed = torch.einsum("chw,c->hw", COLOURS.double(), torch.tensor([0.299, 0.587, 0.114]).double())
     assert gray.shape == (1, 3, 2)
     torch.testing.assert_close(gray[0].double(), weighed, atol=0.51, rtol=0)
-    three = read_picture(saved(picture(mode="L"), "PNG"), 3)
+    three = read_image(saved(image(mode="L"), "PNG"), 3)
     assert torch.equal(three, gray.expand(3, -1, -1))
 
 
@@ -82,12 +82,12 @@ def test_gray_is_weighed_and_gray_files_have_three_equal_channels() -> None:
 def test_other_modes_become_colours(mode: str) -> None:
     black_white = torch.tensor([[[0, 255], [255, 0]]] * 3, dtype=torch.uint8)
     form = "TIFF" if mode in ("CMYK", "YCbCr") else "PNG"
-    assert torch.equal(read_picture(saved(picture(black_white, mode), form), 3), black_white)
+    assert torch.equal(read_image(saved(image(black_white, mode), form), 3), black_white)
 
 
 def test_cmyk_jpeg() -> None:
     red = torch.tensor([255, 0, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 16, 16).contiguous()
-    pixels = read_picture(saved(picture(red, "CMYK"), "JPEG", quality=100), 3)
+    pixels = read_image(saved(image(red, "CMYK"), "JPEG", quality=100), 3)
     assert (pixels.int() - red.int()).abs().max() <= 4
 
 
@@ -103,7 +103,7 @@ def test_twelve_bits_of_grey_are_spread_over_all() -> None:
         + entries
         + bytes(4)
     )
-    assert read_picture(data, 1).tolist() == [[[128, 255]]]
+    assert read_image(data, 1).tolist() == [[[128, 255]]]
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "PPM"])
@@ -111,12 +111,12 @@ def test_sixteen_bits_become_eight(form: str) -> None:
     values = np.array([[0, 255, 256, 0x8000, 0xFFFF]], dtype=np.uint16)
     stored = {"PPM": b"P5 5 1 65535 " + values.astype(">u2").tobytes()}
     data = stored.get(form) or saved(Image.fromarray(values), form)
-    assert read_picture(data, 1).tolist() == [[[0, 0, 1, 128, 255]]]
+    assert read_image(data, 1).tolist() == [[[0, 0, 1, 128, 255]]]
 
 
 @pytest.mark.parametrize(("mode", "words"), [("I", "32 bits"), ("F", "fractions")])
 def test_pixels_without_a_white_are_refused(mode: str, words: str) -> None:
-    assert f"expected 8 or 16 bits a channel; got {words}" in refused(saved(picture(mode=mode), "TIFF"))
+    assert f"expected 8 or 16 bits a channel; got {words}" in refused(saved(image(mode=mode), "TIFF"))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
@@ -129,11 +129,11 @@ def test_what_is_transparent_is_white(mode: str) -> None:
         image = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
         image.putpixel((1, 0), (200, 200, 200, 255))
         data = saved(image.convert(mode), "PNG")
-    assert read_picture(data, 1).tolist() == [[[255, 200]]]
+    assert read_image(data, 1).tolist() == [[[255, 200]]]
 
 
 def test_half_transparent_is_half_white() -> None:
-    assert read_picture(saved(Image.new("RGBA", (1, 1), (0, 0, 0, 128)), "PNG"), 1).item() == pytest.approx(127, abs=1)
+    assert read_image(saved(Image.new("RGBA", (1, 1), (0, 0, 0, 128)), "PNG"), 1).item() == pytest.approx(127, abs=1)
 
 
 @pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF"])
@@ -147,7 +147,7 @@ def test_of_an_animation_the_first_frame_is_taken_and_that_is_said(form: str) ->
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_are_turned_upright(form: str, orientation: int) -> None:
+def test_images_are_turned_upright(form: str, orientation: int) -> None:
     """The four corners of an L, stored as each orientation would have it (EXIF 2.3, section 4.6.4, tag 274)."""
     upright = torch.zeros(1, 64, 32, dtype=torch.uint8)
     upright[0, :32, :16] = 255
@@ -157,19 +157,19 @@ def test_pictures_are_turned_upright(form: str, orientation: int) -> None:
         stored = stored.mT if step == "t" else stored.flip(2 if step == "h" else 1)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = saved(picture(stored.expand(3, -1, -1).contiguous()), form, exif=exif)
+    data = saved(image(stored.expand(3, -1, -1).contiguous()), form, exif=exif)
     found = decode(data, 1)
     assert (found.height, found.width) == (64, 32)
     torch.testing.assert_close(found.pixels.int(), upright.int(), atol=12, rtol=0)
 
 
-def test_long_pictures_are_scaled_down_and_short_ones_are_not() -> None:
+def test_long_images_are_scaled_down_and_short_ones_are_not() -> None:
     data = saved(noise(40, 100), "PNG")
     found = decode(data, 3, longest=50)
     assert found.pixels.shape == (3, 20, 50)
     assert (found.height, found.width) == (40, 100)
-    assert read_picture(data, 3, 100).shape == (3, 40, 100)
-    assert read_picture(saved(noise(1, 500), "PNG"), 3, 20).shape == (3, 1, 20)
+    assert read_image(data, 3, 100).shape == (3, 40, 100)
+    assert read_image(saved(noise(1, 500), "PNG"), 3, 20).shape == (3, 1, 20)
 
 
 def test_large_photographs_are_decoded_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_large_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "large.png"
     with path.open("wb") as stream:
         stream.truncate(files.LARGEST_FILE + 1)
-    assert f"{path}: expected a picture of at most 536,870,912 bytes; got 536,870,913" in refused(path)
+    assert f"{path}: expected an image of at most 536,870,912 bytes; got 536,870,913" in refused(path)
     monkeypatch.setattr(files, "LARGEST_FILE", 10)
     path.write_bytes(bytes(10))
     assert read_bytes(path) == bytes(10)
@@ -231,11 +231,11 @@ def test_damaged_files_are_read_or_refused(form: str, capfd: pytest.CaptureFixtu
         for place in generator.integers(0, min(len(data), 200), 3):
             data[place] = generator.integers(256)
         try:
-            outcomes.add(read_picture(bytes(data), 3).dtype)
+            outcomes.add(read_image(bytes(data), 3).dtype)
         except UserError as error:
             outcomes.add(str(error).partition("expected")[0])
     # Each part of a PNG carries a checksum.
-    assert outcomes == {"the picture: "} | (set() if form == "PNG" else {torch.uint8})
+    assert outcomes == {"the image: "} | (set() if form == "PNG" else {torch.uint8})
     assert capfd.readouterr() == ("", "")
 
 
@@ -243,9 +243,9 @@ def test_damaged_files_are_read_or_refused(form: str, capfd: pytest.CaptureFixtu
     "data", [b"<!DOCTYPE html><html>", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"text", png(0, 5), bytes(5000),
              b"P6 0 3 255 ", BMP_OF_NOTHING, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"]
 )  # fmt: skip
-def test_what_is_no_picture_is_refused(data: bytes) -> None:
+def test_what_is_no_image_is_refused(data: bytes) -> None:
     words = refused(data)
-    assert words.startswith("the picture: expected PNG, JPEG, GIF, BMP, WebP, TIFF or PPM with at least one pixel; ")
+    assert words.startswith("the image: expected PNG, JPEG, GIF, BMP, WebP, TIFF or PPM with at least one pixel; ")
     assert repr(data[:12]) in words
 
 
@@ -253,7 +253,7 @@ def test_nothing_folders_and_pipes_are_refused(tmp_path: Path) -> None:
     empty, pipe = tmp_path / "empty.png", tmp_path / "pipe.png"
     empty.touch()
     os.mkfifo(pipe)
-    assert refused(empty) == f"{empty}: expected a picture; got an empty file; fetch or save it again"
+    assert refused(empty) == f"{empty}: expected an image; got an empty file; fetch or save it again"
     assert refused(tmp_path) == f"{tmp_path}: expected a file; got a folder; name a file"
     assert refused(pipe) == f"{pipe}: expected a file; got no regular file; name a file"
     assert "there is none of this name" in refused(tmp_path / "none.png")
@@ -264,14 +264,14 @@ def test_channels_are_one_or_three() -> None:
 
 
 def test_no_warning_of_pillow_is_seen() -> None:
-    image = picture()
-    image.info["transparency"] = b"\0"
+    transparent = image()
+    transparent.info["transparency"] = b"\0"
     palette = Image.new("P", (2, 2))
     data = saved(palette, "PNG", transparency=bytes([0, 128]))  # Pillow warns of transparency in bytes
-    huge = saved(picture(mode="RGB"), "TIFF")
+    huge = saved(image(mode="RGB"), "TIFF")
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        read_picture(data, 3)
-        read_picture(huge[:8] + huge[8:], 3)
+        read_image(data, 3)
+        read_image(huge[:8] + huge[8:], 3)
         refused(png(10_000, 9_000))  # a decompression bomb for Pillow too
     assert not seen

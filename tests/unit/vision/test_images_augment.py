@@ -1,4 +1,4 @@
-"""Changes of pictures: what moves, what stays, and the same for a seed."""
+"""Changes of images: what moves, what stays, and the same for a seed."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ def seeded(seed: int = 3) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def pictures(batch: int = 64) -> torch.Tensor:
+def images(batch: int = 64) -> torch.Tensor:
     """Random insides on a background of their own, -2 to 2."""
     around = torch.linspace(-2, 2, batch).view(-1, 1, 1, 1)
     inside = torch.randn(batch, 3, 5, 7)
@@ -26,7 +26,7 @@ def targets(batch: int = 64) -> torch.Tensor:
 
 
 def test_shifts_move_by_whole_pixels_and_leave_background() -> None:
-    before = pictures()
+    before = images()
     after = shift(before, 2, seeded())
     moves = set()
     for one, other, around in zip(before, after, background(before), strict=True):
@@ -45,21 +45,21 @@ def test_shifts_move_by_whole_pixels_and_leave_background() -> None:
 
 
 def test_a_thing_at_the_border_is_not_smeared() -> None:
-    picture = torch.zeros(200, 1, 8, 8)
-    picture[:, :, 0, 4] = 1.0
-    assert shift(picture, 3, seeded()).sum((1, 2, 3)).max() == 1
+    image = torch.zeros(200, 1, 8, 8)
+    image[:, :, 0, 4] = 1.0
+    assert shift(image, 3, seeded()).sum((1, 2, 3)).max() == 1
 
 
 def test_flips_mirror_about_half() -> None:
-    before = pictures(400)
+    before = images(400)
     after = flip(before, seeded())
     mirrored = (after == before.flip(-1)).all(3).all(2).all(1)
     assert ((after == before).all(3).all(2).all(1) ^ mirrored).all()
     assert 150 < mirrored.sum() < 250
 
 
-def test_mixup_mixes_pictures_and_targets_alike() -> None:
-    before = torch.eye(64).view(64, 1, 8, 8)  # each pixel tells which picture it is of
+def test_mixup_mixes_images_and_targets_alike() -> None:
+    before = torch.eye(64).view(64, 1, 8, 8)  # each pixel tells which image it is of
     mixed, soft = mixup(before, torch.eye(64), 0.4, seeded())
     torch.testing.assert_close(mixed.flatten(1), soft)
     assert (soft > 0).sum(1).max() == 2
@@ -89,16 +89,16 @@ def test_cutmix_counts_pixels() -> None:
 @pytest.mark.parametrize("alpha", [0.05, 0.8, 5.0])
 def test_targets_add_up_to_one(mix: Callable, alpha: float) -> None:
     for batch in (1, 2, 64):
-        mixed, soft = mix(pictures(batch), targets(batch), alpha, seeded())
+        mixed, soft = mix(images(batch), targets(batch), alpha, seeded())
         torch.testing.assert_close(soft.sum(1), torch.ones(batch), atol=1e-6, rtol=0)
         assert soft.min() >= 0
-        assert mixed.shape == pictures(batch).shape
+        assert mixed.shape == images(batch).shape
     with pytest.raises(UserError, match=r"expected alpha above 0; got 0"):
-        mix(pictures(2), targets(2), 0.0, seeded())
+        mix(images(2), targets(2), 0.0, seeded())
 
 
 def test_the_same_for_a_seed_and_another_for_another() -> None:
-    before = pictures()
+    before = images()
     changes = [
         lambda g: shift(before, 3, g),
         lambda g: flip(before, g),
@@ -114,10 +114,10 @@ def test_the_same_for_a_seed_and_another_for_another() -> None:
 
 def test_moving_backwards_is_refused() -> None:
     with pytest.raises(UserError, match=r"moved by 0 pixels or more; got -1"):
-        shift(pictures(), -1, seeded())
+        shift(images(), -1, seeded())
 
 
-def test_the_rectangle_has_the_share_of_the_pixels_and_the_proportions_of_the_picture() -> None:
+def test_the_rectangle_has_the_share_of_the_pixels_and_the_proportions_of_the_image() -> None:
     """At a large alpha every share is a half: sides of sqrt(1/2), where the border does not cut them."""
     before = torch.arange(200.0).view(-1, 1, 1, 1).expand(-1, 1, 20, 40)
     other = cutmix(before, torch.eye(200), 1e8, seeded())[0][:, 0] != torch.arange(200).view(-1, 1, 1)
@@ -126,9 +126,9 @@ def test_the_rectangle_has_the_share_of_the_pixels_and_the_proportions_of_the_pi
 
 
 def test_the_background_is_what_most_of_the_border_is() -> None:
-    picture = torch.full((1, 2, 6, 6), 0.25)
-    picture[:, :, 2:4, 2:4] = 9.0
-    picture[:, 1] += 1
-    picture[:, :, 0, 0] = picture[:, :, -1, -1] = picture[:, :, 0, -1] = 7.0
-    assert background(picture).flatten().tolist() == [0.25, 1.25]
-    assert (shift(picture, 1, seeded(1))[0, 0] == 0.25).sum() >= 36 - 4 - 3
+    image = torch.full((1, 2, 6, 6), 0.25)
+    image[:, :, 2:4, 2:4] = 9.0
+    image[:, 1] += 1
+    image[:, :, 0, 0] = image[:, :, -1, -1] = image[:, :, 0, -1] = 7.0
+    assert background(image).flatten().tolist() == [0.25, 1.25]
+    assert (shift(image, 1, seeded(1))[0, 0] == 0.25).sum() >= 36 - 4 - 3

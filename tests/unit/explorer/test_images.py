@@ -1,4 +1,4 @@
-"""Models of pictures, looked into: the picture with its patches, what is said of it, and edits."""
+"""Models of images, looked into: the image with its patches, what is said of it, and edits."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from jarilab.errors import UserError
 from jarilab.explorer import seen, session
 from jarilab.explorer.session import Explorer
 from jarilab.models.detector import Detector
-from jarilab.patches import Pictures
+from jarilab.patches import Images
 from jarilab.training.answering import seen as seen_of
 
 GRID = [f"{row},{column}" for row in range(4) for column in range(4)]
@@ -25,26 +25,26 @@ def view_of(run: Path, line: str = "#3") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("run", ["rotary2d", "class"])
-def test_a_view_says_what_predict_says_of_a_picture(picture_runs: Path, run: str) -> None:
-    view = view_of(picture_runs / run)
-    (answer,) = jarilab.predict(picture_runs / run, ["#3"])
+def test_a_view_says_what_predict_says_of_a_image(image_runs: Path, run: str) -> None:
+    view = view_of(image_runs / run)
+    (answer,) = jarilab.predict(image_runs / run, ["#3"])
     assert (view["answer"], view["expected"]) == (answer.answer, "5")
     (output,) = view["outputs"]
     assert output["top"][0] == [answer.answer, pytest.approx(answer.tokens[0][1], abs=1e-5)]
     assert list(view["sides"]) == ["source"]
 
 
-def test_the_pixels_are_those_of_the_picture_and_patches_have_their_place(picture_runs: Path) -> None:
-    side = view_of(picture_runs / "rotary2d")["sides"]["source"]
-    task: Any = jarilab.load(picture_runs / "rotary2d").task
+def test_the_pixels_are_those_of_the_image_and_patches_have_their_place(image_runs: Path) -> None:
+    side = view_of(image_runs / "rotary2d")["sides"]["source"]
+    task: Any = jarilab.load(image_runs / "rotary2d").task
     assert side["tokens"] == GRID
     assert np.array_equal(unpacked(side["picture"].pop("pixels"))[..., 0], task.read("#3").pixels[0])
     expected = {"rows": 4, "columns": 4, "height": 4, "width": 4, "first": 0, "pool": "mean"}
     assert side["picture"] == expected
 
 
-def test_tokens_without_a_place_come_first_and_counted_patches_are_named_by_row_and_column(picture_runs: Path) -> None:
-    view = view_of(picture_runs / "class")
+def test_tokens_without_a_place_come_first_and_counted_patches_are_named_by_row_and_column(image_runs: Path) -> None:
+    view = view_of(image_runs / "class")
     side = view["sides"]["source"]
     assert side["tokens"] == ["[0]", "[1]", "[2]", *GRID]
     assert (side["picture"]["first"], side["picture"]["pool"]) == (3, "class")
@@ -52,8 +52,8 @@ def test_tokens_without_a_place_come_first_and_counted_patches_are_named_by_row_
 
 
 @pytest.mark.parametrize("run", ["none", "rotary2d", "learned2d", "class", "detection"])
-def test_every_head_opens_and_adds_up(picture_runs: Path, run: str) -> None:
-    explorer = Explorer([picture_runs / run])
+def test_every_head_opens_and_adds_up(image_runs: Path, run: str) -> None:
+    explorer = Explorer([image_runs / run])
     for site in explorer.look("#3", live=False)["views"][0]["sites"]:
         detail = explorer.head("#3", 0, site["site"], 1)
         summed = sum(unpacked(part["matrix"]) for part in detail["parts"])
@@ -66,10 +66,10 @@ def test_every_head_opens_and_adds_up(picture_runs: Path, run: str) -> None:
         assert made_of in detail["steps"][0]["formula"]
 
 
-def test_checks_tell_who_is_blind_to_the_order_of_patches(picture_runs: Path) -> None:
+def test_checks_tell_who_is_blind_to_the_order_of_patches(image_runs: Path) -> None:
     found = {}
     for run in ("none", "rotary2d", "learned2d", "class", "detection"):
-        checks = view_of(picture_runs / run)["checks"]
+        checks = view_of(image_runs / run)["checks"]
         found[run] = {c["label"]: c["value"] for c in checks if c["label"].endswith("encoder.0")}
     assert found["none"] == {"permutation, encoder.0": 0, "shift, encoder.0": 0}
     assert found["rotary2d"]["permutation, encoder.0"] > 1e-4
@@ -79,8 +79,8 @@ def test_checks_tell_who_is_blind_to_the_order_of_patches(picture_runs: Path) ->
     assert min(found["detection"].values()) > 1e-6
 
 
-def test_edits_change_the_class_and_places_of_patches_can_be_moved(picture_runs: Path) -> None:
-    explorer = Explorer([picture_runs / "none", picture_runs / "learned2d"])
+def test_edits_change_the_class_and_places_of_patches_can_be_moved(image_runs: Path) -> None:
+    explorer = Explorer([image_runs / "none", image_runs / "learned2d"])
     off = {"kind": "place", "side": "both", "how": "off"}
     before = explorer.look("#3", live=True)["views"][1]
     moved = explorer.operate("#3", 1, [off])
@@ -94,12 +94,12 @@ def test_edits_change_the_class_and_places_of_patches_can_be_moved(picture_runs:
     assert len(head["controls"]) == 3
     again = explorer.look("#3", live=True)["views"][1]
     assert again["sites"][0]["weights"] == before["sites"][0]["weights"], "the model is as it was"
-    with pytest.raises(UserError, match="said of a picture has no places"):
+    with pytest.raises(UserError, match="said of an image has no places"):
         explorer.operate("#3", 1, [{"kind": "place", "side": "target", "how": "off"}])
 
 
-def test_a_picture_in_a_file_is_read(picture_runs: Path, tmp_path: Path) -> None:
-    explorer = Explorer([picture_runs / "rotary2d"])
+def test_a_image_in_a_file_is_read(image_runs: Path, tmp_path: Path) -> None:
+    explorer = Explorer([image_runs / "rotary2d"])
     view = explorer.look("#3", live=True)["views"][0]
     pixels = unpacked(view["sides"]["source"]["picture"]["pixels"])[..., 0].astype("uint8")
     pillow = pytest.importorskip("PIL.Image")
@@ -113,19 +113,17 @@ def test_a_picture_in_a_file_is_read(picture_runs: Path, tmp_path: Path) -> None
         explorer.look(str(tmp_path / "nowhere.png"), live=True)
 
 
-def test_too_many_patches_are_refused_before_the_model_runs(
-    picture_runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_patches_are_refused_before_the_model_runs(image_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "LONGEST", 15)
     with pytest.raises(UserError, match="at most 15 patches, got 16"):
-        Explorer([picture_runs / "rotary2d"]).look("#3", live=False)
+        Explorer([image_runs / "rotary2d"]).look("#3", live=False)
 
 
-def test_object_queries_have_boxes_and_what_they_say(picture_runs: Path) -> None:
-    view = view_of(picture_runs / "detection")
+def test_object_queries_have_boxes_and_what_they_say(image_runs: Path) -> None:
+    view = view_of(image_runs / "detection")
     target = view["sides"]["target"]
     assert target["tokens"] == ["q0", "q1", "q2", "q3"]
-    task: Any = (loaded := jarilab.load(picture_runs / "detection")).task
+    task: Any = (loaded := jarilab.load(image_runs / "detection")).task
     read = task.read("#3")
     (said,) = seen_of(loaded.model, task, [read])
     height, width = read.size
@@ -138,27 +136,27 @@ def test_object_queries_have_boxes_and_what_they_say(picture_runs: Path) -> None
     crosses = [site for site in view["sites"] if site["kind"] == "cross"]
     assert [site["shape"] for site in crosses] == [[4, 36], [4, 36]]
     assert all(site["queries"] == "target" and site["keys"] == "source" for site in crosses)
-    edited = Explorer([picture_runs / "detection"]).operate("#3", 0, [{"kind": "place", "how": "shuffle"}])
+    edited = Explorer([image_runs / "detection"]).operate("#3", 0, [{"kind": "place", "how": "shuffle"}])
     assert edited["effect"]["divergence"] > 0
     assert len(edited["effect"]["tokens"]) == 4
 
 
-def test_a_picture_that_was_padded_covers_less_than_its_patches() -> None:
+def test_a_image_that_was_padded_covers_less_than_its_patches() -> None:
     model = Detector(3, 2, width=16, heads=2, encoder_layers=1, decoder_layers=1).eval()
     pixels = torch.randint(0, 256, (3, 45, 60), dtype=torch.uint8)
-    shown = seen.picture_of(model, Pictures(pixels.unsqueeze(0).float()), pixels)
+    shown = seen.image_of(model, Images(pixels.unsqueeze(0).float()), pixels)
     assert (shown["rows"], shown["columns"], shown["height"], shown["width"]) == (6, 8, 45 / 8, 60 / 8)
     assert shown["pixels"]["shape"] == [45, 60, 3]
 
 
-def test_a_large_picture_is_made_smaller_and_keeps_its_shape() -> None:
+def test_a_large_image_is_made_smaller_and_keeps_its_shape() -> None:
     pixels = torch.full((3, 640, 1280), 77, dtype=torch.uint8)
     small = seen._small(pixels)
     assert small.shape == (3, 160, 320)
     assert bool((small == 77).all())
 
 
-def test_boxes_stay_on_the_picture() -> None:
+def test_boxes_stay_on_the_image() -> None:
     boxes = torch.tensor([[[[0.5, 0.5, 0.5, 0.25], [0.0, 1.0, 0.5, 0.5]]]])
     found = seen.boxes_of(Detected(torch.zeros(1, 1, 2, 3), boxes))
     assert np.allclose(found, [[0.25, 0.375, 0.75, 0.625], [0, 0.75, 0.25, 1]])
