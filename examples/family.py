@@ -15,7 +15,9 @@ NODES, DIGITS = 8, 10
 STRANGER, SELF, PARENT, CHILD = range(4)
 
 
-def families(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def families(
+    count: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Digits `(B, L)`, labelled relations `(B, L, L)` and each node's parent's digit; the root is its own parent."""
     digits = torch.randint(DIGITS, (count, NODES), generator=generator)
     older = torch.rand(count, NODES, generator=generator) * torch.arange(NODES)

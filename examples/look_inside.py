@@ -38,7 +38,9 @@ def trained(steps: int = 200) -> Before:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     for _ in range(steps):
         digits = torch.randint(DIGITS, (64, LENGTH), generator=generator)
-        loss = nn.functional.cross_entropy(model(digits)[:, 1:].flatten(0, 1), digits[:, :-1].flatten())
+        loss = nn.functional.cross_entropy(
+            model(digits)[:, 1:].flatten(0, 1), digits[:, :-1].flatten()
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

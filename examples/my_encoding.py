@@ -16,7 +16,9 @@ from jarilab.positions import distance
 from jarilab.shapes import Float, Tensor
 
 
-def _score(encoding: Any, q: Any, k: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
+def _score(
+    encoding: Any, q: Any, k: Any, i: int | float, j: int | float, head: int, scale: float
+) -> float:
     """The same formula once more, by hand, for a single query and key: the laws compare the two."""
     return scale * float(q @ k) - encoding.slope * math.log(1 + abs(i - j))
 

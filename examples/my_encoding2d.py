@@ -22,7 +22,9 @@ from jarilab.shapes import Float, Tensor
 def _score(encoding: Any, q: Any, k: Any, i: Any, j: Any, head: int, scale: float) -> float:
     """The same formula once more, by hand, for a single query and key: the laws compare the two."""
     ring = round(math.hypot(i.row - j.row, i.column - j.column))
-    return scale * float(q @ k) + float(encoding.table.detach()[min(ring, encoding.rings - 1), head])
+    return scale * float(q @ k) + float(
+        encoding.table.detach()[min(ring, encoding.rings - 1), head]
+    )
 
 
 @final
@@ -38,7 +40,9 @@ class Rings(Encoding):
         self.table = nn.Parameter(torch.empty(rings, site.heads))
         self.reset()
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         nn.init.normal_(parameter, std=0.3, generator=generator)
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:

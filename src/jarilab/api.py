@@ -52,12 +52,18 @@ def load(run: str | Path, *, which: Which = "last", trust_code: bool = False) ->
     """
     folder = Path(run)
     record = read_run(folder)
-    experiment = read_experiment(record, folder / "run.json").trust(str(folder / "run.json"), trust_code)
+    experiment = read_experiment(record, folder / "run.json").trust(
+        str(folder / "run.json"), trust_code
+    )
     path, problems = checkpoint.newest(folder / "checkpoints")
     if path is None:
-        raise UserError(f"{folder} has no checkpoint yet; train it first, with the command in its run.json")
+        raise UserError(
+            f"{folder} has no checkpoint yet; train it first, with the command in its run.json"
+        )
     if problems:
-        raise UserError("; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that")
+        raise UserError(
+            "; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that"
+        )
     if which == "best":
         path = checkpoint.best(folder / "checkpoints", path)
     check_kept(record, folder)
@@ -105,7 +111,9 @@ def train(
     settings: `{"model.width": 128, "training.examples": 400000, ...}`.
     """
     experiment = Experiment.of(task, encoding, settings, seed, precision, model)
-    return loop.train(experiment, Path(out), threads=threads or cores(), snapshots=snapshots, report=report)
+    return loop.train(
+        experiment, Path(out), threads=threads or cores(), snapshots=snapshots, report=report
+    )
 
 
 def evaluate(
@@ -135,7 +143,12 @@ def evaluate(
                 "or name what to measure on with --data"
             )
     metrics = answering.evaluate(loaded.model, loaded.task, decoding=decoding)
-    who = {"run": str(run), "encoding": loaded.experiment.encoding, "seed": loaded.experiment.seed, "step": loaded.step}
+    who = {
+        "run": str(run),
+        "encoding": loaded.experiment.encoding,
+        "seed": loaded.experiment.seed,
+        "step": loaded.step,
+    }
     told = {"ceiling": loaded.task.ceiling(), "notices": loaded.task.held_out_notices()}
     return {**who, "metric": loaded.task.metric.name, **metrics, **told}
 
@@ -173,7 +186,9 @@ def predict(
     """
     loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
     if continues(loaded.task):
-        raise UserError("a language model goes on with a text instead of answering lines; give it one with --prompt")
+        raise UserError(
+            "a language model goes on with a text instead of answering lines; give it one with --prompt"
+        )
     for chunk in chunks(enumerate(lines, 1), at_once):
         readable: list[tuple[int, str, Any]] = []
         found: dict[int, list[Answer]] = {}
@@ -188,7 +203,9 @@ def predict(
         # Lines of like length together: none waits for a much longer one, and little is padded.
         readable.sort(key=lambda item: len(item[2]) if isinstance(item[2], list) else 0)
         for some in chunks(readable, max(1, AT_ONCE // max(1, decoding.beam))):
-            written = answering.answers(loaded.model, loaded.task, [read for _, _, read in some], decoding)
+            written = answering.answers(
+                loaded.model, loaded.task, [read for _, _, read in some], decoding
+            )
             for (number, line, read), hypotheses in zip(some, written, strict=True):
                 found[number] = [
                     _answer(loaded, number, line, read, rank, hypothesis)
@@ -198,7 +215,9 @@ def predict(
             yield from found[number]
 
 
-def _answer(loaded: Loaded, number: int, line: str, source: Any, rank: int, hypothesis: Hypothesis) -> Answer:
+def _answer(
+    loaded: Loaded, number: int, line: str, source: Any, rank: int, hypothesis: Hypothesis
+) -> Answer:
     task, ids = loaded.task, hypothesis.ids.tolist()
     text = task.answer(Answering(loaded.model, task), line.strip(), source, ids)
     probabilities = hypothesis.log_probabilities.exp().tolist()
@@ -228,9 +247,13 @@ def generate(
     loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
     task = loaded.task
     if not isinstance(task, TokenTask) or not task.continues:
-        raise UserError("only a language model goes on with a text; give lines to answer on standard input instead")
+        raise UserError(
+            "only a language model goes on with a text; give lines to answer on standard input instead"
+        )
     if "" in stop:
-        raise UserError("a text to stop at has one character or more, got an empty one; leave it out")
+        raise UserError(
+            "a text to stop at has one character or more, got an empty one; leave it out"
+        )
     model: Any = loaded.model
     read = task.read(prompt)
     drawn = sample(
@@ -249,9 +272,13 @@ def generate(
     return _pieces(task, read, (int(token.ids[0]) for token in drawn), stop)
 
 
-def _pieces(task: TokenTask, prompt: Sequence[int], numbers: Iterable[int], stop: Sequence[str]) -> Iterator[str]:
+def _pieces(
+    task: TokenTask, prompt: Sequence[int], numbers: Iterable[int], stop: Sequence[str]
+) -> Iterator[str]:
     """Text as soon as it is certain: whole characters only, and nothing that may be the beginning of a stop."""
-    written = list(prompt)  # where words are put together with spaces, one stands between the prompt and the first
+    written = list(
+        prompt
+    )  # where words are put together with spaces, one stands between the prompt and the first
     begun = len(task.write(written))
     given = 0
     waiting = max((len(text) for text in stop), default=1) - 1
@@ -259,7 +286,10 @@ def _pieces(task: TokenTask, prompt: Sequence[int], numbers: Iterable[int], stop
     for number in numbers:
         written.append(number)
         text = task.write(written)[begun:]
-        found = min((at for at in (text.find(s, max(0, given - waiting)) for s in stop) if at >= 0), default=None)
+        found = min(
+            (at for at in (text.find(s, max(0, given - waiting)) for s in stop) if at >= 0),
+            default=None,
+        )
         if found is not None:
             yield text[given:found]
             return
@@ -289,7 +319,9 @@ def compare(
     cut off goes on with the trials that are not finished. snapshots: as for `train`.
     """
     jobs = jobs or study.jobs_for(len(encodings) * seeds, cores())
-    return study.run(task, Path(out), encodings, seeds, dict(settings or {}), precision, model, jobs, snapshots)
+    return study.run(
+        task, Path(out), encodings, seeds, dict(settings or {}), precision, model, jobs, snapshots
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +365,14 @@ def walk(
     if loaded.experiment.model == "recurrent":  # whose walk ends at the tokens that may come next
         vocabulary = task.show_target(range(next(reversed(task.model_options.values()))))
     followed = walking.walk(
-        model, inputs, site=site, head=head, queries=queries, keys=keys, step=step, vocabulary=vocabulary
+        model,
+        inputs,
+        site=site,
+        head=head,
+        queries=queries,
+        keys=keys,
+        step=step,
+        vocabulary=vocabulary,
     )
     return Followed(line.strip(), text, followed)
 

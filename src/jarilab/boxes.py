@@ -49,11 +49,17 @@ def iou_and_giou(one: Float[Tensor, "*N 4"], other: Float[Tensor, "*M 4"]) -> tu
     GIoU is IoU less the share of the smallest box around both that neither covers: -1 ... 1, and it tells two boxes
     that are far apart from two that nearly touch.
     """
-    low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
+    low, high = (
+        torch.maximum(one[..., :2], other[..., :2]),
+        torch.minimum(one[..., 2:], other[..., 2:]),
+    )
     shared = (high - low).clamp_min(0.0).prod(-1)
     union = area(one) + area(other) - shared
     iou = shared / union
-    low, high = torch.minimum(one[..., :2], other[..., :2]), torch.maximum(one[..., 2:], other[..., 2:])
+    low, high = (
+        torch.minimum(one[..., :2], other[..., :2]),
+        torch.maximum(one[..., 2:], other[..., 2:]),
+    )
     around = _sides(low, high).prod(-1)
     return iou, iou - (around - union) / around
 

@@ -32,4 +32,6 @@ def needs(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError:
         library = module.partition(".")[0]
-        raise UserError(f"this needs the package {library}; pip install 'jarilab[{extra}]'") from None
+        raise UserError(
+            f"this needs the package {library}; pip install 'jarilab[{extra}]'"
+        ) from None

@@ -76,9 +76,14 @@ def write(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is no empty folder; choose another --out")
     if model.decoder.cross_encoding.of_layer[0].hooks:
-        _refuse(model.decoder.cross_encoding, "CTranslate2 has no positions between decoder and source")
+        _refuse(
+            model.decoder.cross_encoding, "CTranslate2 has no positions between decoder and source"
+        )
     with torch.no_grad():
-        places = _places(model.encoder.encoding, positions), _places(model.decoder.encoding, positions)
+        places = (
+            _places(model.encoder.encoding, positions),
+            _places(model.decoder.encoding, positions),
+        )
         specification = _transformer(model, *places)
     specification.register_source_vocabulary(list(source))
     specification.register_target_vocabulary(list(target))
@@ -122,7 +127,9 @@ def _checked_model(model: nn.Module) -> EncoderDecoder:
 
 
 def _refuse(encoding: LayerEncodings, why: str) -> NoReturn:
-    raise UserError(f"{encoding.spec} cannot be exported: {why}; answer with `jarilab predict`, or train without it")
+    raise UserError(
+        f"{encoding.spec} cannot be exported: {why}; answer with `jarilab predict`, or train without it"
+    )
 
 
 # Positions ------------------------------------------------------------------------------------------------------------
@@ -179,7 +186,10 @@ def _places(encodings: LayerEncodings, positions: int) -> Places:
             "or a rotation, or a bias of distance",
         )
     if not encodings.shared:
-        _refuse(encodings, "CTranslate2 has one encoding for all layers, and here each layer has its own")
+        _refuse(
+            encodings,
+            "CTranslate2 has one encoding for all layers, and here each layer has its own",
+        )
     if encoding.hooks == {"rotate"}:
         return Places(rotary=_rotary(encodings, encoding, count))
     return Places(bias=_bias(encodings, encoding, count), distances=count)
@@ -213,8 +223,15 @@ def _rotary(encodings: LayerEncodings, encoding: Encoding, count: int) -> Rotary
     found = Rotary(rotated, base, interleaved)
     x_1HLE = torch.randn(1, heads, count, width, generator=torch.Generator().manual_seed(1))
     ours = encoding.rotate(x_1HLE, encoding.rotation(Positions.sequence(count)))
-    if rotated % 2 or rotated == 0 or not torch.allclose(ours.double(), found.turn(x_1HLE), atol=1e-3):
-        _refuse(encodings, "it rotates otherwise than CTranslate2, which turns pair i by position * base^(-2i/R)")
+    if (
+        rotated % 2
+        or rotated == 0
+        or not torch.allclose(ours.double(), found.turn(x_1HLE), atol=1e-3)
+    ):
+        _refuse(
+            encodings,
+            "it rotates otherwise than CTranslate2, which turns pair i by position * base^(-2i/R)",
+        )
     return found
 
 
@@ -226,12 +243,21 @@ def _bias(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[Te
     bias_HQK = bias_HQK.reshape(-1, count, count)
     back_HL, ahead_HL = bias_HQK[:, -1].flip(-1), bias_HQK[:, 0]
     ahead_QK = torch.arange(count) - torch.arange(count).unsqueeze(-1)
-    by_distance = torch.where(ahead_QK > 0, ahead_HL[:, ahead_QK.clamp_min(0)], back_HL[:, (-ahead_QK).clamp_min(0)])
+    by_distance = torch.where(
+        ahead_QK > 0, ahead_HL[:, ahead_QK.clamp_min(0)], back_HL[:, (-ahead_QK).clamp_min(0)]
+    )
     different = (bias_HQK - by_distance).abs() > 1e-5
     if bool((different & (ahead_QK <= 0) if encoding.site.causal else different).any()):
-        _refuse(encodings, "its bias depends on more than the distance, and that of CTranslate2 does not")
+        _refuse(
+            encodings,
+            "its bias depends on more than the distance, and that of CTranslate2 does not",
+        )
     sides = (back_HL,) if encoding.site.causal else (back_HL, ahead_HL)
-    return torch.cat([row for side in sides for row in (side, side[:, -1:].expand(-1, count))], 1).t().contiguous()
+    return (
+        torch.cat([row for side in sides for row in (side, side[:, -1:].expand(-1, count))], 1)
+        .t()
+        .contiguous()
+    )
 
 
 # The model ------------------------------------------------------------------------------------------------------------
@@ -244,8 +270,13 @@ def _embeddings(model: EncoderDecoder) -> tuple[Any, Any]:
 def _transformer(model: EncoderDecoder, source: Places, target: Places) -> Any:
     library: Any = needs("ctranslate2.specs", "ctranslate2")  # the part that writes models
     sides = (model.encoder, source), (model.decoder, target)
-    kinds = library.transformer_spec.TransformerEncoderSpec, library.transformer_spec.TransformerDecoderSpec
-    encoder, decoder = (_stack(library, kind, *side) for kind, side in zip(kinds, sides, strict=True))
+    kinds = (
+        library.transformer_spec.TransformerEncoderSpec,
+        library.transformer_spec.TransformerDecoderSpec,
+    )
+    encoder, decoder = (
+        _stack(library, kind, *side) for kind, side in zip(kinds, sides, strict=True)
+    )
     source_embedding, target_embedding = _embeddings(model)
     encoder.embeddings[0].weight = _array(source_embedding.weight)
     decoder.embeddings.weight = _array(target_embedding.weight)
@@ -264,7 +295,9 @@ def _stack(library: Any, kind: Any, stack: Any, places: Places) -> Any:
     """The specification of an encoder or a decoder, with its positions and last norm."""
     layer = stack.layers[0]
     pre_norm = layer.feed_forward_residual.place == "pre"
-    name = next(name for name, function in ACTIVATIONS.items() if function is layer.feed_forward.activation)
+    name = next(
+        name for name, function in ACTIVATIONS.items() if function is layer.feed_forward.activation
+    )
     options: dict[str, Any] = {
         "pre_norm": pre_norm,
         "activation": library.common_spec.Activation[name.upper()],

@@ -33,7 +33,9 @@ class Mask:
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
-            raise UserError(f"a window holds at least the query itself: expected 1 or more, got {self.window}")
+            raise UserError(
+                f"a window holds at least the query itself: expected 1 or more, got {self.window}"
+            )
         for name in ("keys", "pairs"):
             rule = getattr(self, name)
             if rule is not None and rule.dtype is not torch.bool:
@@ -44,7 +46,9 @@ class Mask:
     @property
     def plain_causal(self) -> bool:
         """Nothing but the causal rule."""
-        return self.causal and all(r is None for r in (self.window, self.keys, self.documents, self.pairs))
+        return self.causal and all(
+            r is None for r in (self.window, self.keys, self.documents, self.pairs)
+        )
 
     def dense(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "B 1 Q K"] | None:
         """All rules as one tensor whose first and third axis may be 1 for broadcasting; None if nothing is hidden."""
@@ -56,7 +60,9 @@ class Mask:
             rules.append((steps_QK.abs() < self.window)[None, None])
         if self.keys is not None:
             if self.keys.shape[-1] != k_pos.length:
-                raise UserError(f"the padding mask covers {self.keys.shape[-1]} keys, but there are {k_pos.length}")
+                raise UserError(
+                    f"the padding mask covers {self.keys.shape[-1]} keys, but there are {k_pos.length}"
+                )
             rules.append(self.keys[:, None, None, :])
         if self.documents is not None:
             q_BQ, k_BK = self.documents

@@ -41,7 +41,9 @@ class Option:
             try:
                 value = json.loads(value) if value.startswith("[") else [value]
             except ValueError as error:
-                raise UserError(f"{owner}: {self.name}: expected a JSON list, got {value!r}: {error}") from None
+                raise UserError(
+                    f"{owner}: {self.name}: expected a JSON list, got {value!r}: {error}"
+                ) from None
         if value == "null" and _may_be_none(self.annotation):
             return None
         try:
@@ -83,7 +85,9 @@ def check_fields(where: str, fields: Mapping[str, Any], record: Any) -> None:
         try:
             validated(annotation, record[name], strict=True)
         except UserError as error:
-            raise UserError(f"{where}: {name}: {error}; put the file back as it was written") from None
+            raise UserError(
+                f"{where}: {name}: {error}; put the file back as it was written"
+            ) from None
 
 
 def _may_be_none(annotation: Any) -> bool:
@@ -104,7 +108,11 @@ def options_of(target: Callable[..., Any]) -> dict[str, Option]:
 
 def _doc(target: Callable[..., Any]) -> str:
     """The docstring that speaks of the options: that of the class whose constructor has them."""
-    owners = [c for c in inspect.getmro(target) if "__init__" in vars(c)] if inspect.isclass(target) else [target]
+    owners = (
+        [c for c in inspect.getmro(target) if "__init__" in vars(c)]
+        if inspect.isclass(target)
+        else [target]
+    )
     return owners[0].__doc__ or ""
 
 
@@ -120,13 +128,17 @@ def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
     return meanings
 
 
-def read_options(owner: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(
+    owner: str, options: Mapping[str, Option], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """Check and convert the options somebody gave. Raises UserError naming the nearest option for a misspelt one."""
     read = {}
     for name, value in given.items():
         if name not in options:
             match = nearest(name, options)
             guess = f" did you mean {match!r}?" if match else ""
-            raise UserError(f"{owner} has no option {name!r};{guess} Options: {', '.join(options) or 'nothing'}")
+            raise UserError(
+                f"{owner} has no option {name!r};{guess} Options: {', '.join(options) or 'nothing'}"
+            )
         read[name] = options[name].read(owner, value)
     return read

@@ -67,10 +67,14 @@ def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L
     return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def unpatchify(patches: Float[Tensor, "B L N"], patch: int, grid: tuple[int, int]) -> Float[Tensor, "B C H W"]:
+def unpatchify(
+    patches: Float[Tensor, "B L N"], patch: int, grid: tuple[int, int]
+) -> Float[Tensor, "B C H W"]:
     """The image that these are the patches of."""
     rows, columns = grid
-    cut = patches.unflatten(2, (-1, patch, patch)).unflatten(1, (rows, columns))  # B rows columns C P P
+    cut = patches.unflatten(2, (-1, patch, patch)).unflatten(
+        1, (rows, columns)
+    )  # B rows columns C P P
     return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
 
@@ -82,10 +86,14 @@ def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "
 def patch_names(positions: Positions) -> list[str]:
     """Each token of an image as a person reads it: `3,0` is the patch in row 3, column 0; those without a place are
     `[0]`, `[1]`, ..."""
-    coordinates = positions.coordinates if positions.coordinates.ndim == 2 else positions.coordinates[0]
+    coordinates = (
+        positions.coordinates if positions.coordinates.ndim == 2 else positions.coordinates[0]
+    )
     nowhere = [False] * positions.length
     if positions.unplaced is not None:
-        nowhere = (positions.unplaced if positions.unplaced.ndim == 1 else positions.unplaced[0]).tolist()
+        nowhere = (
+            positions.unplaced if positions.unplaced.ndim == 1 else positions.unplaced[0]
+        ).tolist()
     names, without = [], 0
     for place, lost in zip(coordinates.tolist(), nowhere, strict=True):
         names.append(f"[{without}]" if lost else ",".join(f"{number:g}" for number in place))

@@ -51,7 +51,9 @@ class Positions:
                 f"positions must be (L, A) or (B, L, A) with A = {len(self.axes)} for the axes {self.axes}, "
                 f"got {tuple(self.coordinates.shape)}; add the last axis with unsqueeze(-1)"
             )
-        if self.extent is not None and (self.extent.ndim not in (1, 2) or self.extent.shape[-1] != len(self.axes)):
+        if self.extent is not None and (
+            self.extent.ndim not in (1, 2) or self.extent.shape[-1] != len(self.axes)
+        ):
             raise UserError(
                 f"the extent must be (A,) or (B, A) with A = {len(self.axes)} for the axes {self.axes}, "
                 f"got {tuple(self.extent.shape)}; give the frame's size along each axis"
@@ -59,7 +61,11 @@ class Positions:
 
     @staticmethod
     def sequence(
-        length: int, start: int = 0, *, frame: str = "sequence", device: torch.device | str | None = None
+        length: int,
+        start: int = 0,
+        *,
+        frame: str = "sequence",
+        device: torch.device | str | None = None,
     ) -> Positions:
         """`start, start + 1, ...`: the places of `length` tokens that follow each other."""
         order_L = torch.arange(start, start + length, device=device)
@@ -69,14 +75,23 @@ class Positions:
     def from_mask(keep_BL: Bool[Tensor, "B L"], *, frame: str = "sequence") -> Positions:
         """Number the real tokens of each row from 0, wherever the padding is. Padding gets 0, and must be masked."""
         index_BL = (keep_BL.long().cumsum(-1) - 1).clamp_min(0) * keep_BL
-        return Positions(index_BL.unsqueeze(-1), torch.arange(keep_BL.shape[1], device=keep_BL.device), frame=frame)
+        return Positions(
+            index_BL.unsqueeze(-1),
+            torch.arange(keep_BL.shape[1], device=keep_BL.device),
+            frame=frame,
+        )
 
     @staticmethod
-    def grid(height: int, width: int, *, frame: str = "image", device: torch.device | str | None = None) -> Positions:
+    def grid(
+        height: int, width: int, *, frame: str = "image", device: torch.device | str | None = None
+    ) -> Positions:
         """Rows and columns of an image's patches in row-major order, in a frame of height x width."""
         rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
         coordinates_LA = torch.cartesian_prod(rows, columns)
-        order_L, extent_A = torch.arange(height * width, device=device), torch.tensor((height, width), device=device)
+        order_L, extent_A = (
+            torch.arange(height * width, device=device),
+            torch.tensor((height, width), device=device),
+        )
         return Positions(coordinates_LA, order_L, ("row", "column"), frame, extent=extent_A)
 
     @staticmethod
@@ -107,14 +122,18 @@ class Positions:
     def index(self) -> Tensor:
         """The only coordinate, `(L,)` or `(B, L)`. Raises UserError where there are several."""
         if len(self.axes) != 1:
-            raise UserError(f"one coordinate expected, got {self.axes}; choose an encoding for {len(self.axes)} axes")
+            raise UserError(
+                f"one coordinate expected, got {self.axes}; choose an encoding for {len(self.axes)} axes"
+            )
         return self.coordinates[..., 0]
 
     def plane(self) -> Tensor:
         """Row and column, `(L, 2)` or `(B, L, 2)`. Raises UserError where there are not two coordinates."""
         if len(self.axes) != 2:
             count = f"{len(self.axes)} axis" if len(self.axes) == 1 else f"{len(self.axes)} axes"
-            raise UserError(f"two coordinates expected, got {self.axes}; choose an encoding for {count}")
+            raise UserError(
+                f"two coordinates expected, got {self.axes}; choose an encoding for {count}"
+            )
         return self.coordinates
 
     @property
@@ -138,10 +157,14 @@ class Positions:
 
         A caption and its image in one sequence have the axes `text`, `image.row`, `image.column`.
         """
-        chosen = [i for i, axis in enumerate(self.axes) if axis == part or axis.startswith(f"{part}.")]
+        chosen = [
+            i for i, axis in enumerate(self.axes) if axis == part or axis.startswith(f"{part}.")
+        ]
         if not chosen:
             parts = ", ".join(dict.fromkeys(axis.partition(".")[0] for axis in self.axes))
-            raise UserError(f"these positions have no part {part!r}, got the axes {self.axes}; choose one of {parts}")
+            raise UserError(
+                f"these positions have no part {part!r}, got the axes {self.axes}; choose one of {parts}"
+            )
         index = torch.tensor(chosen, device=self.coordinates.device)
         coordinates = self.coordinates.index_select(-1, index)
         # Between -1 and 0 lies what a rescaled grid has above its first row.
@@ -167,7 +190,10 @@ class Positions:
 
     def concat(self, later: Positions) -> Positions:
         """These tokens, then the `later` ones. Both must have the same axes, frame and relations."""
-        if (self.axes, self.frame) != (later.axes, later.frame) or self.relations is not later.relations:
+        if (self.axes, self.frame) != (
+            later.axes,
+            later.frame,
+        ) or self.relations is not later.relations:
             raise UserError(
                 f"cannot join positions of frame {self.frame!r} {self.axes} with {later.frame!r} {later.axes}; "
                 "tokens of one sequence share frame, axes and relations"
@@ -201,7 +227,9 @@ def _check_same_extent(first: Tensor | None, second: Tensor | None) -> None:
 def _no_place(positions: Positions) -> Tensor:
     if positions.unplaced is not None:
         return positions.unplaced
-    return torch.zeros(positions.coordinates.shape[:-1], dtype=torch.bool, device=positions.coordinates.device)
+    return torch.zeros(
+        positions.coordinates.shape[:-1], dtype=torch.bool, device=positions.coordinates.device
+    )
 
 
 def _alike(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -237,7 +265,9 @@ def unrelated(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | No
     """True for pairs of which one has no place, or that have none in the same part, so that no distance lies between
     them; None where there are no such pairs."""
     if q_pos.parts:
-        return torch.stack([_either(q_pos.only(part), k_pos.only(part)) for part in q_pos.parts]).all(0)
+        return torch.stack(
+            [_either(q_pos.only(part), k_pos.only(part)) for part in q_pos.parts]
+        ).all(0)
     if q_pos.unplaced is None and k_pos.unplaced is None:
         return None
     return _either(q_pos, k_pos)

@@ -82,7 +82,9 @@ class Registry:
         def announce(target: type) -> type:
             taken = self._classes.setdefault(name, target)
             if taken is not target:
-                raise ValueError(f"{self.kind} {name!r} is {taken.__module__}.{taken.__qualname__} already")
+                raise ValueError(
+                    f"{self.kind} {name!r} is {taken.__module__}.{taken.__qualname__} already"
+                )
             return target
 
         return announce
@@ -125,7 +127,9 @@ def _pairs(name: str, text: str) -> dict[str, str]:
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key:
-            raise UserError(f"{name}: expected key=value, got {item!r}; write {name}:key=value,key=value")
+            raise UserError(
+                f"{name}: expected key=value, got {item!r}; write {name}:key=value,key=value"
+            )
         if key in pairs:
             raise UserError(f"{name}: option {key!r} is given twice; give it once")
         pairs[key.strip()] = value.strip()
@@ -145,8 +149,14 @@ def _class_in_file(path: Path, class_name: str) -> type:
             found.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[module_name]
-            raise UserError(f"{path} cannot be used: running it raised {type(error).__name__}: {error}") from error
-    classes = [n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name]
+            raise UserError(
+                f"{path} cannot be used: running it raised {type(error).__name__}: {error}"
+            ) from error
+    classes = [
+        n
+        for n, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module_name
+    ]
     if class_name not in classes:
         raise unknown(f"class in {path}", class_name, classes)
     return getattr(module, class_name)

@@ -57,7 +57,9 @@ def find(
     loaded = run if isinstance(run, Loaded) else load(run, trust_code=trust_code)
     task = loaded.task
     if not isinstance(task, ImageTask) or not task.finds:
-        raise UserError("this run does not say where things are; train one with `jarilab train detection`")
+        raise UserError(
+            "this run does not say where things are; train one with `jarilab train detection`"
+        )
     if not 0 <= at_least <= 1:
         raise UserError(f"a probability is from 0 to 1, got {at_least:g}")
     for asked in images:
@@ -71,7 +73,9 @@ def find(
             continue
         (said,) = answering.seen(loaded.model, task, [read])
         told = [one for one in said if one.probability >= at_least and one.box is not None]
-        yield Looked(name, tuple(Found(task.classes[one.number], one.probability, one.box) for one in told))  # type: ignore[arg-type]
+        yield Looked(
+            name, tuple(Found(task.classes[one.number], one.probability, one.box) for one in told)
+        )  # type: ignore[arg-type]
 
 
 def paint(
@@ -146,7 +150,9 @@ def draw(loaded: Loaded, looked: Looked, out: str | Path) -> None:
     assert isinstance(task, ImageTask)
     path = Path(looked.input)
     _check_out(out, [path])
-    pixels = task.read(looked.input).pixels if looked.input.startswith(HELD_OUT) else read_image(path, 3)
+    pixels = (
+        task.read(looked.input).pixels if looked.input.startswith(HELD_OUT) else read_image(path, 3)
+    )
     told = [(found.box, f"{found.label} {found.probability:.0%}") for found in looked.objects]
     write_bytes(Path(out), drawing.png(drawing.boxes(pixels, told)))
 
@@ -165,7 +171,9 @@ def reconstruct_to(loaded: Loaded, images: Sequence[str], out: str | Path) -> li
     UserError where `out` is one of them, or the name of another kind of file, and for too many."""
     _check_out(out, map(Path, images))
     if len(images) > MOST_SHOWN:
-        raise UserError(f"expected at most {MOST_SHOWN} images in a grid, got {len(images):,}; name fewer")
+        raise UserError(
+            f"expected at most {MOST_SHOWN} images in a grid, got {len(images):,}; name fewer"
+        )
     found = list(reconstruct(loaded, images))
     read = [one for one in found if one.images is not None]
     if read:
@@ -179,6 +187,10 @@ def reconstruct_to(loaded: Loaded, images: Sequence[str], out: str | Path) -> li
 def _check_out(out: str | Path, read: Iterable[Path] = ()) -> None:
     """Raises UserError for a file that is no PNG, or one of those that are read."""
     if Path(out).suffix.lower() != ".png":
-        raise UserError(f"{out}: expected a name that ends in .png, since PNG is what is written; choose such a name")
+        raise UserError(
+            f"{out}: expected a name that ends in .png, since PNG is what is written; choose such a name"
+        )
     if Path(out).is_file() and any(path.is_file() and path.samefile(out) for path in read):
-        raise UserError(f"{out}: expected another file than the image itself, which would be gone; choose another name")
+        raise UserError(
+            f"{out}: expected another file than the image itself, which would be gone; choose another name"
+        )

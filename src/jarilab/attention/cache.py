@@ -22,7 +22,9 @@ class LayerCache:
         """How many sequences it holds, None as long as nothing was appended."""
         return None if self._k is None else self._k.shape[0]
 
-    def append(self, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L W"]) -> tuple[Tensor, Tensor]:
+    def append(
+        self, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L W"]
+    ) -> tuple[Tensor, Tensor]:
         """Add the new ones and give all so far, `(B, H, K, E)` and `(B, H, K, E')`."""
         end = self.length + k.shape[2]
         self._k, self._v = _room(self._k, k, self.length, end), _room(self._v, v, self.length, end)

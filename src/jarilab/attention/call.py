@@ -60,7 +60,9 @@ def output(call: AttentionCall) -> Float[Tensor, "B H Q W"]:
     return weighted(call, weights(call))
 
 
-def weighted(call: AttentionCall, weights_BHQK: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q W"]:
+def weighted(
+    call: AttentionCall, weights_BHQK: Float[Tensor, "B H Q K"]
+) -> Float[Tensor, "B H Q W"]:
     """The output for these weights, whether they are the attention's own or others."""
     output_BHQE = torch.einsum("bhqk,bhke->bhqe", weights_BHQK, _precise(call.v))
     added = call.geometry.encoding.values(weights_BHQK, call.geometry.relation)

@@ -54,7 +54,11 @@ def geometry_of(
     new_k_pos: the keys that are not in the cache yet; by default all of them.
     Raises UserError for distances between frames that no one asked for.
     """
-    if encoding.hooks - {"embed", "inject"} and q_pos.frame != k_pos.frame and not encoding.site.cross:
+    if (
+        encoding.hooks - {"embed", "inject"}
+        and q_pos.frame != k_pos.frame
+        and not encoding.site.cross
+    ):
         raise UserError(
             f"positions in the frame {q_pos.frame!r} cannot be compared with those in {k_pos.frame!r}: "
             "build the attention with cross=True if distances between them mean something"
@@ -70,7 +74,8 @@ def geometry_of(
             allowed = allowed | ~has_key
     causal = mask is not None and mask.plain_causal and q_pos is k_pos
     return _encoded(
-        Geometry(encoding, q_pos, k_pos, allowed, has_key, causal), k_pos if new_k_pos is None else new_k_pos
+        Geometry(encoding, q_pos, k_pos, allowed, has_key, causal),
+        k_pos if new_k_pos is None else new_k_pos,
     )
 
 
@@ -86,7 +91,9 @@ def geometry_of_layers(
     first = geometry_of(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos)
     new_k_pos = k_pos if new_k_pos is None else new_k_pos
     return [
-        first if encoding is first.encoding else _encoded(replace(first, encoding=encoding), new_k_pos)
+        first
+        if encoding is first.encoding
+        else _encoded(replace(first, encoding=encoding), new_k_pos)
         for encoding in encodings.of_layer
     ]
 
@@ -107,7 +114,12 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
         bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
     additive = _additive(bias, geometry.allowed)
     return replace(
-        geometry, q_rotation=q_rotation, k_rotation=k_rotation, bias=bias, relation=relation, additive=additive
+        geometry,
+        q_rotation=q_rotation,
+        k_rotation=k_rotation,
+        bias=bias,
+        relation=relation,
+        additive=additive,
     )
 
 

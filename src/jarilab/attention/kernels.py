@@ -80,7 +80,9 @@ def _explicit(call: AttentionCall) -> Tensor:
         # Not in place: writing into a view costs autograd a copy of the whole.
         scores = scores + geometry.additive.to(scores.dtype)
     weights = dropout(_softmax(scores), call.dropout)
-    output = torch.bmm(weights.view(batch * heads, queries, keys), v).view(batch, heads, queries, v.shape[2])
+    output = torch.bmm(weights.view(batch * heads, queries, keys), v).view(
+        batch, heads, queries, v.shape[2]
+    )
     added = geometry.encoding.values(weights, geometry.relation)
     if added is not None:
         output = output + added

@@ -186,7 +186,9 @@ def check_vectors(x: Tensor, weight: Float[Tensor, "N D"]) -> None:
             "module with the width of its input, or map the input with torch.nn.Linear first"
         )
     if x.dtype is not weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise UserError(f"the module is in {weight.dtype}, its input in {x.dtype}; convert with .to({weight.dtype})")
+        raise UserError(
+            f"the module is in {weight.dtype}, its input in {x.dtype}; convert with .to({weight.dtype})"
+        )
 
 
 def check_positions(positions: Positions, x: Float[Tensor, "B L D"]) -> None:
@@ -202,7 +204,9 @@ def check_positions(positions: Positions, x: Float[Tensor, "B L D"]) -> None:
 
 def _inside() -> list[str]:
     """The encodings that need no input to add to."""
-    return [name for name in registry.names() if "embed" not in hooks_of(registry.spec(name).target)]
+    return [
+        name for name in registry.names() if "embed" not in hooks_of(registry.spec(name).target)
+    ]
 
 
 def split_heads(x: Float[Tensor, "B L D"], heads: int) -> Float[Tensor, "B H L E"]:

@@ -64,19 +64,31 @@ class LuongAttention(nn.Module):
         self.combine = nn.Linear(2 * width, width, bias=False)
 
     def read(
-        self, outputs: Float[Tensor, "B K D"], positions: Positions, keep: Bool[Tensor, "B K"] | None = None
+        self,
+        outputs: Float[Tensor, "B K D"],
+        positions: Positions,
+        keep: Bool[Tensor, "B K"] | None = None,
     ) -> Source:
         """The keys and values of a source, for all steps to come."""
         encoding = self.encoding.of_layer[0]
         k_BHKE = self.score.keys(encoding.inject(outputs, positions)).unsqueeze(1)
-        return Source(encoding.rotate(k_BHKE, encoding.rotation(positions)), outputs.unsqueeze(1), positions, keep)
+        return Source(
+            encoding.rotate(k_BHKE, encoding.rotation(positions)),
+            outputs.unsqueeze(1),
+            positions,
+            keep,
+        )
 
-    def forward(self, h: Float[Tensor, "B Q D"], source: Source, positions: Positions) -> Float[Tensor, "B Q D"]:
+    def forward(
+        self, h: Float[Tensor, "B Q D"], source: Source, positions: Positions
+    ) -> Float[Tensor, "B Q D"]:
         """h~ for each state of the decoder. positions: where the states are."""
         mask = None if source.keep is None else Mask(keys=source.keep)
         geometry = geometry_of(self.encoding.of_layer[0], positions, source.positions, mask)
         encoding = geometry.encoding
         q_BHQE = self.score.queries(encoding.inject(h, positions)).unsqueeze(1)
         q_BHQE = encoding.rotate(q_BHQE, geometry.q_rotation)
-        context_BHQD = self.attend(AttentionCall(q_BHQE, source.k, source.v, geometry, 1.0, score=self.score.compare))
+        context_BHQD = self.attend(
+            AttentionCall(q_BHQE, source.k, source.v, geometry, 1.0, score=self.score.compare)
+        )
         return self.combine(torch.cat((h, context_BHQD.squeeze(1).to(h.dtype)), -1)).tanh()

@@ -37,7 +37,9 @@ class TanhSum(nn.Module):
         super().__init__()
         self.v = nn.Parameter(nn.init.normal_(Tensor(1, width), std=width**-0.5))
 
-    def forward(self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"]) -> Float[Tensor, "B H Q K"]:
+    def forward(
+        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"]
+    ) -> Float[Tensor, "B H Q K"]:
         # In place, since nothing else needs the sums: half the memory at the peak.
         pairs_BHQKE = (q.unsqueeze(3) + k.unsqueeze(2)).tanh_()
         return functional.linear(pairs_BHQKE, self.v.to(pairs_BHQKE.dtype)).squeeze(-1)

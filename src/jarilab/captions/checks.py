@@ -13,7 +13,10 @@ from jarilab.shapes import Bool, Float, Int, Tensor
 
 INK = 0.3  # of full brightness: what a rule calls drawn
 LEAST = 8  # pixels of ink, else nothing is drawn: the thinnest digits have a dozen
-GLYPH, FRAME = 20, 24  # pixels of the longer side of a digit as a judge sees it, and of what is around it
+GLYPH, FRAME = (
+    20,
+    24,
+)  # pixels of the longer side of a digit as a judge sees it, and of what is around it
 
 
 def glyphs(style: Style, images: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B N 24 24"]:
@@ -60,19 +63,25 @@ def attributes(style: Style, images: UInt8[Tensor, "B 3 H W"]) -> dict[str, Int[
     some = drawn(style, images).any(1)
     weight = (pixels.amax(1) * ink).clamp_min(1e-9)
     mass = weight.sum((1, 2))
-    palette = torch.nn.functional.normalize(torch.tensor([COLOURS[name] for name in style.colours]).float(), dim=-1)
+    palette = torch.nn.functional.normalize(
+        torch.tensor([COLOURS[name] for name in style.colours]).float(), dim=-1
+    )
     colour = ((pixels * ink.unsqueeze(1)).sum((2, 3)) @ palette.T).argmax(-1)
     rows, columns = torch.arange(style.height) + 0.5, torch.arange(style.width) + 0.5
     down = (weight.sum(2) @ rows) / mass >= style.height / 2
     right = (weight.sum(1) @ columns) / mass >= style.width / 2
     side = torch.maximum(_length(ink.any(1)), _length(ink.any(2)))
-    limits = [(low[1] + high[0]) / 2 for low, high in zip(style.sides, style.sides[1:], strict=False)]
+    limits = [
+        (low[1] + high[0]) / 2 for low, high in zip(style.sides, style.sides[1:], strict=False)
+    ]
     size = torch.bucketize(side.float(), torch.tensor(limits))
     found = {"size": size, "colour": colour, "place": 2 * down.long() + right.long()}
     return {name: value.masked_fill(~some, -1) for name, value in found.items()}
 
 
-def worded(style: Style, images: UInt8[Tensor, "B 3 H W"], digits: Int[Tensor, "B N"]) -> list[str | None]:
+def worded(
+    style: Style, images: UInt8[Tensor, "B 3 H W"], digits: Int[Tensor, "B N"]
+) -> list[str | None]:
     """What the images show, as captions of this style, with a dash for a square of a row that is empty: "one - five";
     None for an image without ink, of which no word is right. digits: what a judge reads in them."""
     seen_BN = drawn(style, images)
@@ -93,12 +102,20 @@ def _length(bright: Tensor) -> Int[Tensor, " B"]:
 
 
 def said_right(
-    style: Style, values: Int[Tensor, "B P"], images: UInt8[Tensor, "B 3 H W"], digits: Int[Tensor, "B N"]
+    style: Style,
+    values: Int[Tensor, "B P"],
+    images: UInt8[Tensor, "B 3 H W"],
+    digits: Int[Tensor, "B N"],
 ) -> dict[str, Float[Tensor, " B"]]:
     """For each image, whether it shows what the words say: `digit` (the share of them), each attribute, and
     `exact_match`, all of it. digits: what a judge reads in the images; where nothing is drawn, all are wrong."""
     right_BN = (values[:, list(style.digits)] == digits) & drawn(style, images)
     names: Sequence[str] = [name for name, _ in style.parts]
-    found = {name: (value == values[:, names.index(name)]) for name, value in attributes(style, images).items()}
+    found = {
+        name: (value == values[:, names.index(name)])
+        for name, value in attributes(style, images).items()
+    }
     exact = torch.stack([right_BN.all(1), *found.values()]).all(0)
-    return {"exact_match": exact.float(), "digit": right_BN.float().mean(1)} | {n: v.float() for n, v in found.items()}
+    return {"exact_match": exact.float(), "digit": right_BN.float().mean(1)} | {
+        n: v.float() for n, v in found.items()
+    }

@@ -57,7 +57,9 @@ class DigitClassifier:
         """The digits of each image from left to right."""
         return self._log_probabilities(images).argmax(-1)
 
-    def score(self, images: UInt8[Tensor, "B 3 H W"], values: Int[Tensor, "B P"]) -> Float[Tensor, " B"]:
+    def score(
+        self, images: UInt8[Tensor, "B 3 H W"], values: Int[Tensor, "B P"]
+    ) -> Float[Tensor, " B"]:
         """The log-probability that the images show the digits that the words name; `EMPTY` for each that is not
         there."""
         wanted_BN1 = values[:, list(self.style.digits)].unsqueeze(-1)
@@ -95,19 +97,29 @@ def _every(digits: Digits, start: int) -> Digits:
 
 
 def train_digit_classifier(
-    style: Style, digits: Digits, *, seed: int, steps: int = 2000, batch: int = 128, learning_rate: float = 2e-3
+    style: Style,
+    digits: Digits,
+    *,
+    seed: int,
+    steps: int = 2000,
+    batch: int = 128,
+    learning_rate: float = 2e-3,
 ) -> DigitClassifier:
     """Train on images of this style made of real digits. The same seed, digits and number of threads give the same
     weights."""
     painter = Painter(style, digits, seed=seed)
     reader = Reader()
     initialise(reader, seed)
-    optimizer = torch.optim.AdamW(reader.parameters(), lr=learning_rate, weight_decay=0.05, fused=True)
+    optimizer = torch.optim.AdamW(
+        reader.parameters(), lr=learning_rate, weight_decay=0.05, fused=True
+    )
     schedule = one_cycle(optimizer, learning_rate, steps)
     scenes = math.ceil(batch / len(style.digits))
     for step in range(steps):
         numbers = torch.arange(step * scenes, (step + 1) * scenes)
-        values = style.values(torch.randint(style.combinations, numbers.shape, generator=_generator(seed, step)))
+        values = style.values(
+            torch.randint(style.combinations, numbers.shape, generator=_generator(seed, step))
+        )
         found = glyphs(style, painter.paint(values, numbers)).flatten(0, 1)
         labels = values[:, list(style.digits)].flatten()
         loss = functional.cross_entropy(reader(found), labels, label_smoothing=0.05)

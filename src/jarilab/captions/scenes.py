@@ -96,14 +96,20 @@ class Digits:
         UserError."""
         path = idx.find(folder, part == "held_out") if folder.is_dir() else None
         if path is None or path.name.startswith("train") != (part == "training"):
-            raise UserError(f"{folder}: expected a folder with MNIST's four idx files; got no such; name another")
+            raise UserError(
+                f"{folder}: expected a folder with MNIST's four idx files; got no such; name another"
+            )
         pixels, labels = idx.read(path, idx.IMAGES), idx.read(idx.labels_of(path), idx.LABELS)
         if len(pixels) != len(labels):
-            raise UserError(f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again")
+            raise UserError(
+                f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again"
+            )
         return Digits.of(pixels.float() / 255, labels.long())
 
     @staticmethod
-    def of(pixels: Float[Tensor, "N h w"], labels: Int[Tensor, " N"], *, threshold: float = 0.25) -> Digits:
+    def of(
+        pixels: Float[Tensor, "N h w"], labels: Int[Tensor, " N"], *, threshold: float = 0.25
+    ) -> Digits:
         """Images whose ink is what is brighter than `threshold`. Those without any are left out."""
         bright = pixels > threshold
         seen = bright.any(-1).any(-1)
@@ -119,7 +125,9 @@ class Scenes:
 
     def __init__(self, world: World, digits: Digits, *, seed: int):
         self.world, self.digits, self.seed = _checked(world), digits, seed
-        self._palette = torch.tensor([COLOURS[name] for name in world.colours or ("white",)]).float()
+        self._palette = torch.tensor(
+            [COLOURS[name] for name in world.colours or ("white",)]
+        ).float()
 
     def plan(self, numbers: Int[Tensor, " B"]) -> Plan:
         """What stands where in the scenes of these numbers."""
@@ -129,10 +137,14 @@ class Scenes:
         of_each = drawn[:, 1 : 1 + 3 * most].unflatten(1, (most, 3))
         tries = drawn[:, 1 + 3 * most :].unflatten(1, (most, TRIES, 2)).float()
         sources = (of_each[..., 0] * len(self.digits.labels)).long()
-        sides = (world.smallest + (of_each[..., 1] * (world.largest - world.smallest + 1)).floor()).float()
+        sides = (
+            world.smallest + (of_each[..., 1] * (world.largest - world.smallest + 1)).floor()
+        ).float()
         ink = self.digits.ink[sources]
         extent = ink[..., 2:] - ink[..., :2]
-        extent = (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(1.0)
+        extent = (
+            (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(1.0)
+        )
         real = torch.arange(most) < counts.unsqueeze(1)
         places = (tries * (world.canvas - extent).unsqueeze(2)).floor()
         boxes, fits = _apart(places, extent, real, world.overlap)
@@ -153,10 +165,17 @@ class Scenes:
             scene = scenes[here]
             source, box = plan.sources[scene, slot], plan.boxes[scene, slot]
             ink = self.digits.ink[source]
-            rows = _spread(box[:, 1], box[:, 3], ink[:, 1], ink[:, 3], side, self.digits.pixels.shape[1])
-            columns = _spread(box[:, 0], box[:, 2], ink[:, 0], ink[:, 2], side, self.digits.pixels.shape[2])
+            rows = _spread(
+                box[:, 1], box[:, 3], ink[:, 1], ink[:, 3], side, self.digits.pixels.shape[1]
+            )
+            columns = _spread(
+                box[:, 0], box[:, 2], ink[:, 0], ink[:, 2], side, self.digits.pixels.shape[2]
+            )
             glyphs = torch.bmm(torch.bmm(rows, self.digits.pixels[source]), columns.transpose(1, 2))
-            inked = glyphs.unsqueeze(1) * self._palette[plan.colours[scene, slot]][:, : self.channels, None, None]
+            inked = (
+                glyphs.unsqueeze(1)
+                * self._palette[plan.colours[scene, slot]][:, : self.channels, None, None]
+            )
             canvas[here] = torch.maximum(canvas[here], inked)
         return canvas.round().clamp(0, 255).to(torch.uint8)
 
@@ -183,7 +202,10 @@ class Scenes:
 
 
 def _apart(
-    places: Float[Tensor, "B N T 2"], extent: Float[Tensor, "B N 2"], real: Bool[Tensor, "B N"], overlap: float
+    places: Float[Tensor, "B N T 2"],
+    extent: Float[Tensor, "B N 2"],
+    real: Bool[Tensor, "B N"],
+    overlap: float,
 ) -> tuple[Float[Tensor, "B N 4"], Bool[Tensor, "B N"]]:
     """For one digit after the other the first place where it overlaps none before by more than `overlap`; a digit
     without such a place is left out."""
@@ -192,7 +214,10 @@ def _apart(
     boxes, fits = tried[:, :, 0].clone(), real.clone()
     for n in range(1, boxes.shape[1]):
         before = boxes[:, None, :n]
-        corner, opposite = (tried[:, n, :, None, :2], before[..., :2]), (tried[:, n, :, None, 2:], before[..., 2:])
+        corner, opposite = (
+            (tried[:, n, :, None, :2], before[..., :2]),
+            (tried[:, n, :, None, 2:], before[..., 2:]),
+        )
         shared = (torch.minimum(*opposite) - torch.maximum(*corner)).clamp_min(0).prod(-1)
         iou = shared / (area[:, n, None, None] + area[:, None, :n] - shared)
         free = ((iou <= overlap) | ~fits[:, None, :n]).all(-1)
@@ -242,9 +267,13 @@ def _extent(bright: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
 def _checked(world: World) -> World:
     unknown_colours = [name for name in world.colours if name not in COLOURS]
     if unknown_colours:
-        raise UserError(f"scenes know no colour {unknown_colours[0]!r}; known: {', '.join(COLOURS)}")
+        raise UserError(
+            f"scenes know no colour {unknown_colours[0]!r}; known: {', '.join(COLOURS)}"
+        )
     if not 0 <= world.fewest <= world.most or world.most < 1:
-        raise UserError(f"a scene has fewest ... most digits, 0 <= fewest <= most; got {world.fewest} ... {world.most}")
+        raise UserError(
+            f"a scene has fewest ... most digits, 0 <= fewest <= most; got {world.fewest} ... {world.most}"
+        )
     if not 4 <= world.smallest <= world.largest <= world.canvas:
         raise UserError(
             f"digits of {world.smallest} ... {world.largest} pixels cannot stand on {world.canvas} pixels: expected "

@@ -75,7 +75,9 @@ class SceneSource(CaptionSource):
         shuffled = torch.randperm(style.combinations, generator=torch.Generator().manual_seed(SEED))
         held = round(unseen * len(shuffled))
         if held == len(shuffled):
-            raise UserError(f"unseen={unseen:g} leaves none of {held} combinations to train on; hold out fewer")
+            raise UserError(
+                f"unseen={unseen:g} leaves none of {held} combinations to train on; hold out fewer"
+            )
         self.seen, self.to_measure = shuffled[held:], shuffled[:held] if held else shuffled
 
     def digits(self, part: Part) -> Digits:
@@ -84,7 +86,9 @@ class SceneSource(CaptionSource):
 
     @cached_property
     def _values(self) -> Int[Tensor, "N P"]:
-        drawn = torch.randint(len(self.seen), (self._scenes,), generator=torch.Generator().manual_seed(SEED))
+        drawn = torch.randint(
+            len(self.seen), (self._scenes,), generator=torch.Generator().manual_seed(SEED)
+        )
         return self.style.values(self.seen[drawn])
 
     @property
@@ -147,7 +151,10 @@ class FolderSource(CaptionSource):
     @cached_property
     def _parts(self) -> tuple[Tensor, Tensor]:
         train, held = self._found.split(SHARE)
-        self.notices = [*self._found.notices, *few(len(held), len(train) + len(held), "give more images")]
+        self.notices = [
+            *self._found.notices,
+            *few(len(held), len(train) + len(held), "give more images"),
+        ]
         return torch.tensor(train), torch.tensor(held)
 
     @property
@@ -163,7 +170,9 @@ class FolderSource(CaptionSource):
 
     def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
         chosen = self._parts[1][numbers]
-        return CaptionedBatch([self._found.captions[int(i)] for i in chosen], self._found.images[chosen], None)
+        return CaptionedBatch(
+            [self._found.captions[int(i)] for i in chosen], self._found.images[chosen], None
+        )
 
     @property
     def fingerprint(self) -> str:

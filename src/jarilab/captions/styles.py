@@ -61,13 +61,16 @@ class Style:
     def caption(self, values: Int[Tensor, " P"]) -> str:
         """The caption with these words; of -1, which is none, stands a dash."""
         chosen = {
-            name: words[int(v)] if v >= 0 else NOTHING for (name, words), v in zip(self.parts, values, strict=True)
+            name: words[int(v)] if v >= 0 else NOTHING
+            for (name, words), v in zip(self.parts, values, strict=True)
         }
         return self.template.format(**chosen)
 
     def understand(self, caption: str) -> Int[Tensor, " P"]:
         """The words of a caption. Raises UserError for one that is not of this style."""
-        groups = {name: f"(?P<{name}>{'|'.join(map(re.escape, words))})" for name, words in self.parts}
+        groups = {
+            name: f"(?P<{name}>{'|'.join(map(re.escape, words))})" for name, words in self.parts
+        }
         found = re.fullmatch(self.template.format(**groups), " ".join(caption.split()))
         if found is None:
             example = self.caption(torch.zeros(len(self.parts), dtype=torch.long))
@@ -110,17 +113,23 @@ class Painter:
 
     def __init__(self, style: Style, digits: Digits, *, seed: int):
         self.style, self.digits, self.seed = style, digits, seed
-        world = World(canvas=max(style.height, style.width), most=len(style.digits), colours=style.colours)
+        world = World(
+            canvas=max(style.height, style.width), most=len(style.digits), colours=style.colours
+        )
         self._scenes = Scenes(world, digits, seed=seed)
         of_label = [(digits.labels == label).nonzero().squeeze(1) for label in range(10)]
         if not all(len(found) for found in of_label):
             missing = next(label for label, found in enumerate(of_label) if not len(found))
-            raise UserError(f"captions name every digit, but these {len(digits.labels)} images show no {missing}")
+            raise UserError(
+                f"captions name every digit, but these {len(digits.labels)} images show no {missing}"
+            )
         self._counts = torch.tensor([len(found) for found in of_label])
         self._sorted = torch.cat(of_label)
         self._starts = self._counts.cumsum(0) - self._counts
 
-    def paint(self, values: Int[Tensor, "B P"], numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
+    def paint(
+        self, values: Int[Tensor, "B P"], numbers: Int[Tensor, " B"]
+    ) -> UInt8[Tensor, "B 3 H W"]:
         """Images of these words; equal numbers give equal images of equal words."""
         drawn = torch.stack([self._drawn(int(number)) for number in numbers])
         above = (self._scenes.world.canvas - self.style.height) // 2
@@ -129,7 +138,9 @@ class Painter:
 
     def _drawn(self, number: int) -> Float[Tensor, "N 4"]:
         """For each digit: which source, which side, and where along both axes."""
-        return torch.rand(len(self.style.digits), 4, generator=generator_for(self.seed, f"painted/{number}"))
+        return torch.rand(
+            len(self.style.digits), 4, generator=generator_for(self.seed, f"painted/{number}")
+        )
 
     def _plan(self, values: Tensor, drawn: Tensor) -> Plan:
         style = self.style
@@ -140,7 +151,9 @@ class Painter:
         sides = smallest + (drawn[..., 1] * (largest - smallest + 1)).floor()
         ink = self.digits.ink[sources]
         extent = ink[..., 2:] - ink[..., :2]
-        extent = (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(2.0)
+        extent = (
+            (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(2.0)
+        )
         if len(style.digits) > 1:
             corner, colours = self._in_row(extent, drawn), torch.zeros_like(labels)
         else:
@@ -152,7 +165,9 @@ class Painter:
         """The upper left corner of each digit, somewhere in a square of its own."""
         side = self.style.height
         above = (self._scenes.world.canvas - side) // 2
-        origin = torch.stack((torch.arange(extent.shape[1]) * side, torch.full((extent.shape[1],), above)), -1)
+        origin = torch.stack(
+            (torch.arange(extent.shape[1]) * side, torch.full((extent.shape[1],), above)), -1
+        )
         return (origin + drawn[..., 2:] * (side - extent)).floor()
 
     def _in_corner(self, extent: Tensor, drawn: Tensor, corners: Tensor) -> Tensor:

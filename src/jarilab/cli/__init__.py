@@ -22,7 +22,16 @@ from jarilab.cli.show import metrics_text, table_text
 from jarilab.errors import UserError
 
 _DECODING = ("beam", "length_penalty", "no_repeat", "shortest", "longest")
-_SAMPLING = ("tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed")
+_SAMPLING = (
+    "tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "stop",
+    "seed",
+)
 _PAINTING = ("n", "out", "guidance", "rerank")
 _FINDING = ("draw", "at_least")
 LONGEST_LINE = 1 << 20  # bytes of a line on standard input
@@ -60,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number = getattr(error, "number", None)
         if type(error).__name__ != "Interrupted" or number is None:
             raise
-        print("jarilab: stopped; the checkpoint is written, and the same command goes on from it", file=sys.stderr)
+        print(
+            "jarilab: stopped; the checkpoint is written, and the same command goes on from it",
+            file=sys.stderr,
+        )
         return 128 + number
 
 
@@ -82,7 +94,9 @@ def _train(options: argparse.Namespace) -> int:
     name = Path(options.out).name
     with TrainingProgress() as progress:
         chosen = _given(options, ("model", "seed", "settings", "precision", "threads", "snapshots"))
-        result = api.train(options.task, options.out, **chosen, report=lambda row: progress.update(name, row))
+        result = api.train(
+            options.task, options.out, **chosen, report=lambda row: progress.update(name, row)
+        )
     _show(options, result, metrics_text(result, options.out))
     return 0
 
@@ -91,7 +105,9 @@ def _evaluate(options: argparse.Namespace) -> int:
     from jarilab import api
 
     chosen = _given(options, ("data", "threads", "trust_code"))
-    metrics = api.evaluate(options.folder, decoding=_decoding(options), which=options.checkpoint, **chosen)
+    metrics = api.evaluate(
+        options.folder, decoding=_decoding(options), which=options.checkpoint, **chosen
+    )
     for notice in metrics["notices"]:
         print(f"jarilab: {notice}", file=sys.stderr)
     _show(options, metrics, metrics_text(metrics, options.folder))
@@ -109,22 +125,32 @@ def _predict(options: argparse.Namespace) -> int:
         return _generate(options, loaded)
     if isinstance(loaded.task, Captions):
         return _paint(options, loaded)
-    _refuse(options, (*_SAMPLING, *_PAINTING), "this run answers what it is given and draws nothing at random")
+    _refuse(
+        options,
+        (*_SAMPLING, *_PAINTING),
+        "this run answers what it is given and draws nothing at random",
+    )
     if isinstance(loaded.task, ImageTask) and loaded.task.finds:
         return _find(options, loaded)
     _refuse(options, _FINDING, "this run does not say where things are")
     if options.images and not isinstance(loaded.task, ImageTask):
-        raise UserError(f"this run answers lines of text, not files such as {options.images[0]}; leave it away")
+        raise UserError(
+            f"this run answers lines of text, not files such as {options.images[0]}; leave it away"
+        )
     best = 1 if options.n_best is None else options.n_best
     at_once = 1 if sys.stdin.isatty() else api.AT_ONCE
     failed = 0
-    for answer in api.predict(loaded, _asked(options), decoding=_decoding(options, best), at_once=at_once):
+    for answer in api.predict(
+        loaded, _asked(options), decoding=_decoding(options, best), at_once=at_once
+    ):
         if answer.error is not None:
             failed += 1
             print(f"jarilab: line {answer.line}: {answer.error}", file=sys.stderr)
         if options.json:
             record = asdict(answer)
-            record["tokens"] = [{"token": token, "probability": probability} for token, probability in answer.tokens]
+            record["tokens"] = [
+                {"token": token, "probability": probability} for token, probability in answer.tokens
+            ]
             print(json.dumps(record, ensure_ascii=False), flush=at_once == 1)
         elif best > 1 and answer.score is not None:
             print(f"{answer.line}\t{answer.score:.4f}\t{answer.answer}", flush=at_once == 1)
@@ -138,7 +164,9 @@ def _asked(options: argparse.Namespace) -> Iterable[str | UserError]:
     """What is to be answered: images, the prompt, or lines of standard input."""
     if options.images and options.prompt is not None:
         raise UserError("give images or --prompt, not both")
-    return options.images or ([options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer))
+    return options.images or (
+        [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer)
+    )
 
 
 def _find(options: argparse.Namespace, loaded: Any) -> int:
@@ -146,7 +174,9 @@ def _find(options: argparse.Namespace, loaded: Any) -> int:
 
     _refuse(options, (*_DECODING, "n_best"), "things are found all at once")
     if options.draw and len(options.images) != 1:
-        raise UserError(f"--draw writes one image, got {len(options.images)} on the command line; give one image")
+        raise UserError(
+            f"--draw writes one image, got {len(options.images)} on the command line; give one image"
+        )
     failed = 0
     for looked in seeing.find(loaded, _asked(options), **_given(options, ("at_least",))):
         if looked.error is not None:
@@ -156,7 +186,10 @@ def _find(options: argparse.Namespace, loaded: Any) -> int:
             if options.draw:
                 seeing.draw(loaded, looked, options.draw)
             if not looked.objects:
-                print(f"jarilab: {looked.input}: nothing found that is sure enough; see --at-least", file=sys.stderr)
+                print(
+                    f"jarilab: {looked.input}: nothing found that is sure enough; see --at-least",
+                    file=sys.stderr,
+                )
         if options.json:
             print(json.dumps(asdict(looked), ensure_ascii=False))
         else:
@@ -180,7 +213,9 @@ def _paint(options: argparse.Namespace, loaded: Any) -> int:
         return _reconstruct(options, loaded, options.images)
     if len(asked) != 1:
         got = "more" if asked else "nothing"
-        raise UserError(f"expected one caption, as --prompt TEXT or a line of standard input; got {got}")
+        raise UserError(
+            f"expected one caption, as --prompt TEXT or a line of standard input; got {got}"
+        )
     (prompt,) = asked
     if isinstance(prompt, UserError):
         raise prompt
@@ -198,7 +233,12 @@ def _reconstruct(options: argparse.Namespace, loaded: Any, images: Sequence[str]
             failed += 1
             print(f"jarilab: {one.error}", file=sys.stderr)
         if options.json:
-            print(json.dumps({"input": one.input, "psnr": one.decibels, "error": one.error}, ensure_ascii=False))
+            print(
+                json.dumps(
+                    {"input": one.input, "psnr": one.decibels, "error": one.error},
+                    ensure_ascii=False,
+                )
+            )
         elif one.decibels is not None:
             print(f"{one.input}\t{one.decibels:.1f} dB")
     return 2 if failed else 0
@@ -207,7 +247,11 @@ def _reconstruct(options: argparse.Namespace, loaded: Any, images: Sequence[str]
 def _generate(options: argparse.Namespace, loaded: Any) -> int:
     from jarilab import api
 
-    _refuse(options, (*_DECODING, "n_best"), "a language model draws tokens instead of searching for an answer")
+    _refuse(
+        options,
+        (*_DECODING, "n_best"),
+        "a language model draws tokens instead of searching for an answer",
+    )
     _refuse(options, (*_PAINTING, *_FINDING), "a language model writes text")
     chosen = _given(options, _SAMPLING)
     for line in [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer):
@@ -250,7 +294,9 @@ def _walk(options: argparse.Namespace) -> int:
     followed = api.walk(options.folder, options.input, **chosen)
     walked = followed.walk
     record: dict[str, Any] = {"input": followed.input, "answer": followed.answer}
-    headline = followed.input if followed.answer is None else f"{followed.input} -> {followed.answer}"
+    headline = (
+        followed.input if followed.answer is None else f"{followed.input} -> {followed.answer}"
+    )
     if options.softmax:
         divisors = [divisor.as_dict() for divisor in softmax_lens(walked.call, walked.head)]
         record |= {"site": walked.site, "head": walked.head, "divisors": divisors}
@@ -267,13 +313,17 @@ def _explore(options: argparse.Namespace) -> int:
     if options.save and not Path(options.save).parent.is_dir():  # told before the page is made
         raise UserError(f"{options.save}: its folder is not there; make it first")
     if options.save and Path(options.save).is_dir():
-        raise UserError(f"{options.save} is a folder; expected the name of a file, such as page.html")
+        raise UserError(
+            f"{options.save} is a folder; expected the name of a file, such as page.html"
+        )
     session = explorer.Explorer(options.folders, align=options.align, trust_code=options.trust_code)
     chosen = {"site": options.site, "head": options.head or 0}
     if options.save:
         page = explorer.page(session, options.input, **chosen)
         page.save(options.save)
-        print(f"{options.save}: {len(page.html.encode()) / 1e6:.1f} MB, opens in any browser without a network")
+        print(
+            f"{options.save}: {len(page.html.encode()) / 1e6:.1f} MB, opens in any browser without a network"
+        )
         return 0
     from jarilab.explorer import server
 
@@ -290,11 +340,19 @@ def _laws(options: argparse.Namespace) -> int:
 
     outcomes = laws(options.encoding)
     lines = [
-        f"{outcome.verdict:8} {outcome.law}" + (f": {outcome.detail}" if outcome.detail else "") for outcome in outcomes
+        f"{outcome.verdict:8} {outcome.law}" + (f": {outcome.detail}" if outcome.detail else "")
+        for outcome in outcomes
     ]
-    counts = {verdict: sum(o.verdict == verdict for o in outcomes) for verdict in ("holds", "broken", "skipped")}
+    counts = {
+        verdict: sum(o.verdict == verdict for o in outcomes)
+        for verdict in ("holds", "broken", "skipped")
+    }
     lines.append(f"{counts['holds']} hold, {counts['broken']} broken, {counts['skipped']} skipped")
-    _show(options, {"encoding": options.encoding, **counts, "laws": [asdict(o) for o in outcomes]}, "\n".join(lines))
+    _show(
+        options,
+        {"encoding": options.encoding, **counts, "laws": [asdict(o) for o in outcomes]},
+        "\n".join(lines),
+    )
     return 2 if counts["broken"] else 0
 
 

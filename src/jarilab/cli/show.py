@@ -17,7 +17,9 @@ def metrics_text(metrics: dict[str, Any], folder: str) -> str:
         for key in [k for k in metrics if k == name or k.startswith(f"{name}_")]:
             group = key.removeprefix(name).removeprefix("_") or "all"
             known = name == metrics["metric"] and group in ceiling
-            beside = f"   (without positions at most {metric.text(ceiling[group])})" if known else ""
+            beside = (
+                f"   (without positions at most {metric.text(ceiling[group])})" if known else ""
+            )
             title = metric.title if group == "all" else f"{metric.title} {group.replace('_', ' ')}"
             rows.append((title, f"{metric.text(metrics[key]):>8}{beside}"))
     width = max([20, *(len(title) for title, _ in rows)])
@@ -26,11 +28,15 @@ def metrics_text(metrics: dict[str, Any], folder: str) -> str:
         lines.append(f"  sacreBLEU {metrics['signature']}")
     if "best" in metrics and metrics["best"]["step"] != metrics["steps"]:
         best, metric = metrics["best"], METRICS[metrics["metric"]]
-        lines.append(f"  {'best on the way':<{width}} {metric.text(best[metric.name]):>8} at step {best['step']}")
+        lines.append(
+            f"  {'best on the way':<{width}} {metric.text(best[metric.name]):>8} at step {best['step']}"
+        )
     if "cpu_seconds" in metrics:
         seconds = metrics["cpu_seconds"]
         shown = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
-        lines.append(f"  trained on {metrics['trained_examples']:,} examples in {shown} CPU-seconds")
+        lines.append(
+            f"  trained on {metrics['trained_examples']:,} examples in {shown} CPU-seconds"
+        )
     return "\n".join(lines)
 
 
@@ -47,7 +53,9 @@ def table_text(table: dict[str, Any], out: Path) -> str:
     ]
     for row in table["encodings"]:
         per_group = "".join(f"{metric.text(row['groups'][group]):>9}" for group in groups)
-        interval = "" if row["low"] is None else f"{metric.text(row['low'])} - {metric.text(row['high'])}"
+        interval = (
+            "" if row["low"] is None else f"{metric.text(row['low'])} - {metric.text(row['high'])}"
+        )
         lines.append(
             f"{row['encoding']:<{width}}  {metric.text(row['mean']):>12}   {interval:<17}{per_group}"
             f"   {row['parameters']:10,}  {row['seconds_per_step']:.4f}"
@@ -55,10 +63,16 @@ def table_text(table: dict[str, Any], out: Path) -> str:
     if table["ceiling"]:
         per_group = "".join(f"{metric.text(table['ceiling'][group]):>9}" for group in groups)
         ceiling = metric.text(table["ceiling"]["all"])
-        lines.append(f"{'ceiling':<{width}}  {ceiling:>12}   {'':17}{per_group}   of any model without positions")
+        lines.append(
+            f"{'ceiling':<{width}}  {ceiling:>12}   {'':17}{per_group}   of any model without positions"
+        )
     lines.append("")
     for row in table["differences"]:
-        ends = "" if row["low"] is None else f" ({metric.text(row['low'], '+')} to {metric.text(row['high'], '+')})"
+        ends = (
+            ""
+            if row["low"] is None
+            else f" ({metric.text(row['low'], '+')} to {metric.text(row['high'], '+')})"
+        )
         difference = metric.text(row["difference"], "+")
         lines.append(f"{row['first']} - {row['second']}: {difference}{ends}: {row['verdict']}")
     lines.append(f"interval: {table['encodings'][0]['interval']}")

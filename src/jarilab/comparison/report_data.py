@@ -25,9 +25,15 @@ from jarilab.tasks.classification import ImageTask
 from jarilab.training.answering import Answering, answered
 
 
-def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], task: Task) -> dict[str, Any]:
+def payload(
+    table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], task: Task
+) -> dict[str, Any]:
     """Everything that `report.render` draws. Maps are those of the first seed of each encoding."""
-    shown = [(experiment, folder) for experiment, folder in trials if experiment.seed == trials[0][0].seed]
+    shown = [
+        (experiment, folder)
+        for experiment, folder in trials
+        if experiment.seed == trials[0][0].seed
+    ]
     record_of_first = read_run(trials[0][1])
     environment = record_of_first["environment"]
     ceiling = table["ceiling"]
@@ -47,8 +53,13 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
         },
         "summary": table["encodings"],
         "differences": table["differences"],
-        "trials": [{**row, "curve": _curve(folder)} for row, (_, folder) in zip(table["trials"], trials, strict=True)],
-        "examples": [_example(task, line, shown) for line in task.sample_inputs()] if _answers(task) else [],
+        "trials": [
+            {**row, "curve": _curve(folder)}
+            for row, (_, folder) in zip(table["trials"], trials, strict=True)
+        ],
+        "examples": [_example(task, line, shown) for line in task.sample_inputs()]
+        if _answers(task)
+        else [],
         "what_ran": {
             "command": " ".join(sys.argv),
             "date": time.strftime("%Y-%m-%d %H:%M"),
@@ -68,13 +79,19 @@ def payload(table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], ta
 
 def _options(section: str, options: dict[str, Any]) -> dict[str, Any]:
     """What was chosen, for people; the encodings stand in the title."""
-    chosen = {name: value for name, value in options.items() if value not in (None, "", []) and name != "encoding"}
+    chosen = {
+        name: value
+        for name, value in options.items()
+        if value not in (None, "", []) and name != "encoding"
+    }
     return {f"{section}: {name.replace('_', ' ')}": value for name, value in chosen.items()}
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:
     keys = ("examples", "cpu_seconds", "loss")
-    return [{**{k: row[k] for k in keys}, "value": row.get("value")} for row in read_metrics(folder)]
+    return [
+        {**{k: row[k] for k in keys}, "value": row.get("value")} for row in read_metrics(folder)
+    ]
 
 
 def _answers(task: Task) -> bool:
@@ -102,7 +119,9 @@ def _model(task: Task, line: str, ids: Any, experiment: Experiment, folder: Path
     with record(model) as tape:
         model(*precise(said.inputs))
     query, key, expected = said.target, said.source, task.expected(line)
-    sites = [_site(tape, name, key if name.startswith("encoder") else query, key) for name in tape.sites]
+    sites = [
+        _site(tape, name, key if name.startswith("encoder") else query, key) for name in tape.sites
+    ]
     return {
         "encoding": experiment.encoding,
         "seed": experiment.seed,

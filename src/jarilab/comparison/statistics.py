@@ -30,14 +30,25 @@ def mean_interval(values: Sequence[float], held_out: int, *, share: bool = True)
     if len(values) > 1:
         low, high = mean - _half_width(values), mean + _half_width(values)
         how = f"95 % over {len(values)} seeds (Student's t)"
-        return Interval(mean, max(0.0, low), min(1.0, high), how) if share else Interval(mean, low, high, how)
+        return (
+            Interval(mean, max(0.0, low), min(1.0, high), how)
+            if share
+            else Interval(mean, low, high, how)
+        )
     if not share:
         return Interval(mean, None, None, "none: one seed, so nothing about others")
     low, high = wilson(mean, held_out)
-    return Interval(mean, low, high, f"95 % for sampling {held_out:,} examples; one seed, so nothing about others")
+    return Interval(
+        mean,
+        low,
+        high,
+        f"95 % for sampling {held_out:,} examples; one seed, so nothing about others",
+    )
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+def paired_difference(
+    first: Sequence[float], second: Sequence[float]
+) -> tuple[float, float] | None:
     """The ends of the 95 % interval (Student's t) of first - second, paired seed by seed; None for one seed."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
     if len(differences) < 2:
@@ -51,7 +62,9 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     z = 1.959963984540054
     middle = share + z * z / (2 * count)
     half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, (middle - half) / (1 + z * z / count)), min(1.0, (middle + half) / (1 + z * z / count))
+    return max(0.0, (middle - half) / (1 + z * z / count)), min(
+        1.0, (middle + half) / (1 + z * z / count)
+    )
 
 
 def _half_width(values: Sequence[float]) -> float:
@@ -62,14 +75,18 @@ def _half_width(values: Sequence[float]) -> float:
 
 def student_quantile(freedom: int, level: float = LEVEL) -> float:
     """The t with `level` of Student's distribution between -t and t, by bisection on its integral."""
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(
+        freedom * math.pi
+    )
 
     def within(t: float) -> float:
         # The integral from 0 to t, over the angle with tan(angle) = t / sqrt(freedom): smooth, so Simpson is exact
         # to ten digits.
         end, pieces = math.atan(t / math.sqrt(freedom)), 400
         values = [math.cos(end * i / pieces) ** (freedom - 1) for i in range(pieces + 1)]
-        total = values[0] + values[-1] + 4 * math.fsum(values[1:-1:2]) + 2 * math.fsum(values[2:-1:2])
+        total = (
+            values[0] + values[-1] + 4 * math.fsum(values[1:-1:2]) + 2 * math.fsum(values[2:-1:2])
+        )
         return 2 * scale * math.sqrt(freedom) * total * end / (3 * pieces)
 
     low, high = 0.0, 1e4

@@ -19,7 +19,14 @@ from jarilab.comparison.report import render
 from jarilab.comparison.statistics import mean_interval, paired_difference
 from jarilab.errors import UserError
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import Interrupted, StopSignals, read_experiment, read_metrics, read_result, read_run
+from jarilab.runs.folder import (
+    Interrupted,
+    StopSignals,
+    read_experiment,
+    read_metrics,
+    read_result,
+    read_run,
+)
 from jarilab.runs.options import deciding
 from jarilab.runs.precision import Precision
 from jarilab.storage.files import write_json, write_text
@@ -60,10 +67,14 @@ def run(
         raise UserError(f"a comparison needs at least one seed, got {seeds}")
     # Seed by seed, so that a study that is cut off has whole pairs.
     pairs = itertools.product(range(1, seeds + 1), encodings)
-    trials = _trials(out, (Experiment.of(task, spec, settings, seed, precision, model) for seed, spec in pairs))
+    trials = _trials(
+        out, (Experiment.of(task, spec, settings, seed, precision, model) for seed, spec in pairs)
+    )
     instance = trials[0].experiment.task_instance()
     for experiment in {trial.experiment.encoding: trial.experiment for trial in trials}.values():
-        experiment.model_instance(instance)  # what cannot be built is refused before anything is trained
+        experiment.model_instance(
+            instance
+        )  # what cannot be built is refused before anything is trained
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -89,7 +100,9 @@ def _trials(out: Path, experiments: Iterable[Experiment]) -> list[Trial]:
 
 
 def _as_file_name(spec: str) -> str:
-    return "".join(c if c.isalnum() or c in "=.-" else "_" for c in Path(spec).name if c != " ")[:80]
+    return "".join(c if c.isalnum() or c in "=.-" else "_" for c in Path(spec).name if c != " ")[
+        :80
+    ]
 
 
 def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
@@ -110,13 +123,17 @@ def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
                 for name, (trial, process) in list(running.items()):
                     rows = _curve(trial)
                     # Rows that came together are told as one: a rate between them would be that of reading them.
-                    if news := {key: value for row in rows[shown[name] :] for key, value in row.items()}:
+                    if news := {
+                        key: value for row in rows[shown[name] :] for key, value in row.items()
+                    }:
                         progress.update(name, news)
                     shown[name] = len(rows)
                     if process.poll() is not None:
                         del running[name]
                         if process.returncode:
-                            failed[name] = _reason(trial.folder.parent / f"{name}.log", process.returncode)
+                            failed[name] = _reason(
+                                trial.folder.parent / f"{name}.log", process.returncode
+                            )
         except Interrupted:
             for _, process in running.values():
                 process.send_signal(signal.SIGTERM)
@@ -125,7 +142,9 @@ def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
             raise
     if failed:
         reasons = "\n  ".join(f"{name}: {reason}" for name, reason in failed.items())
-        raise UserError(f"{len(failed)} of {len(trials)} trials failed; the others are kept:\n  {reasons}")
+        raise UserError(
+            f"{len(failed)} of {len(trials)} trials failed; the others are kept:\n  {reasons}"
+        )
 
 
 def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
@@ -133,10 +152,21 @@ def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
     # -P: the current folder is not on the import path, so that a statistics.py lying there is not executed.
     command = [sys.executable, "-P", "-m", "jarilab", "train", experiment.task]
     command += ["--out", str(trial.folder), "--threads", "1"]
-    command += ["--seed", str(experiment.seed), "--precision", experiment.precision, "--model", experiment.model]
+    command += [
+        "--seed",
+        str(experiment.seed),
+        "--precision",
+        experiment.precision,
+        "--model",
+        experiment.model,
+    ]
     command += ["--snapshots", str(snapshots)]
     for section in ("task", "model", "training"):
-        options = deciding(experiment.training) if section == "training" else getattr(experiment, f"{section}_options")
+        options = (
+            deciding(experiment.training)
+            if section == "training"
+            else getattr(experiment, f"{section}_options")
+        )
         for name, value in options.items():
             text = json.dumps(value) if value is None or isinstance(value, list | tuple) else value
             command += ["--set", f"{section}.{name}={text}"]
@@ -199,13 +229,20 @@ def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
         "metric": task.metric.name,
         "ceiling": task.ceiling(),
         "trials": rows,
-        "encodings": [_summary(name, [row for row in rows if row["encoding"] == name], task.metric) for name in names],
-        "differences": [_difference(a, b, rows, task.metric) for a, b in itertools.combinations(names, 2)],
+        "encodings": [
+            _summary(name, [row for row in rows if row["encoding"] == name], task.metric)
+            for name in names
+        ],
+        "differences": [
+            _difference(a, b, rows, task.metric) for a, b in itertools.combinations(names, 2)
+        ],
     }
 
 
 def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
-    interval = mean_interval([row["value"] for row in rows], rows[0]["held_out"], share=metric.share)
+    interval = mean_interval(
+        [row["value"] for row in rows], rows[0]["held_out"], share=metric.share
+    )
 
     def mean(key: str) -> float:
         return sum(row[key] for row in rows) / len(rows)
@@ -225,7 +262,9 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> di
     }
 
 
-def _difference(first: str, second: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
+def _difference(
+    first: str, second: str, rows: Sequence[Mapping[str, Any]], metric: Metric
+) -> dict[str, Any]:
     a = [row["value"] for row in rows if row["encoding"] == first]
     b = [row["value"] for row in rows if row["encoding"] == second]
     ends = paired_difference(a, b)

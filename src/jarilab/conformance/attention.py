@@ -45,7 +45,13 @@ def cases() -> list[Case]:
 
 
 def call_of(
-    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, q_pos: Positions, k_pos: Positions, mask: Mask | None
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_pos: Positions,
+    k_pos: Positions,
+    mask: Mask | None,
 ) -> AttentionCall:
     """An attention between heads that are not rotated yet."""
     geometry = geometry_of(encoding, q_pos, k_pos, mask)
@@ -61,11 +67,17 @@ def differentiate(
     float64 again: it is what the kernels are measured with."""
     precise = torch.float64 if kernel == "definition" else dtype
     q, k, v = (x.to(dtype).to(precise).requires_grad_() for x in _qkv(encoding))
-    output = attend(call_of(encoding, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask), kernel)
+    output = attend(
+        call_of(encoding, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask), kernel
+    )
     inputs = {"q": q, "k": k, "v": v, **dict(encoding.named_parameters())}
     loss = (output * _direction(output).to(dtype).to(precise)).sum()
-    gradients = torch.autograd.grad(loss, list(inputs.values()), allow_unused=True, materialize_grads=True)
-    named = {f"gradient of {name}": gradient for name, gradient in zip(inputs, gradients, strict=True)}
+    gradients = torch.autograd.grad(
+        loss, list(inputs.values()), allow_unused=True, materialize_grads=True
+    )
+    named = {
+        f"gradient of {name}": gradient for name, gradient in zip(inputs, gradients, strict=True)
+    }
     return {"output": output.detach(), **named}
 
 
@@ -81,14 +93,19 @@ def slope(encoding: Encoding, pos: Positions, case: Case, name: str) -> Tensor:
         inputs = dict(zip("qkv", _qkv(encoding), strict=True)) | dict(there.named_parameters())
         inputs[name] += moved * noise(f"towards {name}", *inputs[name].shape)
         q, k, v = (inputs[letter] for letter in "qkv")
-        output = attend(call_of(there, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask), "definition")
+        output = attend(
+            call_of(there, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask),
+            "definition",
+        )
         heights.append((output * _direction(output)).sum())
     return (heights[0] - heights[1]) / (2 * step)
 
 
 def _qkv(encoding: Encoding) -> list[Tensor]:
     widths = {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH}
-    return [noise(name, BATCH, encoding.site.heads, LENGTH, width) for name, width in widths.items()]
+    return [
+        noise(name, BATCH, encoding.site.heads, LENGTH, width) for name, width in widths.items()
+    ]
 
 
 def _direction(output: Tensor) -> Tensor:

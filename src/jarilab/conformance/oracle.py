@@ -30,10 +30,16 @@ def double_loop(
     for b, h, query in np.ndindex(*q.shape[:3]):
         i = q_at[query]
         seen = [(key, j) for key, j in enumerate(k_at) if j <= i or not causal]
-        scores = np.array([oracle.score(encoding, q[b, h, query], k[b, h, key], i, j, h, scale) for key, j in seen])
+        scores = np.array(
+            [
+                oracle.score(encoding, q[b, h, query], k[b, h, key], i, j, h, scale)
+                for key, j in seen
+            ]
+        )
         weights = np.exp(scores - scores.max())
         weights /= weights.sum()
         output[b, h, query] = sum(
-            w * oracle.value(encoding, v[b, h, key], i, j, h) for w, (key, j) in zip(weights, seen, strict=True)
+            w * oracle.value(encoding, v[b, h, key], i, j, h)
+            for w, (key, j) in zip(weights, seen, strict=True)
         )
     return output

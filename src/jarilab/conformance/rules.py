@@ -80,18 +80,39 @@ def formula(subject: Subject) -> str:
         q_at = [k_at[5], k_at[1], k_at[3]]
         q_pos, k_pos = subject.at(q_at), subject.at(k_at)
         encoding = subject.encoding(site=subject.site(causal))
-        q, k = (noise(name, BATCH, subject.heads, len(at), HEAD_WIDTH) for name, at in (("q", q_at), ("k", k_at)))
+        q, k = (
+            noise(name, BATCH, subject.heads, len(at), HEAD_WIDTH)
+            for name, at in (("q", q_at), ("k", k_at))
+        )
         v = noise("v", BATCH, subject.heads, LENGTH, VALUE_WIDTH)
         mask = Mask(pairs=torch.tensor([[j <= i for j in k_at] for i in q_at])) if causal else None
         output = definition.output(call_of(encoding, q, k, v, q_pos, k_pos, mask))
-        added = encoding.embed(torch.zeros(1, LENGTH, encoding.site.width, dtype=torch.float64), k_pos)[0]
+        added = encoding.embed(
+            torch.zeros(1, LENGTH, encoding.site.width, dtype=torch.float64), k_pos
+        )[0]
         looped = double_loop(
-            subject.oracle, encoding, q.numpy(), k.numpy(), v.numpy(), q_at, k_at, scale=SCALE, causal=causal
+            subject.oracle,
+            encoding,
+            q.numpy(),
+            k.numpy(),
+            v.numpy(),
+            q_at,
+            k_at,
+            scale=SCALE,
+            causal=causal,
         )
         embedded = np.stack([add(encoding, position) for position in k_at])
         where = f"positions {[tuple(at[:2]) if isinstance(at, Cell) else at for at in k_at]}{', causal' * causal}"
         worst = max(worst, near(output, torch.from_numpy(looped), POSITIONS, f"output at {where}"))
-        worst = max(worst, near(added, torch.from_numpy(embedded), POSITIONS, f"what is added to the input at {where}"))
+        worst = max(
+            worst,
+            near(
+                added,
+                torch.from_numpy(embedded),
+                POSITIONS,
+                f"what is added to the input at {where}",
+            ),
+        )
     return f"largest difference {worst:.1g}, from position {subject.starts()[0]} to {subject.starts()[-1]} on"
 
 
@@ -107,7 +128,12 @@ def kernels(subject: Subject) -> str:
             for name in ("q", "k", "v", *dict(encoding.named_parameters())):
                 what = f"gradient of {name}"
                 along = (expected[what] * noise(f"towards {name}", *expected[what].shape)).sum()
-                near(along, slope(encoding, pos, case, name), SLOPE, f"{what} of the definition, {case.name}")
+                near(
+                    along,
+                    slope(encoding, pos, case, name),
+                    SLOPE,
+                    f"{what} of the definition, {case.name}",
+                )
         for kernel in KERNELS:
             where = f"of {kernel}, {dtype}, {case.name}, from position {start} on"
             try:
@@ -124,7 +150,9 @@ def kernels(subject: Subject) -> str:
         raise BrokenError("no kernel can compute it: the explicit one is refused")
     for kernel in refused:
         if complaint(partial(subject.model, kernel=kernel)) is None:
-            raise BrokenError(f"the {kernel} kernel is refused when it runs, but not when a model is built with it")
+            raise BrokenError(
+                f"the {kernel} kernel is refused when it runs, but not when a model is built with it"
+            )
     return "explicit equals it, fused is refused" if refused else "explicit and fused equal it"
 
 
@@ -142,7 +170,9 @@ def steps(subject: Subject) -> str:
             expected = model.step(memory, target, pos, None)
             cache, pieces = model.new_cache(), []
             for first, last in itertools.pairwise((0, 1, 3, 4, LENGTH)):
-                pieces.append(model.step(memory, target[:, first:last], pos.slice(first, last), cache))
+                pieces.append(
+                    model.step(memory, target[:, first:last], pos.slice(first, last), cache)
+                )
             where = f"scores of 1, 2, 1 and 3 tokens at a time, from position {start} on"
             worst = max(worst, near(torch.cat(pieces, 1), expected, EXACT, where))
     return f"largest difference {worst:.1g}, reading 1, 2, 1 and 3 tokens at a time"
@@ -156,16 +186,35 @@ def padding(subject: Subject) -> str:
     for start, side in itertools.product(subject.starts(), ("left", "right")):
         keep = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         keep[1, slice(0, LENGTH - real) if side == "left" else slice(real, None)] = False
-        padded = encoder(x, positions=subject.places(Positions.from_mask(keep).index(), start), keep=keep)
+        padded = encoder(
+            x, positions=subject.places(Positions.from_mask(keep).index(), start), keep=keep
+        )
         alone = encoder(x[1:, keep[1]], positions=subject.sequence(start, real))
         full = encoder(x[:1], positions=subject.sequence(start))
-        near(padded[1:, keep[1]], alone, EXACT, f"a row with padding on the {side}, from position {start} on")
-        near(padded[:1], full, EXACT, f"the row above one with padding on the {side}, from position {start} on")
+        near(
+            padded[1:, keep[1]],
+            alone,
+            EXACT,
+            f"a row with padding on the {side}, from position {start} on",
+        )
+        near(
+            padded[:1],
+            full,
+            EXACT,
+            f"the row above one with padding on the {side}, from position {start} on",
+        )
         # An image's padding lies between its rows: the real tokens stay where they are.
         region = torch.arange(LENGTH) % WIDE < WIDE - 1
         padded = encoder(x, positions=subject.sequence(start), keep=torch.stack((region, keep[0])))
-        alone = encoder(x[:1, region], positions=subject.places(torch.arange(LENGTH)[region], start))
-        near(padded[:1, region], alone, EXACT, f"a row with padding in between, from position {start} on")
+        alone = encoder(
+            x[:1, region], positions=subject.places(torch.arange(LENGTH)[region], start)
+        )
+        near(
+            padded[:1, region],
+            alone,
+            EXACT,
+            f"a row with padding in between, from position {start} on",
+        )
     return "left, right and in between"
 
 
@@ -179,7 +228,12 @@ def packing(subject: Subject) -> str:
         packed = encoder(x, positions=pos, mask=Mask(documents=(document, document)))
         for name, part in {"first": slice(0, 4), "second": slice(4, 7)}.items():
             alone = encoder(x[:, part], positions=subject.sequence(start, part.stop - part.start))
-            near(packed[:, part], alone, EXACT, f"the {name} of two packed documents, from position {start} on")
+            near(
+                packed[:, part],
+                alone,
+                EXACT,
+                f"the {name} of two packed documents, from position {start} on",
+            )
     return "two documents in a row"
 
 
@@ -199,7 +253,11 @@ def shift(subject: Subject) -> str:
         raise BrokenError(
             f"it says shift_invariant = False, but moved positions change nothing (at most {worst:.1g}); claim True"
         )
-    return f"claimed, and outputs differ by {worst:.1g}" if claimed else f"not claimed: outputs differ by {worst:.1g}"
+    return (
+        f"claimed, and outputs differ by {worst:.1g}"
+        if claimed
+        else f"not claimed: outputs differ by {worst:.1g}"
+    )
 
 
 @law("rotation keeps norms")
@@ -210,7 +268,10 @@ def norms(subject: Subject) -> str:
     if not subject.claims("keeps_norms"):
         raise SkippedError("it does not claim to: keeps_norms = False")
     for start in subject.starts():
-        turned, still = (answers(e, subject.sequence(start))["rotate"] for e in (subject.encoding(), subject.nothing()))
+        turned, still = (
+            answers(e, subject.sequence(start))["rotate"]
+            for e in (subject.encoding(), subject.nothing())
+        )
         near(turned.norm(dim=-1), still.norm(dim=-1), EXACT, f"norms from position {start} on")
     return f"up to position {subject.starts()[-1] + LENGTH - 1}"
 
@@ -226,14 +287,18 @@ def order(subject: Subject) -> str:
     hooks = ", ".join(sorted(subject.encoding().hooks))
     for start, (which, shuffle) in itertools.product(subject.starts(), subject.shuffles().items()):
         pos = subject.sequence(start)
-        difference = apart(encoder(x[:, shuffle], positions=pos), encoder(x, positions=pos)[:, shuffle])
+        difference = apart(
+            encoder(x[:, shuffle], positions=pos), encoder(x, positions=pos)[:, shuffle]
+        )
         if hooks and not difference > HEARD:
             raise BrokenError(
                 f"it overrides {hooks}, but the outputs follow a permutation {which} within {difference:.1g} (from "
                 f"position {start} on): it is wired to nothing, or has nothing to tell with these options"
             )
         if not hooks and difference > EXACT:
-            raise BrokenError(f"it says that it uses no hook, but a permutation changes outputs by {difference:.1g}")
+            raise BrokenError(
+                f"it says that it uses no hook, but a permutation changes outputs by {difference:.1g}"
+            )
     return "by " + hooks if hooks else "by nothing, as it says: the encoder sees a bag of tokens"
 
 
@@ -268,7 +333,10 @@ def independence(subject: Subject) -> str:
     # A cache that instances share by mistake is mostly keyed by length, so take two lengths that it has not seen: in
     # the first this encoding is asked before the others, in the second after them.
     earlier, later = next(_fresh_lengths), next(_fresh_lengths)
-    encoding, others = subject.encoding(), [subject.encoding(site=subject.site(heads=subject.heads + 1))]
+    encoding, others = (
+        subject.encoding(),
+        [subject.encoding(site=subject.site(heads=subject.heads + 1))],
+    )
     first = answers(encoding, subject.anywhere(earlier))
     for text in variants(subject.spec):
         if complaint(partial(build, text, subject.site())) is None:
@@ -278,7 +346,12 @@ def independence(subject: Subject) -> str:
             answers(other, subject.reading(other).anywhere(length))
         again = answers(encoding, subject.anywhere(length))
         for hook, answer in first.items():
-            near(again[hook], answer, EXACT, f"{hook} after {len(others)} instances with other options were used")
+            near(
+                again[hook],
+                answer,
+                EXACT,
+                f"{hook} after {len(others)} instances with other options were used",
+            )
     return f"{len(others)} other instances change nothing"
 
 
@@ -298,7 +371,9 @@ def round_trips(subject: Subject) -> str:
         tensor.detach().fill_(float("nan"))
     empty.load_state_dict(encoding.state_dict())
     if canonical(canonical(subject.spec)) != canonical(subject.spec):
-        raise BrokenError(f"the canonical spec of {canonical(subject.spec)} is {canonical(canonical(subject.spec))}")
+        raise BrokenError(
+            f"the canonical spec of {canonical(subject.spec)} is {canonical(canonical(subject.spec))}"
+        )
     copies = {
         "built from its canonical spec": subject.encoding(canonical(subject.spec)),
         "loaded from its state dict": loaded,
@@ -343,11 +418,29 @@ def unplaced(subject: Subject) -> str:
             where = f"{hook} at a token without a place, from position {start} on"
             if hook in ("embed", "inject", "rotate"):
                 near(answer[:, :, token], answers(nothing, pos)[hook][:, :, token], EXACT, where)
-                near(answer[:, :, others], plain[hook][:, :, others], EXACT, f"{hook} beside a token without a place")
+                near(
+                    answer[:, :, others],
+                    plain[hook][:, :, others],
+                    EXACT,
+                    f"{hook} beside a token without a place",
+                )
             else:
-                near(answer[:, :, token], torch.zeros_like(answer[:, :, token]), EXACT, f"{where}, as query")
-                near(answer[:, :, :, token], torch.zeros_like(answer[:, :, :, token]), EXACT, f"{where}, as key")
-                rest, expected = answer[:, :, others][:, :, :, others], plain[hook][:, :, others][:, :, :, others]
+                near(
+                    answer[:, :, token],
+                    torch.zeros_like(answer[:, :, token]),
+                    EXACT,
+                    f"{where}, as query",
+                )
+                near(
+                    answer[:, :, :, token],
+                    torch.zeros_like(answer[:, :, :, token]),
+                    EXACT,
+                    f"{where}, as key",
+                )
+                rest, expected = (
+                    answer[:, :, others][:, :, :, others],
+                    plain[hook][:, :, others][:, :, :, others],
+                )
                 near(rest, expected, EXACT, f"{hook} beside a token without a place")
     return "marked for all rows and row by row"
 
@@ -360,15 +453,30 @@ def batch(subject: Subject) -> str:
         x = noise("x", samples, LENGTH, subject.site().width)
         shared = subject.sequence(start)
         ordered, turned = encoder(x, positions=shared), encoder(x.flip(0), positions=shared)
-        near(turned.flip(0), ordered, EXACT, f"a reversed batch of {samples}, from position {start} on")
+        near(
+            turned.flip(0),
+            ordered,
+            EXACT,
+            f"a reversed batch of {samples}, from position {start} on",
+        )
         if subject.labels:
             continue
         index_BL = torch.arange(LENGTH) + 3 * torch.arange(samples).unsqueeze(-1)
         ordered = encoder(x, positions=subject.wrapped(index_BL, start))
         turned = encoder(x.flip(0), positions=subject.wrapped(index_BL.flip(0), start))
-        near(turned.flip(0), ordered, EXACT, f"a reversed batch of {samples} whose rows have positions of their own")
+        near(
+            turned.flip(0),
+            ordered,
+            EXACT,
+            f"a reversed batch of {samples} whose rows have positions of their own",
+        )
         alone = encoder(x[1:2], positions=subject.wrapped(index_BL[1], start))
-        near(ordered[1:2], alone, EXACT, f"a row with positions of its own in a batch of {samples}, and alone")
+        near(
+            ordered[1:2],
+            alone,
+            EXACT,
+            f"a row with positions of its own in a batch of {samples}, and alone",
+        )
     return f"batches of {BATCH}, {LENGTH} and {subject.heads}"
 
 
@@ -379,19 +487,29 @@ def line(subject: Subject) -> str:
         raise SkippedError("it does not take both one axis and two")
     encoder, x = subject.encoder(), noise("x", BATCH, LENGTH, subject.site().width)
     grid = encoder(x, positions=Positions.grid(1, LENGTH))
-    near(grid, encoder(x, positions=Positions.sequence(LENGTH)), EXACT, f"output of a grid of 1 x {LENGTH}")
+    near(
+        grid,
+        encoder(x, positions=Positions.sequence(LENGTH)),
+        EXACT,
+        f"output of a grid of 1 x {LENGTH}",
+    )
     return f"1 x {LENGTH}"
 
 
 @law("the rest starts out the same")
 def initial_values(subject: Subject) -> str:
     """At a seed, every parameter that is not the encoding's is bit for bit what it is without an encoding."""
-    plain, own = subject.model(WITHOUT), subject.model()  # in this order: its constructor may change torch's defaults
+    plain, own = (
+        subject.model(WITHOUT),
+        subject.model(),
+    )  # in this order: its constructor may change torch's defaults
     encodings = owned(own)
     rest = {name: value for name, value in own.named_parameters() if name not in encodings}
     expected = dict(plain.named_parameters())
     if rest.keys() != expected.keys():
-        raise BrokenError(f"the model has other parameters: {', '.join(sorted(rest.keys() ^ expected.keys()))}")
+        raise BrokenError(
+            f"the model has other parameters: {', '.join(sorted(rest.keys() ^ expected.keys()))}"
+        )
     for name, value in expected.items():
         if not torch.equal(rest[name], value):
             raise BrokenError(f"{name} starts with other values than without the encoding")

@@ -69,7 +69,9 @@ class Subject:
     @staticmethod
     def of(spec: str, oracle: Oracle | None, heads: int) -> Subject:
         if any(axes is not None for _, axes in map(part_spec, parts_of(spec))):
-            raise UserError(f"the laws look at encodings for all axes; try the parts of {spec} without their @")
+            raise UserError(
+                f"the laws look at encodings for all axes; try the parts of {spec} without their @"
+            )
         oracle = oracle or _formula_of(spec)
         subject = Subject(canonical(spec), oracle, heads, 0)
         encoding, _ = build(spec, subject.site()), build(spec, subject.site(causal=True))
@@ -92,7 +94,12 @@ class Subject:
     def reading(self, encoding: Encoding) -> Subject:
         """The same trial, with the positions that `encoding` can read."""
         labels = max(getattr(module, "labels", 0) for module in encoding.modules())
-        return replace(self, labels=labels, max_positions=encoding.max_positions, max_distance=encoding.max_distance)
+        return replace(
+            self,
+            labels=labels,
+            max_positions=encoding.max_positions,
+            max_distance=encoding.max_distance,
+        )
 
     def claims(self, claim: str) -> bool:
         """Whether it makes the claim."""
@@ -118,7 +125,9 @@ class Subject:
     def encoder(self) -> Encoder:
         """Two layers in float64."""
         if self.causal_only:
-            raise SkippedError("it works only where queries never see later keys, and this law looks at an encoder")
+            raise SkippedError(
+                "it works only where queries never see later keys, and this law looks at an encoder"
+            )
         encoder = Encoder(self.site().width, self.heads, encoding=self.spec, hidden=16).double()
         initialise(encoder, 0)
         return randomise(encoder)
@@ -154,7 +163,8 @@ class Subject:
         if self.max_positions is None:
             return list(starts)
         return sorted(
-            {start for start in starts if start + self.span <= self.max_positions} | {self.max_positions - self.span}
+            {start for start in starts if start + self.span <= self.max_positions}
+            | {self.max_positions - self.span}
         )
 
     def far(self) -> int:
@@ -177,7 +187,9 @@ class Subject:
     def sequence(self, start: int, length: int = LENGTH, frame: str = "sequence") -> Positions:
         """Tokens that follow each other; where it reads labels, as many nodes of a graph."""
         if self.labels:
-            labels = torch.randint(self.labels, (NODES, NODES), generator=generator_for(0, "labels"))
+            labels = torch.randint(
+                self.labels, (NODES, NODES), generator=generator_for(0, "labels")
+            )
             return Positions.graph(labels, frame=frame).slice(start, start + length)
         if self.axes == 1:
             return Positions.sequence(length, start, frame=frame)
@@ -190,14 +202,19 @@ class Subject:
             return self.sequence(0, length)
         if self.axes == 1:
             return self.places(torch.arange(length) % (self.max_positions or length))
-        ends = [length, *(end for end in (self.max_positions, self.max_distance) if end is not None)]
+        ends = [
+            length,
+            *(end for end in (self.max_positions, self.max_distance) if end is not None),
+        ]
         return self.places(torch.arange(length) % (WIDE * min(ends)))
 
     def places(self, index: Tensor, start: Start = 0) -> Positions:
         """Tokens at `index`, `(L,)` or `(B, L)`, in the order given: steps along the line from `start` on, or cells of
         the image whose first is in row and column `start`."""
         if self.labels:
-            raise SkippedError("it reads the labels of pairs, and a graph has no line to pad, pack or move along")
+            raise SkippedError(
+                "it reads the labels of pairs, and a graph has no line to pad, pack or move along"
+            )
         first = torch.tensor(start)
         if self.axes == 1:
             return self._at((index + first).unsqueeze(-1))
@@ -206,36 +223,62 @@ class Subject:
     def wrapped(self, index: Tensor, start: int) -> Positions:
         """`places`, starting over where the encoding ends."""
         pos = self.places(index, start)
-        return pos if self.max_positions is None else replace(pos, coordinates=pos.coordinates % self.max_positions)
+        return (
+            pos
+            if self.max_positions is None
+            else replace(pos, coordinates=pos.coordinates % self.max_positions)
+        )
 
     def scattered(self, start: int) -> list[Place]:
         """LENGTH positions near and far from each other, from `start` on, as the formula takes them."""
 
         def on_axis(further: Sequence[int]) -> list[int]:
-            within = further if self.max_distance is None else [f % (self.max_distance + 1) for f in further]
-            return [start + f if self.max_positions is None else (start + f) % self.max_positions for f in within]
+            within = (
+                further
+                if self.max_distance is None
+                else [f % (self.max_distance + 1) for f in further]
+            )
+            return [
+                start + f if self.max_positions is None else (start + f) % self.max_positions
+                for f in within
+            ]
 
         if self.axes == 1:
             return list(on_axis(FURTHER))
-        return [Cell(*at, HEIGHT, WIDTH) for at in zip(on_axis(FURTHER), on_axis(FURTHER_RIGHT), strict=True)]
+        return [
+            Cell(*at, HEIGHT, WIDTH)
+            for at in zip(on_axis(FURTHER), on_axis(FURTHER_RIGHT), strict=True)
+        ]
 
     def at(self, positions: Sequence[Place]) -> Positions:
         """Tokens at these positions."""
         if self.labels:
-            raise SkippedError("it reads the labels of pairs, and a graph has no line to pad, pack or move along")
-        return self._at(torch.tensor([at[:2] if isinstance(at, Cell) else (at,) for at in positions]))
+            raise SkippedError(
+                "it reads the labels of pairs, and a graph has no line to pad, pack or move along"
+            )
+        return self._at(
+            torch.tensor([at[:2] if isinstance(at, Cell) else (at,) for at in positions])
+        )
 
     def _at(self, coordinates: Tensor) -> Positions:
         order = torch.arange(coordinates.shape[-2])
         if self.axes == 1:
             return Positions(coordinates, order)
-        return Positions(coordinates, order, ("row", "column"), extent=torch.tensor((HEIGHT, WIDTH)))
+        return Positions(
+            coordinates, order, ("row", "column"), extent=torch.tensor((HEIGHT, WIDTH))
+        )
 
 
 def owned(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of the encodings in a model."""
-    encodings = {path: module for path, module in model.named_modules() if isinstance(module, Encoding)}
-    return {f"{path}.{name}": p for path, module in encodings.items() for name, p in module.named_parameters()}
+    encodings = {
+        path: module for path, module in model.named_modules() if isinstance(module, Encoding)
+    }
+    return {
+        f"{path}.{name}": p
+        for path, module in encodings.items()
+        for name, p in module.named_parameters()
+    }
 
 
 def randomise(model: M) -> M:
@@ -295,9 +338,17 @@ def variants(spec: str) -> Iterator[str]:
         for name, option in options_of(part.target).items():
             value, others = part.options.get(name, option.default), []
             if typing.get_origin(option.annotation) is Literal:
-                others = [choice for choice in typing.get_args(option.annotation) if choice != value]
+                others = [
+                    choice for choice in typing.get_args(option.annotation) if choice != value
+                ]
             elif isinstance(value, bool | int | float):
-                others = [not value if isinstance(value, bool) else value + 2 if isinstance(value, int) else value / 2]
+                others = [
+                    not value
+                    if isinstance(value, bool)
+                    else value + 2
+                    if isinstance(value, int)
+                    else value / 2
+                ]
             for other in others:
                 changed = replace(part, options={**part.options, name: other})
                 yield "+".join(str(part) for part in (*parts[:i], changed, *parts[i + 1 :]))
@@ -308,7 +359,10 @@ def answers(encoding: Encoding, pos: Positions) -> dict[str, Tensor]:
     site, hooks, length = encoding.site, encoding.hooks, pos.length
     pad = (0, 0, 0, length - LENGTH)
     x = functional.pad(noise("x", BATCH, LENGTH, site.width), pad)
-    q, k = (functional.pad(noise(name, BATCH, site.heads, LENGTH, site.head_width), pad) for name in "qk")
+    q, k = (
+        functional.pad(noise(name, BATCH, site.heads, LENGTH, site.head_width), pad)
+        for name in "qk"
+    )
     answers: dict[str, Tensor | None] = {
         "embed": encoding.embed(x, pos).unsqueeze(1),
         "inject": encoding.inject(x, pos).unsqueeze(1),
@@ -324,9 +378,15 @@ def answers(encoding: Encoding, pos: Positions) -> dict[str, Tensor]:
         if "values" in hooks:
             # All weight on one key after the other, so that this too is about pairs.
             weights = torch.eye(length, dtype=torch.float64)[:LENGTH, None].expand(-1, length, -1)
-            alone = [encoding.values(w.expand(BATCH, site.heads, -1, -1), relation) for w in weights]
+            alone = [
+                encoding.values(w.expand(BATCH, site.heads, -1, -1), relation) for w in weights
+            ]
             answers["values"] = torch.stack([a for a in alone if a is not None], 3)
-    return {hook: answer[:, :, :LENGTH].detach() for hook, answer in answers.items() if answer is not None}
+    return {
+        hook: answer[:, :, :LENGTH].detach()
+        for hook, answer in answers.items()
+        if answer is not None
+    }
 
 
 def _formula_of(spec: str) -> Oracle | None:
@@ -340,7 +400,8 @@ def _formula_of(spec: str) -> Oracle | None:
         return None
     if (
         len(known) > 1
-        and {"rotate", "terms"} <= build(spec, Site(HEAD_WIDTH, 1, HEAD_WIDTH, VALUE_WIDTH, causal=True)).hooks
+        and {"rotate", "terms"}
+        <= build(spec, Site(HEAD_WIDTH, 1, HEAD_WIDTH, VALUE_WIDTH, causal=True)).hooks
     ):
         return None
     return known[0] if len(known) == 1 else sum_of(known)

@@ -32,7 +32,9 @@ class Drawn:
     ended: Bool[Tensor, " B"]
 
 
-def penalise_repetition(scores: Float[Tensor, "B V"], ids: Int[Tensor, "B L"], penalty: float) -> Float[Tensor, "B V"]:
+def penalise_repetition(
+    scores: Float[Tensor, "B V"], ids: Int[Tensor, "B L"], penalty: float
+) -> Float[Tensor, "B V"]:
     """Lower the scores of tokens that were there before: *CTRL* (Keskar et al. 2019), section 4.1.
 
     Above 0 they are divided by `penalty`, below multiplied; 1 changes nothing.
@@ -76,13 +78,25 @@ class _Choice:
         rules = [
             (0 <= self.temperature < math.inf, "temperature", "0 (the likeliest always) or more"),
             (self.top_k is None or self.top_k >= 1, "top_k", "1 token or more"),
-            (self.top_p is None or 0 < self.top_p <= 1, "top_p", "a probability above 0, 1 at most"),
+            (
+                self.top_p is None or 0 < self.top_p <= 1,
+                "top_p",
+                "a probability above 0, 1 at most",
+            ),
             (self.min_p is None or 0 < self.min_p <= 1, "min_p", "a share above 0, 1 at most"),
-            (0 < self.repetition_penalty < math.inf, "repetition_penalty", "above 0; 1 is none, 1.2 is usual"),
+            (
+                0 < self.repetition_penalty < math.inf,
+                "repetition_penalty",
+                "above 0; 1 is none, 1.2 is usual",
+            ),
         ]
         for holds, name, expected in rules:
             if not holds:
-                optional = "; leave it out to keep every token" if name in ("top_k", "top_p", "min_p") else ""
+                optional = (
+                    "; leave it out to keep every token"
+                    if name in ("top_k", "top_p", "min_p")
+                    else ""
+                )
                 raise UserError(f"{name}: expected {expected}, got {getattr(self, name)}{optional}")
 
     def take(self, scores_BV: Tensor, ids_BL: Tensor, generator: torch.Generator) -> Tensor:
@@ -139,8 +153,12 @@ def sample(
     if longest < 1:
         raise UserError(f"expected 1 token or more to draw, got longest {longest}")
     if context is not None and context < 1:
-        raise UserError(f"expected a context of 1 token or more, got {context}; leave it out where there is no limit")
-    return _drawn(model, prompt, source, end, longest, choice, torch.Generator().manual_seed(seed), context)
+        raise UserError(
+            f"expected a context of 1 token or more, got {context}; leave it out where there is no limit"
+        )
+    return _drawn(
+        model, prompt, source, end, longest, choice, torch.Generator().manual_seed(seed), context
+    )
 
 
 @torch.no_grad()
@@ -163,11 +181,22 @@ def _drawn(
         if context is not None and last - first > context:
             first = read = last - max(1, context // 2)
             cache = model.new_cache()
-        positions = Positions.sequence(last - read, read - first, frame="target", device=prompt.device)
-        scores_BV = model.step(state, ids_BL[:, read:last].to(prompt.device), positions, cache)[:, -1].float().cpu()
+        positions = Positions.sequence(
+            last - read, read - first, frame="target", device=prompt.device
+        )
+        scores_BV = (
+            model.step(state, ids_BL[:, read:last].to(prompt.device), positions, cache)[:, -1]
+            .float()
+            .cpu()
+        )
         read = last
         ids_B = choice.take(scores_BV, ids_BL, generator).masked_fill(ended_B, end)
-        log_B = scores_BV.log_softmax(-1).gather(1, ids_B.unsqueeze(1)).squeeze(1).masked_fill(ended_B, 0.0)
+        log_B = (
+            scores_BV.log_softmax(-1)
+            .gather(1, ids_B.unsqueeze(1))
+            .squeeze(1)
+            .masked_fill(ended_B, 0.0)
+        )
         ended_B = ended_B | (ids_B == end)
         ids_BL = torch.cat((ids_BL, ids_B.unsqueeze(1)), 1)
         yield Drawn(ids_B, log_B, ended_B)

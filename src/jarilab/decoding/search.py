@@ -71,7 +71,9 @@ def greedy(
     while len(rows) and length < longest:
         start = length if cached else 0
         positions = Positions.sequence(length + 1 - start, start, frame="target", device=device)
-        scores_RV = model.step(state, written[rows, start : length + 1], positions, cache)[:, -1].float()
+        scores_RV = model.step(state, written[rows, start : length + 1], positions, cache)[
+            :, -1
+        ].float()
         best = scores_RV.log_softmax(-1).max(-1)
         length += 1
         written[rows, length] = best.indices
@@ -176,9 +178,13 @@ class _Hypotheses:
 
     def of(self, sources: Tensor) -> _Hypotheses:
         """All of some sources."""
-        return _Hypotheses(self.totals[sources], self.lengths[sources], self.ids[sources], self.logs[sources])
+        return _Hypotheses(
+            self.totals[sources], self.lengths[sources], self.ids[sources], self.logs[sources]
+        )
 
-    def extended(self, totals_BN: Tensor, ids_BN: Tensor, logs_BN: Tensor, length: int) -> _Hypotheses:
+    def extended(
+        self, totals_BN: Tensor, ids_BN: Tensor, logs_BN: Tensor, length: int
+    ) -> _Hypotheses:
         """Each with one more token."""
         return _Hypotheses(
             totals_BN,
@@ -203,8 +209,12 @@ class _Hypotheses:
         totals, scores, lengths = (column.tolist() for column in columns)
         return [
             [
-                Hypothesis(self.ids[b, n, : int(length)], self.logs[b, n, : int(length)], total, score)
-                for n, (total, score, length) in enumerate(zip(totals[b], scores[b], lengths[b], strict=True))
+                Hypothesis(
+                    self.ids[b, n, : int(length)], self.logs[b, n, : int(length)], total, score
+                )
+                for n, (total, score, length) in enumerate(
+                    zip(totals[b], scores[b], lengths[b], strict=True)
+                )
                 if total > NEVER
             ]
             for b in range(len(totals))
@@ -241,7 +251,9 @@ class _Search:
         chosen_BW = grown.totals.topk(self.width).indices
         hypotheses = self.open.ids.shape[1]
         self.open = grown.pick(chosen_BW)
-        first_row_B1 = hypotheses * torch.arange(len(chosen_BW), device=chosen_BW.device).unsqueeze(1)
+        first_row_B1 = hypotheses * torch.arange(len(chosen_BW), device=chosen_BW.device).unsqueeze(
+            1
+        )
         from_R = (first_row_B1 + parents_BC.gather(1, chosen_BW)).flatten()
         return from_R, _moved(from_R, len(log_RV))
 
@@ -266,13 +278,19 @@ class _Search:
         behind_B = (self.ended_B >= self.width) & (open_B / length**self.length_penalty <= worst_B)
         return behind_B | beaten_B | (self.longest_B == length)
 
-    def leave(self, done_B: Tensor, from_R: Tensor, answers: list[list[Hypothesis]]) -> tuple[Tensor, Tensor]:
+    def leave(
+        self, done_B: Tensor, from_R: Tensor, answers: list[list[Hypothesis]]
+    ) -> tuple[Tensor, Tensor]:
         """Let the sources that are done go, into `answers`. Returns the others, and what is left of `from_R`."""
         left, gone = (~done_B).nonzero().squeeze(1), done_B.nonzero().squeeze(1)
         listed = self.ended.of(gone).listed(self.length_penalty)
         for source, hypotheses in zip(self.source_B[gone].tolist(), listed, strict=True):
             answers[source] = hypotheses
-        self.longest_B, self.source_B, self.ended_B = self.longest_B[left], self.source_B[left], self.ended_B[left]
+        self.longest_B, self.source_B, self.ended_B = (
+            self.longest_B[left],
+            self.source_B[left],
+            self.ended_B[left],
+        )
         self.open, self.ended = self.open.of(left), self.ended.of(left)
         return left, from_R.view(len(done_B), -1)[left].flatten()
 
@@ -287,7 +305,13 @@ def _likeliest(log_RV: Tensor, number: int) -> tuple[Tensor, Tensor]:
         largest = log_RV.topk(number)
         return largest.values, largest.indices
     covered, offset_K = blocks * BLOCK, torch.arange(BLOCK, device=log_RV.device)
-    chosen_RN = log_RV[:, :covered].unflatten(1, (blocks, BLOCK)).amax(-1).topk(number, sorted=False).indices
+    chosen_RN = (
+        log_RV[:, :covered]
+        .unflatten(1, (blocks, BLOCK))
+        .amax(-1)
+        .topk(number, sorted=False)
+        .indices
+    )
     rest = torch.arange(covered, log_RV.shape[1], device=log_RV.device).expand(len(log_RV), -1)
     ids_RM = torch.cat(((chosen_RN.unsqueeze(-1) * BLOCK + offset_K).flatten(1), rest), 1)
     largest = log_RV.gather(1, ids_RM).topk(number)
@@ -315,7 +339,9 @@ def _forbid_repeats(log_RV: Tensor, ids_RL: Tensor, number: int) -> None:
 
 def _check_longest(longest_B: Tensor, shortest: int, batch: int) -> None:
     if longest_B.shape not in ((), (batch,)):
-        raise UserError(f"longest is one number, or one for each of the {batch} sources; got {tuple(longest_B.shape)}")
+        raise UserError(
+            f"longest is one number, or one for each of the {batch} sources; got {tuple(longest_B.shape)}"
+        )
     least = int(longest_B.min())
     if not 0 <= shortest <= least or least < 1:
         raise UserError(
@@ -326,7 +352,9 @@ def _check_longest(longest_B: Tensor, shortest: int, batch: int) -> None:
 
 def _check_beam(width: int, best: int, no_repeat: int, length_penalty: float) -> None:
     if width < 1:
-        raise UserError(f"a beam is 1 hypothesis wide or more, got width {width}; 1 is greedy, 4 or 5 is usual")
+        raise UserError(
+            f"a beam is 1 hypothesis wide or more, got width {width}; 1 is greedy, 4 or 5 is usual"
+        )
     if not 1 <= best <= width:
         raise UserError(
             f"a beam of width {width} can be asked for its 1 to {width} best answers, got best {best}; widen the beam"

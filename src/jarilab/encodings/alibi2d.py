@@ -22,7 +22,9 @@ class Alibi2d(Encoding):
 
     axes = (2,)
 
-    def __init__(self, site: Site, *, distance: Literal["euclidean", "manhattan", "chebyshev"] = "euclidean"):
+    def __init__(
+        self, site: Site, *, distance: Literal["euclidean", "manhattan", "chebyshev"] = "euclidean"
+    ):
         super().__init__(site)
         self.distance = distance
 

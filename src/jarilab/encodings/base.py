@@ -77,7 +77,9 @@ class Encoding(nn.Module):
 
     def __init_subclass__(cls) -> None:
         if not cls.shared and "embed" in hooks_of(cls):
-            raise TypeError(f"{cls.__name__} overrides embed, which happens once: it cannot have an instance per layer")
+            raise TypeError(
+                f"{cls.__name__} overrides embed, which happens once: it cannot have an instance per layer"
+            )
 
     @property
     def hooks(self) -> frozenset[str]:
@@ -117,10 +119,14 @@ class Encoding(nn.Module):
     ) -> Float[Tensor, "B H Q K"] | None:
         return None
 
-    def values(self, weights: Float[Tensor, "B H Q K"], relation: Any) -> Float[Tensor, "B H Q E"] | None:
+    def values(
+        self, weights: Float[Tensor, "B H Q K"], relation: Any
+    ) -> Float[Tensor, "B H Q E"] | None:
         return None
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         """Fill one of its own parameters in place; `generator` is keyed by the parameter's name."""
         nn.init.normal_(parameter, std=0.02, generator=generator)
 
@@ -163,5 +169,7 @@ def angles(index: Tensor, frequency_F: Tensor) -> Float[Tensor, "*B L F"]:
 def whole_numbers(name: str, index: Tensor) -> Tensor:
     """`index` if it holds integers. Raises UserError for an encoding that looks positions up in a table."""
     if index.is_floating_point():
-        raise UserError(f"{name} looks whole positions up in a table, got {index.dtype}; use integer coordinates")
+        raise UserError(
+            f"{name} looks whole positions up in a table, got {index.dtype}; use integer coordinates"
+        )
     return index

@@ -79,9 +79,13 @@ def _build_part(text: str, site: Site) -> Encoding:
         raise UserError(f"{spec.name} is no encoding: write a subclass of jarilab.Encoding")
     encoding: Encoding = spec.build(site)
     if site.cross and not encoding.cross:
-        raise UserError(f"{spec} cannot be the encoding of cross-attention; use it in the encoder and the decoder")
+        raise UserError(
+            f"{spec} cannot be the encoding of cross-attention; use it in the encoder and the decoder"
+        )
     if encoding.causal_only and not site.causal:
-        raise UserError(f"{spec} works only where queries never see later keys; use it in a causal decoder")
+        raise UserError(
+            f"{spec} works only where queries never see later keys; use it in a causal decoder"
+        )
     return encoding if axes is None else Of(encoding, axes)
 
 
@@ -96,7 +100,11 @@ class Of(Encoding):
         # Of any number of axes it takes its own.
         self.axes = tuple(range(min(encoding.axes), MOST_AXES + 1))
         self.shift_invariant = encoding.shift_invariant
-        self.causal_only, self.cross, self.shared = encoding.causal_only, encoding.cross, encoding.shared
+        self.causal_only, self.cross, self.shared = (
+            encoding.causal_only,
+            encoding.cross,
+            encoding.shared,
+        )
         self.integer_only, self.keeps_norms = encoding.integer_only, encoding.keeps_norms
 
     @property
@@ -134,7 +142,9 @@ class Of(Encoding):
     ) -> Float[Tensor, "B H Q K"] | None:
         return self.encoding.terms(q, k, relation)
 
-    def values(self, weights: Float[Tensor, "B H Q K"], relation: Any) -> Float[Tensor, "B H Q E"] | None:
+    def values(
+        self, weights: Float[Tensor, "B H Q K"], relation: Any
+    ) -> Float[Tensor, "B H Q E"] | None:
         return self.encoding.values(weights, relation)
 
     def extra_repr(self) -> str:
@@ -174,11 +184,17 @@ class Sum(Encoding):
 
     @property
     def max_positions(self) -> int | None:
-        return min((part.max_positions for part in self._encodings() if part.max_positions is not None), default=None)
+        return min(
+            (part.max_positions for part in self._encodings() if part.max_positions is not None),
+            default=None,
+        )
 
     @property
     def max_distance(self) -> int | None:
-        return min((part.max_distance for part in self._encodings() if part.max_distance is not None), default=None)
+        return min(
+            (part.max_distance for part in self._encodings() if part.max_distance is not None),
+            default=None,
+        )
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         for part in self._using("embed"):
@@ -193,7 +209,9 @@ class Sum(Encoding):
     def rotation(self, pos: Positions) -> list[Any]:
         return [part.rotation(pos) for part in self._using("rotate")]
 
-    def rotate(self, x: Float[Tensor, "B H L E"], rotation: list[Any] | None) -> Float[Tensor, "B H L E"]:
+    def rotate(
+        self, x: Float[Tensor, "B H L E"], rotation: list[Any] | None
+    ) -> Float[Tensor, "B H L E"]:
         for part, prepared in zip(self._using("rotate"), rotation or [], strict=True):
             x = part.rotate(x, prepared)
         return x
@@ -209,7 +227,9 @@ class Sum(Encoding):
     ) -> Float[Tensor, "B H Q K"] | None:
         return _total([part.terms(q, k, own) for part, own in self._with(relation)])
 
-    def values(self, weights: Float[Tensor, "B H Q K"], relation: list[Any] | None) -> Float[Tensor, "B H Q E"] | None:
+    def values(
+        self, weights: Float[Tensor, "B H Q K"], relation: list[Any] | None
+    ) -> Float[Tensor, "B H Q E"] | None:
         return _total([part.values(weights, own) for part, own in self._with(relation)])
 
 
@@ -237,7 +257,9 @@ class LayerEncodings(nn.Module):
         # A plain list: these are the modules of self.parts, which owns them, seen layer by layer.
         if self.shared:
             columns = columns[:1] * layers
-        encodings = {id(column): column[0] if len(column) == 1 else Sum(column) for column in columns}
+        encodings = {
+            id(column): column[0] if len(column) == 1 else Sum(column) for column in columns
+        }
         self.of_layer = [encodings[id(column)] for column in columns]
 
     @property
@@ -259,7 +281,9 @@ class LayerEncodings(nn.Module):
                 seen = [axis for axis in axes if part in (axis, axis.partition(".")[0])]
                 if not seen:
                     known = ", ".join(dict.fromkeys(axis.partition(".")[0] for axis in axes))
-                    raise UserError(f"{text} is for a part {part!r}, expected one of {known}; use such as {instead}")
+                    raise UserError(
+                        f"{text} is for a part {part!r}, expected one of {known}; use such as {instead}"
+                    )
             if len(seen) not in cast(Encoding, encoding).axes:
                 wanted = "1 axis" if len(seen) == 1 else f"{len(seen)} axes"
                 raise UserError(

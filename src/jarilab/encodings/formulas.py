@@ -17,7 +17,9 @@ from jarilab.encodings.oracle import plain_score as score
 
 def array(x: Any) -> Vector:
     """A tensor or an array, in float64."""
-    return numpy.array(x.detach().cpu().double().numpy() if hasattr(x, "detach") else x, dtype=numpy.float64)
+    return numpy.array(
+        x.detach().cpu().double().numpy() if hasattr(x, "detach") else x, dtype=numpy.float64
+    )
 
 
 def sinusoidal_embed(encoding: Any, position: int | float) -> Vector:
@@ -30,7 +32,9 @@ def sinusoidal_embed(encoding: Any, position: int | float) -> Vector:
     if encoding.layout == "tensor2tensor":
         pairs = width // 2
         phases = [position / base ** (i / max(pairs - 1, 1)) for i in range(pairs)]
-        return numpy.array([math.sin(a) for a in phases] + [math.cos(a) for a in phases] + [0.0] * (width % 2))
+        return numpy.array(
+            [math.sin(a) for a in phases] + [math.cos(a) for a in phases] + [0.0] * (width % 2)
+        )
     paper = []
     for dimension in range(width):
         phase = position / base ** (2 * (dimension // 2) / width)
@@ -50,16 +54,22 @@ def rotary_turn(encoding: Any, x_E: Any, position: int | float) -> Vector:
     rotated = round(encoding.fraction * len(x_E))
     turned = x_E.copy()
     for i in range(rotated // 2):
-        real, imaginary = (i, i + rotated // 2) if encoding.pairing == "half" else (2 * i, 2 * i + 1)
+        real, imaginary = (
+            (i, i + rotated // 2) if encoding.pairing == "half" else (2 * i, 2 * i + 1)
+        )
         angle = position * encoding.base ** (-2 * i / rotated)
         z = complex(x_E[real], x_E[imaginary]) * complex(math.cos(angle), math.sin(angle))
         turned[real], turned[imaginary] = z.real, z.imag
     return turned
 
 
-def rotary_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
+def rotary_score(
+    encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float
+) -> float:
     """Su et al. 2021, equation 16: (R_m q) . (R_n k)."""
-    return score(encoding, rotary_turn(encoding, q_E, i), rotary_turn(encoding, k_E, j), i, j, head, scale)
+    return score(
+        encoding, rotary_turn(encoding, q_E, i), rotary_turn(encoding, k_E, j), i, j, head, scale
+    )
 
 
 def shaw_row(encoding: Any, i: int | float, j: int | float) -> int:
@@ -67,7 +77,9 @@ def shaw_row(encoding: Any, i: int | float, j: int | float) -> int:
     return int(max(-encoding.clip, min(encoding.clip, j - i))) + encoding.clip
 
 
-def shaw_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
+def shaw_score(
+    encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float
+) -> float:
     """Shaw et al. 2018, equation 4: e_ij = q_i . (k_j + a^K_ij) / sqrt(d_z)."""
     return shaw_label_score(encoding, q_E, k_E, shaw_row(encoding, i, j), scale)
 
@@ -85,7 +97,9 @@ def shaw_label_score(encoding: Any, q_E: Any, k_E: Any, label: int, scale: float
 
 def shaw_label_value(encoding: Any, v_E: Any, label: int) -> Vector:
     """Equation 3, where a_ij belongs to an edge of a graph with this label (section 3.1)."""
-    return array(v_E) + (0.0 if encoding.value_table is None else array(encoding.value_table)[label])
+    return array(v_E) + (
+        0.0 if encoding.value_table is None else array(encoding.value_table)[label]
+    )
 
 
 def t5_bucket(ahead: int, buckets: int, farthest: int, both_ways: bool) -> int:
@@ -107,10 +121,16 @@ def t5_bucket(ahead: int, buckets: int, farthest: int, both_ways: bool) -> int:
     return first + exact + reached
 
 
-def t5_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
+def t5_score(
+    encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float
+) -> float:
     """Raffel et al. 2020, section 2.1: a learned scalar for the bucket of the offset, added to the logit."""
-    row = t5_bucket(int(j - i), encoding.buckets, encoding.distance, both_ways=not encoding.site.causal)
-    return score(encoding, array(q_E), array(k_E), i, j, head, scale) + float(array(encoding.table)[row, head])
+    row = t5_bucket(
+        int(j - i), encoding.buckets, encoding.distance, both_ways=not encoding.site.causal
+    )
+    return score(encoding, array(q_E), array(k_E), i, j, head, scale) + float(
+        array(encoding.table)[row, head]
+    )
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -123,7 +143,9 @@ def alibi_slopes(heads: int) -> list[float]:
     return alibi_slopes(below) + alibi_slopes(2 * below)[0::2][: heads - below]
 
 
-def alibi_score(encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float) -> float:
+def alibi_score(
+    encoding: Any, q_E: Any, k_E: Any, i: int | float, j: int | float, head: int, scale: float
+) -> float:
     """Press et al. 2022, section 3: q_i . k_j + m (-(i - j)), the bias not scaled; symmetric where j > i."""
     slope = alibi_slopes(encoding.site.heads)[head]
     return score(encoding, array(q_E), array(k_E), i, j, head, scale) - slope * abs(i - j)
@@ -133,7 +155,10 @@ def waves_of_half(encoding: Any, place: int | float) -> list[float]:
     """Vaswani et al. 2017, section 3.5, for one axis of an image, in half of the width."""
     half = encoding.site.width // 2
     phases = [place / encoding.base ** (2 * (dimension // 2) / half) for dimension in range(half)]
-    return [math.cos(phase) if dimension % 2 else math.sin(phase) for dimension, phase in enumerate(phases)]
+    return [
+        math.cos(phase) if dimension % 2 else math.sin(phase)
+        for dimension, phase in enumerate(phases)
+    ]
 
 
 def sinusoidal2d_embed(encoding: Any, at: Cell) -> Vector:
@@ -170,19 +195,25 @@ def rotary2d_turn(encoding: Any, x_E: Any, at: Cell, head: int) -> Vector:
             slow = base ** (-(t % (rotated // 4)) / (rotated / 4))
             of_row, of_column = (slow, 0.0) if t < rotated // 4 else (0.0, slow)
         angle = of_row * at.row + of_column * at.column
-        real, imaginary = (t, t + rotated // 2) if encoding.pairing == "half" else (2 * t, 2 * t + 1)
+        real, imaginary = (
+            (t, t + rotated // 2) if encoding.pairing == "half" else (2 * t, 2 * t + 1)
+        )
         z = complex(x_E[real], x_E[imaginary]) * complex(math.cos(angle), math.sin(angle))
         turned[real], turned[imaginary] = z.real, z.imag
     return turned
 
 
-def rotary2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float) -> float:
+def rotary2d_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
     """Heo et al. 2024, equation 5: the real part of q'_n times the conjugate of k'_m."""
     q_E, k_E = rotary2d_turn(encoding, q_E, i, head), rotary2d_turn(encoding, k_E, j, head)
     return score(encoding, q_E, k_E, i, j, head, scale)
 
 
-def table2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float) -> float:
+def table2d_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
     """Liu et al. 2021, equation 4: B taken from a table of (2M - 1) x (2M - 1) offsets."""
     down, right = j.row - i.row, j.column - i.column
     if encoding.clip:
@@ -195,15 +226,25 @@ def table2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int
 
 def shaw2d_vector(encoding: Any, kind: str, i: Cell, j: Cell) -> Vector | float:
     """Shaw et al. 2018, section 3.2, once for rows and once for columns."""
-    rows, columns = getattr(encoding, f"{kind}_row_table"), getattr(encoding, f"{kind}_column_table")
+    rows, columns = (
+        getattr(encoding, f"{kind}_row_table"),
+        getattr(encoding, f"{kind}_column_table"),
+    )
     if rows is None:
         return 0.0
-    return array(rows)[shaw_row(encoding, i.row, j.row)] + array(columns)[shaw_row(encoding, i.column, j.column)]
+    return (
+        array(rows)[shaw_row(encoding, i.row, j.row)]
+        + array(columns)[shaw_row(encoding, i.column, j.column)]
+    )
 
 
-def shaw2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float) -> float:
+def shaw2d_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
     """Shaw et al. 2018, equation 4, with the vectors of both axes."""
-    return score(encoding, array(q_E), array(k_E) + shaw2d_vector(encoding, "key", i, j), i, j, head, scale)
+    return score(
+        encoding, array(q_E), array(k_E) + shaw2d_vector(encoding, "key", i, j), i, j, head, scale
+    )
 
 
 def shaw2d_value(encoding: Any, v_E: Any, i: Cell, j: Cell, head: int) -> Vector:
@@ -211,11 +252,16 @@ def shaw2d_value(encoding: Any, v_E: Any, i: Cell, j: Cell, head: int) -> Vector
     return array(v_E) + shaw2d_vector(encoding, "value", i, j)
 
 
-def alibi2d_score(encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float) -> float:
+def alibi2d_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
     """Press et al. 2022, section 3, with a distance in the plane: its Minkowski norm of order 1, 2 or infinity."""
     order = {"manhattan": 1, "euclidean": 2, "chebyshev": math.inf}[encoding.distance]
     away = float(numpy.linalg.norm([i.row - j.row, i.column - j.column], order))
-    return score(encoding, array(q_E), array(k_E), i, j, head, scale) - alibi_slopes(encoding.site.heads)[head] * away
+    return (
+        score(encoding, array(q_E), array(k_E), i, j, head, scale)
+        - alibi_slopes(encoding.site.heads)[head] * away
+    )
 
 
 ORACLES = {

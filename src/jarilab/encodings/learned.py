@@ -36,7 +36,9 @@ class Learned(Encoding):
     def max_positions(self) -> int:
         return self.positions
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         # As loud as the sinusoids it stands in for (root mean square 1 / sqrt 2): the token embeddings, scaled by
         # sqrt(D), have unit variance, and a table of 0.02 would need hundreds of steps to be heard beside them.
         nn.init.normal_(parameter, std=0.5**0.5, generator=generator)

@@ -58,9 +58,13 @@ class Learned2d(Encoding):
     def max_positions(self) -> int:
         return min(self.rows, self.columns)
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         # As loud, in all, as the sinusoids it stands in for: root mean square 1 / sqrt 2.
-        nn.init.normal_(parameter, std=0.5**0.5 if self.layout == "table" else 0.5, generator=generator)
+        nn.init.normal_(
+            parameter, std=0.5**0.5 if self.layout == "table" else 0.5, generator=generator
+        )
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         return self._added(x, pos) if self.where == "embed" else x
@@ -70,7 +74,10 @@ class Learned2d(Encoding):
 
     def _added(self, x: Tensor, pos: Positions) -> Tensor:
         row, column = pos.plane().unbind(-1)
-        row, column = self._known("rows", row, self.rows), self._known("columns", column, self.columns)
+        row, column = (
+            self._known("rows", row, self.rows),
+            self._known("columns", column, self.columns),
+        )
         if self.layout == "table":
             vectors = interpolated(self._cell, row, column)
         else:
@@ -83,7 +90,9 @@ class Learned2d(Encoding):
         return nn.functional.embedding(row * self.columns + column, self.table)
 
     def _cross(self, row: Tensor, column: Tensor) -> Tensor:
-        return nn.functional.embedding(row, self.row_table) + nn.functional.embedding(column, self.column_table)
+        return nn.functional.embedding(row, self.row_table) + nn.functional.embedding(
+            column, self.column_table
+        )
 
     def _known(self, axis: str, place: Tensor, count: int) -> Tensor:
         """`place`, at most half a step beyond the edge being at it. Raises UserError for others."""

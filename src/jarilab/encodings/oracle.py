@@ -23,7 +23,9 @@ class Cell(NamedTuple):
 Place: TypeAlias = Any  # a number where there is one axis, a Cell where there are two: a formula knows which it is for
 
 
-def plain_score(encoding: Any, q_E: Vector, k_E: Vector, i: Place, j: Place, head: int, scale: float) -> float:
+def plain_score(
+    encoding: Any, q_E: Vector, k_E: Vector, i: Place, j: Place, head: int, scale: float
+) -> float:
     """Vaswani et al. 2017, equation 1: q . k / sqrt(d_k)."""
     return scale * sum(float(q_E[e] * k_E[e]) for e in range(len(q_E)))
 
@@ -60,10 +62,14 @@ def sum_of(oracles: Sequence[Oracle]) -> Oracle:
     """The formula of a sum of encodings, given its parts': what each adds is added. At most one of them may rotate,
     since two rotations are no sum."""
 
-    def score(encoding: Any, q_E: Vector, k_E: Vector, i: Place, j: Place, head: int, scale: float) -> float:
+    def score(
+        encoding: Any, q_E: Vector, k_E: Vector, i: Place, j: Place, head: int, scale: float
+    ) -> float:
         plain = plain_score(encoding, q_E, k_E, i, j, head, scale)
         parts = zip(oracles, encoding.parts, strict=True)
-        return plain + sum(oracle.score(part, q_E, k_E, i, j, head, scale) - plain for oracle, part in parts)
+        return plain + sum(
+            oracle.score(part, q_E, k_E, i, j, head, scale) - plain for oracle, part in parts
+        )
 
     def value(encoding: Any, v_E: Vector, i: Place, j: Place, head: int) -> Vector:
         parts = zip(oracles, encoding.parts, strict=True)
@@ -71,6 +77,9 @@ def sum_of(oracles: Sequence[Oracle]) -> Oracle:
 
     def embed(encoding: Any, position: Place) -> Vector:
         parts = zip(oracles, encoding.parts, strict=True)
-        return sum((oracle.embed(part, position) for oracle, part in parts), plain_embed(encoding, position))
+        return sum(
+            (oracle.embed(part, position) for oracle, part in parts),
+            plain_embed(encoding, position),
+        )
 
     return Oracle(score, value, embed)

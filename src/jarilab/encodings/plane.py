@@ -7,7 +7,9 @@ from collections.abc import Callable
 from jarilab.shapes import Float, Tensor
 
 
-def interpolated(look_up: Callable[[Tensor, Tensor], Tensor], row: Tensor, column: Tensor) -> Float[Tensor, "*P D"]:
+def interpolated(
+    look_up: Callable[[Tensor, Tensor], Tensor], row: Tensor, column: Tensor
+) -> Float[Tensor, "*P D"]:
     """What `look_up` says of whole rows and columns, `(*P,)` to `(*P, D)`; between them, weighted by nearness.
 
     The four cells around a place may lie beyond the last row or column only with a weight of 0, and are then not asked.

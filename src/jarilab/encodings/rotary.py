@@ -45,13 +45,17 @@ class Rotary(Encoding):
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         """Cosine and signed sine, `(1 or B, 1, L, R)`: `rotate` is then `x * cosine + partner(x) * sine`."""
         index = pos.index()
-        angle_LF = angles(index, frequencies(self.rotated // 2, self.base, 2 / self.rotated, index.device))
+        angle_LF = angles(
+            index, frequencies(self.rotated // 2, self.base, 2 / self.rotated, index.device)
+        )
         if pos.unplaced is not None:
             angle_LF = angle_LF.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         angle = angle_LF[None, None] if angle_LF.ndim == 2 else angle_LF[:, None]
         return cosine_and_sine(angle, self.pairing)
 
-    def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:
+    def rotate(
+        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "B H L E"]:
         return turned(x, rotation, self.rotated, self.pairing)
 
 
@@ -69,8 +73,14 @@ def turned(
     """The first `rotated` components of `x`, paired and turned, and the others as they are."""
     cosine, sine = rotation[0].to(x.dtype), rotation[1].to(x.dtype)
     x = x.contiguous()  # heads before positions, so that the broadcast runs over whole rows
-    moved, rest = (x, None) if rotated == x.shape[-1] else x.split((rotated, x.shape[-1] - rotated), -1)
-    partner = moved.roll(rotated // 2, -1) if pairing == "half" else moved.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    moved, rest = (
+        (x, None) if rotated == x.shape[-1] else x.split((rotated, x.shape[-1] - rotated), -1)
+    )
+    partner = (
+        moved.roll(rotated // 2, -1)
+        if pairing == "half"
+        else moved.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    )
     moved = torch.addcmul(moved * cosine, partner, sine)
     return moved if rest is None else torch.cat((moved, rest), -1)
 
@@ -85,7 +95,9 @@ def _uneven(site: Site, fraction: float, rotated: int) -> str:
             f"rotary rotates pairs, so an even number of components: fraction={fraction:g} of the head width "
             f"{site.head_width} is {rotated}; use fraction={works / site.head_width:g}"
         )
-    other = f", or fraction={(site.head_width - 1) / site.head_width:g}" if site.head_width > 1 else ""
+    other = (
+        f", or fraction={(site.head_width - 1) / site.head_width:g}" if site.head_width > 1 else ""
+    )
     return (
         f"rotary needs an even head width; got {site.head_width} (width {width}, {heads} heads); "
         f"use width {better}{other}"

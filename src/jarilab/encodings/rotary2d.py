@@ -55,7 +55,9 @@ class Rotary2d(Encoding):
             self.frequency = nn.Parameter(torch.empty(site.heads, self.rotated // 2, 2))
             self.reset()
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         """Of each head: `f_i (cos a, sin a)` and `f_i (-sin a, cos a)` with a random a and f_i = base^(-4i/R); the
         authors' `init_random_2d_freqs`."""
         heads = parameter.shape[0]
@@ -76,7 +78,9 @@ class Rotary2d(Encoding):
             angle = angle.masked_fill(pos.unplaced.unsqueeze(-1).unsqueeze(-3), 0.0)
         return cosine_and_sine(angle if angle.ndim == 4 else angle.unsqueeze(0), self.pairing)
 
-    def rotate(self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]) -> Float[Tensor, "B H L E"]:
+    def rotate(
+        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "B H L E"]:
         return turned(x, rotation, self.rotated, self.pairing)
 
     def _falling(self, device: torch.device) -> Float[Tensor, " F"]:
@@ -95,4 +99,6 @@ def _uneven(site: Site, fraction: float, rotated: int) -> str:
     width = site.heads * max(4, 4 * math.ceil(site.head_width / 4))
     below = 4 * (site.head_width // 4)
     other = f", or fraction={below / site.head_width:g}" if below else ""
-    return f"{start}got {rotated} (width {site.width}, {site.heads} heads); use width {width}{other}"
+    return (
+        f"{start}got {rotated} (width {site.width}, {site.heads} heads); use width {width}{other}"
+    )

@@ -51,11 +51,17 @@ class Shaw(Encoding):
     ):
         super().__init__(site)
         if not (keys or values):
-            raise UserError("shaw with keys=false and values=false adds nothing; use the encoding none to say so")
+            raise UserError(
+                "shaw with keys=false and values=false adds nothing; use the encoding none to say so"
+            )
         self.clip, self.labels = clip, labels
         self.relations = labels or 2 * clip + 1
-        self.key_table = nn.Parameter(torch.empty(self.relations, site.head_width)) if keys else None
-        self.value_table = nn.Parameter(torch.empty(self.relations, site.value_head_width)) if values else None
+        self.key_table = (
+            nn.Parameter(torch.empty(self.relations, site.head_width)) if keys else None
+        )
+        self.value_table = (
+            nn.Parameter(torch.empty(self.relations, site.value_head_width)) if values else None
+        )
         self.reset()
 
     @property
@@ -63,7 +69,9 @@ class Shaw(Encoding):
         used = {"terms": self.key_table, "values": self.value_table}
         return frozenset(hook for hook, table in used.items() if table is not None)
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         # Key vectors as large as the keys they are added to; value vectors start small, since they are added to the
         # output whatever the content is.
         std = parameter.shape[-1] ** -0.5 if name == "key_table" else 0.02
@@ -74,12 +82,16 @@ class Shaw(Encoding):
         if self.labels:
             return Relation(self._label(q_pos, k_pos), unrelated(q_pos, k_pos))
         if k_pos.relations is not None:
-            raise UserError("these positions carry labelled relations; use shaw:labels=N with their number")
+            raise UserError(
+                "these positions carry labelled relations; use shaw:labels=N with their number"
+            )
         return Relation(clipped("shaw", distance(q_pos, k_pos), self.clip), unrelated(q_pos, k_pos))
 
     def _label(self, q_pos: Positions, k_pos: Positions) -> Int[Tensor, "*B Q K"]:
         if k_pos.relations is None or q_pos.relations is not k_pos.relations:
-            raise UserError("shaw:labels needs positions with relations; make them with Positions.graph(labels)")
+            raise UserError(
+                "shaw:labels needs positions with relations; make them with Positions.graph(labels)"
+            )
         q, k = q_pos.index().unsqueeze(-1), k_pos.index().unsqueeze(-2)
         if k_pos.relations.ndim == 3 and q.ndim == 3:
             rows = torch.arange(len(q), device=q.device).view(-1, 1, 1)
@@ -100,7 +112,9 @@ class Shaw(Encoding):
         """q_i . a^K_ij: equation 4 without its scale, which the call applies to the sum. None without key vectors."""
         return None if self.key_table is None else compared(q, self.key_table, relation)
 
-    def values(self, weights: Float[Tensor, "B H Q K"], relation: Relation) -> Float[Tensor, "B H Q E"] | None:
+    def values(
+        self, weights: Float[Tensor, "B H Q K"], relation: Relation
+    ) -> Float[Tensor, "B H Q E"] | None:
         """Sum over j of alpha_ij a^V_ij: the second part of equation 3. None without value vectors."""
         return None if self.value_table is None else collected(weights, self.value_table, relation)
 
@@ -110,14 +124,18 @@ def clipped(name: str, ahead: Tensor, clip: int) -> Int[Tensor, "*B Q K"]:
     return whole_numbers(name, ahead).clamp(-clip, clip) + clip
 
 
-def compared(q: Float[Tensor, "B H Q E"], table: Float[Tensor, "R E"], relation: Relation) -> Float[Tensor, "B H Q K"]:
+def compared(
+    q: Float[Tensor, "B H Q E"], table: Float[Tensor, "R E"], relation: Relation
+) -> Float[Tensor, "B H Q K"]:
     """Each query times the vector of its relation to each key."""
     batch, heads, queries, width = q.shape
     rows = relation.rows
     if _few_pairs(rows, table):
         # One product per query with the vectors of its own keys: (Q, B H, E) x (Q, E, K).
         key_QKE = nn.functional.embedding(rows, table).to(q.dtype)
-        product = torch.bmm(q.permute(2, 0, 1, 3).reshape(queries, batch * heads, width), key_QKE.transpose(1, 2))
+        product = torch.bmm(
+            q.permute(2, 0, 1, 3).reshape(queries, batch * heads, width), key_QKE.transpose(1, 2)
+        )
         terms_BHQK = product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
     else:
         # One product with each of the table's vectors, then pick: no tensor of Q x K vectors.
@@ -135,12 +153,16 @@ def collected(
     weights, rows = _placed(weights, relation), relation.rows
     if _few_pairs(rows, table):
         value_QKE = nn.functional.embedding(rows, table).to(weights.dtype)
-        product = torch.bmm(weights.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys), value_QKE)
+        product = torch.bmm(
+            weights.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys), value_QKE
+        )
         return product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
     # The weight each relation gets in all, then one product with the table.
     index = rows if rows.ndim == 3 else rows.unsqueeze(0)
     share_BHQR = weights.new_zeros(batch, heads, queries, len(table))
-    share_BHQR = share_BHQR.scatter_add(-1, index.unsqueeze(1).expand(batch, heads, -1, -1), weights)
+    share_BHQR = share_BHQR.scatter_add(
+        -1, index.unsqueeze(1).expand(batch, heads, -1, -1), weights
+    )
     return share_BHQR @ table.to(weights.dtype)
 
 
@@ -150,4 +172,6 @@ def _few_pairs(rows: Tensor, table: Tensor) -> bool:
 
 def _placed(x_BHQK: Tensor, relation: Relation) -> Tensor:
     """0 for pairs of which one has no place."""
-    return x_BHQK if relation.apart is None else x_BHQK.masked_fill(relation.apart.unsqueeze(-3), 0.0)
+    return (
+        x_BHQK if relation.apart is None else x_BHQK.masked_fill(relation.apart.unsqueeze(-3), 0.0)
+    )

@@ -30,13 +30,24 @@ class Shaw2d(Encoding):
     shared = False
     integer_only = True
 
-    def __init__(self, site: Site, *, clip: Annotated[int, Ge(0)] = 16, keys: bool = True, values: bool = True):
+    def __init__(
+        self,
+        site: Site,
+        *,
+        clip: Annotated[int, Ge(0)] = 16,
+        keys: bool = True,
+        values: bool = True,
+    ):
         super().__init__(site)
         if not (keys or values):
-            raise UserError("shaw2d with keys=false and values=false adds nothing; use the encoding none to say so")
+            raise UserError(
+                "shaw2d with keys=false and values=false adds nothing; use the encoding none to say so"
+            )
         self.clip = clip
         self.key_row_table, self.key_column_table = _pair(clip, site.head_width if keys else 0)
-        self.value_row_table, self.value_column_table = _pair(clip, site.value_head_width if values else 0)
+        self.value_row_table, self.value_column_table = _pair(
+            clip, site.value_head_width if values else 0
+        )
         self.reset()
 
     @property
@@ -44,7 +55,9 @@ class Shaw2d(Encoding):
         used = {"terms": self.key_row_table, "values": self.value_row_table}
         return frozenset(hook for hook, table in used.items() if table is not None)
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         # As shaw's, both axes together.
         std = (2 * parameter.shape[-1]) ** -0.5 if name.startswith("key") else 0.02
         nn.init.normal_(parameter, std=std, generator=generator)
@@ -53,10 +66,15 @@ class Shaw2d(Encoding):
         """The rows of the tables for each pair: of those for rows, and of those for columns."""
         apart = unrelated(q_pos, k_pos)
         down, right = offsets(q_pos, k_pos)
-        return Relation(clipped("shaw2d", down, self.clip), apart), Relation(clipped("shaw2d", right, self.clip), apart)
+        return Relation(clipped("shaw2d", down, self.clip), apart), Relation(
+            clipped("shaw2d", right, self.clip), apart
+        )
 
     def terms(
-        self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: tuple[Relation, Relation]
+        self,
+        q: Float[Tensor, "B H Q E"],
+        k: Float[Tensor, "B H K E"],
+        relation: tuple[Relation, Relation],
     ) -> Float[Tensor, "B H Q K"] | None:
         """q_i . (a^row_ij + a^column_ij). None without key vectors."""
         if self.key_row_table is None or self.key_column_table is None:
@@ -71,11 +89,15 @@ class Shaw2d(Encoding):
         if self.value_row_table is None or self.value_column_table is None:
             return None
         down, right = relation
-        return collected(weights, self.value_row_table, down) + collected(weights, self.value_column_table, right)
+        return collected(weights, self.value_row_table, down) + collected(
+            weights, self.value_column_table, right
+        )
 
 
 def _pair(clip: int, width: int) -> tuple[nn.Parameter | None, nn.Parameter | None]:
     """Tables for rows and for columns; none for a width of 0."""
     if not width:
         return None, None
-    return nn.Parameter(torch.empty(2 * clip + 1, width)), nn.Parameter(torch.empty(2 * clip + 1, width))
+    return nn.Parameter(torch.empty(2 * clip + 1, width)), nn.Parameter(
+        torch.empty(2 * clip + 1, width)
+    )

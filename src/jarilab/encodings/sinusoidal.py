@@ -31,10 +31,14 @@ class Sinusoidal(Encoding):
     shift_invariant = False
     cross = False
 
-    def __init__(self, site: Site, *, layout: Layout = "interleaved", base: Annotated[float, Gt(1)] = 10000.0):
+    def __init__(
+        self, site: Site, *, layout: Layout = "interleaved", base: Annotated[float, Gt(1)] = 10000.0
+    ):
         super().__init__(site)
         if site.width < 2:
-            raise UserError(f"sinusoidal needs a width of 2 or more (a sine and a cosine), got {site.width}")
+            raise UserError(
+                f"sinusoidal needs a width of 2 or more (a sine and a cosine), got {site.width}"
+            )
         self.layout: Layout = layout
         self.base = base
 

@@ -29,11 +29,19 @@ class T5(Encoding):
 
     integer_only = True
 
-    def __init__(self, site: Site, *, buckets: Annotated[int, Ge(2)] = 32, distance: Annotated[int, Ge(2)] = 128):
+    def __init__(
+        self,
+        site: Site,
+        *,
+        buckets: Annotated[int, Ge(2)] = 32,
+        distance: Annotated[int, Ge(2)] = 128,
+    ):
         super().__init__(site)
         one_way = buckets if site.causal else buckets // 2
         if not site.causal and buckets % 2:
-            raise UserError(f"t5 shares its buckets between both directions: expected an even number, got {buckets}")
+            raise UserError(
+                f"t5 shares its buckets between both directions: expected an even number, got {buckets}"
+            )
         if one_way < 2 or distance <= one_way // 2:
             raise UserError(
                 f"t5 counts {one_way // 2} distances one by one before its logarithmic buckets: expected at least 2 "
@@ -43,7 +51,9 @@ class T5(Encoding):
         self.table = nn.Parameter(torch.empty(buckets, site.heads))
         self.reset()
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         nn.init.normal_(parameter, std=0.3, generator=generator)
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:

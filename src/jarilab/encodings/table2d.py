@@ -45,12 +45,17 @@ class Table2d(Encoding):
     def max_distance(self) -> int | None:
         return None if self.clip else min(self.rows, self.columns)
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         nn.init.normal_(parameter, std=0.3, generator=generator)  # as t5
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         down, right = offsets(q_pos, k_pos)
-        down, right = self._known("rows", down, self.rows), self._known("columns", right, self.columns)
+        down, right = (
+            self._known("rows", down, self.rows),
+            self._known("columns", right, self.columns),
+        )
         bias = interpolated(self._cell, down + self.rows, right + self.columns).movedim(-1, -3)
         apart = unrelated(q_pos, k_pos)
         return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
@@ -58,7 +63,9 @@ class Table2d(Encoding):
     def _cell(self, row: Tensor, column: Tensor) -> Tensor:
         # The gradient of picking whole columns is cheap, that of a lookup for every pair is not.
         picked = (row * (2 * self.columns + 1) + column).flatten()
-        return self.table.t().contiguous().index_select(1, picked).view(-1, *row.shape).movedim(0, -1)
+        return (
+            self.table.t().contiguous().index_select(1, picked).view(-1, *row.shape).movedim(0, -1)
+        )
 
     def _known(self, axis: str, ahead: Tensor, largest: int) -> Tensor:
         if not self.clip and not torch.compiler.is_compiling() and ahead.numel():

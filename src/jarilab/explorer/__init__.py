@@ -28,15 +28,15 @@ class Page:
         write_text(Path(path), self.html)
 
     def _repr_html_(self) -> str:
-        return (
-            f'<iframe srcdoc="{html.escape(self.html)}" title="jari" style="width:100%;height:46rem;border:0"></iframe>'
-        )
+        return f'<iframe srcdoc="{html.escape(self.html)}" title="jari" style="width:100%;height:46rem;border:0"></iframe>'
 
 
 def render(data: dict[str, Any]) -> str:
     """The HTML of a payload."""
     title = " · ".join(["jari", *(view["name"] for view in data["views"])])
-    return assemble("jarilab.explorer", "explore.html", STYLES, "main.js", data, title, live=data["live"])
+    return assemble(
+        "jarilab.explorer", "explore.html", STYLES, "main.js", data, title, live=data["live"]
+    )
 
 
 def explore(
@@ -61,7 +61,11 @@ def page(explorer: Explorer, line: str, site: str | None = None, head: int = 0) 
     return Page(render(page_file.whole(explorer, line, site, head)))
 
 
-def show(tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape") -> Page:
+def show(
+    tape: Tape,
+    tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    title: str = "tape",
+) -> Page:
     """The maps of a tape. tokens: names for the tokens of `source` and `target`, or of both where they are the same;
     their places by default. Raises UserError where the tape is of several inputs or the names do not fit."""
     return Page(render(page_file.of_tape(tape, tokens, title)))

@@ -46,7 +46,9 @@ class Operation:
         sides = ("source", "target") if change.get("side", "both") == "both" else (change["side"],)
         for side in sides:
             if side in self.places:
-                raise UserError(f"the places of the {side} are moved twice; take one of the two away")
+                raise UserError(
+                    f"the places of the {side} are moved twice; take one of the two away"
+                )
             self.places[side] = Places(how, change.get("amount", 1))
 
     def moved(self, inputs: Inputs) -> Inputs:
@@ -71,7 +73,9 @@ class Operation:
     def of_image(self) -> Places:
         """Where the patches of an image go."""
         if "source" not in self.places:
-            raise UserError("what is said of an image has no places to move; move those of the source, its patches")
+            raise UserError(
+                "what is said of an image has no places to move; move those of the source, its patches"
+            )
         return self.places["source"]
 
     def run(self, model: nn.Module, said: Answered) -> tuple[Tape, Any]:
@@ -84,7 +88,9 @@ class Operation:
     def effect(self, model: nn.Module, said: Answered) -> Effect:
         placed: Any = None
         if self.places:
-            placed = self.of_image if isinstance(said.inputs[-1], Images) else self.moved(said.inputs)
+            placed = (
+                self.of_image if isinstance(said.inputs[-1], Images) else self.moved(said.inputs)
+            )
         return effects.effect(model, said.inputs, said.written, self.edits, placed)
 
     def controls(self, model: nn.Module, said: Answered) -> dict[str, Any]:
@@ -92,7 +98,10 @@ class Operation:
         if not self.edits or self.places:
             return {"controls": [], "rank": None}
         found = effects.controls(model, said.inputs, self.edits, CONTROLS)
-        rows = [{"what": ", ".join(str(e) for e in edits), "divergence": value} for edits, value in found.each]
+        rows = [
+            {"what": ", ".join(str(e) for e in edits), "divergence": value}
+            for edits, value in found.each
+        ]
         return {"controls": rows, "rank": found.rank}
 
     def answer(self, model: nn.Module, task: Task, line: str, read: Any, said: Answered) -> str:
@@ -115,11 +124,15 @@ class Operation:
         if not any(edit.site == site for edit in self.edits):
             return None
         calls = [recorded.call for recorded in tape.calls[site]]
-        return torch.cat([interventions.edited_weights(site, call, self.edits) for call in calls], 2)[0]
+        return torch.cat(
+            [interventions.edited_weights(site, call, self.edits) for call in calls], 2
+        )[0]
 
 
 def _needed(change: Mapping[str, Any], *names: str) -> list[Any]:
     missing = [name for name in names if change.get(name) is None]
     if missing:
-        raise UserError(f"an edit of kind {change['kind']} needs {', '.join(names)}; {missing[0]} is missing")
+        raise UserError(
+            f"an edit of kind {change['kind']} needs {', '.join(names)}; {missing[0]} is missing"
+        )
     return [change[name] for name in names]

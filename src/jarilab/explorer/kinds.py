@@ -38,7 +38,9 @@ class Kind(ABC, Generic[T]):
         """Raises UserError, before the model runs, where what `task.read` gave has more than `most` tokens."""
 
     @abstractmethod
-    def sides(self, model: Any, read: Any, said: Answered, outputs: Any) -> dict[str, dict[str, Any]]:
+    def sides(
+        self, model: Any, read: Any, said: Answered, outputs: Any
+    ) -> dict[str, dict[str, Any]]:
         """For `source` and `target`, where they are there: the names of their tokens, and what else is shown."""
 
     @abstractmethod

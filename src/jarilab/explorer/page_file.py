@@ -18,7 +18,10 @@ def whole(explorer: Explorer, line: str, site: str | None, head: int) -> dict[st
     """The page for a file. Raises UserError for a site or a head that is not there."""
     page = explorer.look(line, live=False, site=site, head=head)
     # What the explorer remembers stays as it is.
-    views = [{**view, "sites": [{**shown, "details": {}} for shown in view["sites"]]} for view in page["views"]]
+    views = [
+        {**view, "sites": [{**shown, "details": {}} for shown in view["sites"]]}
+        for view in page["views"]
+    ]
     room = ROOM - _size(views)
     wanted = [
         (shown["site"] != page["site"], number != head, view, shown, number)
@@ -44,7 +47,9 @@ def _frames(explorer: Explorer, line: str, room: int) -> list[dict[str, Any]] | 
         return None
     frames = []
     for step in sorted(common):
-        page = explorer.look(line, dict.fromkeys(range(len(explorer.opened)), int(step)), live=False)
+        page = explorer.look(
+            line, dict.fromkeys(range(len(explorer.opened)), int(step)), live=False
+        )
         frames.append({"step": step, "views": page["views"]})
         room -= _size(page)
         if room < 0:
@@ -52,7 +57,9 @@ def _frames(explorer: Explorer, line: str, room: int) -> list[dict[str, Any]] | 
     return frames
 
 
-def of_tape(tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None, title: str) -> dict[str, Any]:
+def of_tape(
+    tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None, title: str
+) -> dict[str, Any]:
     """The page of a forward that was recorded without a run."""
     names: dict[str, Sequence[str]] = {}
     for site in tape.sites:
@@ -60,7 +67,9 @@ def of_tape(tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | No
         lengths = (sum(recorded.call.q.shape[2] for recorded in tape.calls[site]), call.k.shape[2])
         for side, length in zip(payload.sides_of(site), lengths, strict=True):
             given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
-            names.setdefault(side, [str(place) for place in range(length)] if given is None else list(given))
+            names.setdefault(
+                side, [str(place) for place in range(length)] if given is None else list(given)
+            )
     view = {
         "run": title,
         "name": title,

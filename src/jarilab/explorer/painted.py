@@ -28,9 +28,13 @@ class OfPaintings(Kind[Captions]):
         rows, columns = self.task.grid
         length = len(read) + 2 + rows * columns
         if length > most:
-            raise UserError(f"expected at most {most} words and codes, got {length}; look at a run on smaller images")
+            raise UserError(
+                f"expected at most {most} words and codes, got {length}; look at a run on smaller images"
+            )
 
-    def sides(self, model: Any, read: Any, said: Answered, outputs: Any) -> dict[str, dict[str, Any]]:
+    def sides(
+        self, model: Any, read: Any, said: Answered, outputs: Any
+    ) -> dict[str, dict[str, Any]]:
         rows, columns = self.task.grid
         image = {
             "pixels": shown(image_of(self.task, said.written)),

@@ -34,7 +34,10 @@ memory."""
 AT_ONCE = MEASURED
 """Weights that are measured at a time, of a model and the untrained one together."""
 MEASURED_BY = [
-    *({"name": m.name, "label": m.label, "about": m.about, "range": m.range} for m in MEASURES.values()),
+    *(
+        {"name": m.name, "label": m.label, "about": m.about, "range": m.range}
+        for m in MEASURES.values()
+    ),
     {
         "name": "importance",
         "label": "importance",
@@ -72,7 +75,11 @@ def block(values: Tensor | np.ndarray, dtype: str) -> dict[str, Any]:
     if dtype == "float32":
         array = np.maximum(array, HIDDEN)
     packed = np.ascontiguousarray(array.astype(_WIDTHS[dtype]))
-    return {"dtype": dtype, "shape": list(array.shape), "data": base64.b64encode(packed.tobytes()).decode("ascii")}
+    return {
+        "dtype": dtype,
+        "shape": list(array.shape),
+        "data": base64.b64encode(packed.tobytes()).decode("ascii"),
+    }
 
 
 def kind_of(site: str) -> str:
@@ -84,9 +91,11 @@ def kind_of(site: str) -> str:
 
 def sides_of(site: str) -> tuple[str, str]:
     """Whose tokens a site's queries and keys are."""
-    return {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}[
-        kind_of(site)
-    ]
+    return {
+        "encoder": ("source", "source"),
+        "decoder": ("target", "target"),
+        "cross": ("target", "source"),
+    }[kind_of(site)]
 
 
 def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[dict[str, Any]]:
@@ -94,7 +103,9 @@ def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[di
     return [_site(tape, site, number, names, untrained) for number, site in enumerate(tape.sites)]
 
 
-def _site(tape: Tape, site: str, number: int, names: Names, untrained: Tape | None) -> dict[str, Any]:
+def _site(
+    tape: Tape, site: str, number: int, names: Names, untrained: Tape | None
+) -> dict[str, Any]:
     queries, keys = sides_of(site)
     shown = _map(tape, site, names) if measurable(tape, site) else None
     if shown is not None:
@@ -118,7 +129,9 @@ def _site(tape: Tape, site: str, number: int, names: Names, untrained: Tape | No
         "weights": block(weights_HQK, "uint16"),
         "hidden": None if bool(allowed_QK.all()) else block(~allowed_QK, "uint8"),
         "trust": asdict(tape.trust(site)),
-        "measures": {} if shown is None else measures_of(shown, untrained and _map(untrained, site, names)),
+        "measures": {}
+        if shown is None
+        else measures_of(shown, untrained and _map(untrained, site, names)),
         "details": {},
     }
 
@@ -142,10 +155,16 @@ def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
     """Each measure of every head, beside what chance and the untrained model have; those that mean something here."""
     heads, both = len(shown.weights), [shown] if untrained is None else [shown, untrained]
     # What is measured does not mix heads, so those of both models are measured together.
-    weights, scores = (torch.cat([getattr(map, name) for map in both]) for name in ("weights", "scores"))
+    weights, scores = (
+        torch.cat([getattr(map, name) for map in both]) for name in ("weights", "scores")
+    )
     some = max(1, AT_ONCE // max(1, weights[0].numel()))
     parts = [
-        measure(replace(shown, weights=weights[first : first + some], scores=scores[first : first + some]))
+        measure(
+            replace(
+                shown, weights=weights[first : first + some], scores=scores[first : first + some]
+            )
+        )
         for first in range(0, len(weights), some)
     ]
     found = {}
@@ -153,7 +172,11 @@ def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
         value = _numbers(torch.cat([part[name].value for part in parts]))
         chance = _numbers(torch.cat([part[name].chance for part in parts]))
         if any(one is not None for one in value):
-            found[name] = {"value": value[:heads], "chance": chance[:heads], "untrained": value[heads:] or None}
+            found[name] = {
+                "value": value[:heads],
+                "chance": chance[:heads],
+                "untrained": value[heads:] or None,
+            }
     return found
 
 
@@ -172,23 +195,36 @@ def pooled(maps_HQK: Float[Tensor, "H Q K"]) -> tuple[Float[Tensor, "H R C"], in
 def _pooled_in_pieces(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], int]:
     """The same for a map that is never held whole."""
     factor = -(-max(_size(tape, site)[1:]) // LARGEST)
-    pieces = [functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True).cpu() for piece_BHRK in tape.pieces(site)]
-    return functional.max_pool2d(torch.cat(pieces, 2), (factor, 1), ceil_mode=True)[0].double(), factor
+    pieces = [
+        functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True).cpu()
+        for piece_BHRK in tape.pieces(site)
+    ]
+    return functional.max_pool2d(torch.cat(pieces, 2), (factor, 1), ceil_mode=True)[
+        0
+    ].double(), factor
 
 
 def outputs_of(
-    scores_LV: Float[Tensor, "L V"], written: Sequence[int], show: Callable[[Sequence[int]], list[str]], best: int = 5
+    scores_LV: Float[Tensor, "L V"],
+    written: Sequence[int],
+    show: Callable[[Sequence[int]], list[str]],
+    best: int = 5,
 ) -> list[dict[str, Any]]:
     """What was written after each token of the target, and what was likeliest. show: names of tokens by number."""
     top = scores_LV.softmax(-1).topk(min(best, scores_LV.shape[-1]))
     rows = zip(show(written), top.indices.tolist(), top.values.tolist(), strict=True)
     return [
-        {"token": token, "top": [list(pair) for pair in zip(show(indices), probabilities, strict=True)]}
+        {
+            "token": token,
+            "top": [list(pair) for pair in zip(show(indices), probabilities, strict=True)],
+        }
         for token, indices, probabilities in rows
     ]
 
 
-def page_of(views: Sequence[dict[str, Any]], *, live: bool, site: str, head: int = 0) -> dict[str, Any]:
+def page_of(
+    views: Sequence[dict[str, Any]], *, live: bool, site: str, head: int = 0
+) -> dict[str, Any]:
     """The whole payload. site, head: what the page opens at."""
     used = {name for view in views for site in view["sites"] for name in site["measures"]}
     return {
@@ -211,7 +247,9 @@ def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
     bias_QK = None
     if biases[0] is not None:
         heads = calls[0].q.shape[1]
-        bias_QK = torch.cat([bias.expand(-1, heads, -1, -1)[0, head] for bias in biases if bias is not None])
+        bias_QK = torch.cat(
+            [bias.expand(-1, heads, -1, -1)[0, head] for bias in biases if bias is not None]
+        )
     scale = calls[0].scale
     products_QK = (scores_QK if bias_QK is None else scores_QK - bias_QK) / scale
     return {

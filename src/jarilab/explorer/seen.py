@@ -32,9 +32,13 @@ class OfImages(Kind[ImageTask]):
     def check_length(self, model: Any, read: Any, most: int) -> None:
         length = model.places(self.task.sources([read])).length
         if length > most:
-            raise UserError(f"expected at most {most} patches, got {length}; look at a smaller image")
+            raise UserError(
+                f"expected at most {most} patches, got {length}; look at a smaller image"
+            )
 
-    def sides(self, model: Any, read: Any, said: Answered, outputs: Any) -> dict[str, dict[str, Any]]:
+    def sides(
+        self, model: Any, read: Any, said: Answered, outputs: Any
+    ) -> dict[str, dict[str, Any]]:
         source = {"tokens": said.source, "picture": image_of(model, said.inputs[0], read.pixels)}
         if not said.target:  # a class is said of the whole image
             return {"source": source}
@@ -70,7 +74,8 @@ def image_of(model: Any, images: Images, pixels: UInt8[Tensor, "C H W"]) -> dict
     if positions.extent is not None and positions.extent.shape[-1] == 2:
         sides = positions.extent.reshape(-1, 2)[0].tolist()
         extent = tuple(
-            side if count - 1 < side <= count else count for side, count in zip(sides, (rows, columns), strict=True)
+            side if count - 1 < side <= count else count
+            for side, count in zip(sides, (rows, columns), strict=True)
         )
     return {
         "pixels": shown(pixels),
@@ -99,5 +104,7 @@ def _small(pixels: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C _ _"]:
     if factor <= 1:
         return pixels
     size = [max(1, round(side / factor)) for side in pixels.shape[1:]]
-    smaller = functional.interpolate(pixels.unsqueeze(0).float(), size, mode="bilinear", antialias=True)
+    smaller = functional.interpolate(
+        pixels.unsqueeze(0).float(), size, mode="bilinear", antialias=True
+    )
     return smaller[0].round().clamp(0, 255).to(pixels.dtype)

@@ -142,7 +142,9 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
 
     @app.get("/")
     async def page() -> Response:
-        return HTMLResponse(await run_in_threadpool(lambda: render(explorer.look(line, live=True, **opens))))
+        return HTMLResponse(
+            await run_in_threadpool(lambda: render(explorer.look(line, live=True, **opens)))
+        )
 
     @app.post("/api/look")
     async def look(asked: Look) -> Response:
@@ -151,13 +153,18 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
     @app.post("/api/head")
     async def head(asked: Head) -> Response:
         return await in_turn(
-            asked, lambda: explorer.head(asked.input, asked.view, asked.site, asked.head, asked.step, asked.query)
+            asked,
+            lambda: explorer.head(
+                asked.input, asked.view, asked.site, asked.head, asked.step, asked.query
+            ),
         )
 
     @app.post("/api/surgery")
     async def surgery(asked: Surgery) -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in asked.edits]
-        return await in_turn(asked, lambda: explorer.operate(asked.input, asked.view, edits, asked.step))
+        return await in_turn(
+            asked, lambda: explorer.operate(asked.input, asked.view, edits, asked.step)
+        )
 
     @app.exception_handler(UserError)
     async def wrong(_: Request, error: UserError) -> Response:
@@ -228,7 +235,9 @@ async def _refused(request: Request, hosts: set[str]) -> Response | None:
         if not length.isdecimal():
             return _error("expected a Content-Length", 411)
         if int(length) > LARGEST_BODY:
-            return _error(f"expected at most {LARGEST_BODY >> 20} MB, got {int(length) >> 20} MB", 413)
+            return _error(
+                f"expected at most {LARGEST_BODY >> 20} MB, got {int(length) >> 20} MB", 413
+            )
     return None
 
 
@@ -243,11 +252,20 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{host}:{port} cannot be listened on: {reason}; choose another with --port") from None
+        raise UserError(
+            f"{host}:{port} cannot be listened on: {reason}; choose another with --port"
+        ) from None
     return listening
 
 
-def serve(explorer: Explorer, line: str, listening: socket.socket, *, site: str | None = None, head: int = 0) -> None:
+def serve(
+    explorer: Explorer,
+    line: str,
+    listening: socket.socket,
+    *,
+    site: str | None = None,
+    head: int = 0,
+) -> None:
     """Answer until interrupted."""
     host, port = listening.getsockname()[:2]
     hosts = {f"{name}:{port}" for name in {"127.0.0.1", "localhost", "[::1]", host}}

@@ -72,7 +72,9 @@ class Opened:
         """What is looked into, as it was after so many steps. precise: in float64. Raises UserError for a step not
         kept."""
         if precise:
-            return _remembered(self._models, (step, "precise"), lambda: copy.deepcopy(self.model(step)).double())
+            return _remembered(
+                self._models, (step, "precise"), lambda: copy.deepcopy(self.model(step)).double()
+            )
         return inside(self._answering(step), self.task)
 
     def _answering(self, step: int) -> nn.Module:
@@ -97,7 +99,9 @@ class Opened:
         def look() -> Seen:
             read, model, first = self.task.read(line), self.model(step), self.model(0)
             said = self.kind.answered(self._answering(step), read, LONGEST)
-            if len(said.source) > payload.LARGEST:  # a tape may hold the square of its length: no two of them
+            if (
+                len(said.source) > payload.LARGEST
+            ):  # a tape may hold the square of its length: no two of them
                 self._seen.clear()
             with record(model) as tape:
                 outputs = model(*said.inputs)
@@ -184,7 +188,9 @@ class Opened:
             queries=queries,
             keys=keys,
             step=query if recurrent else None,
-            vocabulary=self.kind.show(range(next(reversed(self.task.model_options.values())))) if recurrent else None,
+            vocabulary=self.kind.show(range(next(reversed(self.task.model_options.values()))))
+            if recurrent
+            else None,
         )
         try:
             found = parts(model, inputs, site, head)
@@ -228,7 +234,10 @@ class Opened:
                 "answer": answer,
                 "log_probability": {"before": effect.log_before, "after": effect.log_after},
                 "divergence": effect.divergence,
-                "tokens": [{"token": token, "before": before, "after": after} for token, before, after in rows],
+                "tokens": [
+                    {"token": token, "before": before, "after": after}
+                    for token, before, after in rows
+                ],
                 **operation.controls(model, said),
             },
         }
@@ -236,7 +245,9 @@ class Opened:
     @cached_property
     def curve(self) -> list[list[Any]]:
         """Step, training loss and held-out value, as the training wrote them."""
-        return [[row["step"], row.get("loss"), row.get("value")] for row in read_metrics(self.folder)]
+        return [
+            [row["step"], row.get("loss"), row.get("value")] for row in read_metrics(self.folder)
+        ]
 
     @cached_property
     def vocabulary(self) -> str:
@@ -247,7 +258,9 @@ class Opened:
 class Explorer:
     """Runs side by side on the same input. One caller at a time computes; the others wait."""
 
-    def __init__(self, runs: Sequence[str | Path], *, align: str | None = None, trust_code: bool = False):
+    def __init__(
+        self, runs: Sequence[str | Path], *, align: str | None = None, trust_code: bool = False
+    ):
         """align: gold links between the tokens of source and answer, such as `0-0 1-2`, counted from 0."""
         self._gold = None if align is None else pharaoh(align)
         if not runs:
@@ -258,7 +271,9 @@ class Explorer:
             names = [str(folder) for folder in folders]
         if len(set(names)) < len(names):
             raise UserError("the same run is given twice; name each once")
-        self.opened = [Opened(f, n, trust_code=trust_code) for f, n in zip(folders, names, strict=True)]
+        self.opened = [
+            Opened(f, n, trust_code=trust_code) for f, n in zip(folders, names, strict=True)
+        ]
         self._lock = threading.Lock()
 
     def look(
@@ -276,7 +291,9 @@ class Explorer:
         """
         with self._lock:
             first = self.opened[0]
-            site = _checked_site(first.see(line, (steps or {}).get(0, first.loaded.step)).tape, site, head)
+            site = _checked_site(
+                first.see(line, (steps or {}).get(0, first.loaded.step)).tape, site, head
+            )
             views = [
                 opened.view(line, (steps or {}).get(number, opened.loaded.step), self._gold)
                 for number, opened in enumerate(self.opened)
@@ -298,7 +315,9 @@ class Explorer:
         """What is shown of one head that is opened."""
         opened = self.view(view)
         with self._lock:
-            return opened.detail(line, opened.loaded.step if step is None else step, site, head, query)
+            return opened.detail(
+                line, opened.loaded.step if step is None else step, site, head, query
+            )
 
     def operate(
         self, line: str, view: int, changes: Sequence[Mapping[str, Any]], step: int | None = None

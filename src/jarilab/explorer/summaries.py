@@ -35,13 +35,18 @@ def checks(model: nn.Module, said: Answered) -> list[dict[str, Any]]:
     found = []
     about = "the largest change of a weight when tokens are dealt out anew and places stay; 0: blind to order"
     for site, value in invariance.permuted(model, said.inputs).items():
-        found.append({"name": "permutation", "label": f"permutation, {site}", "value": value, "about": about})
+        found.append(
+            {"name": "permutation", "label": f"permutation, {site}", "value": value, "about": about}
+        )
     about = "the largest change of a weight when every position moves by 1; 0: only distances count"
     try:
         moves: Mapping[str, float | None] = invariance.shifted(model, said.inputs, 1)
     except UserError as error:  # a table of places ends
         moves, about = {"all sites": None}, str(error)
-    found += [{"name": "shift", "label": f"shift, {site}", "value": v, "about": about} for site, v in moves.items()]
+    found += [
+        {"name": "shift", "label": f"shift, {site}", "value": v, "about": about}
+        for site, v in moves.items()
+    ]
     return found
 
 
@@ -58,7 +63,9 @@ def matters(model: nn.Module, said: Answered) -> dict[str, dict[str, Any]]:
     return found
 
 
-def probe(model: nn.Module, untrained: nn.Module, vocabulary: Sequence[int]) -> dict[str, dict[str, Any]]:
+def probe(
+    model: nn.Module, untrained: nn.Module, vocabulary: Sequence[int]
+) -> dict[str, dict[str, Any]]:
     """How much each head of a language model looks at what followed the last time."""
     if len(vocabulary) < 4:
         return {}
@@ -69,7 +76,12 @@ def probe(model: nn.Module, untrained: nn.Module, vocabulary: Sequence[int]) -> 
     for one in (model, untrained):
         with torch.no_grad(), record(one) as tape:
             one(Tokens(ids.reshape(1, -1), Positions.sequence(len(names), frame="target")))
-        scored.append({site: lenses.induction_score(Map.of(tape, site, names, names), block) for site in tape.sites})
+        scored.append(
+            {
+                site: lenses.induction_score(Map.of(tape, site, names, names), block)
+                for site in tape.sites
+            }
+        )
     return {
         site: {
             "induction_probe": {
@@ -87,7 +99,9 @@ def _alone(values: list[float]) -> dict[str, Any]:
     return {"value": values, "chance": [None] * len(values), "untrained": None}
 
 
-def digits(tape: Tape, said: Answered, written: Sequence[str], *, ones_first: bool) -> dict[str, Any] | None:
+def digits(
+    tape: Tape, said: Answered, written: Sequence[str], *, ones_first: bool
+) -> dict[str, Any] | None:
     """Digit places and carries of an expression and its answer, and how much each head looks at its own place."""
     real = [token for token in written if not token.startswith("<")]
     try:
@@ -103,11 +117,15 @@ def digits(tape: Tape, said: Answered, written: Sequence[str], *, ones_first: bo
     for site in tape.sites:
         queries, keys = payload.sides_of(site)
         if keys == "source":
-            scored = lenses.place_share(Map.of(tape, site, names[queries], names[keys]), of_side[queries], source)
+            scored = lenses.place_share(
+                Map.of(tape, site, names[queries], names[keys]), of_side[queries], source
+            )
             share[site] = {"value": _known(scored.value), "chance": _known(scored.chance)}
     return {
         "kind": "arithmetic",
-        "places": {side: [{"role": p.part, "place": p.place} for p in of] for side, of in of_side.items()},
+        "places": {
+            side: [{"role": p.part, "place": p.place} for p in of] for side, of in of_side.items()
+        },
         "carries": [place.carry for place in target],
         "share": share,
     }
@@ -125,7 +143,13 @@ def aligned(tape: Tape, gold: Sequence[Link] | None) -> dict[str, Any] | None:
         return None
     weights_QK = tape.weights(sites[-1])[0].mean(0)
     links = [list(link) for link in lenses.alignment(weights_QK)]
-    found: dict[str, Any] = {"kind": "alignment", "site": sites[-1], "links": links, "gold": None, "error_rate": None}
+    found: dict[str, Any] = {
+        "kind": "alignment",
+        "site": sites[-1],
+        "links": links,
+        "gold": None,
+        "error_rate": None,
+    }
     if gold is not None:
         sure = [list(link) for link in gold]
         rate = lenses.alignment_error_rate(weights_QK, list(gold), list(gold))
@@ -139,7 +163,8 @@ def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
     if not sites or len(names["source"]) > payload.LARGEST:
         return None
     return payload.block(
-        lenses.rollout([Map.of(tape, site, names["source"], names["source"]) for site in sites]), "uint16"
+        lenses.rollout([Map.of(tape, site, names["source"], names["source"]) for site in sites]),
+        "uint16",
     )
 
 
@@ -152,7 +177,9 @@ def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:
     for number, (first, one) in enumerate(tapes):
         for second, other in tapes[number + 1 :]:
             if first == second:
-                found += [_apart(one, other, site) for site in one.sites if payload.measurable(one, site)]
+                found += [
+                    _apart(one, other, site) for site in one.sites if payload.measurable(one, site)
+                ]
     if not found:
         return None
     about = "mean Jensen-Shannon divergence, in nats, of best matching heads, of runs that differ by their seed alone"

@@ -31,13 +31,17 @@ class OfTokens(Kind[TokenTask]):
     @property
     def vocabulary(self) -> str:
         sizes = self.task.model_options
-        return "".join(f"{name}={size}:{self.task.show_target(range(size))}" for name, size in sizes.items())
+        return "".join(
+            f"{name}={size}:{self.task.show_target(range(size))}" for name, size in sizes.items()
+        )
 
     def check_length(self, model: Any, read: Any, most: int) -> None:
         if len(read) > most:
             raise UserError(f"expected at most {most} tokens, got {len(read)}; shorten the input")
 
-    def sides(self, model: Any, read: Any, said: Answered, outputs: Any) -> dict[str, dict[str, Any]]:
+    def sides(
+        self, model: Any, read: Any, said: Answered, outputs: Any
+    ) -> dict[str, dict[str, Any]]:
         target = {"target": {"tokens": said.target}}
         return target if self.continues else {"source": {"tokens": said.source}, **target}
 
@@ -54,11 +58,15 @@ class OfTokens(Kind[TokenTask]):
     def probed(self, model: nn.Module, untrained: nn.Module) -> Mapping[str, dict[str, Any]]:
         if not self.continues:
             return {}
-        return summaries.probe(model, untrained, range(FIRST_FREE, next(iter(self.task.model_options.values()))))
+        return summaries.probe(
+            model, untrained, range(FIRST_FREE, next(iter(self.task.model_options.values())))
+        )
 
     def lens(
         self, tape: Tape, said: Answered, gold: Sequence[Link] | None, options: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         ones_first = options.get("answers") == "reversed"
-        lens = summaries.digits(tape, said, self.task.show_target(said.written), ones_first=ones_first)
+        lens = summaries.digits(
+            tape, said, self.task.show_target(said.written), ones_first=ones_first
+        )
         return lens or summaries.aligned(tape, gold)

@@ -65,7 +65,9 @@ class Annotations:
     classes: list[str]
 
 
-def read_annotations(option: str, paths: Sequence[str], notes: Notices, *, part: str | None = None) -> Annotations:
+def read_annotations(
+    option: str, paths: Sequence[str], notes: Notices, *, part: str | None = None
+) -> Annotations:
     """Of `coco.json images/`, of a VOC folder, or of a list of names in such a folder, ImageSets/Main/NAME.txt.
 
     part: of a VOC folder, the list to use if it is there. Raises UserError where nothing can be used.
@@ -76,7 +78,9 @@ def read_annotations(option: str, paths: Sequence[str], notes: Notices, *, part:
     elif len(given) == 1 and given[0].is_dir():
         listed = given[0] / "ImageSets" / "Main" / f"{part}.txt"
         found = _voc(given[0], listed if listed.is_file() else None, notes)
-    elif len(given) == 1 and given[0].suffix == ".txt" and given[0].parent.parent.name == "ImageSets":
+    elif (
+        len(given) == 1 and given[0].suffix == ".txt" and given[0].parent.parent.name == "ImageSets"
+    ):
         found = _voc(given[0].parent.parent.parent, given[0], notes)
     else:
         raise UserError(
@@ -85,7 +89,9 @@ def read_annotations(option: str, paths: Sequence[str], notes: Notices, *, part:
             f"--{option} voc/ImageSets/Main/train.txt"
         )
     if not found.images:
-        raise UserError(f"{given[0]}: expected images with boxes; got none{_said(notes)}; name another place")
+        raise UserError(
+            f"{given[0]}: expected images with boxes; got none{_said(notes)}; name another place"
+        )
     for image in found.images:
         if not image.things:
             notes.add(_EMPTY, image.path.name)
@@ -94,7 +100,9 @@ def read_annotations(option: str, paths: Sequence[str], notes: Notices, *, part:
 
 def has_lists(paths: Sequence[str]) -> bool:
     """Whether a VOC folder says itself what is held out."""
-    return len(paths) == 1 and all((Path(paths[0]) / "ImageSets" / "Main" / f"{part}.txt").is_file() for part in SETS)
+    return len(paths) == 1 and all(
+        (Path(paths[0]) / "ImageSets" / "Main" / f"{part}.txt").is_file() for part in SETS
+    )
 
 
 def is_held_out(image: Annotated, share: float) -> bool:
@@ -102,7 +110,9 @@ def is_held_out(image: Annotated, share: float) -> bool:
     return zlib.crc32(image.path.name.encode("utf-8", "surrogateescape")) < share * 2**32
 
 
-def usable(things: Sequence[Thing], height: int, width: int, where: str, notes: Notices) -> list[tuple[str, Box]]:
+def usable(
+    things: Sequence[Thing], height: int, width: int, where: str, notes: Notices
+) -> list[tuple[str, Box]]:
     """The things whose boxes can be in an image of this size, cut at its rim."""
     found = []
     for thing in things:
@@ -132,16 +142,26 @@ def usable(things: Sequence[Thing], height: int, width: int, where: str, notes: 
 
 def _coco(path: Path, folder: Path, notes: Notices) -> Annotations:
     if not folder.is_dir():
-        raise UserError(f"{folder}: expected the folder of the images that {path} is about; got no folder")
+        raise UserError(
+            f"{folder}: expected the folder of the images that {path} is about; got no folder"
+        )
     held = _lists(path)
     names = _categories(path, held["categories"], notes)
     things: dict[Any, list[Thing]] = {}
     for annotation in held["annotations"]:
         _take(annotation, names, things, notes)
     images = _images(held["images"], folder, things, notes)
-    listed = {image.get("id") for image in held["images"] if isinstance(image, dict) and _is_id(image.get("id"))}
+    listed = {
+        image.get("id")
+        for image in held["images"]
+        if isinstance(image, dict) and _is_id(image.get("id"))
+    }
     for number in [number for number in things if number not in listed]:
-        notes.add("boxes left out, of images that are not listed", f"image_id {number}", len(things[number]))
+        notes.add(
+            "boxes left out, of images that are not listed",
+            f"image_id {number}",
+            len(things[number]),
+        )
     classes = [names[number] for number in sorted(names, key=lambda n: (isinstance(n, str), n))]
     return Annotations(images, list(dict.fromkeys(classes)))
 
@@ -151,10 +171,14 @@ def _lists(path: Path) -> dict[str, list[Any]]:
     try:
         held = json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected COCO's JSON; got what is none ({error}); export it again") from None
+        raise UserError(
+            f"{path}: expected COCO's JSON; got what is none ({error}); export it again"
+        ) from None
     parts = ("images", "annotations", "categories")
     if not isinstance(held, dict) or any(not isinstance(held.get(part), list) for part in parts):
-        raise UserError(f"{path}: expected an object with the lists {', '.join(parts)}; export it as COCO instances")
+        raise UserError(
+            f"{path}: expected an object with the lists {', '.join(parts)}; export it as COCO instances"
+        )
     return held
 
 
@@ -164,7 +188,9 @@ def _images(
     """Those that are there, once each, with their things."""
     found: dict[Any, Annotated] = {}
     for image in images:
-        name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
+        name, number = (
+            (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
+        )
         if not isinstance(name, str) or not _is_id(number):
             notes.add(_BROKEN, f"image {str(image)[:40]}")
         elif number in found:
@@ -180,12 +206,18 @@ def _categories(path: Path, listed: list[Any], notes: Notices) -> dict[Any, str]
     """The names of classes by their ids. Raises UserError where one is empty or an id is given twice."""
     names: dict[Any, str] = {}
     for category in listed:
-        if not (isinstance(category, dict) and isinstance(category.get("name"), str) and _is_id(category.get("id"))):
+        if not (
+            isinstance(category, dict)
+            and isinstance(category.get("name"), str)
+            and _is_id(category.get("id"))
+        ):
             notes.add(_BROKEN, f"category {str(category)[:40]}")
             continue
         number, name = category["id"], shown(category["name"])
         if not name.strip():
-            raise UserError(f"{path}: expected a name for category {shown(str(number))}; got {name!r}; give it one")
+            raise UserError(
+                f"{path}: expected a name for category {shown(str(number))}; got {name!r}; give it one"
+            )
         if number in names:
             raise UserError(
                 f"{path}: expected an id for each category; got {shown(str(number))} for {names[number]!r} and for "
@@ -205,7 +237,9 @@ def _fault(folder: Path, name: str) -> str | None:
         return _NO_NAME
 
 
-def _take(annotation: Any, names: dict[Any, str], things: dict[Any, list[Thing]], notes: Notices) -> None:
+def _take(
+    annotation: Any, names: dict[Any, str], things: dict[Any, list[Thing]], notes: Notices
+) -> None:
     """Note one annotation under its image."""
     if not isinstance(annotation, dict) or not _is_id(annotation.get("image_id")):
         notes.add(_BROKEN, f"annotation {str(annotation)[:40]}")
@@ -215,7 +249,9 @@ def _take(annotation: Any, names: dict[Any, str], things: dict[Any, list[Thing]]
     if annotation.get("iscrowd"):
         notes.add(_CROWDS, where)
     elif not _is_id(category) or category not in names:
-        notes.add("boxes left out, of a category that is not listed", f"{where}, category {category}")
+        notes.add(
+            "boxes left out, of a category that is not listed", f"{where}, category {category}"
+        )
     elif not isinstance(box, list) or len(box) != 4:
         notes.add(_NO_NUMBERS, where)
     else:
@@ -234,7 +270,9 @@ def _is_id(value: Any) -> bool:
 def _voc(folder: Path, listed: Path | None, notes: Notices) -> Annotations:
     texts, photographs = folder / "Annotations", folder / "JPEGImages"
     if not texts.is_dir() or not photographs.is_dir():
-        raise UserError(f"{folder}: expected the folders Annotations and JPEGImages of Pascal VOC; got others")
+        raise UserError(
+            f"{folder}: expected the folders Annotations and JPEGImages of Pascal VOC; got others"
+        )
     files: dict[str, list[Path]] = {}
     for path in sorted(path for path in photographs.iterdir() if not path.name.startswith(".")):
         files.setdefault(path.stem, []).append(path)
@@ -278,7 +316,9 @@ def _things(path: Path, notes: Notices) -> tuple[Thing, ...] | None:
         if not name:
             notes.add("boxes left out, without the name of a class", path.name)
             continue
-        left, top, right, bottom = (item.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax"))
+        left, top, right, bottom = (
+            item.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")
+        )
         found.append(Thing(name, (left, top, right, bottom)))
     return tuple(found)
 

@@ -19,14 +19,23 @@ from jarilab.shapes import Float, Int, Tensor
 
 def background(pixels_BCHW: Num[Tensor, "B C H W"]) -> Num[Tensor, "B C 1 1"]:
     """What lies around the thing in each image, per channel: the median of the pixels at its border."""
-    sides = (pixels_BCHW[..., 0, :], pixels_BCHW[..., -1, :], pixels_BCHW[..., 0], pixels_BCHW[..., -1])
+    sides = (
+        pixels_BCHW[..., 0, :],
+        pixels_BCHW[..., -1, :],
+        pixels_BCHW[..., 0],
+        pixels_BCHW[..., -1],
+    )
     return torch.cat(sides, -1).median(-1).values[..., None, None]
 
 
-def shift(pixels_BCHW: Float[Tensor, "B C H W"], most: int, generator: torch.Generator) -> Float[Tensor, "B C H W"]:
+def shift(
+    pixels_BCHW: Float[Tensor, "B C H W"], most: int, generator: torch.Generator
+) -> Float[Tensor, "B C H W"]:
     """Each image moved by whole pixels, up to `most` each way, with its `background` where it came from."""
     if most < 0:
-        raise UserError(f"images are moved by 0 pixels or more; got {most}; give the most they may move")
+        raise UserError(
+            f"images are moved by 0 pixels or more; got {most}; give the most they may move"
+        )
     batch, _, height, width = pixels_BCHW.shape
     moves_2B1 = torch.randint(-most, most + 1, (2, batch, 1), generator=generator)
     row_BH, column_BW = torch.arange(height) - moves_2B1[0], torch.arange(width) - moves_2B1[1]
@@ -34,11 +43,15 @@ def shift(pixels_BCHW: Float[Tensor, "B C H W"], most: int, generator: torch.Gen
         torch.arange(batch)[:, None, None], :, row_BH.clamp(0, height - 1)[:, :, None],
         column_BW.clamp(0, width - 1)[:, None, :],
     ].movedim(-1, 1)  # fmt: skip
-    inside_BHW = ((row_BH >= 0) & (row_BH < height))[:, :, None] & ((column_BW >= 0) & (column_BW < width))[:, None, :]
+    inside_BHW = ((row_BH >= 0) & (row_BH < height))[:, :, None] & (
+        (column_BW >= 0) & (column_BW < width)
+    )[:, None, :]
     return torch.where(inside_BHW[:, None], moved_BCHW, background(pixels_BCHW))
 
 
-def flip(pixels_BCHW: Float[Tensor, "B C H W"], generator: torch.Generator) -> Float[Tensor, "B C H W"]:
+def flip(
+    pixels_BCHW: Float[Tensor, "B C H W"], generator: torch.Generator
+) -> Float[Tensor, "B C H W"]:
     """Each image mirrored left to right or not, with equal chance."""
     mirrored_B111 = torch.rand((len(pixels_BCHW), 1, 1, 1), generator=generator) < 0.5
     return torch.where(mirrored_B111, pixels_BCHW.flip(-1), pixels_BCHW)
@@ -59,7 +72,9 @@ class Windows:
         """Half of them the whole image, as in DETR (Carion et al. 2020, section 4), and half with sides from 1 - most
         to 1, anywhere in it. Raises UserError for a `most` that leaves nothing."""
         if not 0 <= most < 1:
-            raise UserError(f"images lose from 0 to less than 1 of each side; got {most}; give the most they may lose")
+            raise UserError(
+                f"images lose from 0 to less than 1 of each side; got {most}; give the most they may lose"
+            )
         chance_4B = torch.rand((4, count), generator=generator)
         side_B = 1 - most * chance_4B[0] * (chance_4B[1] < 0.5)
         return Windows(chance_4B[2:].T * (1 - side_B).unsqueeze(1), side_B)
@@ -71,24 +86,38 @@ class Windows:
         wide_B = torch.full_like(self.side, width) if keep is None else keep.any(1).sum(1)
         cut = _along(images.pixels, 2, self._places(self.corner[:, 1], high_B, height))
         cut = _along(cut, 3, self._places(self.corner[:, 0], wide_B, width))
-        return Images(cut if keep is None else torch.where(keep.unsqueeze(1), cut, images.pixels), keep)
+        return Images(
+            cut if keep is None else torch.where(keep.unsqueeze(1), cut, images.pixels), keep
+        )
 
     def _places(self, corner_B: Tensor, real_B: Tensor, count: int) -> Float[Tensor, "B N"]:
         """Where in its row, or column, of `real` pixels each of `count` is taken from."""
-        place_BN = (corner_B * real_B).unsqueeze(1) + (torch.arange(count) + 0.5) * self.side.unsqueeze(1) - 0.5
+        place_BN = (
+            (corner_B * real_B).unsqueeze(1)
+            + (torch.arange(count) + 0.5) * self.side.unsqueeze(1)
+            - 0.5
+        )
         return place_BN.clamp_min(0.0).minimum((real_B - 1).unsqueeze(1))
 
-    def boxes(self, boxes_BM4: Float[Tensor, "B M 4"]) -> tuple[Float[Tensor, "B M 4"], Float[Tensor, "B M"]]:
+    def boxes(
+        self, boxes_BM4: Float[Tensor, "B M 4"]
+    ) -> tuple[Float[Tensor, "B M 4"], Float[Tensor, "B M"]]:
         """Boxes, centre, width and height as shares of the image, as shares of the windows and cut at their rims; and
         how much of the area of each is left. Those of whole images stay as they are to the bit."""
         side_B11 = self.side.view(-1, 1, 1)
         whole_BM4 = to_xyxy(boxes_BM4)
-        inside_BM4 = ((whole_BM4 - self.corner.repeat(1, 2).unsqueeze(1)) / side_B11).clamp(0.0, 1.0)
-        left_BM = (inside_BM4[..., 2:] - inside_BM4[..., :2]).mul(side_B11).prod(-1) / area(whole_BM4)
+        inside_BM4 = ((whole_BM4 - self.corner.repeat(1, 2).unsqueeze(1)) / side_B11).clamp(
+            0.0, 1.0
+        )
+        left_BM = (inside_BM4[..., 2:] - inside_BM4[..., :2]).mul(side_B11).prod(-1) / area(
+            whole_BM4
+        )
         return torch.where(side_B11 < 1, to_cxcywh(inside_BM4), boxes_BM4), left_BM
 
 
-def _along(pixels: Float[Tensor, "B C H W"], axis: int, place_BN: Float[Tensor, "B N"]) -> Float[Tensor, "B C h w"]:
+def _along(
+    pixels: Float[Tensor, "B C H W"], axis: int, place_BN: Float[Tensor, "B N"]
+) -> Float[Tensor, "B C h w"]:
     """Rows (axis 2) or columns (3) at places between those there are."""
     low_BN = place_BN.floor()
     shape = [len(pixels), 1, 1, 1]
@@ -104,16 +133,25 @@ def _along(pixels: Float[Tensor, "B C H W"], axis: int, place_BN: Float[Tensor, 
 
 
 def mixup(
-    pixels_BCHW: Float[Tensor, "B C H W"], targets_BV: Float[Tensor, "B V"], alpha: float, generator: torch.Generator
+    pixels_BCHW: Float[Tensor, "B C H W"],
+    targets_BV: Float[Tensor, "B V"],
+    alpha: float,
+    generator: torch.Generator,
 ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
     """Each image and its target mixed with another's, by a share from Beta(alpha, alpha) of its own
     (Zhang et al. 2018, mixup, section 2, who draw one share for a batch)."""
-    share_B, partner_B = _shares(len(pixels_BCHW), alpha, generator), _partners(len(pixels_BCHW), generator)
+    share_B, partner_B = (
+        _shares(len(pixels_BCHW), alpha, generator),
+        _partners(len(pixels_BCHW), generator),
+    )
     return _mixed(pixels_BCHW, partner_B, share_B), _mixed(targets_BV, partner_B, share_B)
 
 
 def cutmix(
-    pixels_BCHW: Float[Tensor, "B C H W"], targets_BV: Float[Tensor, "B V"], alpha: float, generator: torch.Generator
+    pixels_BCHW: Float[Tensor, "B C H W"],
+    targets_BV: Float[Tensor, "B V"],
+    alpha: float,
+    generator: torch.Generator,
 ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
     """A rectangle of each image replaced by another's, and the targets mixed by the pixels that each has in it
     (Yun et al. 2019, CutMix, equations 1 and 2: the share left is from Beta(alpha, alpha), the middle anywhere)."""
@@ -122,21 +160,28 @@ def cutmix(
     middle_2B1 = torch.rand((2, batch, 1), generator=generator)
     half_B1 = (1 - share_B).sqrt()[:, None] / 2
     row_H, column_W = (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width
-    rows_BH, columns_BW = (row_H - middle_2B1[0]).abs() < half_B1, (column_W - middle_2B1[1]).abs() < half_B1
+    rows_BH, columns_BW = (
+        (row_H - middle_2B1[0]).abs() < half_B1,
+        (column_W - middle_2B1[1]).abs() < half_B1,
+    )
     cut_BHW = rows_BH[:, :, None] & columns_BW[:, None, :]
     left_B = 1 - cut_BHW.float().mean((1, 2))
     mixed_BCHW = torch.where(cut_BHW[:, None], pixels_BCHW[partner_B], pixels_BCHW)
     return mixed_BCHW, _mixed(targets_BV, partner_B, left_B)
 
 
-def _mixed(values: Float[Tensor, "B *rest"], partner_B: Tensor, share_B: Tensor) -> Float[Tensor, "B *rest"]:
+def _mixed(
+    values: Float[Tensor, "B *rest"], partner_B: Tensor, share_B: Tensor
+) -> Float[Tensor, "B *rest"]:
     share = share_B.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
     return share * values + (1 - share) * values[partner_B]
 
 
 def _shares(count: int, alpha: float, generator: torch.Generator) -> Float[Tensor, " B"]:
     if not alpha > 0:
-        raise UserError(f"images are mixed by shares from Beta(alpha, alpha): expected alpha above 0; got {alpha}")
+        raise UserError(
+            f"images are mixed by shares from Beta(alpha, alpha): expected alpha above 0; got {alpha}"
+        )
     # torch's gamma distribution takes no generator.
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
     return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, count)).float()

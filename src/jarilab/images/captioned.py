@@ -34,7 +34,9 @@ class Captioned:
         held = [number for number, key in enumerate(self.keys) if key < share * 2**32]
         train = [number for number, key in enumerate(self.keys) if key >= share * 2**32]
         if not held or not train:
-            raise UserError(f"{len(self.keys)} captioned images are too few to hold some out; give more")
+            raise UserError(
+                f"{len(self.keys)} captioned images are too few to hold some out; give more"
+            )
         return train, held
 
 
@@ -45,7 +47,9 @@ def read_captioned(folder: Path, size: int) -> Captioned:
     Raises UserError where none is left, or too many cannot be read.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: expected one of images with a *.txt of the same name beside each")
+        raise UserError(
+            f"{folder} is no folder: expected one of images with a *.txt of the same name beside each"
+        )
     names = natural(path.name for path in folder.iterdir() if not path.name.startswith("."))
     texts = {Path(name).stem: name for name in names if name.lower().endswith(".txt")}
     drawn: dict[str, str] = {}
@@ -62,7 +66,10 @@ def read_captioned(folder: Path, size: int) -> Captioned:
     for stem, name in drawn.items():
         caption = _caption(folder / texts[stem])
         if caption is None:
-            notes.add("captions that are empty, too long or no UTF-8, left out with their images", texts[stem])
+            notes.add(
+                "captions that are empty, too long or no UTF-8, left out with their images",
+                texts[stem],
+            )
             continue
         try:
             images.append(fitted(folder / name, 3, (size, size), "crop").pixels)
@@ -73,7 +80,9 @@ def read_captioned(folder: Path, size: int) -> Captioned:
         keys.append(zlib.crc32(name.encode("utf-8", "surrogateescape")))
     if not images:
         found = "; ".join(notes.told()) or "no image at all"
-        raise UserError(f"{folder}: expected images with a *.txt of the same name beside each; got none: {found}")
+        raise UserError(
+            f"{folder}: expected images with a *.txt of the same name beside each; got none: {found}"
+        )
     return Captioned(captions, torch.stack(images), keys, notes.told())
 
 

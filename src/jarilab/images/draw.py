@@ -30,22 +30,30 @@ _FONTS = (
 _LONGEST = 200  # characters of which any can be seen
 
 
-def grid(images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, captions: Sequence[str] | None = None) -> Any:
+def grid(
+    images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, captions: Sequence[str] | None = None
+) -> Any:
     """Images in rows of `columns`, each with its caption below, as a Pillow image. Small ones are enlarged by a whole
     number; captions are cut to their place. Raises UserError where there is nothing to draw, or far too much."""
     library: Any = needs("PIL.Image", "vision")
     drawing: Any = needs("PIL.ImageDraw", "vision")
     if not images or columns < 1:
-        raise UserError(f"expected images and a column or more; got {len(images)} in {columns}; give some")
+        raise UserError(
+            f"expected images and a column or more; got {len(images)} in {columns}; give some"
+        )
     if captions is not None and len(captions) != len(images):
-        raise UserError(f"expected a caption for each of {len(images)} images; got {len(captions)}; give as many")
+        raise UserError(
+            f"expected a caption for each of {len(images)} images; got {len(captions)}; give as many"
+        )
     height, width = (max(image.shape[side] for image in images) for side in (1, 2))
     factor = math.ceil(_CELL / max(height, width))
     columns = min(columns, len(images))
     across, down = factor * width + _GAP, factor * height + _GAP + (_TEXT + _GAP if captions else 0)
     rows = math.ceil(len(images) / columns)
     if (whole := (across * columns + _GAP) * (down * rows + _GAP)) > MOST_PIXELS:
-        raise UserError(f"expected a grid of at most {MOST_PIXELS:,} pixels; got {whole:,}; give fewer or smaller ones")
+        raise UserError(
+            f"expected a grid of at most {MOST_PIXELS:,} pixels; got {whole:,}; give fewer or smaller ones"
+        )
     sheet = library.new("RGB", (across * columns + _GAP, down * rows + _GAP), "white")
     pen, font = drawing.Draw(sheet), _font(captions or ())
     for number, image in enumerate(images):
@@ -66,15 +74,22 @@ def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> An
     drawing: Any = needs("PIL.ImageDraw", "vision")
     for box, text in found:
         if not all(map(math.isfinite, box)) or box[2] < box[0] or box[3] < box[1]:
-            raise UserError(f"expected a box as left, top, right, bottom; got {box} of {_plain(text)!r}; mend it")
+            raise UserError(
+                f"expected a box as left, top, right, bottom; got {box} of {_plain(text)!r}; mend it"
+            )
     factor = max(1, _SHEET // max(image.shape[1:]))
     sheet = _enlarged(image, factor).convert("RGB")
     pen, font = drawing.Draw(sheet), _font([text for _, text in found])
-    kinds = {kind: number for number, kind in enumerate(dict.fromkeys(_kind(text) for _, text in found))}
+    kinds = {
+        kind: number for number, kind in enumerate(dict.fromkeys(_kind(text) for _, text in found))
+    }
     tags = []
     for box, text in found:
         colour = COLOURS[kinds[_kind(text)] % len(COLOURS)]
-        corners = [float(min(max(factor * x, 0), most - 1)) for x, most in zip(box, sheet.size * 2, strict=True)]
+        corners = [
+            float(min(max(factor * x, 0), most - 1))
+            for x, most in zip(box, sheet.size * 2, strict=True)
+        ]
         for line, widths in (("black", 4), ("white", 3), (colour, 2)):
             pen.rectangle(corners, outline=line, width=widths)
         tags.append((corners, text, colour))
@@ -103,12 +118,18 @@ def cut(text: str, width: int, font: Any) -> str:
 def ink(colour: str) -> str:
     """Black or white, whichever is told better from a colour (WCAG 2.2, relative luminance)."""
     parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-    linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    linear = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    luminance = sum(
+        weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+    )
     return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
 
 
-def _tag(pen: Any, size: tuple[int, int], corners: list[float], text: str, colour: str, font: Any) -> None:
+def _tag(
+    pen: Any, size: tuple[int, int], corners: list[float], text: str, colour: str, font: Any
+) -> None:
     """The text on a strip of the colour: above the box where there is room, else inside."""
     text = cut(text, size[0] - 6, font)
     if not text:

@@ -46,13 +46,20 @@ class Decoded:
     """There is more than the first frame or page, which is the one that was read."""
 
 
-def read_image(source: Path | bytes, channels: int, longest: int | None = None) -> UInt8[Tensor, "C H W"]:
+def read_image(
+    source: Path | bytes, channels: int, longest: int | None = None
+) -> UInt8[Tensor, "C H W"]:
     """The pixels of an image, uint8, as `decode` gives them."""
     return decode(source, channels, longest=longest).pixels
 
 
 def decode(
-    source: Path | bytes, channels: int, *, longest: int | None = None, enough: int | None = None, name: str = ""
+    source: Path | bytes,
+    channels: int,
+    *,
+    longest: int | None = None,
+    enough: int | None = None,
+    name: str = "",
 ) -> Decoded:
     """An image file, or its bytes, as uint8 of 1 (gray, ITU-R 601) or 3 (RGB) channels.
 
@@ -63,13 +70,17 @@ def decode(
     one.
     """
     if channels not in (1, 3):
-        raise UserError(f"expected 1 channel (gray) or 3 (RGB); got {channels}; ask for one of them")
+        raise UserError(
+            f"expected 1 channel (gray) or 3 (RGB); got {channels}; ask for one of them"
+        )
     if isinstance(source, Path):
         name, data = name or str(source), read_bytes(source)
     else:
         name, data = name or "the image", source
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of damaged metadata and of sizes that are judged here
+        warnings.simplefilter(
+            "ignore"
+        )  # Pillow's, of damaged metadata and of sizes that are judged here
         return _decoded(data, name, channels, longest, enough)
 
 
@@ -79,7 +90,9 @@ def read_bytes(path: Path) -> bytes:
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(LARGEST_FILE + 1) if size <= LARGEST_FILE else b""
     if max(size, len(data)) > LARGEST_FILE:
-        raise UserError(f"{path}: expected an image of at most {LARGEST_FILE:,} bytes; got {size:,}; make it smaller")
+        raise UserError(
+            f"{path}: expected an image of at most {LARGEST_FILE:,} bytes; got {size:,}; make it smaller"
+        )
     return data
 
 
@@ -93,7 +106,9 @@ def check_room(where: Path, count: int, channels: int, size: tuple[int, int]) ->
         )
 
 
-def _decoded(data: bytes, name: str, channels: int, longest: int | None, enough: int | None) -> Decoded:
+def _decoded(
+    data: bytes, name: str, channels: int, longest: int | None, enough: int | None
+) -> Decoded:
     library: Any = needs("PIL.ImageOps", "vision")
     image = _opened(data, name)
     stored = image.size  # drafts change it
@@ -135,7 +150,9 @@ def _opened(data: bytes, name: str) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # as below
-        raise UserError(f"{name}: expected an image; got a damaged header ({_told(error)}); save it again") from None
+        raise UserError(
+            f"{name}: expected an image; got a damaged header ({_told(error)}); save it again"
+        ) from None
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise _too_large(name, f"{width:,} x {height:,}")
@@ -180,7 +197,9 @@ def _scaled(image: Any, longest: int | None) -> Any:
 
 
 def _too_large(name: str, got: str) -> UserError:
-    return UserError(f"{name}: expected at most {MOST_PIXELS:,} pixels; its header says {got}; make it smaller")
+    return UserError(
+        f"{name}: expected at most {MOST_PIXELS:,} pixels; its header says {got}; make it smaller"
+    )
 
 
 def _told(error: Exception) -> str:

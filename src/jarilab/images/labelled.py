@@ -89,7 +89,9 @@ class Labelled:
         image stays where it is when others come. Raises UserError where one side would be empty."""
         held_out = self.marks < share * 2**32
         if not held_out.any() or held_out.all():
-            raise UserError(f"{len(self)} images are too few to hold some out; give held-out images with --valid")
+            raise UserError(
+                f"{len(self)} images are too few to hold some out; give held-out images with --valid"
+            )
         train, rest = self.only((~held_out).nonzero()[:, 0]), self.only(held_out.nonzero()[:, 0])
         train.notices = rest.notices = [*self.notices, *few(len(rest), len(self))]
         return train, rest
@@ -105,7 +107,9 @@ class Labelled:
         ]
 
     def _digests(self) -> UInt64[np.ndarray, " N"]:
-        return np.concatenate([digests(self.images(some)) for some in torch.arange(len(self)).split(_AT_ONCE)])
+        return np.concatenate(
+            [digests(self.images(some)) for some in torch.arange(len(self)).split(_AT_ONCE)]
+        )
 
     def fingerprint(self) -> str:
         """Of the files' contents, their labels and their order."""
@@ -153,10 +157,14 @@ def read_labelled(path: Path, wanted: Wanted, *, held_out: bool = False) -> Labe
 def fitted(source: Path | bytes, channels: int, size: Size, fit: Fit, name: str = "") -> Decoded:
     """An image as `read_labelled` gives it; `name` is what errors call bytes. Raises UserError as `decode` does."""
     found = decode(source, channels, enough=2 * max(size), name=name)
-    return Decoded(resize(found.pixels[None], size, fit)[0], found.height, found.width, found.animated)
+    return Decoded(
+        resize(found.pixels[None], size, fit)[0], found.height, found.width, found.animated
+    )
 
 
-def resize(pixels: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "stretch") -> UInt8[Tensor, "B C h w"]:
+def resize(
+    pixels: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "stretch"
+) -> UInt8[Tensor, "B C h w"]:
     """Images of another height and width, averaged over all pixels that fall together (bilinear, antialiased).
 
     fit: stretch lets proportions go; crop keeps them and cuts what is too long off both ends; pad keeps them and
@@ -192,7 +200,9 @@ def _key(name: str) -> list[tuple[int, str]]:
 def _within(outer: Size, shape: Size) -> Size:
     """The largest height and width of the proportions of `shape` that lie in `outer`."""
     scale = min(outer[0] / shape[0], outer[1] / shape[1])
-    height, width = (min(most, max(1, round(side * scale))) for most, side in zip(outer, shape, strict=True))
+    height, width = (
+        min(most, max(1, round(side * scale))) for most, side in zip(outer, shape, strict=True)
+    )
     return height, width
 
 
@@ -209,7 +219,9 @@ def _in_folders(folder: Path, notes: Notices) -> tuple[list[tuple[Path, str]], l
         raise UserError(
             f"{folder}: expected a folder for each class, or idx files; got neither; see --help for the forms"
         )
-    listed = [(path, shown(name)) for name in names for path in _below(folder / name, folder, notes)]
+    listed = [
+        (path, shown(name)) for name in names for path in _below(folder / name, folder, notes)
+    ]
     return listed, [shown(name) for name in names]
 
 
@@ -235,7 +247,10 @@ def _in_csv(path: Path, notes: Notices) -> tuple[list[tuple[Path, str]], list[st
             and _PATHS & {*header}
             and _LABELS & {*header}
         ):
-            columns = tuple(next(i for i, cell in enumerate(header) if cell in known) for known in (_PATHS, _LABELS))
+            columns = tuple(
+                next(i for i, cell in enumerate(header) if cell in known)
+                for known in (_PATHS, _LABELS)
+            )
             continue
         if len(row) <= max(columns) or (columns == (0, 1) and len(row) > 2 and not listed):
             raise UserError(
@@ -258,11 +273,17 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             if any(cell.strip() for cell in row):
                 yield reader.line_num - 1, row
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: expected CSV; got: {error}; mend the line") from None
+        raise UserError(
+            f"{path}:{reader.line_num}: expected CSV; got: {error}; mend the line"
+        ) from None
 
 
 def _from_files(
-    where: Path, listed: list[tuple[Path, str]], names: Sequence[str], wanted: Wanted, notes: Notices
+    where: Path,
+    listed: list[tuple[Path, str]],
+    names: Sequence[str],
+    wanted: Wanted,
+    notes: Notices,
 ) -> Labelled:
     needs("PIL.Image", "vision")  # now, and not as the fault of every file
     listed = list(_known(listed, wanted, notes, where))
@@ -341,9 +362,13 @@ def _labelled(
         for name in natural(set(names) - set(used)):
             notes.add(_NOTHING, name)
     if len(classes) < 2:
-        raise UserError(f"{where}: expected images of two classes or more; got only {classes}; add those of another")
+        raise UserError(
+            f"{where}: expected images of two classes or more; got only {classes}; add those of another"
+        )
     numbers = {name: number for number, name in enumerate(classes)}
-    return Labelled(pixels, torch.tensor([numbers[name] for name in used]), classes, marks, notes.told())
+    return Labelled(
+        pixels, torch.tensor([numbers[name] for name in used]), classes, marks, notes.told()
+    )
 
 
 def _none_usable(where: Path, wanted: Wanted, notes: Notices) -> UserError:
@@ -373,13 +398,20 @@ def _from_idx(images: Path, wanted: Wanted, notes: Notices) -> Labelled:
         rows = rows[known]
     if not len(rows):
         raise _none_usable(images, wanted, notes)
-    used, pixels = [used[row] for row in rows.tolist()], pixels if len(rows) == len(pixels) else pixels[rows]
+    used, pixels = (
+        [used[row] for row in rows.tolist()],
+        pixels if len(rows) == len(pixels) else pixels[rows],
+    )
     named = [f"number {row}" for row in rows.tolist()]
     marks = torch.tensor([zlib.crc32(image.numpy().data) for image in pixels])
     if wanted.size is not None:
         check_room(images, len(pixels), 1, wanted.size)
         if pixels.shape[-2:] != wanted.size:
             _note_sizes(named, len(pixels), wanted, notes)
-        pixels = torch.cat([resize(some, wanted.size, wanted.fit) for some in pixels.split(_AT_ONCE)])
+        pixels = torch.cat(
+            [resize(some, wanted.size, wanted.fit) for some in pixels.split(_AT_ONCE)]
+        )
     notes.disputed(pixels, used, named)
-    return _labelled(images, pixels.expand(-1, wanted.channels, -1, -1), used, used, marks, wanted, notes)
+    return _labelled(
+        images, pixels.expand(-1, wanted.channels, -1, -1), used, used, marks, wanted, notes
+    )

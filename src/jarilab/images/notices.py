@@ -39,7 +39,10 @@ class Notices:
         """`said` holds of the thing of this name, or of `count` things."""
         number, names = self._found.get(said, (0, []))
         name = shown(name)
-        self._found[said] = (number + count, [*names, name[:_NAMED] + "..." * (len(name) > _NAMED)][:3])
+        self._found[said] = (
+            number + count,
+            [*names, name[:_NAMED] + "..." * (len(name) > _NAMED)][:3],
+        )
 
     def among(self, whole: int, said: str, names: Sequence[str]) -> None:
         """`said` holds of the images of these names, of `whole` in all."""
@@ -58,12 +61,18 @@ class Notices:
                 f"{self.first_error}; mend them, or take them away"
             )
 
-    def disputed(self, pixels: UInt8[Tensor, "N C H W"], classes: Sequence[str], names: Sequence[str]) -> None:
+    def disputed(
+        self, pixels: UInt8[Tensor, "N C H W"], classes: Sequence[str], names: Sequence[str]
+    ) -> None:
         """Tell which images have the same pixels as one of another class; 8 bytes are kept of each."""
         _, group_N = np.unique(digests(pixels), return_inverse=True)
         order_N = np.argsort(group_N, kind="stable")
         groups = np.split(order_N, np.flatnonzero(np.diff(group_N[order_N])) + 1)
-        several = [group.tolist() for group in groups if len(group) > 1 and len({classes[i] for i in group}) > 1]
+        several = [
+            group.tolist()
+            for group in groups
+            if len(group) > 1 and len({classes[i] for i in group}) > 1
+        ]
         for i in itertools.chain(*sorted(several)):
             self.add(_DISPUTED, f"{names[i]} of {classes[i]}")
 
@@ -76,7 +85,10 @@ class Notices:
                 verb = "was" if number == 1 else "were"
                 found.append(f"{number:,} of {self._wholes[said]:,} images {verb} {said} ({named})")
             else:
-                found.append(f"{said}: {number:,} ({named})" + f"; {self.first_error}" * (said == _UNREADABLE))
+                found.append(
+                    f"{said}: {number:,} ({named})"
+                    + f"; {self.first_error}" * (said == _UNREADABLE)
+                )
         return found
 
 
@@ -98,4 +110,7 @@ def few(held_out: int, whole: int, remedy: str = "name more with --valid") -> li
 
 def shown(text: str) -> str:
     """Text of a stranger for a line in a terminal: what cannot be printed is written as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )

@@ -55,8 +55,12 @@ class ImageTokenizer:
     def to_bytes(self) -> bytes:
         """The weights as safetensors, what they belong to in the header."""
         # One entry: of several, safetensors writes now this one first and now that, and the sha256 would change.
-        header = {"codes": json.dumps({"options": dict(self.options), "measured": dict(self.measured)})}
-        return save({n: t.contiguous() for n, t in self.autoencoder.state_dict().items()}, metadata=header)
+        header = {
+            "codes": json.dumps({"options": dict(self.options), "measured": dict(self.measured)})
+        }
+        return save(
+            {n: t.contiguous() for n, t in self.autoencoder.state_dict().items()}, metadata=header
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -101,7 +105,9 @@ def train_image_tokenizer(
         torch.manual_seed(seed)
         autoencoder = Autoencoder(**options)
         initialise(autoencoder, seed)
-        optimizer = torch.optim.AdamW(autoencoder.parameters(), lr=learning_rate, betas=(0.9, 0.99), fused=True)
+        optimizer = torch.optim.AdamW(
+            autoencoder.parameters(), lr=learning_rate, betas=(0.9, 0.99), fused=True
+        )
         schedule = one_cycle(optimizer, learning_rate, steps)
         autoencoder.train()
         for step in range(1, steps + 1):
@@ -116,7 +122,9 @@ def train_image_tokenizer(
             optimizer.step()
             schedule.step()
             if not math.isfinite(loss.item()):
-                raise UserError(f"codes: step {step}: the loss is {loss.item()}; a lower learning rate may help")
+                raise UserError(
+                    f"codes: step {step}: the loss is {loss.item()}; a lower learning rate may help"
+                )
             if report is not None:
                 report({"step": step, "steps": steps, "loss": loss.item()})
     autoencoder.eval().requires_grad_(False)
@@ -161,12 +169,18 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a safetensors file, and its header. Raises UserError for anything else."""
     try:
         if path.stat().st_size > LARGEST:
-            raise UserError(f"{path} is larger than {LARGEST >> 20} MB, which no tokenizer of images is")
+            raise UserError(
+                f"{path} is larger than {LARGEST >> 20} MB, which no tokenizer of images is"
+            )
         data = path.read_bytes()
         tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get(
+            "__metadata__", {}
+        )
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be read: {error}; the run cannot answer without it") from None
+        raise UserError(
+            f"{path} cannot be read: {error}; the run cannot answer without it"
+        ) from None
     return tensors, header
 
 

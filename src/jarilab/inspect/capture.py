@@ -89,8 +89,12 @@ class Tape:
         try:
             recorded = calls[index or 0]
         except IndexError:
-            raise UserError(f"{site} ran {len(calls)} times while recording; there is no index {index}") from None
-        for owner, then, now in zip(_owners(recorded.call), recorded.versions, _versions(recorded.call), strict=True):
+            raise UserError(
+                f"{site} ran {len(calls)} times while recording; there is no index {index}"
+            ) from None
+        for owner, then, now in zip(
+            _owners(recorded.call), recorded.versions, _versions(recorded.call), strict=True
+        ):
             if then != now:
                 raise UserError(
                     f"the parameters of {type(owner).__name__} have changed since {site} was recorded, so the map "
@@ -105,7 +109,11 @@ class Tape:
     def _steps(self, site: str, index: int | None) -> list[Recorded]:
         """The calls that make up one map. Raises UserError as `recorded` does."""
         calls = self.calls.get(site, [])
-        if index is None and len(calls) > 1 and _follow_each_other([recorded.call for recorded in calls]):
+        if (
+            index is None
+            and len(calls) > 1
+            and _follow_each_other([recorded.call for recorded in calls])
+        ):
             return [self.recorded(site, step) for step in range(len(calls))]
         return [self.recorded(site, index)]
 
@@ -126,7 +134,9 @@ class Tape:
         return _joined([definition.scores(rows) for rows in self._rows(site, index)])
 
     @torch.no_grad()
-    def before(self, site: str, index: int | None = None) -> tuple[Float[Tensor, "B H Q E"], Float[Tensor, "B H K E"]]:
+    def before(
+        self, site: str, index: int | None = None
+    ) -> tuple[Float[Tensor, "B H Q E"], Float[Tensor, "B H K E"]]:
         """Queries and keys as they were before the encoding turned them; those of `recorded(site).call` are after.
 
         Raises UserError where keys come from a cache or the attention is a recurrent decoder's and they are not there.
@@ -154,7 +164,9 @@ class Tape:
         each = [astuple(trust) for step in self._steps(site, index) for trust in _trust(step)]
         return Trust(*(max(values) for values in zip(*each, strict=True)))
 
-    def show(self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape") -> Any:
+    def show(
+        self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape"
+    ) -> Any:
         """The page of `jarilab explore` for this tape; a notebook draws it. See `jarilab.show`."""
         import jarilab  # the page stands above this room, and the front door finds it when asked
 
@@ -182,13 +194,23 @@ def of_queries(call: AttentionCall, rows: slice) -> AttentionCall:
     whole = call.geometry
 
     def cut(of_queries: Tensor | None) -> Tensor | None:
-        return of_queries if of_queries is None or of_queries.shape[-2] == 1 else of_queries[..., rows, :]
+        return (
+            of_queries
+            if of_queries is None or of_queries.shape[-2] == 1
+            else of_queries[..., rows, :]
+        )
 
     encoding, q_pos = whole.encoding, whole.q_pos.slice(rows.start, rows.stop)
     relation = None if whole.relation is None else encoding.relation(q_pos, whole.k_pos)
     allowed, has_key, bias = cut(whole.allowed), cut(whole.has_key), cut(whole.bias)
     geometry = replace(
-        whole, q_pos=q_pos, relation=relation, allowed=allowed, has_key=has_key, bias=bias, additive=None
+        whole,
+        q_pos=q_pos,
+        relation=relation,
+        allowed=allowed,
+        has_key=has_key,
+        bias=bias,
+        additive=None,
     )
     return replace(call, q=call.q[:, :, rows], geometry=geometry)
 
@@ -202,9 +224,15 @@ def record(model: nn.Module, sites: Collection[str] | None = None) -> Iterator[T
     """
     model = getattr(model, "_orig_mod", model)
     tape = Tape()
-    found = {site_name(path): path for path, module in model.named_modules() if isinstance(module, Attend)}
+    found = {
+        site_name(path): path
+        for path, module in model.named_modules()
+        if isinstance(module, Attend)
+    }
     if not found:
-        raise UserError(f"{type(model).__name__} has no attention of jari in it, so there is nothing to record")
+        raise UserError(
+            f"{type(model).__name__} has no attention of jari in it, so there is nothing to record"
+        )
     for site in found if sites is None else sites:
         if site not in found:
             raise unknown("site", site, found)
@@ -231,7 +259,10 @@ def record(model: nn.Module, sites: Collection[str] | None = None) -> Iterator[T
 def site_name(path: str) -> str:
     """`decoder.layers.1.cross_attention.attend` -> `decoder.1.cross`."""
     parts = [part.removesuffix("_attention") for part in path.split(".")]
-    return ".".join(part for part in parts if part not in ("layers", "attention", "attend")) or "attention"
+    return (
+        ".".join(part for part in parts if part not in ("layers", "attention", "attend"))
+        or "attention"
+    )
 
 
 def _joined(pieces: list[Float[Tensor, "B H _ K"]]) -> Float[Tensor, "B H Q K"]:
@@ -278,7 +309,9 @@ class _Keeper:
         call = arguments[0]
         kernel = choose(call) if module.kernel == "auto" else module.kernel
         still = _still(call)
-        recorded = Recorded(still, output.detach(), kernel, _versions(still), self._owner, self._inputs)
+        recorded = Recorded(
+            still, output.detach(), kernel, _versions(still), self._owner, self._inputs
+        )
         self._tape.calls.setdefault(self._site, []).append(recorded)
 
 
@@ -286,9 +319,12 @@ def _still(value: Any) -> Any:
     """The call without its graph. Tensors are shared, not copied: nothing writes into them afterwards, except that a
     growing cache is written beyond the keys that a call saw."""
     geometry = replace(
-        value.geometry, **{f.name: _detached(getattr(value.geometry, f.name)) for f in fields(value.geometry)}
+        value.geometry,
+        **{f.name: _detached(getattr(value.geometry, f.name)) for f in fields(value.geometry)},
     )
-    return replace(value, q=value.q.detach(), k=value.k.detach(), v=value.v.detach(), geometry=geometry)
+    return replace(
+        value, q=value.q.detach(), k=value.k.detach(), v=value.v.detach(), geometry=geometry
+    )
 
 
 def _detached(value: Any) -> Any:
@@ -305,7 +341,9 @@ def _owners(call: AttentionCall) -> list[nn.Module]:
 
 
 def _versions(call: AttentionCall) -> list[tuple[int, ...]]:
-    return [tuple(parameter._version for parameter in owner.parameters()) for owner in _owners(call)]
+    return [
+        tuple(parameter._version for parameter in owner.parameters()) for owner in _owners(call)
+    ]
 
 
 def _largest(x: Tensor) -> float:

@@ -78,7 +78,13 @@ def effect(
     real = labels >= 0
     log_before, log_after = (_picked(log, labels)[real] for log in (before, after))
     divergence = _divergence(before, after, inputs)
-    return Effect(log_before.exp(), log_after.exp(), float(log_before.sum()), float(log_after.sum()), divergence)
+    return Effect(
+        log_before.exp(),
+        log_after.exp(),
+        float(log_before.sum()),
+        float(log_after.sum()),
+        divergence,
+    )
 
 
 def _logs(model: nn.Module, inputs: Inputs, edits: Sequence[Edit] = ()) -> Float[Tensor, "B L V"]:
@@ -95,7 +101,11 @@ def _labels(inputs: Inputs, written: Sequence[int] | Tensor) -> Int[Tensor, "B L
     """The number of what was written after each token, below 0 for nothing; of what is said of an image."""
     last = inputs[-1]
     if not isinstance(last, Tokens):
-        return written if isinstance(written, Tensor) else torch.tensor([list(written)], device=last.pixels.device)
+        return (
+            written
+            if isinstance(written, Tensor)
+            else torch.tensor([list(written)], device=last.pixels.device)
+        )
     ids, keep = last.ids, last.keep
     if isinstance(written, Tensor):
         labels = written.to(ids.device)
@@ -134,7 +144,9 @@ def _divergence(first_BLV: Tensor, second_BLV: Tensor, inputs: Inputs) -> float:
     middle = torch.logaddexp(first_BLV, second_BLV) - math.log(2)
     # What has no probability in either adds nothing.
     logs_2BLV = torch.stack((first_BLV, second_BLV))
-    each_BL = 0.5 * (logs_2BLV.exp() * (logs_2BLV - middle).nan_to_num(0.0, neginf=0.0)).sum((0, -1))
+    each_BL = 0.5 * (logs_2BLV.exp() * (logs_2BLV - middle).nan_to_num(0.0, neginf=0.0)).sum(
+        (0, -1)
+    )
     keep = keep_of(inputs)
     return float((each_BL if keep is None else each_BL[keep]).mean().clamp(0.0, math.log(2)))
 
@@ -175,14 +187,18 @@ class _Place:
     choices: Int[Tensor, " N"]
 
 
-def controls(model: nn.Module, inputs: Inputs, edits: Sequence[Edit], count: int = 20, seed: int = 0) -> Controls:
+def controls(
+    model: nn.Module, inputs: Inputs, edits: Sequence[Edit], count: int = 20, seed: int = 0
+) -> Controls:
     """Make the same edits at `count` random other places, and compare what they do with what `edits` do.
 
     Another place is another head, or link that the mask leaves open, of sites of the same kind (encoder, decoder's own,
     cross), and is never one of `edits`. A link is forced only where its query has another key to lose.
     """
     if not edits or count < 1:
-        raise UserError(f"expected an edit or more and 1 control or more, got {len(edits)} edits and {count} controls")
+        raise UserError(
+            f"expected an edit or more and 1 control or more, got {len(edits)} edits and {count} controls"
+        )
     before = _logs(model, inputs)
 
     def measured(edits: Sequence[Edit]) -> float:
@@ -197,7 +213,9 @@ def _places(model: nn.Module, inputs: Inputs) -> dict[str, _Place]:
     """Every attention of a forward."""
     with torch.no_grad(), record(model) as tape:
         model(*inputs)
-    return {site: _place([recorded.call for recorded in calls]) for site, calls in tape.calls.items()}
+    return {
+        site: _place([recorded.call for recorded in calls]) for site, calls in tape.calls.items()
+    }
 
 
 def _place(calls: Sequence[AttentionCall]) -> _Place:
@@ -224,11 +242,15 @@ class _Pool:
         kind = places[like.site].kind
         # What is no link is at one place of each head.
         links = {
-            site: _links(place, like.how) if isinstance(like, Link) else torch.zeros(1, 2, dtype=torch.long)
+            site: _links(place, like.how)
+            if isinstance(like, Link)
+            else torch.zeros(1, 2, dtype=torch.long)
             for site, place in places.items()
             if place.kind == kind
         }
-        heads = {site: [None] if like.head is None else list(range(places[site].heads)) for site in links}
+        heads = {
+            site: [None] if like.head is None else list(range(places[site].heads)) for site in links
+        }
         self._like = like
         self._where = [(site, head, links[site]) for site in links for head in heads[site]]
         self._ends = list(accumulate(len(of_head) for _, _, of_head in self._where))
@@ -238,14 +260,17 @@ class _Pool:
             for edit in same
             for head in heads[edit.site]
             for link in [_link(edit)]
-            if (head is None or edit.head in (None, head)) and bool((links[edit.site] == link).all(1).any())
+            if (head is None or edit.head in (None, head))
+            and bool((links[edit.site] == link).all(1).any())
         }
         self.size = self._ends[-1] - len(self._taken)
 
     def draw(self, numbers: random.Random, count: int) -> list[Edit]:
         """So many different ones, none of which is among the edits."""
         while True:
-            drawn = [self._numbered(number) for number in numbers.sample(range(self._ends[-1]), count)]
+            drawn = [
+                self._numbered(number) for number in numbers.sample(range(self._ends[-1]), count)
+            ]
             if self._taken.isdisjoint(drawn):
                 return drawn
 
@@ -270,12 +295,16 @@ def _elsewhere(edit: Edit, site: str, head: int | None, link: Int[Tensor, " 2"])
     return replace(edit, site=site, head=head)  # type: ignore[arg-type]
 
 
-def _drawn(edits: Sequence[Edit], places: dict[str, _Place], count: int, seed: int) -> list[tuple[Edit, ...]]:
+def _drawn(
+    edits: Sequence[Edit], places: dict[str, _Place], count: int, seed: int
+) -> list[tuple[Edit, ...]]:
     """Different sets of edits, each with as many of every kind as there are in `edits`."""
     alike: dict[Edit, list[Edit]] = {}
     for edit in edits:
         head, kind = None if edit.head is None else 0, places[edit.site].kind
-        alike.setdefault(_elsewhere(edit, kind, head, torch.zeros(2, dtype=torch.long)), []).append(edit)
+        alike.setdefault(_elsewhere(edit, kind, head, torch.zeros(2, dtype=torch.long)), []).append(
+            edit
+        )
     pools = [(_Pool(group[0], places, edits), len(group)) for group in alike.values()]
     possible = math.prod(math.comb(pool.size, number) for pool, number in pools)
     numbers = random.Random(seed)
@@ -302,7 +331,10 @@ def importance(
         loss_B = _losses(_log_softmax(model(*inputs)), labels)
         gradients = torch.autograd.grad(loss_B.sum(), list(gates.values()))
     each = (gradient_BH11.flatten(1).abs().mean(0) for gradient_BH11 in gradients)
-    return {site: functional.normalize(share_H, dim=0) for site, share_H in zip(gates, each, strict=True)}
+    return {
+        site: functional.normalize(share_H, dim=0)
+        for site, share_H in zip(gates, each, strict=True)
+    }
 
 
 @contextmanager
@@ -318,7 +350,9 @@ def _gated(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
         return hook
 
-    handles = [attend.register_forward_hook(gate(site)) for site, attend in attends_of(model).items()]
+    handles = [
+        attend.register_forward_hook(gate(site)) for site, attend in attends_of(model).items()
+    ]
     try:
         yield gates
     finally:

@@ -66,7 +66,9 @@ class Table:
         """The attention's output: from these weights where something has changed, `before` elsewhere."""
         if not bool(self.changed.any()):
             return before
-        after = definition.weighted(self.call, self.weights()).masked_fill(~self.allowed.any(-1, keepdim=True), 0.0)
+        after = definition.weighted(self.call, self.weights()).masked_fill(
+            ~self.allowed.any(-1, keepdim=True), 0.0
+        )
         return torch.where(self.changed.unsqueeze(-1), after.to(before.dtype), before)
 
 
@@ -128,7 +130,9 @@ class Link:
         if not bool(query_Q.any()):
             return
         key_K = table.keys == self.key
-        if not bool((table.allowed[:, rows] | ~query_Q.unsqueeze(1) | ~key_K).all() and key_K.any()):
+        if not bool(
+            (table.allowed[:, rows] | ~query_Q.unsqueeze(1) | ~key_K).all() and key_K.any()
+        ):
             raise self._hidden(table)
         link_QK = query_Q.unsqueeze(1) & (key_K if self.how == "erase" else ~key_K)
         table.allowed[:, rows] &= ~link_QK
@@ -199,7 +203,9 @@ def allowed_links(call: AttentionCall) -> Bool[Tensor, "#B 1 Q K"]:
     return allowed.expand(-1, -1, *size)
 
 
-def edited_weights(site: str, call: AttentionCall, edits: Sequence[Edit]) -> Float[Tensor, "B H Q K"]:
+def edited_weights(
+    site: str, call: AttentionCall, edits: Sequence[Edit]
+) -> Float[Tensor, "B H Q K"]:
     """The weights of a recorded call with the edits of its site: a tape knows only those the model meant to use."""
     table = Table(site, call)
     for edit in edits:
@@ -226,7 +232,9 @@ def operate(model: nn.Module, edits: Sequence[Edit], *, free: bool = False) -> I
             raise unknown("site", edit.site, attends)
     seen: dict[str, set[int]] = {}
     handles = [
-        attends[site].register_forward_hook(_operation(site, [edit for edit in edits if edit.site == site], seen))
+        attends[site].register_forward_hook(
+            _operation(site, [edit for edit in edits if edit.site == site], seen)
+        )
         for site in {edit.site: None for edit in edits}
     ]
     try:
@@ -256,18 +264,26 @@ def _check_seen(edit: Edit, queries: set[int] | None, free: bool) -> None:
             "hooks; call its original (compiled._orig_mod), which shares its parameters"
         )
     if isinstance(edit, Link) and not free and edit.query not in queries:
-        raise UserError(f"{edit.site} has the queries {min(queries)} to {max(queries)}, got {edit.query}")
+        raise UserError(
+            f"{edit.site} has the queries {min(queries)} to {max(queries)}, got {edit.query}"
+        )
 
 
 def check_evaluating(model: nn.Module) -> None:
     """Raises UserError for a model in training."""
     if model.training:
-        raise UserError("a model in training drops weights at random; call model.eval() before looking at edits")
+        raise UserError(
+            "a model in training drops weights at random; call model.eval() before looking at edits"
+        )
 
 
 def attends_of(model: nn.Module) -> dict[str, Attend]:
     """Its attentions, by site."""
-    return {site_name(path): module for path, module in model.named_modules() if isinstance(module, Attend)}
+    return {
+        site_name(path): module
+        for path, module in model.named_modules()
+        if isinstance(module, Attend)
+    }
 
 
 # Places --------------------------------------------------------------------------------------------------------------
@@ -322,16 +338,24 @@ def moved(tokens: Tokens, places: Places) -> Tokens:
     return replace(tokens, positions=moved_positions(tokens.positions, places, keep))
 
 
-def moved_positions(positions: Positions, places: Places, keep_RL: Bool[Tensor, "R L"]) -> Positions:
+def moved_positions(
+    positions: Positions, places: Places, keep_RL: Bool[Tensor, "R L"]
+) -> Positions:
     """Other places for the same tokens. keep: False on padding, which is not shuffled. In a sequence of several parts
     each is shuffled by itself: a word has no place in the image."""
     if places.how != "shuffle":
         if positions.relations is not None:
-            raise UserError(f"the nodes of a graph have names, not places: cannot {places.how} them; use shuffle")
+            raise UserError(
+                f"the nodes of a graph have names, not places: cannot {places.how} them; use shuffle"
+            )
         return replace(positions, coordinates=places.of(positions))
     columns, absent = [], positions.absent
     for axis, column in enumerate(positions.coordinates.split(1, -1)):
-        there_RL = keep_RL if absent is None else keep_RL & ~absent[..., axis].reshape(-1, positions.length)
+        there_RL = (
+            keep_RL
+            if absent is None
+            else keep_RL & ~absent[..., axis].reshape(-1, positions.length)
+        )
         # The same for all axes of a part, which have the same tokens.
         index_RL = permutations(there_RL, places.seed)
         if len(index_RL) == 1:
@@ -347,7 +371,9 @@ def displaced(model: Any, places: Places) -> Iterator[None]:
     stay without. Raises UserError for a model that does not place its inputs itself."""
     own = getattr(model, "places", None)
     if own is None:
-        raise UserError("this model takes places with its tokens; move them there, with moved(tokens, places)")
+        raise UserError(
+            "this model takes places with its tokens; move them there, with moved(tokens, places)"
+        )
 
     def elsewhere(images: Images) -> Positions:
         positions = own(images)
@@ -363,7 +389,9 @@ def displaced(model: Any, places: Places) -> Iterator[None]:
 def placed(positions: Positions) -> Bool[Tensor, "R L"]:
     """Which tokens have a place."""
     if positions.unplaced is None:
-        return torch.ones(1, positions.length, dtype=torch.bool, device=positions.coordinates.device)
+        return torch.ones(
+            1, positions.length, dtype=torch.bool, device=positions.coordinates.device
+        )
     return ~positions.unplaced.reshape(-1, positions.length)
 
 
@@ -396,7 +424,9 @@ class Displaced:
     def start(self, source: Tokens | None) -> Any:
         return self._model.start(source)
 
-    def step(self, state: Any, ids: Int[Tensor, "R L"], positions: Positions, cache: Any) -> Float[Tensor, "R L V"]:
+    def step(
+        self, state: Any, ids: Int[Tensor, "R L"], positions: Positions, cache: Any
+    ) -> Float[Tensor, "R L V"]:
         return self._model.step(state, ids, self._placed(positions), cache)
 
     def new_cache(self) -> Any:

@@ -15,7 +15,15 @@ from jarilab.attention.call import AttentionCall
 from jarilab.attention.module import Attend
 from jarilab.inspect.capture import record
 from jarilab.inspect.effects import kind_of
-from jarilab.inspect.interventions import Places, attends_of, check_evaluating, displaced, moved, permutations, placed
+from jarilab.inspect.interventions import (
+    Places,
+    attends_of,
+    check_evaluating,
+    displaced,
+    moved,
+    permutations,
+    placed,
+)
 from jarilab.inspect.measures import row_difference
 from jarilab.inspect.model_io import Inputs, precise
 from jarilab.positions import Tokens
@@ -33,7 +41,9 @@ def permuted(model: nn.Module, inputs: Inputs, seed: int = 0) -> dict[str, float
     model, inputs = _precise(model), precise(inputs)
     with torch.no_grad(), record(model) as tape:
         model(*inputs)
-    first = next((site for site in tape.sites if kind_of(tape.calls[site][0].call) == "encoder"), None)
+    first = next(
+        (site for site in tape.sites if kind_of(tape.calls[site][0].call) == "encoder"), None
+    )
     if first is None:
         return {}
     # Object queries look at each other without a mask, too, and are no tokens of the input.
@@ -48,7 +58,9 @@ def permuted(model: nn.Module, inputs: Inputs, seed: int = 0) -> dict[str, float
             after = _maps(model, inputs, sites)
 
     def expected(before: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q K"]:
-        return torch.stack([a_HQK[:, p_L][:, :, p_L] for a_HQK, p_L in zip(before, index_BL, strict=True)])
+        return torch.stack(
+            [a_HQK[:, p_L][:, :, p_L] for a_HQK, p_L in zip(before, index_BL, strict=True)]
+        )
 
     return {site: _largest_difference(expected(tape.weights(site)), after[site]) for site in sites}
 
@@ -96,7 +108,9 @@ def shifted(model: nn.Module, inputs: Inputs, by: int | float) -> dict[str, floa
     return {site: _largest_difference(before[site], after[site]) for site in before}
 
 
-def _maps(model: nn.Module, inputs: Inputs, sites: list[str] | None = None) -> dict[str, Float[Tensor, "B H Q K"]]:
+def _maps(
+    model: nn.Module, inputs: Inputs, sites: list[str] | None = None
+) -> dict[str, Float[Tensor, "B H Q K"]]:
     with torch.no_grad(), record(model, sites) as tape:
         model(*inputs)
     return {site: tape.weights(site) for site in tape.sites}

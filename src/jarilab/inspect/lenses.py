@@ -30,7 +30,9 @@ def induction_ids(
             f"a block holds 2 to {len(tokens)} different tokens, as many as there are to draw from, got block={block}"
         )
     if copies < 2:
-        raise UserError(f"expected a block and at least one copy of it, copies=2 or more, got copies={copies}")
+        raise UserError(
+            f"expected a block and at least one copy of it, copies=2 or more, got copies={copies}"
+        )
     drawn = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))[:block]
     repeated_L = torch.tensor(tokens, dtype=torch.int64)[drawn].repeat(copies)
     before = torch.tensor([] if first is None else [first], dtype=torch.int64)
@@ -44,7 +46,13 @@ def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
     Raises UserError where the map is not of such a sequence.
     """
     length = len(map.queries) - first
-    if not map.same or len(map.keys) != len(map.queries) or block < 1 or length < 2 * block or length % block:
+    if (
+        not map.same
+        or len(map.keys) != len(map.queries)
+        or block < 1
+        or length < 2 * block
+        or length % block
+    ):
         raise UserError(
             f"expected a map of a sequence with itself, copies of a block of {block} tokens, "
             f"got {len(map.queries)} queries and {len(map.keys)} keys; make the tokens with induction_ids"
@@ -68,7 +76,9 @@ def rollout(maps: Sequence[Map]) -> Float[Tensor, "Q K"]:
     rolled_QK = torch.eye(len(maps[0].keys), dtype=maps[0].weights.dtype)
     for layer, map in enumerate(maps):
         if not map.same:
-            raise UserError(f"rollout is for encoders only, layer {layer} is cross-attention; leave it out")
+            raise UserError(
+                f"rollout is for encoders only, layer {layer} is cross-attention; leave it out"
+            )
         if len(map.keys) > 1 and not bool((map.allowed & (map.ahead > 0)).any()):
             raise UserError(
                 f"rollout is for encoders only, layer {layer} is causal: the first tokens would win whatever it learned"
@@ -100,7 +110,9 @@ def divergence(p: Float[Tensor, "H Q K"], q: Float[Tensor, "G Q K"]) -> Float[Te
     of_heads = []
     for one_QK in p:  # one head against all of the other's at a time, to bound the memory
         between_GQ = torch.special.entr((one_QK + q) / 2).sum(-1)
-        of_heads.append((between_GQ - (torch.special.entr(one_QK).sum(-1) + own_GQ) / 2).clamp_min(0).mean(-1))
+        of_heads.append(
+            (between_GQ - (torch.special.entr(one_QK).sum(-1) + own_GQ) / 2).clamp_min(0).mean(-1)
+        )
     return torch.stack(of_heads)
 
 
@@ -119,7 +131,9 @@ def match_heads(divergence: Float[Tensor, "H G"]) -> Matching:
     Of different numbers of heads, those left over stay alone. Raises UserError for NaN and infinity.
     """
     if not bool(divergence.isfinite().all()):
-        raise UserError("heads can be matched by finite divergences only; leave maps without any keys out")
+        raise UserError(
+            "heads can be matched by finite divergences only; leave maps without any keys out"
+        )
     if divergence.shape[0] > divergence.shape[1]:
         turned = match_heads(divergence.t())
         return Matching(sorted((h, g) for g, h in turned.pairs), turned.distance)
@@ -172,7 +186,9 @@ def alignment(weights: Float[Tensor, "Q K"]) -> list[Link]:
     return [(query, key) for query, (total, key) in enumerate(rows) if total > 0]
 
 
-def alignment_error_rate(weights: Float[Tensor, "Q K"], sure: Collection[Link], possible: Collection[Link]) -> float:
+def alignment_error_rate(
+    weights: Float[Tensor, "Q K"], sure: Collection[Link], possible: Collection[Link]
+) -> float:
     """`1 - (|A and S| + |A and P|) / (|A| + |S|)` of the links A in a map (Och & Ney 2003, equation 23); 0 is best.
 
     weights: a row for each target word that is written, a column for each source word, without first and last tokens.
@@ -234,8 +250,12 @@ def places_of(tokens: Sequence[str], *, ones_first: bool = False) -> list[Place]
     Raises UserError where the tokens are no such expression.
     """
     signs = [(i, token) for i, token in enumerate(tokens) if token in CHARACTERS]
-    read = re.fullmatch(r"([0-9]+)([+-])([0-9]+)(?:(=)([0-9+=-]*))?", "".join(token for _, token in signs))
-    joined = any(len(token) > 1 and token[0] != "<" and not CHARACTERS.isdisjoint(token) for token in tokens)
+    read = re.fullmatch(
+        r"([0-9]+)([+-])([0-9]+)(?:(=)([0-9+=-]*))?", "".join(token for _, token in signs)
+    )
+    joined = any(
+        len(token) > 1 and token[0] != "<" and not CHARACTERS.isdisjoint(token) for token in tokens
+    )
     if read is None or joined:
         raise UserError(
             f"expected an expression such as 21+211 or 21+211=232, a token for each character, got {list(tokens)}"
@@ -292,7 +312,9 @@ def place_share(map: Map, queries: Sequence[Place], keys: Sequence[Place]) -> Sc
             f"got {len(queries)} and {len(keys)}"
         )
     q = torch.tensor([-1 if p.place is None else p.place for p in queries]).unsqueeze(-1)
-    k = torch.tensor([-2 if p.place is None or p.part not in ("left", "right") else p.place for p in keys])
+    k = torch.tensor(
+        [-2 if p.place is None or p.part not in ("left", "right") else p.place for p in keys]
+    )
     target_QK = q == k
     if map.same:
         target_QK = target_QK & (map.ahead != 0)

@@ -39,7 +39,10 @@ class Map:
     apart: Bool[Tensor, "Q K"] | None = None
 
     def __post_init__(self) -> None:
-        for side, names, places in (("queries", self.queries, self.q_order), ("keys", self.keys, self.k_order)):
+        for side, names, places in (
+            ("queries", self.queries, self.q_order),
+            ("keys", self.keys, self.k_order),
+        ):
             if len(names) != len(places):
                 raise UserError(
                     f"expected a name for each of the {len(places)} {side}, got {len(names)}; "
@@ -54,7 +57,9 @@ class Map:
         """
         weights_BHQK, scores_BHQK = tape.weights(site), tape.scores(site)
         if len(weights_BHQK) != 1:
-            raise UserError(f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time")
+            raise UserError(
+                f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time"
+            )
         calls = [recorded.call for recorded in tape.calls[site]]
         q_at, q_order = zip(*(_places(call.geometry.q_pos) for call in calls), strict=True)
         k_at, k_order = _places(calls[0].geometry.k_pos)
@@ -98,7 +103,9 @@ class Map:
     def even(self) -> Map:
         """One head that looks at all allowed keys alike."""
         even_QK = self.allowed.to(self.weights.dtype) / self.count.clamp_min(1).unsqueeze(-1)
-        return replace(self, weights=even_QK.unsqueeze(0), scores=torch.zeros_like(even_QK).unsqueeze(0))
+        return replace(
+            self, weights=even_QK.unsqueeze(0), scores=torch.zeros_like(even_QK).unsqueeze(0)
+        )
 
 
 def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
@@ -106,7 +113,9 @@ def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
     allowed = []
     for call in (recorded.call for recorded in tape.calls[site]):
         geometry = call.geometry
-        of_call = torch.ones(call.q.shape[2], call.k.shape[2], dtype=torch.bool, device=call.q.device)
+        of_call = torch.ones(
+            call.q.shape[2], call.k.shape[2], dtype=torch.bool, device=call.q.device
+        )
         for rule in (geometry.allowed, geometry.has_key):
             of_call = of_call if rule is None else of_call & rule[0, 0]
         allowed.append(of_call)
@@ -115,7 +124,9 @@ def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
 
 def _places(positions: Positions) -> tuple[Tensor, Tensor]:
     coordinates = positions.coordinates
-    return (coordinates if coordinates.ndim == 2 else coordinates[0]).double().cpu(), positions.order.cpu()
+    return (
+        coordinates if coordinates.ndim == 2 else coordinates[0]
+    ).double().cpu(), positions.order.cpu()
 
 
 def _apart(geometry: Geometry) -> Tensor | None:

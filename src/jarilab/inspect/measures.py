@@ -17,10 +17,17 @@ CONSTANT = 1e-12  # a variance over the mean square below this is the round-off 
 
 def equal_tokens(tokens: Sequence[str]) -> list[tuple[int, int]]:
     """All pairs of places that hold the same token."""
-    return [(i, j) for i in range(len(tokens)) for j in range(i + 1, len(tokens)) if tokens[i] == tokens[j]]
+    return [
+        (i, j)
+        for i in range(len(tokens))
+        for j in range(i + 1, len(tokens))
+        if tokens[i] == tokens[j]
+    ]
 
 
-def row_difference(matrix: Float[Tensor, "*H R C"], first: Tensor | int, second: Tensor | int) -> Tensor:
+def row_difference(
+    matrix: Float[Tensor, "*H R C"], first: Tensor | int, second: Tensor | int
+) -> Tensor:
     """Elementwise absolute differences between rows, at the resolution of float32.
 
     A matrix product leaves the last bit of equal rows different where they fall into different tiles of it. Computed in
@@ -30,7 +37,9 @@ def row_difference(matrix: Float[Tensor, "*H R C"], first: Tensor | int, second:
     return (rows[..., first, :] - rows[..., second, :]).nan_to_num(0.0).abs()
 
 
-def equal_row_difference(weights: Float[Tensor, "H Q K"], tokens: Sequence[str]) -> list[float] | None:
+def equal_row_difference(
+    weights: Float[Tensor, "H Q K"], tokens: Sequence[str]
+) -> list[float] | None:
     """Per head, the largest absolute difference between the attention rows of queries that hold the same token;
     None where no token stands twice. Exactly 0 means that the head cannot tell them apart."""
     pairs = equal_tokens(tokens)
@@ -112,12 +121,16 @@ def _confidence(map: Map) -> Tensor:
 
 
 def _distance(map: Map) -> Tensor:
-    away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist").to(map.weights.dtype)
+    away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist").to(
+        map.weights.dtype
+    )
     if map.apart is None:
         return _mean((map.weights * away_QK).sum(-1), map.count > 0)
     near_QK = map.allowed & ~map.apart
     share_HQ = (map.weights * near_QK).sum(-1).clamp_min(torch.finfo(map.weights.dtype).tiny)
-    return _mean((map.weights * away_QK.masked_fill(~near_QK, 0.0)).sum(-1) / share_HQ, near_QK.any(-1))
+    return _mean(
+        (map.weights * away_QK.masked_fill(~near_QK, 0.0)).sum(-1) / share_HQ, near_QK.any(-1)
+    )
 
 
 def _line(map: Map) -> Tensor:
@@ -146,7 +159,9 @@ def _commonest(map: Map) -> tuple[Tensor, Tensor]:
     largest_HQK = weights_HQK == weights_HQK.amax(-1, keepdim=True)
     picks_HQK = largest_HQK / largest_HQK.sum(-1, keepdim=True)
     offsets, index_QK = map.offset[rows_Q].unique(return_inverse=True)
-    picked = picks_HQK.new_zeros(len(picks_HQK), len(offsets)).index_add_(1, index_QK.flatten(), picks_HQK.flatten(1))
+    picked = picks_HQK.new_zeros(len(picks_HQK), len(offsets)).index_add_(
+        1, index_QK.flatten(), picks_HQK.flatten(1)
+    )
     most, which = (picked / int(rows_Q.sum())).to(map.weights.dtype).max(-1)
     return offsets[which].to(most.dtype), most
 
@@ -169,7 +184,9 @@ def _luckiest(map: Map) -> float:
     offsets, index_C = map.offset[map.count > 1][allowed_QK].unique(return_inverse=True)
     luck_QN = torch.rand(len(count_Q1), DRAWS, generator=torch.Generator().manual_seed(0))
     nth_QN = count_Q1.cumsum(0) - count_Q1 + (luck_QN * count_Q1).long().minimum(count_Q1 - 1)
-    picked_ND = torch.zeros(DRAWS, len(offsets)).scatter_add_(1, index_C[nth_QN].t(), torch.ones_like(luck_QN).t())
+    picked_ND = torch.zeros(DRAWS, len(offsets)).scatter_add_(
+        1, index_C[nth_QN].t(), torch.ones_like(luck_QN).t()
+    )
     return float(picked_ND.amax(-1).mean() / len(count_Q1))
 
 
@@ -218,10 +235,14 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
     linked_DD = (often_QD / count_Q.unsqueeze(-1)).t() @ often_QD
     # Least squares with the queries' constants eliminated.
     normal_DD = torch.diag(often_QD.sum(0) + RIDGE) - linked_DD
-    sums_DH = centred_HC.new_zeros(len(labels), len(centred_HC)).index_add_(0, index_C, centred_HC.t())
+    sums_DH = centred_HC.new_zeros(len(labels), len(centred_HC)).index_add_(
+        0, index_C, centred_HC.t()
+    )
     fitted_DH = torch.cholesky_solve(sums_DH, torch.linalg.cholesky(normal_DD))
     value_H = (
-        ((fitted_DH * sums_DH).sum(0) / total_H).clamp(0, 1).masked_fill(total_H <= CONSTANT * size_H, float("nan"))
+        ((fitted_DH * sums_DH).sum(0) / total_H)
+        .clamp(0, 1)
+        .masked_fill(total_H <= CONSTANT * size_H, float("nan"))
     )
     chance = (len(labels) - _components(linked_DD > 0)) / free
     if chance >= 1:  # places between the patches of an image: no two pairs lie the same way

@@ -36,7 +36,10 @@ def keep_of(inputs: Inputs) -> Bool[Tensor, "B L"] | None:
 
 def precise(inputs: Inputs) -> Inputs:
     """The same for a model in float64."""
-    return tuple(replace(one, pixels=one.pixels.double()) if isinstance(one, Images) else one for one in inputs)
+    return tuple(
+        replace(one, pixels=one.pixels.double()) if isinstance(one, Images) else one
+        for one in inputs
+    )
 
 
 def repeated(one: Tokens | Images, copies: int) -> Tokens | Images:
@@ -56,4 +59,6 @@ def repeated(one: Tokens | Images, copies: int) -> Tokens | Images:
         extent=of(places.extent, 2),
     )
     keep, documents = of(one.keep, 2), of(one.documents, 2)
-    return replace(one, ids=one.ids.repeat(copies, 1), positions=positions, keep=keep, documents=documents)
+    return replace(
+        one, ids=one.ids.repeat(copies, 1), positions=positions, keep=keep, documents=documents
+    )

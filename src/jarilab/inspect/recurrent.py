@@ -31,17 +31,23 @@ def steps_to_weights(
     q, k = score.queries(q)[0], score.keys(k)[0]
     mapped = []
     sides: tuple[tuple[Side, Sequence[str]], ...] = (("queries", query), ("keys", keys))
-    for name, mapping, made, (side, rows) in zip(("h_t", "h_1:m"), score.maps(), (q, k), sides, strict=True):
+    for name, mapping, made, (side, rows) in zip(
+        ("h_t", "h_1:m"), score.maps(), (q, k), sides, strict=True
+    ):
         if mapping is not None:
             matrix_name, matrix = mapping
-            steps.append(Step(matrix_name, "a learned matrix", matrix, "parameter", _components(matrix)))
+            steps.append(
+                Step(matrix_name, "a learned matrix", matrix, "parameter", _components(matrix))
+            )
             name = f"{name} {matrix_name}"
             steps.append(Step(name, "each row times the matrix", made, side, rows))
         mapped.append(name)
     if "rotate" in encoding.hooks:
         q, k = call.q[0, 0], call.k[0, 0]
         mapped = [f"({name} rotated)" for name in mapped]
-        steps.append(Step(mapped[0], "each pair turned by its position's angle", q, "queries", query))
+        steps.append(
+            Step(mapped[0], "each pair turned by its position's angle", q, "queries", query)
+        )
         steps.append(Step(mapped[1], "each pair turned by its position's angle", k, "keys", keys))
     if score.compare is None:
         scores, formula = q @ k.transpose(0, 1), f"{mapped[0]} {mapped[1]}^T"
@@ -49,25 +55,50 @@ def steps_to_weights(
         formula = f"tanh({mapped[0]} + {mapped[1]})"
         steps.append(Step("tanh", f"{formula}, a row for each key", (q + k).tanh(), "keys", keys))
         steps.append(Step("v", "a learned vector", score.compare.v, "parameter", ["v"]))
-        scores, formula = score.compare.v @ (q + k).tanh().transpose(0, 1), "v^T tanh, a number for each key"
+        scores, formula = (
+            score.compare.v @ (q + k).tanh().transpose(0, 1),
+            "v^T tanh, a number for each key",
+        )
     steps.append(Step("scores", formula, scores, "queries", query, keys))
     return steps + _steps_of_place(call, scores, query, keys)
 
 
-def _steps_of_place(call: AttentionCall, scores: Tensor, query: Sequence[str], keys: Sequence[str]) -> list[Step]:
+def _steps_of_place(
+    call: AttentionCall, scores: Tensor, query: Sequence[str], keys: Sequence[str]
+) -> list[Step]:
     """What an encoding and the mask do to the scores, and the weights."""
     geometry, steps = call.geometry, []
     terms = geometry.encoding.terms(call.q, call.k, geometry.relation)
     if terms is not None:
         scores = scores + terms[0, 0]
-        steps.append(Step("+ terms", "what the encoding adds, by content and place", scores, "queries", query, keys))
+        steps.append(
+            Step(
+                "+ terms",
+                "what the encoding adds, by content and place",
+                scores,
+                "queries",
+                query,
+                keys,
+            )
+        )
     if geometry.bias is not None:
         scores = scores + geometry.bias[0, 0]
-        steps.append(Step("+ bias", "what the encoding adds, by place alone", scores, "queries", query, keys))
+        steps.append(
+            Step("+ bias", "what the encoding adds, by place alone", scores, "queries", query, keys)
+        )
     if geometry.allowed is not None and not bool(geometry.allowed.all()):
         scores = scores.masked_fill(~geometry.allowed[0, 0], float("-inf"))
         steps.append(Step("masked", "minus infinity on padding", scores, "queries", query, keys))
-    steps.append(Step("weights", "w = softmax of the row", definition.weights(call)[0, 0], "queries", query, keys))
+    steps.append(
+        Step(
+            "weights",
+            "w = softmax of the row",
+            definition.weights(call)[0, 0],
+            "queries",
+            query,
+            keys,
+        )
+    )
     return steps
 
 
@@ -99,7 +130,13 @@ def steps_to_vocabulary(
     best = scores.softmax(-1)[0].topk(min(LIKELIEST, matrix.shape[1]))
     tops = [names[token] for token in best.indices.tolist()]
     return [
-        Step("W_gen", "a learned matrix, a column for each token", matrix, "parameter", _components(matrix)),
+        Step(
+            "W_gen",
+            "a learned matrix, a column for each token",
+            matrix,
+            "parameter",
+            _components(matrix),
+        ),
         Step("scores of the next token", "h~ W_gen", scores, "queries", query),
         Step(
             "likeliest next tokens",

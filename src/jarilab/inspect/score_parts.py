@@ -65,13 +65,17 @@ def parts(model: nn.Module, inputs: Sequence[Any], site: str, head: int) -> Part
     else:
         found, about = _by_component(calls, head)
         if any(side.mixed for side in sides):
-            about.append("What was added to the input by place has been through norms and cannot be told apart here.")
+            about.append(
+                "What was added to the input by place has been through norms and cannot be told apart here."
+            )
     _add(found, about, calls, head)
     summed = torch.stack(list(found.values())).sum(0)
     error = float((summed - scores).abs().max())
     largest = max(float(matrix.abs().max()) for matrix in (scores, *found.values()))
     if not error <= ADDS_UP.get(calls[0].q.dtype, 1e-2) * largest:
-        raise RuntimeError(f"the parts of head {head} at {site} add up to something {error:g} away from its scores")
+        raise RuntimeError(
+            f"the parts of head {head} at {site} add up to something {error:g} away from its scores"
+        )
     return Parts(list(found), list(found.values()), " ".join(about), error)
 
 
@@ -82,7 +86,11 @@ def _add(found: dict[str, Tensor], about: list[str], calls: list[AttentionCall],
         geometry = call.geometry
         of_call = geometry.encoding.terms(call.q, call.k, geometry.relation)
         terms += [] if of_call is None else [of_call[0, head] * call.scale]
-        biases += [] if geometry.bias is None else [geometry.bias.expand(1, call.q.shape[1], -1, -1)[0, head]]
+        biases += (
+            []
+            if geometry.bias is None
+            else [geometry.bias.expand(1, call.q.shape[1], -1, -1)[0, head]]
+        )
     if terms:
         found["terms"] = torch.cat(terms)
         about.append("Terms: what the encoding adds by content and place together.")
@@ -135,9 +143,13 @@ class _Listening:
             handle.remove()
 
     def _keep_inputs(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        self._seen.attention = tuple(argument for argument in arguments[:2] if isinstance(argument, Tensor))
+        self._seen.attention = tuple(
+            argument for argument in arguments[:2] if isinstance(argument, Tensor)
+        )
 
-    def _keep_norm(self, module: nn.LayerNorm, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+    def _keep_norm(
+        self, module: nn.LayerNorm, arguments: tuple[Tensor, ...], output: Tensor
+    ) -> None:
         self._seen.norms.append((module, arguments[0], output))
 
     def _keep_stack(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
@@ -154,7 +166,9 @@ def _adds(module: nn.Module) -> bool:
 def _sides(model: nn.Module, path: str, call: AttentionCall, seen: _Seen) -> tuple[_Side, ...]:
     """The queries' side and the keys'. Raises UserError for self-attention whose positions cannot be told apart."""
     geometry = call.geometry
-    above = {id(model.get_submodule(path[:i])) for i, letter in enumerate(path) if letter == "."} | {id(model)}
+    above = {
+        id(model.get_submodule(path[:i])) for i, letter in enumerate(path) if letter == "."
+    } | {id(model)}
     x, source = seen.attention[0], seen.attention[-1]
     if x is not source and x.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
         raise UserError(
@@ -177,7 +191,11 @@ def _sides(model: nn.Module, path: str, call: AttentionCall, seen: _Seen) -> tup
 
 
 def _side(
-    x: Tensor, stack: tuple[nn.Module, Tensor, Tensor] | None, places: Positions, encoding: Encoding, seen: _Seen
+    x: Tensor,
+    stack: tuple[nn.Module, Tensor, Tensor] | None,
+    places: Positions,
+    encoding: Encoding,
+    seen: _Seen,
 ) -> _Side:
     whole, position, mixed = encoding.inject(x, places), None, False
     if stack is not None:
@@ -221,7 +239,10 @@ def _by_origin(
     for side, rotation, linear in zip(sides, rotations, maps, strict=True):
         made = {"mixed" if side.mixed else "content": linear(side.whole)}
         if side.position is not None:
-            made = {"content": linear(side.whole - side.position), "position": side.position @ linear.weight.t()}
+            made = {
+                "content": linear(side.whole - side.position),
+                "position": side.position @ linear.weight.t(),
+            }
         heads = {name: split_heads(x, attention.site.heads) for name, x in made.items()}
         of_sides.append({name: encoding.rotate(x, rotation)[0, head] for name, x in heads.items()})
     about = [
@@ -233,7 +254,11 @@ def _by_origin(
         about.append("Mixed: content and position of a side where they cannot be told apart.")
     if "rotate" in encoding.hooks:
         about.append("Both are turned by the rotation.")
-    found = {f"{a} . {b}": call.scale * q @ k.t() for a, q in of_sides[0].items() for b, k in of_sides[1].items()}
+    found = {
+        f"{a} . {b}": call.scale * q @ k.t()
+        for a, q in of_sides[0].items()
+        for b, k in of_sides[1].items()
+    }
     return found, about
 
 
@@ -246,14 +271,20 @@ def _by_component(calls: list[AttentionCall], head: int) -> tuple[dict[str, Tens
     if first.score is not None:
         score = first.score
         whole = torch.cat([call.scale * score(call.q, call.k)[0, head] for call in calls])
-        return {"score": whole}, ["Score: how well each key fits each query, by the model's own comparison."]
+        return {"score": whole}, [
+            "Score: how well each key fits each query, by the model's own comparison."
+        ]
     groups = {"q . k": list(range(first.q.shape[3]))}
     about = ["q . k: how well each key fits each query, by content."]
     if "rotate" in first.geometry.encoding.hooks:
         groups = turned_together(first.geometry.encoding, first.geometry.q_pos, first.q, head)
-        about = ["The share of q . k of the components that the rotation turns together, from fast to slow."]
+        about = [
+            "The share of q . k of the components that the rotation turns together, from fast to slow."
+        ]
     found = {
-        name: torch.cat([call.scale * call.q[0, head][:, own] @ call.k[0, head][:, own].t() for call in calls])
+        name: torch.cat(
+            [call.scale * call.q[0, head][:, own] @ call.k[0, head][:, own].t() for call in calls]
+        )
         for name, own in groups.items()
     }
     return found, about
@@ -276,7 +307,9 @@ def turned_together(
         relations=None,
     )
     units = torch.eye(width, dtype=q.dtype, device=q.device).view(width, 1, 1, width)
-    turned = encoding.rotate(units.expand(-1, q.shape[1], -1, -1), encoding.rotation(one))[:, head, 0]
+    turned = encoding.rotate(units.expand(-1, q.shape[1], -1, -1), encoding.rotation(one))[
+        :, head, 0
+    ]
     reached = (turned != 0) | (turned != 0).t()
     # Until nothing new is reached: two rotations one after the other may pair components differently.
     while not torch.equal(reached, further := reached | (reached.float() @ reached.float() > 0)):
@@ -317,7 +350,9 @@ def valued(model: nn.Module, inputs: Sequence[Any], site: str, head: int) -> Flo
         width = attention.site.value_head_width
         out_DW = attention.out.weight[:, head * width : (head + 1) * width]
     weights_QK = tape.weights(site)[0, head]
-    norms = [_norms(recorded.call, out_DW.to(weights_QK.dtype), head) for recorded in tape.calls[site]]
+    norms = [
+        _norms(recorded.call, out_DW.to(weights_QK.dtype), head) for recorded in tape.calls[site]
+    ]
     return weights_QK * torch.cat(norms)
 
 

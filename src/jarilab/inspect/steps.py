@@ -37,7 +37,13 @@ class Step:
 
     def as_dict(self) -> dict[str, Any]:
         # A hidden score is minus infinity, which JSON does not have: null.
-        rows = [[value if value > float("-inf") else None for value in row] for row in self.matrix.tolist()]
+        rows = [
+            [value if value > float("-inf") else None for value in row]
+            for row in self.matrix.tolist()
+        ]
         record = {"name": self.name, "formula": self.formula, "shape": list(self.matrix.shape)}
-        names = {"rows": list(self.rows), "columns": None if self.columns is None else list(self.columns)}
+        names = {
+            "rows": list(self.rows),
+            "columns": None if self.columns is None else list(self.columns),
+        }
         return {**record, "rows_are": self.side, **names, "matrix": rows, "equal": self.equal}

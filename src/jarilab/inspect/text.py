@@ -57,7 +57,10 @@ def lens_text(walked: Walk, headline: str) -> str:
             f"  {lens.name:>14}   {lens.entropy:15.4f}   {lens.largest:14.4f}   {lens.trace:11.4f}"
             f"   {lens.jacobian:11.4f}   {lens.gradient:11.4f}{used}"
         )
-    lines += ["", f"The derivative at the query {queries[row]!r} (place {row}); rows p_i, columns s_j:"]
+    lines += [
+        "",
+        f"The derivative at the query {queries[row]!r} (place {row}); rows p_i, columns s_j:",
+    ]
     return "\n".join(lines + _matrix(Step("", "", jacobian, "other", numbers, numbers)))
 
 
@@ -79,4 +82,6 @@ def _matrix(step: Step) -> list[str]:
 
 
 def _numbers(row: Sequence[float], width: int) -> str:
-    return "".join(f"{value:>{width}.4f}" if math.isfinite(value) else f"{'-inf':>{width}}" for value in row)
+    return "".join(
+        f"{value:>{width}.4f}" if math.isfinite(value) else f"{'-inf':>{width}}" for value in row
+    )

@@ -46,7 +46,10 @@ class Walk:
 
     def as_dict(self) -> dict[str, Any]:
         names = ("encoding", "site", "head", "error")
-        return {**{name: getattr(self, name) for name in names}, "steps": [step.as_dict() for step in self.steps]}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "steps": [step.as_dict() for step in self.steps],
+        }
 
 
 @torch.no_grad()
@@ -72,7 +75,9 @@ def walk(
     if isinstance(attention, LuongAttention):
         return _walk_step(model, inputs, attention, site, step or 0, queries, keys, vocabulary)
     if step is not None:
-        raise UserError(f"{site} does all of its queries at once and has no steps; leave step={step} out")
+        raise UserError(
+            f"{site} does all of its queries at once and has no steps; leave step={step} out"
+        )
 
     stack = model.get_submodule(path.partition(".layers.")[0])
     if attention.query.weight.dtype is torch.float64:
@@ -85,7 +90,9 @@ def walk(
     steps += _steps_of_head(attention, call, seen, head, queries, keys)
     # W_O mixes all heads, so the walk has arrived when what all of them give it is the model's own output.
     error = _arrive(site, steps[-1].matrix, seen.output)
-    own = getattr(stack, "cross_encoding" if site.endswith(".cross") else "encoding", call.geometry.encoding)
+    own = getattr(
+        stack, "cross_encoding" if site.endswith(".cross") else "encoding", call.geometry.encoding
+    )
     spec = own.spec if isinstance(own, LayerEncodings) else type(own).__name__
     return Walk(spec, site, head, steps, error, call)
 
@@ -94,7 +101,11 @@ def attention_at(model: nn.Module, site: str, head: int) -> tuple[str, Attention
     """The attention that a tape calls `site`, and its path in the model. Raises UserError where it or the head is not
     there."""
     kinds = (Attention, LuongAttention)
-    found = {site_name(f"{path}.attend"): (path, m) for path, m in model.named_modules() if isinstance(m, kinds)}
+    found = {
+        site_name(f"{path}.attend"): (path, m)
+        for path, m in model.named_modules()
+        if isinstance(m, kinds)
+    }
     if site not in found:
         raise unknown("site", site, found)
     path, attention = found[site]
@@ -107,7 +118,9 @@ def _arrive(site: str, matrix: Tensor, output: Tensor) -> float:
     """How far the last matrix is from the model's own output. Raises RuntimeError where it is another."""
     error = float((matrix - output).abs().max())
     if error > ARRIVES[output.dtype] * max(1.0, float(output.abs().max())):
-        raise RuntimeError(f"the walk through {site} ends {error:g} away from the model's own output")
+        raise RuntimeError(
+            f"the walk through {site} ends {error:g} away from the model's own output"
+        )
     return error
 
 
@@ -125,7 +138,11 @@ class _Seen:
         self._handles = [attention.register_forward_hook(self._attention)]
         if stack is not attention:
             # A layer that is a dictionary of its parts is not called itself.
-            first = next(m for m in stack.get_submodule("layers.0").modules() if not isinstance(m, nn.ModuleDict))
+            first = next(
+                m
+                for m in stack.get_submodule("layers.0").modules()
+                if not isinstance(m, nn.ModuleDict)
+            )
             self._handles.append(stack.register_forward_pre_hook(self._stack))
             self._handles.append(first.register_forward_pre_hook(self._layer))
 
@@ -148,7 +165,11 @@ class _Seen:
 def _made_of(inputs: Sequence[Any], site: str) -> str:
     """What the input of a stack is, in a formula."""
     if isinstance(inputs[-1], Images):
-        return "what the model makes of each patch" if site.startswith("encoder") else "a learned vector of each query"
+        return (
+            "what the model makes of each patch"
+            if site.startswith("encoder")
+            else "a learned vector of each query"
+        )
     return "E[token] * sqrt(D)"
 
 
@@ -167,56 +188,116 @@ def _steps_of_stack(
             if torch.equal(placed, whole):
                 return [
                     Step("embedding", made_of, before, "queries", queries),
-                    Step("embedding + position", f"embedding + {encodings.spec}", placed, "queries", queries),
+                    Step(
+                        "embedding + position",
+                        f"embedding + {encodings.spec}",
+                        placed,
+                        "queries",
+                        queries,
+                    ),
                 ]
-        return [Step("embedding + position", f"{made_of} + {encodings.spec}", whole, "queries", queries)]
+        return [
+            Step("embedding + position", f"{made_of} + {encodings.spec}", whole, "queries", queries)
+        ]
     return [Step("embedding", made_of, whole, "queries", queries)]
 
 
 def _steps_of_head(
-    attention: Attention, call: AttentionCall, seen: _Seen, head: int, queries: Sequence[str], keys: Sequence[str]
+    attention: Attention,
+    call: AttentionCall,
+    seen: _Seen,
+    head: int,
+    queries: Sequence[str],
+    keys: Sequence[str],
 ) -> list[Step]:
     geometry, encoding = call.geometry, call.geometry.encoding
     own = seen.source is seen.x
     made_of = "input" if own else "source"
     steps = [Step("input", "what reaches this attention", seen.x, "queries", queries)]
     if not own:
-        steps.append(Step("source", "what its keys and values are made of", seen.source, "keys", keys))
+        steps.append(
+            Step("source", "what its keys and values are made of", seen.source, "keys", keys)
+        )
 
     x, source = seen.x.unsqueeze(0), seen.source.unsqueeze(0)
     sides = (encoding.inject(x, geometry.q_pos), encoding.inject(source, geometry.k_pos), source)
     maps = (attention.query, attention.key, attention.value)
     q, k, v = (
-        split_heads(linear(side), attention.site.heads)[0, head] for linear, side in zip(maps, sides, strict=True)
+        split_heads(linear(side), attention.site.heads)[0, head]
+        for linear, side in zip(maps, sides, strict=True)
     )
     steps.append(Step("Q", "input W_Q + b_Q", q, "queries", queries))
     steps.append(Step("K", f"{made_of} W_K + b_K", k, "keys", keys))
     steps.append(Step("V", f"{made_of} W_V + b_V", v, "keys", keys))
     if "rotate" in encoding.hooks:
         q, k = call.q[0, head], call.k[0, head]
-        steps.append(Step("Q rotated", "each pair turned by its position's angle", q, "queries", queries))
+        steps.append(
+            Step("Q rotated", "each pair turned by its position's angle", q, "queries", queries)
+        )
         steps.append(Step("K rotated", "each pair turned by its position's angle", k, "keys", keys))
 
     scores = q @ k.transpose(0, 1)
-    steps.append(Step("Q K^T", "how well each key fits each query", scores, "queries", queries, keys))
+    steps.append(
+        Step("Q K^T", "how well each key fits each query", scores, "queries", queries, keys)
+    )
     terms = encoding.terms(call.q, call.k, geometry.relation)
     if terms is not None:
         scores = scores + terms[0, head]
-        steps.append(Step("+ terms", "what the encoding adds, by content and place", scores, "queries", queries, keys))
+        steps.append(
+            Step(
+                "+ terms",
+                "what the encoding adds, by content and place",
+                scores,
+                "queries",
+                queries,
+                keys,
+            )
+        )
     scores = scores * call.scale
     steps.append(
-        Step("scores", f"divided by sqrt({q.shape[1]}) = {q.shape[1] ** 0.5:.4g}", scores, "queries", queries, keys)
+        Step(
+            "scores",
+            f"divided by sqrt({q.shape[1]}) = {q.shape[1] ** 0.5:.4g}",
+            scores,
+            "queries",
+            queries,
+            keys,
+        )
     )
     if geometry.bias is not None:
         scores = scores + geometry.bias.expand(1, attention.site.heads, -1, -1)[0, head]
-        steps.append(Step("+ bias", "what the encoding adds, by place alone", scores, "queries", queries, keys))
+        steps.append(
+            Step(
+                "+ bias", "what the encoding adds, by place alone", scores, "queries", queries, keys
+            )
+        )
     if geometry.allowed is not None and not bool(geometry.allowed.all()):
         scores = scores.masked_fill(~geometry.allowed[0, 0], float("-inf"))
-        steps.append(Step("masked", "minus infinity where a query may not look", scores, "queries", queries, keys))
+        steps.append(
+            Step(
+                "masked",
+                "minus infinity where a query may not look",
+                scores,
+                "queries",
+                queries,
+                keys,
+            )
+        )
 
-    steps.append(Step("weights", "softmax of each row", definition.weights(call)[0, head], "queries", queries, keys))
+    steps.append(
+        Step(
+            "weights",
+            "softmax of each row",
+            definition.weights(call)[0, head],
+            "queries",
+            queries,
+            keys,
+        )
+    )
     outputs = definition.output(call)[0]
-    steps.append(Step("weights V", "the weighted sum of the values", outputs[head], "queries", queries))
+    steps.append(
+        Step("weights V", "the weighted sum of the values", outputs[head], "queries", queries)
+    )
     output = attention.out(outputs.transpose(0, 1).flatten(-2).to(seen.x.dtype))
     steps.append(Step("output", "all heads side by side, W_O + b_O", output, "queries", queries))
     return steps
@@ -236,14 +317,20 @@ def _walk_step(
     vocabulary: Sequence[str] | None,
 ) -> Walk:
     seen: list[tuple[Tensor, Tensor]] = []
-    handle = attention.register_forward_hook(lambda _, arguments, y: seen.append((arguments[0][0], y[0])))
+    handle = attention.register_forward_hook(
+        lambda _, arguments, y: seen.append((arguments[0][0], y[0]))
+    )
     try:
         with record(model) as tape:
             output = model(*inputs)[0]
     finally:
         handle.remove()
     # One call for each step, or one for all of them.
-    places = [(recorded.call, query) for recorded in tape.calls[site] for query in range(recorded.call.q.shape[2])]
+    places = [
+        (recorded.call, query)
+        for recorded in tape.calls[site]
+        for query in range(recorded.call.q.shape[2])
+    ]
     if not 0 <= step < len(places):
         raise UserError(f"{site} has the steps 0 to {len(places) - 1}, got {step}")
     of_step, query_of_step = places[step]
@@ -251,7 +338,11 @@ def _walk_step(
     h, attentive = (torch.cat(side)[step : step + 1] for side in zip(*seen, strict=True))
 
     query = [queries[step]]
-    steps = [Step("h_t", f"the decoder's state after {queries[step]!r}, step {step}", h, "queries", query)]
+    steps = [
+        Step(
+            "h_t", f"the decoder's state after {queries[step]!r}, step {step}", h, "queries", query
+        )
+    ]
     steps += steps_to_weights(attention, call, h, query, keys)
     steps += steps_from_context(attention, call, h, query)
     error = _arrive(site, steps[-1].matrix, attentive)
@@ -302,7 +393,9 @@ def divisors_of(width: int) -> list[float]:
 
 
 @torch.no_grad()
-def softmax_lens(call: AttentionCall, head: int, divisors: Sequence[float] | None = None) -> list[Divisor]:
+def softmax_lens(
+    call: AttentionCall, head: int, divisors: Sequence[float] | None = None
+) -> list[Divisor]:
     """The same q.k of one head divided by each of `divisors`, by default 1, sqrt(d) and d for queries of width d. What
     the encoding adds by place stays as it is.
 
@@ -313,14 +406,18 @@ def softmax_lens(call: AttentionCall, head: int, divisors: Sequence[float] | Non
     divisors = (1.0, width**0.5, float(width)) if divisors is None else divisors
     for divisor in divisors:
         if not 0 < divisor < float("inf"):
-            raise UserError(f"scores can be divided by a number above 0, got {divisor:g}; leave it out")
+            raise UserError(
+                f"scores can be divided by a number above 0, got {divisor:g}; leave it out"
+            )
     allowed = torch.ones(call.q.shape[2], keys, dtype=torch.bool, device=call.q.device)
     if call.geometry.allowed is not None:
         allowed = call.geometry.allowed[0, 0].expand_as(allowed)
     # A row with one allowed key is saturated whatever the divisor is.
     choosing = (allowed.sum(-1) > 1).nonzero().flatten()
     if not len(choosing):
-        raise UserError("every query at this site may look at one key only, so there is nothing to divide")
+        raise UserError(
+            "every query at this site may look at one key only, so there is nothing to divide"
+        )
     rows = choosing
     if len(rows) * keys * width > LARGEST and len(rows) > SPREAD:
         rows = rows[torch.linspace(0, len(rows) - 1, SPREAD, device=rows.device).round().long()]
@@ -334,7 +431,11 @@ def softmax_lens(call: AttentionCall, head: int, divisors: Sequence[float] | Non
             scores = scores + bias.expand(1, call.q.shape[1], -1, -1)[0, head]
         p_RK = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
         figures = _figures(p_RK, allowed.sum(-1), by_query, divisor)
-        lens.append(Divisor(names.get(divisor, f"{divisor:.4g}"), divisor, *figures, len(rows), len(choosing)))
+        lens.append(
+            Divisor(
+                names.get(divisor, f"{divisor:.4g}"), divisor, *figures, len(rows), len(choosing)
+            )
+        )
     return lens
 
 
@@ -380,7 +481,9 @@ def _of_rows(call: AttentionCall, rows: Tensor) -> AttentionCall:
 
 def _products(call: AttentionCall, head: int) -> Float[Tensor, "R K"]:
     """q.k, or the score in its place, with what the encoding adds to it before scaling."""
-    products = call.q @ call.k.transpose(-1, -2) if call.score is None else call.score(call.q, call.k)
+    products = (
+        call.q @ call.k.transpose(-1, -2) if call.score is None else call.score(call.q, call.k)
+    )
     terms = call.geometry.encoding.terms(call.q, call.k, call.geometry.relation)
     return (products if terms is None else products + terms)[0, head]
 
@@ -408,7 +511,8 @@ def _products_by_query(call: AttentionCall, head: int) -> Float[Tensor, "R K E"]
         columns = terms[0, head].unbind(-1)
     # A row of terms depends on its own query alone, so that the sum of a column has the derivatives of all rows.
     added = [
-        torch.autograd.grad(column, q, torch.ones_like(column), retain_graph=True)[0][0, head] for column in columns
+        torch.autograd.grad(column, q, torch.ones_like(column), retain_graph=True)[0][0, head]
+        for column in columns
     ]
     return slopes + torch.stack(added, 1)
 

@@ -64,7 +64,9 @@ class FSQ(Quantizer):
     def __init__(self, levels: tuple[int, ...]):
         super().__init__()
         if not levels or min(levels) < 2:
-            raise UserError(f"FSQ needs 2 levels or more of each number: expected such as 8 5 5, got {levels}")
+            raise UserError(
+                f"FSQ needs 2 levels or more of each number: expected such as 8 5 5, got {levels}"
+            )
         self.codes, self.read, self.width = math.prod(levels), len(levels), len(levels)
         self.register_buffer("levels", torch.tensor(levels), persistent=False)
         places = torch.tensor([math.prod(levels[:i]) for i in range(len(levels))])
@@ -72,7 +74,9 @@ class FSQ(Quantizer):
 
     def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
         z_BhwR = z.movedim(1, -1)
-        half = (self.levels - 1) * (1 + 1e-3) / 2  # a little more than there is, so that the outermost are reached
+        half = (
+            (self.levels - 1) * (1 + 1e-3) / 2
+        )  # a little more than there is, so that the outermost are reached
         offset = (self.levels % 2 == 0) / 2  # an even number of levels has none at 0
         bounded = (z_BhwR + (offset / half).atanh()).tanh() * half - offset
         # Rounding has no gradient; the one of what was rounded stands in for it.
@@ -227,7 +231,9 @@ class Autoencoder(nn.Module):
     def codes(self) -> int:
         return self.quantizer.codes
 
-    def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> tuple[Float[Tensor, "B 3 H W"], Quantized]:
+    def forward(
+        self, pixels: Float[Tensor, "B 3 H W"]
+    ) -> tuple[Float[Tensor, "B 3 H W"], Quantized]:
         """The image again, made of its codes, and these. Its values may lie a little outside 0 to 1: a sigmoid would
         let dark images go black, where it has no gradient."""
         if pixels.shape[-2] % STRIDE or pixels.shape[-1] % STRIDE or 0 in pixels.shape[-2:]:

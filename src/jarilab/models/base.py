@@ -56,7 +56,9 @@ class Generates(Protocol):
         """Read the source; what comes back is handed to every `step`."""
         ...
 
-    def step(self, state: Any, ids: Int[Tensor, "R L"], positions: Positions, cache: Any) -> Float[Tensor, "R L V"]:
+    def step(
+        self, state: Any, ids: Int[Tensor, "R L"], positions: Positions, cache: Any
+    ) -> Float[Tensor, "R L V"]:
         """Scores of the next token after each of `ids`, which stand at `positions`; earlier ones are in the cache."""
         ...
 
@@ -79,7 +81,11 @@ def one_a_row(tokens: Tokens | None) -> Tokens:
     each other.
     """
     if tokens is None:
-        raise UserError("this model reads a source: expected Tokens, got None; pass jarilab.Tokens.of(ids_BK)")
+        raise UserError(
+            "this model reads a source: expected Tokens, got None; pass jarilab.Tokens.of(ids_BK)"
+        )
     if tokens.documents is not None:
-        raise UserError("this model reads each row as one sequence; give each document a row of its own")
+        raise UserError(
+            "this model reads each row as one sequence; give each document a row of its own"
+        )
     return tokens

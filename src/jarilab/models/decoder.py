@@ -33,7 +33,9 @@ class CausalStack(nn.Module):
         self.mask = Mask(causal=True, window=window)
         self.encoding = options.encodings(encoding, layers, causal=True)
         # Under the name `self`, so that the sites read like those of a decoder with a source: decoder.0.self.
-        self.layers = nn.ModuleList(nn.ModuleDict({"self": EncoderLayer(options)}) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({"self": EncoderLayer(options)}) for _ in range(layers)
+        )
         self.norm = options.last_norm()
 
     def forward(
@@ -49,13 +51,19 @@ class CausalStack(nn.Module):
         all of it can then be seen. Raises UserError for a cache beside keep or documents."""
         check_positions(positions, x)
         if cache is not None and (keep is not None or documents is not None):
-            raise UserError("a cache does not know of padding or documents; read such tokens at once, without a cache")
+            raise UserError(
+                "a cache does not know of padding or documents; read such tokens at once, without a cache"
+            )
         k_pos = positions if cache is None else self._extended(cache, positions)
-        mask = replace(self.mask, keys=keep, documents=None if documents is None else (documents, documents))
+        mask = replace(
+            self.mask, keys=keep, documents=None if documents is None else (documents, documents)
+        )
         geometries = geometry_of_layers(self.encoding, positions, k_pos, mask, new_k_pos=positions)
         x = self.encoding.embed(x, positions)
         for i, (layer, geometry) in enumerate(zip(self.layers, geometries, strict=True)):
-            x = cast(nn.ModuleDict, layer)["self"](x, geometry, None if cache is None else cache.own[i])
+            x = cast(nn.ModuleDict, layer)["self"](
+                x, geometry, None if cache is None else cache.own[i]
+            )
         return self.norm(x)
 
     def _extended(self, cache: KVCache, new: Positions) -> Positions:
@@ -118,12 +126,18 @@ class LanguageModel(nn.Module):
         """Scores of the token after each. Padding sees and says what it likes; nothing real sees it."""
         tokens = Tokens.of(tokens, "target")
         x = self.embedding(tokens.ids)
-        return self._scores(self.decoder(x, positions=tokens.positions, keep=tokens.keep, documents=tokens.documents))
+        return self._scores(
+            self.decoder(
+                x, positions=tokens.positions, keep=tokens.keep, documents=tokens.documents
+            )
+        )
 
     def start(self, source: Tokens | None) -> NoSource:
         """Nothing is read before the first step. Raises UserError for a source."""
         if source is not None:
-            raise UserError("a language model reads no source; pass None, and the prompt as the first ids of `step`")
+            raise UserError(
+                "a language model reads no source; pass None, and the prompt as the first ids of `step`"
+            )
         return NoSource()
 
     def step(
@@ -140,4 +154,6 @@ class LanguageModel(nn.Module):
         return {"target": self.decoder.encoding.max_positions}
 
     def _scores(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
-        return functional.linear(x, self.embedding.weight if self.generator is None else self.generator.weight)
+        return functional.linear(
+            x, self.embedding.weight if self.generator is None else self.generator.weight
+        )

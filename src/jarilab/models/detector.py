@@ -81,17 +81,29 @@ class Detector(nn.Module):
     ):
         super().__init__()
         self.channels = channels
-        self.stem = ConvolutionStem(channels, width) if stem == "convolutions" else PatchStem(channels, width)
+        self.stem = (
+            ConvolutionStem(channels, width)
+            if stem == "convolutions"
+            else PatchStem(channels, width)
+        )
         options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
-        self.encoder = Encoder(layers=encoder_layers, encoding=encoder_encoding or encoding, **asdict(options))
+        self.encoder = Encoder(
+            layers=encoder_layers, encoding=encoder_encoding or encoding, **asdict(options)
+        )
         _check_axes(self.encoder.encoding)
         specs = decoder_encoding or encoding, cross_encoding or encoding
         if query_positions == "boxes":
             _check_fractions(*specs)
-        self.decoder = QueryDecoder(options, decoder_layers, specs, queries, query_positions, refinement)
+        self.decoder = QueryDecoder(
+            options, decoder_layers, specs, queries, query_positions, refinement
+        )
         self.generator = nn.Linear(width, classes + 1)
         self.box = nn.Sequential(
-            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 4),
         )
 
     @staticmethod
@@ -137,7 +149,10 @@ class Detector(nn.Module):
             return images
         if keep is None:
             keep = torch.ones_like(pixels[:, 0], dtype=torch.bool)
-        return Images(functional.pad(pixels, (0, beside, 0, below)), functional.pad(keep, (0, beside, 0, below)))
+        return Images(
+            functional.pad(pixels, (0, beside, 0, below)),
+            functional.pad(keep, (0, beside, 0, below)),
+        )
 
 
 @final
@@ -162,7 +177,9 @@ class QueryDecoder(nn.Module):
         self.norm = options.last_norm()
         self.content = Table(queries, options.width)
         self.anchors = Table(queries, 4) if positions == "boxes" else None
-        self.slots = Slots(self.encoding.of_layer[0].site, queries) if positions == "vectors" else None
+        self.slots = (
+            Slots(self.encoding.of_layer[0].site, queries) if positions == "vectors" else None
+        )
 
     def forward(
         self,
@@ -173,7 +190,9 @@ class QueryDecoder(nn.Module):
     ) -> list[tuple[Float[Tensor, "B N D"], Float[Tensor, "B N 4"]]]:
         """For each layer the queries, and the logits of their boxes, which `box` moves."""
         x = self.content(len(memory))
-        reference_BN4 = x.new_zeros(*x.shape[:2], 4) if self.anchors is None else self.anchors(len(memory))
+        reference_BN4 = (
+            x.new_zeros(*x.shape[:2], 4) if self.anchors is None else self.anchors(len(memory))
+        )
         mask = None if keep is None else Mask(keys=keep)
         found = []
         for i, layer in enumerate(self.layers):
@@ -198,7 +217,9 @@ class QueryDecoder(nn.Module):
         extent = places.extent if places.extent.ndim == 1 else places.extent.unsqueeze(1)
         # A patch's place is that of its middle, and a box is x, y, ... where a grid is row, column.
         coordinates = reference_BN4[..., [1, 0]].float().sigmoid() * extent - 0.5
-        return replace(places, coordinates=coordinates, order=torch.arange(count, device=coordinates.device))
+        return replace(
+            places, coordinates=coordinates, order=torch.arange(count, device=coordinates.device)
+        )
 
     def _with_slots(self, encodings: LayerEncodings, layer: int) -> Encoding:
         encoding = encodings.of_layer[layer]
@@ -229,7 +250,10 @@ def _check_fractions(decoder: str, cross: str) -> None:
     """Raises UserError where queries with boxes, which stand between patches, get an encoding of whole places."""
     given = {"decoder_encoding": decoder, "cross_encoding": cross}
     specs = {name: [part_spec(part)[0] for part in parts_of(spec)] for name, spec in given.items()}
-    whole = {name: next((s for s in of if getattr(s.target, "whole", False)), None) for name, of in specs.items()}
+    whole = {
+        name: next((s for s in of if getattr(s.target, "whole", False)), None)
+        for name, of in specs.items()
+    }
     if any(whole.values()):
         first = next(filter(None, whole.values()))
         others = " ".join(f"--set model.{name}=rotary2d" for name, found in whole.items() if found)
@@ -254,7 +278,9 @@ class Slots(Encoding):
     def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         return x + self.weight.to(x.dtype) if pos.frame == QUERIES else x
 
-    def initial_value(self, name: str, parameter: Tensor, generator: torch.Generator | None) -> None:
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
         nn.init.normal_(parameter, generator=generator)
 
 

@@ -39,9 +39,15 @@ class LayerOptions:
 
     def of_layer(self, layer: int, layers: int) -> LayerOptions:
         """Those of one layer of a stack."""
-        return replace(self, drop_path=self.drop_path * layer / max(1, layers - 1)) if self.drop_path else self
+        return (
+            replace(self, drop_path=self.drop_path * layer / max(1, layers - 1))
+            if self.drop_path
+            else self
+        )
 
-    def encodings(self, spec: str, layers: int, *, causal: bool = False, cross: bool = False) -> LayerEncodings:
+    def encodings(
+        self, spec: str, layers: int, *, causal: bool = False, cross: bool = False
+    ) -> LayerEncodings:
         """The encodings of one kind of attention in the stack. Raises UserError where they, or the stack, cannot be."""
         site = site_of(self.width, self.heads, causal=causal, cross=cross)
         encodings = LayerEncodings(spec, site, check_layers(layers))
@@ -50,7 +56,13 @@ class LayerOptions:
 
     def attention(self, *, causal: bool = False, cross: bool = False) -> Attention:
         return Attention(
-            self.width, self.heads, encoding=None, causal=causal, cross=cross, dropout=self.dropout, kernel=self.kernel
+            self.width,
+            self.heads,
+            encoding=None,
+            causal=causal,
+            cross=cross,
+            dropout=self.dropout,
+            kernel=self.kernel,
         )
 
     def feed_forward(self) -> FeedForward:
@@ -81,10 +93,14 @@ class EncoderLayer(nn.Module):
         x = self.attention_residual(x, lambda x: self.attention(x, geometry=geometry, cache=cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
-    def of_first(self, x: Float[Tensor, "B L D"], geometry: Geometry, first: int) -> Float[Tensor, "B R D"]:
+    def of_first(
+        self, x: Float[Tensor, "B L D"], geometry: Geometry, first: int
+    ) -> Float[Tensor, "B R D"]:
         """What `forward` gives for the first tokens, R of them, without the work for the others: they are keys alone.
         `geometry` has as many queries."""
-        x = self.attention_residual(x, lambda x: self.attention(x[:, :first], x, geometry=geometry), first)
+        x = self.attention_residual(
+            x, lambda x: self.attention(x[:, :first], x, geometry=geometry), first
+        )
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -116,7 +132,9 @@ class Encoder(nn.Module):
         super().__init__()
         options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel, drop_path)
         self.encoding = options.encodings(encoding, layers)
-        self.layers = nn.ModuleList(EncoderLayer(options.of_layer(i, layers)) for i in range(layers))
+        self.layers = nn.ModuleList(
+            EncoderLayer(options.of_layer(i, layers)) for i in range(layers)
+        )
         self.norm = options.last_norm()
 
     def forward(
@@ -138,7 +156,9 @@ class Encoder(nn.Module):
         if first is not None and not 1 <= first <= x.shape[1]:
             raise UserError(f"first is a number of tokens: expected 1 to {x.shape[1]}, got {first}")
         if mask is not None and first is not None:
-            raise UserError("first goes with keep, since a mask may be of all queries; cut the output: y[:, :1]")
+            raise UserError(
+                "first goes with keep, since a mask may be of all queries; cut the output: y[:, :1]"
+            )
         check_vectors(x, self.layers[0].attention.query.weight)  # type: ignore
         mask = mask if keep is None else Mask(keys=keep)
         positions = positions or Positions.sequence(x.shape[1], device=x.device)
@@ -149,7 +169,9 @@ class Encoder(nn.Module):
         for layer, geometry in zip(self.layers[:whole], geometries[:whole], strict=True):
             x = layer(x, geometry)
         if first is not None:
-            last = geometry_of(self.encoding.of_layer[-1], positions.slice(0, first), positions, mask)
+            last = geometry_of(
+                self.encoding.of_layer[-1], positions.slice(0, first), positions, mask
+            )
             x = self.layers[-1].of_first(x, last, first)  # type: ignore[operator]
         return self.norm(x)
 
@@ -180,7 +202,9 @@ class DecoderLayer(nn.Module):
         x = self.self_residual(x, lambda x: self.self_attention(x, geometry=own, cache=own_cache))
         rows = x.shape
         x = x.reshape(memory.shape[0], -1, rows[2])
-        x = self.cross_residual(x, lambda x: self.cross_attention(x, memory, geometry=cross, cache=cross_cache))
+        x = self.cross_residual(
+            x, lambda x: self.cross_attention(x, memory, geometry=cross, cache=cross_cache)
+        )
         return self.feed_forward_residual(x.view(rows), self.feed_forward)
 
 
@@ -206,7 +230,9 @@ class Decoder(nn.Module):
         options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel, drop_path)
         self.encoding = options.encodings(encoding, layers, causal=True)
         self.cross_encoding = options.encodings(cross_encoding, layers, cross=True)
-        self.layers = nn.ModuleList(DecoderLayer(options.of_layer(i, layers)) for i in range(layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(options.of_layer(i, layers)) for i in range(layers)
+        )
         self.norm = options.last_norm()
 
     def forward(
@@ -225,11 +251,15 @@ class Decoder(nn.Module):
         selected from, by which the cache tells it from another; itself by default. Padding among the queries needs no
         mask, as nothing after it is read. Raises UserError where the rows are not W for each source."""
         if cache is not None and positions is None:
-            raise UserError("with a cache the decoder must be told where the new tokens are; pass positions=")
+            raise UserError(
+                "with a cache the decoder must be told where the new tokens are; pass positions="
+            )
         check_vectors(x, self.layers[0].self_attention.query.weight)  # type: ignore
         check_vectors(memory, self.layers[0].cross_attention.key.weight)  # type: ignore
         positions = positions or Positions.sequence(x.shape[1], frame="target", device=x.device)
-        memory_positions = memory_positions or Positions.sequence(memory.shape[1], frame="source", device=x.device)
+        memory_positions = memory_positions or Positions.sequence(
+            memory.shape[1], frame="source", device=x.device
+        )
         check_positions(positions, x)
         check_positions(memory_positions, memory)
         if not len(memory) or len(x) % len(memory):
@@ -242,7 +272,9 @@ class Decoder(nn.Module):
             cache.check_sources(len(memory))
         k_pos = positions if cache is None else cache.extend(positions)
         memory_mask = None if memory_keep is None else Mask(keys=memory_keep)
-        own = geometry_of_layers(self.encoding, positions, k_pos, Mask(causal=True), new_k_pos=positions)
+        own = geometry_of_layers(
+            self.encoding, positions, k_pos, Mask(causal=True), new_k_pos=positions
+        )
         side_by_side = _side_by_side(positions, len(x) // len(memory))
         cross = geometry_of_layers(self.cross_encoding, side_by_side, memory_positions, memory_mask)
         x = self.encoding.embed(x, positions)
@@ -291,7 +323,9 @@ class Memory:
         """That of these sources alone, in this order."""
         keep = None if self.keep is None else self.keep.index_select(0, rows)
         origin = self.x if self.origin is None else self.origin
-        return Memory(self.x.index_select(0, rows), positions_of(self.positions, rows), keep, origin)
+        return Memory(
+            self.x.index_select(0, rows), positions_of(self.positions, rows), keep, origin
+        )
 
 
 @registry.register("encoder_decoder")
@@ -339,9 +373,13 @@ class EncoderDecoder(nn.Module):
         self.source_embedding = None if shared else TokenEmbedding(source_vocabulary, width)
         self.target_embedding = TokenEmbedding(target_vocabulary, width)
         options = asdict(LayerOptions(width, heads, hidden, norm, activation, dropout, kernel))
-        self.encoder = Encoder(layers=encoder_layers, encoding=encoder_encoding or encoding, **options)
+        self.encoder = Encoder(
+            layers=encoder_layers, encoding=encoder_encoding or encoding, **options
+        )
         own = decoder_encoding or encoding
-        self.decoder = Decoder(layers=decoder_layers, encoding=own, cross_encoding=cross_encoding, **options)
+        self.decoder = Decoder(
+            layers=decoder_layers, encoding=own, cross_encoding=cross_encoding, **options
+        )
         self.generator = None if tied else nn.Linear(width, target_vocabulary, bias=False)
 
     def forward(
@@ -355,7 +393,9 @@ class EncoderDecoder(nn.Module):
     def start(self, source: Tokens | None) -> Memory:
         """Read the source once. Raises UserError where there is none, or several packed into a row."""
         source = one_a_row(source)
-        embedding = self.target_embedding if self.source_embedding is None else self.source_embedding
+        embedding = (
+            self.target_embedding if self.source_embedding is None else self.source_embedding
+        )
         x = self.encoder(embedding(source.ids), positions=source.positions, keep=source.keep)
         return Memory(x, source.positions, source.keep)
 
@@ -380,4 +420,7 @@ class EncoderDecoder(nn.Module):
 
     def max_positions(self) -> dict[str, int | None]:
         """How many positions each side can tell apart, None for no end."""
-        return {"source": self.encoder.encoding.max_positions, "target": self.decoder.encoding.max_positions}
+        return {
+            "source": self.encoder.encoding.max_positions,
+            "target": self.decoder.encoding.max_positions,
+        }

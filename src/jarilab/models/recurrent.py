@@ -42,7 +42,9 @@ class Recurrence(nn.Module):
         self.parts = 2 if cell == "lstm" else 1
         self.rnn = CELLS[cell](inputs, width, batch_first=True)
 
-    def forward(self, x: Float[Tensor, "B L I"], state: State | None = None) -> tuple[Float[Tensor, "B L D"], State]:
+    def forward(
+        self, x: Float[Tensor, "B L I"], state: State | None = None
+    ) -> tuple[Float[Tensor, "B L D"], State]:
         """The output at each token, and the state after the last. state: before the first, 0 by default."""
         given = None if state is None else tuple(part.unsqueeze(0) for part in state)
         y, last = self.rnn(x, given if given is None or self.parts == 2 else given[0])
@@ -93,9 +95,13 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.dropout = Dropout(dropout)
         names = ("forwards", "backwards") if bidirectional else ("forwards",)
-        self.directions = nn.ModuleDict({name: Recurrence(cell, width, width // len(names)) for name in names})
+        self.directions = nn.ModuleDict(
+            {name: Recurrence(cell, width, width // len(names)) for name in names}
+        )
 
-    def forward(self, x: Float[Tensor, "B L D"], orders: Sequence[ReadingOrder]) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Float[Tensor, "B L D"], orders: Sequence[ReadingOrder]
+    ) -> tuple[Tensor, Tensor]:
         """The output at each token, `(B, L, D)`, and at the last that each direction reads, `(B, D)`."""
         x, outputs, lasts = self.dropout(x), [], []
         for recurrence, order in zip(self.directions.values(), orders, strict=True):
@@ -108,7 +114,16 @@ class EncoderLayer(nn.Module):
 class RecurrentEncoder(nn.Module):
     """A stack of recurrent layers over the source. Padding is read after all that is real, whichever side it is on."""
 
-    def __init__(self, width: int, layers: int, *, encoding: str, cell: Cell, bidirectional: bool, dropout: float):
+    def __init__(
+        self,
+        width: int,
+        layers: int,
+        *,
+        encoding: str,
+        cell: Cell,
+        bidirectional: bool,
+        dropout: float,
+    ):
         super().__init__()
         if bidirectional and width % 2:
             raise UserError(
@@ -117,16 +132,24 @@ class RecurrentEncoder(nn.Module):
             )
         self.encoding = LayerEncodings(encoding, site_of(width, 1), 1)
         self.bidirectional = bidirectional
-        self.layers = nn.ModuleList(EncoderLayer(width, cell, bidirectional, dropout) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            EncoderLayer(width, cell, bidirectional, dropout) for _ in range(layers)
+        )
 
     def forward(
-        self, x: Float[Tensor, "B L D"], positions: Positions, keep: Bool[Tensor, "B L"] | None = None
+        self,
+        x: Float[Tensor, "B L D"],
+        positions: Positions,
+        keep: Bool[Tensor, "B L"] | None = None,
     ) -> tuple[Float[Tensor, "B L D"], list[Tensor]]:
         """The outputs of the last layer, and what each layer knows at its end, `(B, D)` each."""
         check_positions(positions, x)
         if keep is None:
             keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        orders = [ReadingOrder.of(keep, backwards=backwards) for backwards in (False, True)[: 1 + self.bidirectional]]
+        orders = [
+            ReadingOrder.of(keep, backwards=backwards)
+            for backwards in (False, True)[: 1 + self.bidirectional]
+        ]
         x, lasts = self.encoding.embed(x, positions), []
         for layer in self.layers:
             x, last = layer(x, orders)
@@ -156,7 +179,14 @@ class DecoderLayer(nn.Module):
     cross_attention: of the last layer only.
     """
 
-    def __init__(self, inputs: int, width: int, cell: Cell, dropout: float, cross_attention: LuongAttention | None):
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        cell: Cell,
+        dropout: float,
+        cross_attention: LuongAttention | None,
+    ):
         super().__init__()
         self.dropout = Dropout(dropout)
         self.recurrence = Recurrence(cell, inputs, width)
@@ -167,7 +197,9 @@ class DecoderLayer(nn.Module):
         """`tanh(W_s h + b)` (Bahdanau et al. 2015, appendix A.2.2); an LSTM's c is made the same way."""
         return self.start(last).tanh().chunk(self.recurrence.parts, -1)
 
-    def forward(self, x: Float[Tensor, "B Q I"], state: State) -> tuple[Float[Tensor, "B Q D"], State]:
+    def forward(
+        self, x: Float[Tensor, "B Q I"], state: State
+    ) -> tuple[Float[Tensor, "B Q D"], State]:
         return self.recurrence(self.dropout(x), state)
 
 
@@ -198,7 +230,8 @@ class RecurrentDecoder(nn.Module):
         inputs = [2 * width if input_feeding else width] + [width] * (layers - 1)
         attentions = [None] * (layers - 1) + [attention]
         self.layers = nn.ModuleList(
-            DecoderLayer(of_layer, width, cell, dropout, own) for of_layer, own in zip(inputs, attentions, strict=True)
+            DecoderLayer(of_layer, width, cell, dropout, own)
+            for of_layer, own in zip(inputs, attentions, strict=True)
         )
         self.dropout = Dropout(dropout)
 
@@ -210,7 +243,9 @@ class RecurrentDecoder(nn.Module):
     def first(self, outputs: Float[Tensor, "B K D"], lasts: Sequence[Tensor]) -> DecoderState:
         """What is known before the first token."""
         states = tuple(layer.first(last) for layer, last in zip(self.layers, lasts, strict=True))  # type: ignore
-        return DecoderState(states, torch.zeros_like(outputs[:, :1]) if self.input_feeding else None)
+        return DecoderState(
+            states, torch.zeros_like(outputs[:, :1]) if self.input_feeding else None
+        )
 
     def forward(
         self, x: Float[Tensor, "B Q D"], source: Source, carried: DecoderState, positions: Positions
@@ -300,7 +335,12 @@ class Recurrent(nn.Module):
         self.source_embedding = TokenEmbedding(source_vocabulary, width)
         self.target_embedding = TokenEmbedding(target_vocabulary, width)
         self.encoder = RecurrentEncoder(
-            width, layers, encoding=encoding, cell=cell, bidirectional=bidirectional, dropout=dropout
+            width,
+            layers,
+            encoding=encoding,
+            cell=cell,
+            bidirectional=bidirectional,
+            dropout=dropout,
         )
         self.decoder = RecurrentDecoder(
             width,
@@ -327,12 +367,18 @@ class Recurrent(nn.Module):
     def start(self, source: Tokens | None) -> RecurrentMemory:
         """Read the source once. Raises UserError where there is none, or several packed into a row."""
         source = one_a_row(source)
-        outputs, lasts = self.encoder(self.source_embedding(source.ids), source.positions, source.keep)
+        outputs, lasts = self.encoder(
+            self.source_embedding(source.ids), source.positions, source.keep
+        )
         read = self.decoder.attention.read(outputs, source.positions, source.keep)
         return RecurrentMemory(read, self.decoder.first(outputs, lasts), source)
 
     def step(
-        self, state: RecurrentMemory, ids: Int[Tensor, "R L"], positions: Positions, cache: RecurrentCache | None
+        self,
+        state: RecurrentMemory,
+        ids: Int[Tensor, "R L"],
+        positions: Positions,
+        cache: RecurrentCache | None,
     ) -> Float[Tensor, "R L V"]:
         """Scores after each of `ids`; with a cache, `ids` are only the tokens that were not read yet.
 
@@ -364,14 +410,19 @@ class Recurrent(nn.Module):
 
     def max_positions(self) -> dict[str, int | None]:
         """How many positions each side can tell apart, None for no end."""
-        return {"source": self.encoder.encoding.max_positions, "target": self.decoder.encoding.max_positions}
+        return {
+            "source": self.encoder.encoding.max_positions,
+            "target": self.decoder.encoding.max_positions,
+        }
 
 
 def _check_added(encoding: LayerEncodings) -> None:
     """Raises UserError for an encoding that does more than add to the input."""
     if encoding.of_layer[0].hooks <= {"embed"}:
         return
-    added = [name for name in encodings.names() if hooks_of(encodings.spec(name).target) <= {"embed"}]
+    added = [
+        name for name in encodings.names() if hooks_of(encodings.spec(name).target) <= {"embed"}
+    ]
     raise UserError(
         f"{encoding.spec} works inside self-attention, and a recurrent model has none: it knows the order of tokens "
         f"from reading them one after another; use {', '.join(added[:-1])} or {added[-1]}, which only add to the "
@@ -385,6 +436,8 @@ def _for_each_hypothesis(state: RecurrentMemory, rows: int) -> RecurrentMemory:
     if rows == sources:
         return state
     if sources == 0 or rows % sources:
-        raise UserError(f"each source has as many hypotheses as the others: {rows} rows are no multiple of {sources}")
+        raise UserError(
+            f"each source has as many hypotheses as the others: {rows} rows are no multiple of {sources}"
+        )
     index_R = torch.arange(sources, device=state.source.k.device).repeat_interleave(rows // sources)
     return state.select(index_R)

@@ -57,10 +57,18 @@ class _Drawing:
 
     def __post_init__(self) -> None:
         rules = [
-            (0 <= self.guidance < math.inf, "guidance", "0 (no caption) or more; 1 is none, 2 is usual"),
+            (
+                0 <= self.guidance < math.inf,
+                "guidance",
+                "0 (no caption) or more; 1 is none, 2 is usual",
+            ),
             (0 <= self.temperature < math.inf, "temperature", "0 (the likeliest always) or more"),
             (self.top_k is None or self.top_k >= 1, "top_k", "a count, 1 code or more"),
-            (self.top_p is None or 0 < self.top_p <= 1, "top_p", "a probability above 0, 1 at most"),
+            (
+                self.top_p is None or 0 < self.top_p <= 1,
+                "top_p",
+                "a probability above 0, 1 at most",
+            ),
         ]
         for holds, name, expected in rules:
             if not holds:
@@ -95,7 +103,13 @@ class TextToImage(nn.Module):
         kernel: Kernel = "auto",
     ):
         super().__init__()
-        self.vocabulary, self.codes, self.caption, self.rows, self.columns = vocabulary, codes, caption, rows, columns
+        self.vocabulary, self.codes, self.caption, self.rows, self.columns = (
+            vocabulary,
+            codes,
+            caption,
+            rows,
+            columns,
+        )
         self.mark, self.nothing, self.offset = vocabulary, vocabulary + 1, vocabulary + 2
         self.embedding = TokenEmbedding(self.offset + codes, width)
         options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
@@ -118,7 +132,9 @@ class TextToImage(nn.Module):
         a learned token stands in its place."""
         # What follows the last code is nobody's guess, so that it need not be read.
         tokens, text = self.joined(captions, codes[:, :-1], without), captions.shape[1]
-        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep)
+        x_BLD = self.decoder(
+            self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep
+        )
         return Said(self._of_words(x_BLD[:, :text]), self._of_codes(x_BLD[:, text:]))
 
     def joined(
@@ -133,7 +149,9 @@ class TextToImage(nn.Module):
             captions = torch.where(without.unsqueeze(1), self._no_caption(captions), captions)
         ids_BL = torch.cat((captions, self._marks(captions), codes + self.offset), 1)
         text = captions.shape[1]
-        keep_BL = torch.cat((captions != PADDING, torch.ones_like(ids_BL[:, text:], dtype=torch.bool)), 1)
+        keep_BL = torch.cat(
+            (captions != PADDING, torch.ones_like(ids_BL[:, text:], dtype=torch.bool)), 1
+        )
         return Tokens(ids_BL, self._places(text, codes.shape[1], ids_BL.device), keep_BL)
 
     def one_sequence(self) -> OneSequence:
@@ -159,7 +177,11 @@ class TextToImage(nn.Module):
         are drawn beside it. Raises UserError, before anything is drawn, for captions that are padded or too long and
         for options that cannot be.
         """
-        if captions.ndim != 2 or not 1 <= captions.shape[1] <= self.caption or bool((captions == PADDING).any()):
+        if (
+            captions.ndim != 2
+            or not 1 <= captions.shape[1] <= self.caption
+            or bool((captions == PADDING).any())
+        ):
             raise UserError(
                 f"expected captions of one length, 1 to {self.caption} tokens and no padding, got "
                 f"{tuple(captions.shape)}; draw captions of like length together"
@@ -173,16 +195,25 @@ class TextToImage(nn.Module):
         generator, codes = torch.Generator().manual_seed(seed), self.rows * self.columns
         chance_BN = torch.rand(len(captions), codes, generator=generator, dtype=torch.float64)
         # What is read with the caption, and without it: a sequence and a cache for each.
-        read = [captions] if drawing.guidance == 1 else [captions, self._no_caption(captions)[:, :1]]
+        read = (
+            [captions] if drawing.guidance == 1 else [captions, self._no_caption(captions)[:, :1]]
+        )
         caches = [KVCache(len(self.decoder.layers)) for _ in read]
         scores = [self._begin(ids, cache) for ids, cache in zip(read, caches, strict=True)]
         for number in range(codes):
-            mixed = scores[0] if len(scores) == 1 else torch.lerp(scores[1], scores[0], drawing.guidance)
+            mixed = (
+                scores[0]
+                if len(scores) == 1
+                else torch.lerp(scores[1], scores[0], drawing.guidance)
+            )
             ids_B = _taken(mixed.float().cpu(), drawing, chance_BN[:, number])
             yield ids_B
             if number + 1 < codes:
                 new = ids_B.to(captions.device).unsqueeze(1) + self.offset
-                scores = [self._go_on(new, number, ids.shape[1], c) for ids, c in zip(read, caches, strict=True)]
+                scores = [
+                    self._go_on(new, number, ids.shape[1], c)
+                    for ids, c in zip(read, caches, strict=True)
+                ]
 
     def max_positions(self) -> dict[str, int | None]:
         """How many positions it can tell apart, None for no end."""
@@ -193,19 +224,29 @@ class TextToImage(nn.Module):
         x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, cache=cache)
         return self._of_codes(x_BLD[:, -1])
 
-    def _go_on(self, ids_B1: Tensor, number: int, text: int, cache: KVCache) -> Float[Tensor, "B C"]:
+    def _go_on(
+        self, ids_B1: Tensor, number: int, text: int, cache: KVCache
+    ) -> Float[Tensor, "B C"]:
         """The code `number` of the image is read, at its own row and column."""
-        place = self._places(text, number + 1, ids_B1.device).slice(text + 1 + number, text + 2 + number)
-        return self._of_codes(self.decoder(self.embedding(ids_B1), positions=place, cache=cache)[:, -1])
+        place = self._places(text, number + 1, ids_B1.device).slice(
+            text + 1 + number, text + 2 + number
+        )
+        return self._of_codes(
+            self.decoder(self.embedding(ids_B1), positions=place, cache=cache)[:, -1]
+        )
 
     def _places(self, text: int, codes: int, device: torch.device) -> Positions:
         """Of `text` words, the mark, and the first `codes` codes; -1 where a token has no place."""
         length = text + 1 + codes
         coordinates_LA = torch.full((length, 3), -1, device=device)
         coordinates_LA[:text, 0] = torch.arange(text, device=device)
-        coordinates_LA[text + 1 :, 1:] = Positions.grid(self.rows, self.columns, device=device).coordinates[:codes]
+        coordinates_LA[text + 1 :, 1:] = Positions.grid(
+            self.rows, self.columns, device=device
+        ).coordinates[:codes]
         extent_A = torch.tensor((self.caption, self.rows, self.columns), device=device)
-        return Positions(coordinates_LA, torch.arange(length, device=device), AXES, "joint", extent=extent_A)
+        return Positions(
+            coordinates_LA, torch.arange(length, device=device), AXES, "joint", extent=extent_A
+        )
 
     def _marks(self, captions: Tensor) -> Tensor:
         return captions.new_full((len(captions), 1), self.mark)
@@ -234,28 +275,40 @@ class OneSequence(nn.Module):
 
     def __init__(self, painter: TextToImage):
         super().__init__()
-        self.embedding, self.decoder, self.generator = painter.embedding, painter.decoder, painter.generator
+        self.embedding, self.decoder, self.generator = (
+            painter.embedding,
+            painter.decoder,
+            painter.generator,
+        )
         self.mark, self.nothing, self.offset = painter.mark, painter.nothing, painter.offset
         self.image = painter.rows * painter.columns
         self.training = painter.training
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B L V"]:
         """Scores of the token after each; V counts words, the mark, the token for no caption, and codes."""
-        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep)
+        x_BLD = self.decoder(
+            self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep
+        )
         scores_BLV = self.generator(x_BLD)
-        return scores_BLV.masked_fill(~self._may_follow(tokens.ids), torch.finfo(scores_BLV.dtype).min / 2)
+        return scores_BLV.masked_fill(
+            ~self._may_follow(tokens.ids), torch.finfo(scores_BLV.dtype).min / 2
+        )
 
     def _may_follow(self, ids_BL: Int[Tensor, "B L"]) -> Bool[Tensor, "B L V"]:
         number_V = torch.arange(len(self.embedding.weight), device=ids_BL.device)
         code_BL = ids_BL >= self.offset
         drawing_BL = code_BL | (ids_BL == self.mark)
-        follows_BLV = torch.where(drawing_BL.unsqueeze(-1), number_V >= self.offset, number_V < self.mark)
+        follows_BLV = torch.where(
+            drawing_BL.unsqueeze(-1), number_V >= self.offset, number_V < self.mark
+        )
         last_BL = code_BL & (code_BL.cumsum(1) == self.image)
         last_BL[:, :-1] |= ids_BL[:, 1:] == self.mark
         return torch.where(last_BL.unsqueeze(-1), number_V == self.mark, follows_BLV)
 
 
-def _taken(scores_BC: Float[Tensor, "B C"], drawing: _Drawing, chance_B: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
+def _taken(
+    scores_BC: Float[Tensor, "B C"], drawing: _Drawing, chance_B: Float[Tensor, " B"]
+) -> Int[Tensor, " B"]:
     """One code of each row, drawn by a number from 0 to 1: below that much of the probability come those before it."""
     if drawing.temperature == 0:
         return scores_BC.argmax(-1)
@@ -267,6 +320,10 @@ def _taken(scores_BC: Float[Tensor, "B C"], drawing: _Drawing, chance_B: Float[T
         ascending = scores_BC.sort(-1)
         below = ascending.values.softmax(-1).cumsum(-1) <= 1 - drawing.top_p
         below[:, -1] = False
-        scores_BC = scores_BC.masked_fill(torch.zeros_like(below).scatter(1, ascending.indices, below), float("-inf"))
+        scores_BC = scores_BC.masked_fill(
+            torch.zeros_like(below).scatter(1, ascending.indices, below), float("-inf")
+        )
     below_BC = scores_BC.double().softmax(-1).cumsum(-1)
-    return torch.searchsorted(below_BC, chance_B.unsqueeze(1) * below_BC[:, -1:], right=True).squeeze(1)
+    return torch.searchsorted(
+        below_BC, chance_B.unsqueeze(1) * below_BC[:, -1:], right=True
+    ).squeeze(1)

@@ -89,7 +89,9 @@ class VisionTransformer(nn.Module):
         """Whether the encoding knows rows and columns; otherwise patches are counted."""
         return 2 in self.encoder.encoding.of_layer[0].axes
 
-    def forward(self, images: Float[Tensor, "B C H W"] | Images, answer_only: bool = False) -> Float[Tensor, "B V"]:
+    def forward(
+        self, images: Float[Tensor, "B C H W"] | Images, answer_only: bool = False
+    ) -> Float[Tensor, "B V"]:
         """Scores of the classes. answer_only: where they are read from a class token, let the last layer work for it
         alone, as in training; its map then has one row. Raises UserError for images it cannot read.
         """
@@ -147,10 +149,17 @@ class VisionTransformer(nn.Module):
             )
         if self.resolution != "resize":
             return images
-        pixels = functional.interpolate(images.pixels, (height, width), mode="bilinear", antialias=True)
+        pixels = functional.interpolate(
+            images.pixels, (height, width), mode="bilinear", antialias=True
+        )
         keep = images.keep
         if keep is not None:
-            keep = functional.interpolate(keep.unsqueeze(1).float(), (height, width), mode="nearest")[:, 0] > 0
+            keep = (
+                functional.interpolate(keep.unsqueeze(1).float(), (height, width), mode="nearest")[
+                    :, 0
+                ]
+                > 0
+            )
         return Images(pixels, keep)
 
 
@@ -159,4 +168,6 @@ def _rescaled(positions: Positions, grid: tuple[int, int]) -> Positions:
     assert positions.extent is not None
     scale_A = torch.tensor(grid, device=positions.coordinates.device) / positions.extent
     coordinates = (positions.coordinates + 0.5) * scale_A - 0.5
-    return replace(positions, coordinates=coordinates, extent=torch.tensor(grid, device=scale_A.device))
+    return replace(
+        positions, coordinates=coordinates, extent=torch.tensor(grid, device=scale_A.device)
+    )

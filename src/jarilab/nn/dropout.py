@@ -27,7 +27,9 @@ def dropout(x: Tensor, share: float) -> Tensor:
     mask, scale = keep.view(torch.uint8).to(x.dtype), 256 / (256 - dropped)
     if x.dtype in (torch.float32, torch.float64):
         return x * mask.mul_(scale)  # one product less, forward and backward
-    return x * mask * scale  # in half precision the rounded scale would change the mean, by up to 0.4 %
+    return (
+        x * mask * scale
+    )  # in half precision the rounded scale would change the mean, by up to 0.4 %
 
 
 def check_share(share: float) -> float:

@@ -32,10 +32,14 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         if ids.dtype not in (torch.int64, torch.int32):
-            raise UserError(f"ids are whole numbers: expected int64 or int32, got {ids.dtype}; convert with .long()")
+            raise UserError(
+                f"ids are whole numbers: expected int64 or int32, got {ids.dtype}; convert with .long()"
+            )
         try:
             return functional.embedding(ids, self.weight) * self.scale
-        except IndexError:  # asked for afterwards: to look through the ids first would cost every step
+        except (
+            IndexError
+        ):  # asked for afterwards: to look through the ids first would cost every step
             raise UserError(
                 f"ids are the numbers of {len(self.weight)} tokens: expected 0 to {len(self.weight) - 1}, got "
                 f"{int(ids.min())} to {int(ids.max())}; build the model with a larger vocabulary, or map them"
@@ -57,7 +61,9 @@ class Table(nn.Module):
 class FeedForward(nn.Module):
     """Two linear maps with a nonlinearity between (section 3.3): D -> F -> D at each position alone."""
 
-    def __init__(self, width: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0):
+    def __init__(
+        self, width: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0
+    ):
         super().__init__()
         self.up = Linear(width, hidden)
         self.down = Linear(hidden, width)
@@ -89,7 +95,10 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor], first: int | None = None
+        self,
+        x: Float[Tensor, "B L D"],
+        sublayer: Callable[[Tensor], Tensor],
+        first: int | None = None,
     ) -> Float[Tensor, "B R D"]:
         """first: the sublayer answers for no more than this many of the first tokens, R, and they alone come back."""
         into = x if first is None else x[:, :first]

@@ -9,7 +9,9 @@ from torch.nn import functional
 from jarilab.shapes import Float, Tensor
 
 
-def linear(x: Float[Tensor, "*L D"], weight: Float[Tensor, "N D"], bias: Float[Tensor, " N"]) -> Float[Tensor, "*L N"]:
+def linear(
+    x: Float[Tensor, "*L D"], weight: Float[Tensor, "N D"], bias: Float[Tensor, " N"]
+) -> Float[Tensor, "*L N"]:
     """`x @ weight.T + bias`.
 
     On a CPU PyTorch copies the bias into every row of the result and multiplies on top of it. In float32 it is faster

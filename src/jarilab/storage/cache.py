@@ -65,14 +65,24 @@ def cached(
         ) from error
 
 
-def _made(folder: Path, facts: Mapping[str, Any], make: Callable, load: Callable[[Path, Mapping[str, Any]], T]) -> T:
+def _made(
+    folder: Path,
+    facts: Mapping[str, Any],
+    make: Callable,
+    load: Callable[[Path, Mapping[str, Any]], T],
+) -> T:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(folder.parent)
     made = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
     try:
         kept = make(made)
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in made.iterdir()}
-        (made / _MANIFEST).write_text(json.dumps({"facts": facts, "kept": kept, "files": files}, indent=1))
+        files = {
+            path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+            for path in made.iterdir()
+        }
+        (made / _MANIFEST).write_text(
+            json.dumps({"facts": facts, "kept": kept, "files": files}, indent=1)
+        )
         loaded = load(made, kept)
         _place(made, folder, facts)
         return loaded

@@ -25,7 +25,9 @@ def read_json(path: Path) -> Any:
         if not path.is_file():
             raise UserError(f"{path} is missing or no plain file")
         if path.stat().st_size > LARGEST_JSON:
-            raise UserError(f"{path} is larger than {LARGEST_JSON >> 20} MB, which no file of jari is")
+            raise UserError(
+                f"{path} is larger than {LARGEST_JSON >> 20} MB, which no file of jari is"
+            )
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, UserError):
@@ -51,7 +53,9 @@ def write_bytes(path: Path, held: bytes) -> None:
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:
     if path.exists() and not path.is_file():  # a device or a folder would be gone
-        raise UserError(f"{path} is there already and no file that could be replaced; choose another name")
+        raise UserError(
+            f"{path} is there already and no file that could be replaced; choose another name"
+        )
     try:
         with replacing(path) as partial, partial.open("wb") as file:
             file.writelines(pieces)
@@ -74,7 +78,9 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def write_weights(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+def write_weights(
+    tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
+) -> None:
     """As safetensors, to be read by whom the umask lets: the library lets their owner alone."""
     path.touch()
     mode = path.stat().st_mode

@@ -24,7 +24,9 @@ from jarilab.text import END, FIRST, PADDING, CharacterVocabulary
 Answers = Literal["plain", "reversed", "padded"]
 
 LARGEST_DATA = 20_000_000
-LARGEST_NUMBER = 10**15 - 1  # a sum of two is far from the end of 64 bits, a digit stands at most 30 times in a line
+LARGEST_NUMBER = (
+    10**15 - 1
+)  # a sum of two is far from the end of 64 bits, a digit stands at most 30 times in a line
 HELD_OUT = 50  # one expression in fifty
 
 
@@ -50,7 +52,9 @@ class Arithmetic(TokenTask):
         balanced: bool = True,
     ):
         if maximum < minimum:
-            raise UserError(f"arithmetic: expected minimum <= maximum, got minimum={minimum}, maximum={maximum}")
+            raise UserError(
+                f"arithmetic: expected minimum <= maximum, got minimum={minimum}, maximum={maximum}"
+            )
         expressions = (maximum - minimum + 1) ** 2 * len(operators)
         if expressions > LARGEST_DATA:
             raise UserError(
@@ -84,20 +88,28 @@ class Arithmetic(TokenTask):
     def _numbers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """i, j and the operator's number of every expression, in the order of the file: for i, for j, + then -."""
         span = np.arange(self.minimum, self.maximum + 1, dtype=np.int64)
-        left, right, operator = np.meshgrid(span, span, np.array([ord(o) for o in self.operators]), indexing="ij")
+        left, right, operator = np.meshgrid(
+            span, span, np.array([ord(o) for o in self.operators]), indexing="ij"
+        )
         return left.ravel(), right.ravel(), operator.ravel()
 
-    def _source_tokens(self, left: np.ndarray, right: np.ndarray, operator: np.ndarray) -> np.ndarray:
+    def _source_tokens(
+        self, left: np.ndarray, right: np.ndarray, operator: np.ndarray
+    ) -> np.ndarray:
         characters = np.zeros((len(left), 2 * self.digits + 1), dtype=np.uint8)
         place = np.zeros(len(left), dtype=np.int64)
         pad = self.operands == "padded"
         self._write_number(characters, place, left, self.digits, pad)
-        characters[np.arange(len(left)), place] = np.where(operator == ord("+"), self._token("+"), self._token("-"))
+        characters[np.arange(len(left)), place] = np.where(
+            operator == ord("+"), self._token("+"), self._token("-")
+        )
         place += 1
         self._write_number(characters, place, right, self.digits, pad)
         return characters
 
-    def _target_tokens(self, left: np.ndarray, right: np.ndarray, operator: np.ndarray) -> np.ndarray:
+    def _target_tokens(
+        self, left: np.ndarray, right: np.ndarray, operator: np.ndarray
+    ) -> np.ndarray:
         value = np.where(operator == ord("+"), left + right, left - right)
         # Room for a sign, the digits and the end; a column that no answer needs is cut off below.
         characters = np.zeros((len(left), self.answer_digits + 2), dtype=np.uint8)
@@ -105,10 +117,14 @@ class Arithmetic(TokenTask):
         negative = np.flatnonzero(value < 0)
         characters[negative, 0] = self._token("-")
         place[negative] = 1
-        self._write_number(characters, place, np.abs(value), self.answer_digits, self.answers == "padded")
+        self._write_number(
+            characters, place, np.abs(value), self.answer_digits, self.answers == "padded"
+        )
         if self.answers == "reversed":
             # Position t of the reversed answer is position length - 1 - t of the plain one.
-            index = (characters != PADDING).sum(1, keepdims=True) - 1 - np.arange(characters.shape[1])
+            index = (
+                (characters != PADDING).sum(1, keepdims=True) - 1 - np.arange(characters.shape[1])
+            )
             reversed_ = np.take_along_axis(characters, np.maximum(index, 0), 1)
             characters = np.where(index >= 0, reversed_, PADDING).astype(np.uint8)
         length = (characters != PADDING).sum(1)
@@ -137,11 +153,17 @@ class Arithmetic(TokenTask):
             return ("all",)
         # Of a very small task the hash may hold out no expression with one of the operators.
         held_out = self._operator[self._held_out]
-        return ("all", *(operator for operator in self.operators if bool((held_out == ord(operator)).any())))
+        return (
+            "all",
+            *(operator for operator in self.operators if bool((held_out == ord(operator)).any())),
+        )
 
     @property
     def model_options(self) -> dict[str, Any]:
-        return {"source_vocabulary": len(self.vocabulary), "target_vocabulary": len(self.vocabulary)}
+        return {
+            "source_vocabulary": len(self.vocabulary),
+            "target_vocabulary": len(self.vocabulary),
+        }
 
     @property
     def longest(self) -> dict[str, int]:
@@ -157,11 +179,16 @@ class Arithmetic(TokenTask):
     def _batch(self, numbers: Int[Tensor, " B"]) -> Batch:
         source, target = self._source[numbers].long(), self._target[numbers].long()
         start = torch.full((len(numbers), 1), FIRST)
-        said = Tokens(torch.cat((start, target[:, :-1]), 1), Positions.sequence(target.shape[1], frame="target"))
+        said = Tokens(
+            torch.cat((start, target[:, :-1]), 1),
+            Positions.sequence(target.shape[1], frame="target"),
+        )
         return Batch((self._tokens(source), said), target)
 
     def _tokens(self, source: Int[Tensor, "B K"]) -> Tokens:
-        return Tokens(source, Positions.sequence(source.shape[1], frame="source"), source != PADDING)
+        return Tokens(
+            source, Positions.sequence(source.shape[1], frame="source"), source != PADDING
+        )
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, float]:
         """Exact match of answers written freely, in all and per operator, on the held-out expressions.
@@ -173,7 +200,9 @@ class Arithmetic(TokenTask):
         for some in numbers.split(4096):
             source, target = self._source[some].long(), self._target[some].tolist()
             answers = zip(learner.write(self._tokens(source)), target, strict=True)
-            right += [answer == [token for token in row if token != PADDING] for answer, row in answers]
+            right += [
+                answer == [token for token in row if token != PADDING] for answer, row in answers
+            ]
         exact = torch.tensor(right, dtype=torch.float64)
         metrics = {"exact_match": float(exact.mean()), "examples": float(len(numbers))}
         for operator in self.groups[1:]:
@@ -190,7 +219,9 @@ class Arithmetic(TokenTask):
             raise UserError("the line is empty; write an expression such as 21+211")
         longest = self.longest["source"]
         if len(text) > longest:
-            raise UserError(f"{len(text):,} characters are too many; expressions of this run have at most {longest}")
+            raise UserError(
+                f"{len(text):,} characters are too many; expressions of this run have at most {longest}"
+            )
         return self.vocabulary.encode(text)
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
@@ -224,11 +255,20 @@ class Arithmetic(TokenTask):
     def sample_inputs(self) -> list[str]:
         """Expressions in which a digit stands several times, in different places."""
         top = str(self.maximum)
-        candidates = ["21+211", "12+1", "101-11", "911-119", f"{top}+{top}", f"{self.minimum}-{top}"]
+        candidates = [
+            "21+211",
+            "12+1",
+            "101-11",
+            "911-119",
+            f"{top}+{top}",
+            f"{self.minimum}-{top}",
+        ]
         fitting = []
         for line in candidates:
             numbers = line.replace("-", "+").split("+")
-            if all(self.minimum <= int(n) <= self.maximum for n in numbers) and any(o in line for o in self.operators):
+            if all(self.minimum <= int(n) <= self.maximum for n in numbers) and any(
+                o in line for o in self.operators
+            ):
                 width = self.digits if self.operands == "padded" else 0
                 operator = "+" if "+" in line else "-"
                 fitting.append(operator.join(n.zfill(width) for n in numbers))
@@ -267,7 +307,10 @@ class Arithmetic(TokenTask):
         shares = {"all": bag_ceiling(source, target)}
         if len(self.operators) > 1:
             of_sign = {sign: self._operator.numpy() == ord(sign) for sign in self.operators}
-            shares |= {sign: bag_ceiling(source[chosen], target[chosen]) for sign, chosen in of_sign.items()}
+            shares |= {
+                sign: bag_ceiling(source[chosen], target[chosen])
+                for sign, chosen in of_sign.items()
+            }
         return shares
 
 

@@ -191,13 +191,17 @@ class TokenTask(Task):
     """Whether what the model writes goes on with what it was given, as a language model's does."""
 
     @final
-    def loss(self, scores: Float[Tensor, "B L V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+    def loss(
+        self, scores: Float[Tensor, "B L V"], batch: Batch, smoothing: float = 0.0
+    ) -> Float[Tensor, ""]:
         """What training makes smaller: the mean cross-entropy of the labels, padding left out, in nats.
 
         smoothing: the share of the target's probability that is spread evenly over the vocabulary (Szegedy et al.
         2016). A batch of nothing but padding has a loss of 0.
         """
-        return cross_entropy(scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing)
+        return cross_entropy(
+            scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing
+        )
 
     @abstractmethod
     def sources(self, lines: Sequence[list[int]]) -> Tokens:

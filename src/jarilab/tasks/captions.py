@@ -120,13 +120,17 @@ class Captions(Task):
         self._facts: dict[str, Any] = {}
         self._training: tuple[Tensor, Tensor] | None = None
         self._source: CaptionSource = (
-            FolderSource(train, size) if self.style is None else SceneSource(self.style, digits, scenes, unseen)
+            FolderSource(train, size)
+            if self.style is None
+            else SceneSource(self.style, digits, scenes, unseen)
         )
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {"examples": 150_000, "batch": 48, "learning_rate": 4e-3, "evaluations": 5}
-        return {f"training.{n}": v for n, v in training.items()} | {"training.evaluation_examples": 128}
+        return {f"training.{n}": v for n, v in training.items()} | {
+            "training.evaluation_examples": 128
+        }
 
     # Its life -----------------------------------------------------------------------------------------------------
 
@@ -141,7 +145,13 @@ class Captions(Task):
         rows_BT = self.sources(words.encode_batch(captions))
         self._training = rows_BT, ids.flatten(1).int()
         (height, width), empty = ids.shape[1:], int(torch.bincount(ids.flatten()).argmax())
-        self._facts = {"height": height, "width": width, "empty": empty, "longest": rows_BT.shape[1], "ceiling": {}}
+        self._facts = {
+            "height": height,
+            "width": width,
+            "empty": empty,
+            "longest": rows_BT.shape[1],
+            "ceiling": {},
+        }
         if isinstance(source, SceneSource):
             self._judges = self._train_judges(source)
             self._facts["ceiling"] = self._ceiling(source, self._judges[0])
@@ -153,21 +163,32 @@ class Captions(Task):
 
         def make(folder: Path) -> dict[str, Any]:
             _say(f"training the image tokenizer, {self._steps[0]:,} steps")
-            made = train_image_tokenizer(source.images, len(source.captions), options, seed=SEED, steps=self._steps[0])
+            made = train_image_tokenizer(
+                source.images, len(source.captions), options, seed=SEED, steps=self._steps[0]
+            )
             (folder / CODES).write_bytes(made.to_bytes())
             return {}
 
-        facts = {"what": "codes", "data": source.fingerprint, "count": len(source.captions), "unseen": self.unseen}
+        facts = {
+            "what": "codes",
+            "data": source.fingerprint,
+            "count": len(source.captions),
+            "unseen": self.unseen,
+        }
         facts |= {"options": options, "steps": self._steps[0], "size": self.size}
         return cached(facts, make, lambda folder, _: ImageTokenizer.read(folder / CODES))
 
     def _train_judges(self, source: SceneSource) -> tuple[DigitClassifier, DigitClassifier]:
         def make(folder: Path) -> dict[str, Any]:
-            _say(f"training who judges the images, and who may choose among them, {self._steps[1]:,} steps each")
+            _say(
+                f"training who judges the images, and who may choose among them, {self._steps[1]:,} steps each"
+            )
             one, other = halves(source.digits("training"))
             for seed, (name, half) in enumerate(((JUDGE, one), (SCORER, other)), 1):
                 (folder / name).write_bytes(
-                    train_digit_classifier(source.style, half, seed=seed, steps=self._steps[1]).to_bytes()
+                    train_digit_classifier(
+                        source.style, half, seed=seed, steps=self._steps[1]
+                    ).to_bytes()
                 )
             return {}
 
@@ -180,7 +201,10 @@ class Captions(Task):
         real, values = told.images, told.values
         assert values is not None
         found = {"real": real, "reconstructed": self.codes.decode(self.codes.encode(real))}
-        right = {which: said_right(source.style, values, seen, judge.read(seen)) for which, seen in found.items()}
+        right = {
+            which: said_right(source.style, values, seen, judge.read(seen))
+            for which, seen in found.items()
+        }
         named = [(name, which) for name in ("digit", "exact_match") for which in found]
         return {f"{name}_{which}": float(right[which][name].mean()) for name, which in named}
 
@@ -197,10 +221,23 @@ class Captions(Task):
         try:
             facts = json.loads((folder / FACTS).read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{folder / FACTS} cannot be read: {error}; the run cannot answer without it") from None
-        height, width = (Annotated[int, Ge(side // STRIDE), Le(side // STRIDE)] for side in self._size)
-        empty, longest = Annotated[int, Ge(0), Lt(len(self.codes))], Annotated[int, Ge(2), Le(1 + LONGEST_CAPTION)]
-        fields = {"height": height, "width": width, "empty": empty, "longest": longest, "ceiling": dict[str, float]}
+            raise UserError(
+                f"{folder / FACTS} cannot be read: {error}; the run cannot answer without it"
+            ) from None
+        height, width = (
+            Annotated[int, Ge(side // STRIDE), Le(side // STRIDE)] for side in self._size
+        )
+        empty, longest = (
+            Annotated[int, Ge(0), Lt(len(self.codes))],
+            Annotated[int, Ge(2), Le(1 + LONGEST_CAPTION)],
+        )
+        fields = {
+            "height": height,
+            "width": width,
+            "empty": empty,
+            "longest": longest,
+            "ceiling": dict[str, float],
+        }
         check_fields(str(folder / FACTS), fields, facts)
         self._facts = facts
 
@@ -241,8 +278,12 @@ class Captions(Task):
         """The mean cross-entropy of codes and that of words, weighted `image_weight` to 1, in nats."""
         text = batch.inputs[0].shape[1]
         words, codes = batch.labels[:, :text].flatten(), batch.labels[:, text:].flatten()
-        of_words = cross_entropy(scores.text.flatten(0, 1), words, ignore=PADDING, smoothing=smoothing)
-        of_codes = functional.cross_entropy(scores.image.flatten(0, 1), codes, label_smoothing=smoothing)
+        of_words = cross_entropy(
+            scores.text.flatten(0, 1), words, ignore=PADDING, smoothing=smoothing
+        )
+        of_codes = functional.cross_entropy(
+            scores.image.flatten(0, 1), codes, label_smoothing=smoothing
+        )
         return (of_words + self.image_weight * of_codes) / (1 + self.image_weight)
 
     # How good it is ------------------------------------------------------------------------------------------------
@@ -253,7 +294,10 @@ class Captions(Task):
         told = self._source.held_out(evenly(self._source.held_out_size, examples))
         captions, values = told.captions, told.values
         found = self._loss(learner, captions, self.codes.encode(told.images).flatten(1))
-        found |= {"psnr": self.codes.measured["psnr"], "codes_used": self.codes.measured["codes_used"]}
+        found |= {
+            "psnr": self.codes.measured["psnr"],
+            "codes_used": self.codes.measured["codes_used"],
+        }
         if self.style is None or values is None:
             return {**found, "examples": len(captions)}
         model, judge = cast(Draws, cast(Any, learner).model), self._of_scenes()[0]
@@ -262,7 +306,9 @@ class Captions(Task):
         found |= {name: float(value.mean()) for name, value in right.items()}
         return {**found, **self._facts["ceiling"], "examples": len(captions)}
 
-    def _loss(self, learner: Learner, captions: Sequence[str], codes_BN: Tensor) -> dict[str, float]:
+    def _loss(
+        self, learner: Learner, captions: Sequence[str], codes_BN: Tensor
+    ) -> dict[str, float]:
         rows_BT = self.sources([self.read(caption) for caption in captions])
         nats = []
         for some in torch.arange(len(captions)).split(AT_ONCE):
@@ -270,7 +316,10 @@ class Captions(Task):
             log_p_BNC = learner.scores(batch).image.float().log_softmax(-1)
             nats.append(-log_p_BNC.gather(-1, codes_BN[some].unsqueeze(-1)).squeeze(-1))
         every = torch.cat(nats)
-        return {"loss": float(every.mean()), "loss_of_ink": float(every[codes_BN != self._facts["empty"]].mean())}
+        return {
+            "loss": float(every.mean()),
+            "loss_of_ink": float(every[codes_BN != self._facts["empty"]].mean()),
+        }
 
     def _draw(self, model: Draws, captions: Sequence[str], values: Tensor) -> Pixels:
         """One image for each caption; captions of a style have all the same length."""
@@ -278,7 +327,10 @@ class Captions(Task):
         for chunk, some in enumerate(torch.arange(len(captions)).split(AT_ONCE)):
             rows = [[FIRST, *self.read(captions[int(i)])] for i in some for _ in range(self.rerank)]
             steps = model.steps(
-                torch.tensor(rows), guidance=self.guidance, temperature=self.temperature, seed=SEED + chunk
+                torch.tensor(rows),
+                guidance=self.guidance,
+                temperature=self.temperature,
+                seed=SEED + chunk,
             )
             images = self.codes.decode(torch.stack(list(steps), 1).unflatten(1, self.grid))
             found.append(self._chosen(images, values[some], 1))
@@ -289,13 +341,17 @@ class Captions(Task):
         drawn = len(images) // len(values)
         if drawn == count:
             return images
-        scores = self._of_scenes()[1].score(images, values.repeat_interleave(drawn, 0)).view(-1, drawn)
+        scores = (
+            self._of_scenes()[1].score(images, values.repeat_interleave(drawn, 0)).view(-1, drawn)
+        )
         best = scores.topk(count, 1).indices + torch.arange(len(values)).unsqueeze(1) * drawn
         return images[best.flatten()]
 
     def _of_scenes(self) -> tuple[DigitClassifier, DigitClassifier]:
         if self._judges is None:
-            raise UserError("images are judged and chosen among for scenes alone; leave rerank away")
+            raise UserError(
+                "images are judged and chosen among for scenes alone; leave rerank away"
+            )
         return self._judges
 
     @property
@@ -330,7 +386,14 @@ class Captions(Task):
         return self.words.names(list(numbers))
 
     def images(
-        self, model: Draws, prompt: str, count: int, *, rerank: int = 1, seed: int = 1, **drawing: Any
+        self,
+        model: Draws,
+        prompt: str,
+        count: int,
+        *,
+        rerank: int = 1,
+        seed: int = 1,
+        **drawing: Any,
     ) -> Iterator[Pixels]:
         """`count` images for one caption, again after each row of codes: what is not drawn yet is empty. Last come
         the chosen ones of `rerank` times as many. drawing: guidance, temperature, top_k, top_p. Raises UserError."""
@@ -362,7 +425,11 @@ class Captions(Task):
     def expected(self, line: str) -> str | None:
         """The caption itself, as `judged` would word it; None for one that is not of the style, or is not judged."""
         try:
-            return None if self.style is None else self.style.caption(self.style.understand(line.lower()))
+            return (
+                None
+                if self.style is None
+                else self.style.caption(self.style.understand(line.lower()))
+            )
         except UserError:
             return None
 
@@ -372,7 +439,10 @@ class Captions(Task):
     def notices(self) -> list[str]:
         found = self.codes.measured
         used = f"{found['codes_used']:.0%} of {len(self.codes)} codes used, perplexity {found['perplexity']:.1f}"
-        return [*self._source.notices, f"the image tokenizer's images: {found['psnr']:.1f} dB, {used}"]
+        return [
+            *self._source.notices,
+            f"the image tokenizer's images: {found['psnr']:.1f} dB, {used}",
+        ]
 
     def image(self, line: str) -> UInt8[Tensor, "3 H W"]:
         """The image in a file, at the size of the run, or a held-out one, `#5`. Raises UserError."""
@@ -385,7 +455,9 @@ class Captions(Task):
     @property
     def _size(self) -> tuple[int, int]:
         """Height and width of the images."""
-        return (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
+        return (
+            (self.size, self.size) if self.style is None else (self.style.height, self.style.width)
+        )
 
     def describe(self) -> str:
         count = f"{self.training_size:,}"
@@ -401,12 +473,16 @@ class Captions(Task):
 def _batch(rows_BT: Tensor, codes_BN: Tensor, without_B: Tensor) -> Batch:
     """labels: for each word the next, for the last none; then the codes. A caption that is left out is not to be
     guessed."""
-    following = functional.pad(rows_BT[:, 1:], (0, 1), value=PADDING).masked_fill(without_B.unsqueeze(1), PADDING)
+    following = functional.pad(rows_BT[:, 1:], (0, 1), value=PADDING).masked_fill(
+        without_B.unsqueeze(1), PADDING
+    )
     return Batch((rows_BT, codes_BN, without_B), torch.cat((following, codes_BN), 1))
 
 
 def _read_judges(style: Style, folder: Path) -> tuple[DigitClassifier, DigitClassifier]:
-    return DigitClassifier.from_file(style, folder / JUDGE), DigitClassifier.from_file(style, folder / SCORER)
+    return DigitClassifier.from_file(style, folder / JUDGE), DigitClassifier.from_file(
+        style, folder / SCORER
+    )
 
 
 def _say(text: str) -> None:

@@ -23,5 +23,7 @@ def bag_ceiling(source: np.ndarray, target: np.ndarray) -> float:
 def _numbered(rows: np.ndarray) -> np.ndarray:
     """A number for each row, equal for equal rows."""
     rows = np.ascontiguousarray(rows)
-    _, number = np.unique(rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))), return_inverse=True)
+    _, number = np.unique(
+        rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))), return_inverse=True
+    )
     return number.ravel().astype(np.int64)

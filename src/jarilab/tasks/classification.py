@@ -33,7 +33,9 @@ def held_out_number(line: str, count: int) -> int:
     """Which of `count` held-out images is meant by `#5`. Raises UserError."""
     number = line.removeprefix(HELD_OUT)
     if not (number.isascii() and number.isdecimal() and len(number) < 12 and int(number) < count):
-        raise UserError(f"expected the number of a held-out image, #0 to #{count - 1}, got {line[:80]!r}")
+        raise UserError(
+            f"expected the number of a held-out image, #0 to #{count - 1}, got {line[:80]!r}"
+        )
     return int(number)
 
 
@@ -100,7 +102,11 @@ class Augmentation:
     cutmix: float
 
     def __call__(
-        self, pixels: Float[Tensor, "B C H W"], labels: Int[Tensor, " B"], classes: int, generator: torch.Generator
+        self,
+        pixels: Float[Tensor, "B C H W"],
+        labels: Int[Tensor, " B"],
+        classes: int,
+        generator: torch.Generator,
     ) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
         """Changed images, and how much of each class is in them."""
         targets = functional.one_hot(labels, classes).float()
@@ -153,7 +159,9 @@ class ClassificationTask(ImageTask):
 
     @final
     def restore(self, folder: Path) -> None:
-        self._facts = json.loads((folder / _KEPT).read_text(encoding="utf-8"))  # whole: its sha256 was compared
+        self._facts = json.loads(
+            (folder / _KEPT).read_text(encoding="utf-8")
+        )  # whole: its sha256 was compared
 
     @property
     def held_out(self) -> Labelled:
@@ -194,7 +202,9 @@ class ClassificationTask(ImageTask):
         return Batch((Images(pixels), True), targets)  # answer_only: nobody looks at the maps
 
     @final
-    def loss(self, scores: Float[Tensor, "B V"], batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
+    def loss(
+        self, scores: Float[Tensor, "B V"], batch: Batch, smoothing: float = 0.0
+    ) -> Float[Tensor, ""]:
         return functional.cross_entropy(scores.float(), batch.labels, label_smoothing=smoothing)
 
     @final
@@ -204,14 +214,22 @@ class ClassificationTask(ImageTask):
         indices, right, loss = evenly(len(held_out), examples), 0, 0.0
         for some in indices.split(AT_ONCE):
             labels = held_out.labels[some]
-            scores = learner.scores(Batch((Images(self._normalised(held_out.images(some))),), labels))
+            scores = learner.scores(
+                Batch((Images(self._normalised(held_out.images(some))),), labels)
+            )
             right += int((scores.argmax(-1) == labels).sum())
             loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
-        return {"accuracy": right / len(indices), "loss": loss / len(indices), "examples": float(len(indices))}
+        return {
+            "accuracy": right / len(indices),
+            "loss": loss / len(indices),
+            "examples": float(len(indices)),
+        }
 
     def _normalised(self, pixels: UInt8[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """Mean 0 and deviation 1 over the training images, in each channel."""
-        mean, deviation = (torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation"))
+        mean, deviation = (
+            torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation")
+        )
         return (pixels.float() / 255 - mean) / deviation
 
     # What a person sees ---------------------------------------------------------------------------------------------
@@ -219,7 +237,9 @@ class ClassificationTask(ImageTask):
     def read(self, line: str) -> LoadedImage:
         line = line.strip()
         if line.startswith(HELD_OUT):
-            pixels = self.held_out.images(torch.tensor([held_out_number(line, len(self.held_out))]))[0]
+            pixels = self.held_out.images(
+                torch.tensor([held_out_number(line, len(self.held_out))])
+            )[0]
             return LoadedImage(pixels, (pixels.shape[1], pixels.shape[2]))
         channels, height, width = self.shape
         image = fitted(Path(line), channels, (height, width), self._fit)
@@ -228,7 +248,9 @@ class ClassificationTask(ImageTask):
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
         return Images(self._normalised(torch.stack([image.pixels for image in lines])))
 
-    def said(self, outputs: Float[Tensor, "B V"], images: Sequence[LoadedImage]) -> list[list[Said]]:
+    def said(
+        self, outputs: Float[Tensor, "B V"], images: Sequence[LoadedImage]
+    ) -> list[list[Said]]:
         ranked = outputs.float().softmax(-1).sort(dim=-1, descending=True, stable=True)
         rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
         return [[Said(*of_class) for of_class in zip(*row, strict=True)] for row in rows]
@@ -236,7 +258,9 @@ class ClassificationTask(ImageTask):
     def expected(self, line: str) -> str | None:
         if not line.strip().startswith(HELD_OUT):
             return None
-        return self.classes[int(self.held_out.labels[held_out_number(line.strip(), len(self.held_out))])]
+        return self.classes[
+            int(self.held_out.labels[held_out_number(line.strip(), len(self.held_out))])
+        ]
 
     def notices(self) -> list[str]:
         return self._training.notices
@@ -250,5 +274,11 @@ class ClassificationTask(ImageTask):
     @classmethod
     def _training_defaults(cls, **options: Any) -> Mapping[str, Any]:
         """Settings that suit a Vision Transformer on small images."""
-        training = {"batch": 128, "learning_rate": 4e-3, "evaluations": 10, "label_smoothing": 0.1, "warm_up": 0.1}
+        training = {
+            "batch": 128,
+            "learning_rate": 4e-3,
+            "evaluations": 10,
+            "label_smoothing": 0.1,
+            "warm_up": 0.1,
+        }
         return {f"training.{name}": value for name, value in (training | options).items()}

@@ -21,7 +21,14 @@ from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, evenly, registry
 from jarilab.tasks.classification import HELD_OUT, ImageTask, LoadedImage, Said, held_out_number
-from jarilab.tasks.detection_data import Boxed, BoxedImages, Drawn, Photographs, average_precision, together
+from jarilab.tasks.detection_data import (
+    Boxed,
+    BoxedImages,
+    Drawn,
+    Photographs,
+    average_precision,
+    together,
+)
 from jarilab.tasks.detection_loss import Objects, loss
 from jarilab.tasks.metrics import METRICS
 
@@ -88,7 +95,9 @@ class Detection(ImageTask):
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {"examples": 320_000, "batch": 32, "learning_rate": 4e-3, "evaluations": 10}
         training |= {"evaluation_examples": 300}
-        return {f"training.{name}": value for name, value in training.items()} | {"model.hidden": 192}
+        return {f"training.{name}": value for name, value in training.items()} | {
+            "model.hidden": 192
+        }
 
     # Its data -------------------------------------------------------------------------------------------------------
 
@@ -116,9 +125,14 @@ class Detection(ImageTask):
         }
 
     def _drawn(self, part: Any) -> Drawn:
-        digits = Digits.scans(part) if self.digits is None else Digits.mnist(Path(self.digits), part)
+        digits = (
+            Digits.scans(part) if self.digits is None else Digits.mnist(Path(self.digits), part)
+        )
         training = part == "training"
-        return Drawn(Scenes(self._world, digits, seed=1 if training else 2), self.scenes if training else 1000)
+        return Drawn(
+            Scenes(self._world, digits, seed=1 if training else 2),
+            self.scenes if training else 1000,
+        )
 
     def _read(self, paths: Sequence[str], classes: Sequence[str] | None = None) -> BoxedImages:
         """Held-out images. Raises UserError for scenes where photographs were trained on, and the reverse."""
@@ -155,7 +169,9 @@ class Detection(ImageTask):
         try:
             self._facts = json.loads((folder / _KEPT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UserError(f"{folder / _KEPT} cannot be read: {error}; the run cannot answer without it") from None
+            raise UserError(
+                f"{folder / _KEPT} cannot be read: {error}; the run cannot answer without it"
+            ) from None
 
     def fingerprint(self) -> str:
         if self._training is None:
@@ -229,17 +245,23 @@ class Detection(ImageTask):
 
     def _normalised(self, pixels: Sequence[Tensor]) -> Images:
         """Mean 0 and deviation 1 over the training images; 0 where smaller images are padded."""
-        mean, deviation = (torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation"))
+        mean, deviation = (
+            torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation")
+        )
         images = together(pixels)
         whole = (images.pixels / 255 - mean) / deviation
-        return Images(whole if images.keep is None else whole * images.keep.unsqueeze(1), images.keep)
+        return Images(
+            whole if images.keep is None else whole * images.keep.unsqueeze(1), images.keep
+        )
 
     # What a person sees ---------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> LoadedImage:
         number = self._number(line)
         if number is not None:
-            return LoadedImage(self.held_out.pixels(torch.tensor([number]))[0], self.held_out.size(number))
+            return LoadedImage(
+                self.held_out.pixels(torch.tensor([number]))[0], self.held_out.size(number)
+            )
         found = decode(Path(line.strip()), self._facts["channels"], longest=self.size)
         return LoadedImage(found.pixels, (found.height, found.width))
 
@@ -258,8 +280,16 @@ class Detection(ImageTask):
         found = []
         for boxed in _boxed(outputs, [image.size for image in images]):
             assert boxed.probabilities is not None
-            rows = zip(boxed.labels.tolist(), boxed.probabilities.tolist(), boxed.boxes.tolist(), strict=True)
-            said = [Said(label, probability, (box[0], box[1], box[2], box[3])) for label, probability, box in rows]
+            rows = zip(
+                boxed.labels.tolist(),
+                boxed.probabilities.tolist(),
+                boxed.boxes.tolist(),
+                strict=True,
+            )
+            said = [
+                Said(label, probability, (box[0], box[1], box[2], box[3]))
+                for label, probability, box in rows
+            ]
             found.append(sorted(said, key=lambda one: -one.probability))
         return found
 
@@ -291,12 +321,18 @@ def _spread(images: BoxedImages) -> tuple[Float[Tensor, " C"], Float[Tensor, " C
     count, total, squares = 0, torch.zeros(()), torch.zeros(())
     for number in evenly(len(images), 500).tolist():
         some = images.pixels(torch.tensor([number]))[0].flatten(1).double() / 255
-        count, total, squares = count + some.shape[1], total + some.sum(1), squares + some.square().sum(1)
+        count, total, squares = (
+            count + some.shape[1],
+            total + some.sum(1),
+            squares + some.square().sum(1),
+        )
     mean = total / count
     return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
 
 
-def _flipped(images: Images, objects: Objects, generator: torch.Generator) -> tuple[Images, Objects]:
+def _flipped(
+    images: Images, objects: Objects, generator: torch.Generator
+) -> tuple[Images, Objects]:
     """Half of the images mirrored, with their boxes; padding stays where it is."""
     mirrored = torch.rand(len(objects), generator=generator) < 0.5
     height, width = images.size
@@ -304,18 +340,24 @@ def _flipped(images: Images, objects: Objects, generator: torch.Generator) -> tu
     wide = torch.full((len(objects),), width) if images.keep is None else images.keep[:, 0].sum(1)
     back = wide.unsqueeze(1) - 1 - columns
     source = torch.where(mirrored.unsqueeze(1) & (back >= 0), back, columns)
-    pixels = images.pixels.gather(3, source[:, None, None].expand(-1, images.pixels.shape[1], height, -1))
+    pixels = images.pixels.gather(
+        3, source[:, None, None].expand(-1, images.pixels.shape[1], height, -1)
+    )
     boxes = objects.boxes.clone()
     boxes[mirrored, :, 0] = 1 - boxes[mirrored, :, 0]
     return Images(pixels, images.keep), replace(objects, boxes=boxes)
 
 
-def _cropped(images: Images, objects: Objects, most: float, generator: torch.Generator) -> tuple[Images, Objects]:
+def _cropped(
+    images: Images, objects: Objects, most: float, generator: torch.Generator
+) -> tuple[Images, Objects]:
     """Half of the images cut to a window and enlarged, with those things of which LEFT or more is in it."""
     windows = Windows.draw(len(objects), most, generator)
     boxes, left = windows.boxes(objects.boxes)
     real = objects.real & (left >= LEFT)
-    order = real.int().argsort(dim=1, descending=True, stable=True)  # matching wants those that are real in front
+    order = real.int().argsort(
+        dim=1, descending=True, stable=True
+    )  # matching wants those that are real in front
     real = real.gather(1, order)
     boxes = boxes.gather(1, order.unsqueeze(-1).expand(-1, -1, 4)) * real.unsqueeze(-1)
     return windows.pixels(images), Objects(objects.labels.gather(1, order) * real, boxes, real)
@@ -334,4 +376,7 @@ def _boxed(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[Boxed]:
 def _truth(objects: Objects, row: int, size: tuple[int, int]) -> Boxed:
     height, width = size
     real = objects.real[row]
-    return Boxed(to_xyxy(objects.boxes[row, real]) * torch.tensor([width, height] * 2), objects.labels[row, real])
+    return Boxed(
+        to_xyxy(objects.boxes[row, real]) * torch.tensor([width, height] * 2),
+        objects.labels[row, real],
+    )

@@ -18,7 +18,15 @@ from jaxtyping import UInt8
 from jarilab.boxes import to_cxcywh
 from jarilab.captions.scenes import Plan, Scenes
 from jarilab.errors import UserError, needs
-from jarilab.images.annotations import SETS, Annotated, Box, has_lists, is_held_out, read_annotations, usable
+from jarilab.images.annotations import (
+    SETS,
+    Annotated,
+    Box,
+    has_lists,
+    is_held_out,
+    read_annotations,
+    usable,
+)
 from jarilab.images.files import LARGEST_SET, decode
 from jarilab.images.notices import Notices, few
 from jarilab.patches import Images
@@ -84,7 +92,9 @@ class Drawn(BoxedImages):
 
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         plan = self._plan(indices)
-        return Objects(plan.labels * plan.real, to_cxcywh(plan.boxes) / self._scenes.world.canvas, plan.real)
+        return Objects(
+            plan.labels * plan.real, to_cxcywh(plan.boxes) / self._scenes.world.canvas, plan.real
+        )
 
     def size(self, number: int) -> tuple[int, int]:
         return self._scenes.world.canvas, self._scenes.world.canvas
@@ -114,7 +124,9 @@ class Photographs(BoxedImages):
 
     channels = 3
 
-    def __init__(self, images: Sequence[_Photograph], classes: Sequence[str], notices: Sequence[str]):
+    def __init__(
+        self, images: Sequence[_Photograph], classes: Sequence[str], notices: Sequence[str]
+    ):
         self._images, self.classes, self.notices = list(images), list(classes), list(notices)
 
     @staticmethod
@@ -139,7 +151,9 @@ class Photographs(BoxedImages):
             try:
                 found.append(_photograph(annotated, longest, numbers, notes))
             except UserError as error:
-                notes.unreadable(annotated.path.name, error, len(annotations.images), Path(paths[-1]))
+                notes.unreadable(
+                    annotated.path.name, error, len(annotations.images), Path(paths[-1])
+                )
                 continue
             taken += found[-1].pixels.numel()
             if taken > LARGEST_SET:
@@ -149,7 +163,9 @@ class Photographs(BoxedImages):
                 )
         if not any(len(photograph.labels) for photograph in found):
             said = "".join(f"; {line}" for line in notes.told())
-            raise UserError(f"{paths[0]}: expected things with boxes; got none that can be used{said}; mend them")
+            raise UserError(
+                f"{paths[0]}: expected things with boxes; got none that can be used{said}; mend them"
+            )
         return Photographs(found, names, notes.told())
 
     def split(self, paths: Sequence[str], longest: int) -> tuple[Photographs, Photographs]:
@@ -159,7 +175,9 @@ class Photographs(BoxedImages):
             return self, Photographs.read("train", paths, longest, self.classes, part=SETS[1])
         parts = [[p for p in self._images if p.held_out is held_out] for held_out in (False, True)]
         if not all(any(len(p.labels) for p in part) for part in parts):
-            raise UserError(f"{len(self)} images are too few to hold some out; give held-out images with --valid")
+            raise UserError(
+                f"{len(self)} images are too few to hold some out; give held-out images with --valid"
+            )
         told = [*self.notices, *few(len(parts[1]), len(self))]
         train, held_out = (Photographs(part, self.classes, told) for part in parts)
         return train, held_out
@@ -173,11 +191,18 @@ class Photographs(BoxedImages):
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         chosen = [self._images[i] for i in indices.tolist()]
         most = max(1, max(len(photograph.labels) for photograph in chosen))
-        labels, boxes = torch.zeros(len(chosen), most, dtype=torch.int64), torch.zeros(len(chosen), most, 4)
+        labels, boxes = (
+            torch.zeros(len(chosen), most, dtype=torch.int64),
+            torch.zeros(len(chosen), most, 4),
+        )
         real = torch.zeros(len(chosen), most, dtype=torch.bool)
         for row, photograph in enumerate(chosen):
             count = len(photograph.labels)
-            labels[row, :count], boxes[row, :count], real[row, :count] = photograph.labels, photograph.boxes, True
+            labels[row, :count], boxes[row, :count], real[row, :count] = (
+                photograph.labels,
+                photograph.boxes,
+                True,
+            )
         return Objects(labels, boxes, real)
 
     def size(self, number: int) -> tuple[int, int]:
@@ -194,12 +219,16 @@ class Photographs(BoxedImages):
     def fingerprint(self) -> str:
         whole = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))
         for p in self._images:
-            marks = torch.tensor([zlib.crc32(p.pixels.numpy().tobytes()), *p.size, *p.labels.tolist()])
+            marks = torch.tensor(
+                [zlib.crc32(p.pixels.numpy().tobytes()), *p.size, *p.labels.tolist()]
+            )
             whole.update(marks.numpy().tobytes() + p.boxes.numpy().tobytes())
         return f"sha256 {whole.hexdigest()}"
 
 
-def _photograph(annotated: Annotated, longest: int, numbers: Mapping[str, int], notes: Notices) -> _Photograph:
+def _photograph(
+    annotated: Annotated, longest: int, numbers: Mapping[str, int], notes: Notices
+) -> _Photograph:
     """One, with those of its things whose class has a number. Raises UserError where it cannot be read."""
     where = annotated.path.name
     image = decode(annotated.path, Photographs.channels, longest=longest)
@@ -242,7 +271,9 @@ class Boxed:
     probabilities: Float[Tensor, " N"] | None = None
 
 
-def average_precision(found: Sequence[Boxed], there: Sequence[Boxed], classes: int) -> dict[str, float]:
+def average_precision(
+    found: Sequence[Boxed], there: Sequence[Boxed], classes: int
+) -> dict[str, float]:
     """COCO's `ap`, the mean over classes and over IoU 0.50, 0.55 ... 0.95, and `ap50` and `ap75`, by pycocotools.
 
     found: everything a model says, however unsure, of the same images as `there`. 0 where there is no object at all.
@@ -252,7 +283,9 @@ def average_precision(found: Sequence[Boxed], there: Sequence[Boxed], classes: i
     truth = _as_coco(there)
     if not truth:
         return {"ap": 0.0, "ap50": 0.0, "ap75": 0.0}
-    with contextlib.redirect_stdout(io.StringIO()):  # it tells its progress to whoever reads standard output
+    with contextlib.redirect_stdout(
+        io.StringIO()
+    ):  # it tells its progress to whoever reads standard output
         right, said = coco(), coco()
         images = [{"id": number + 1} for number in range(len(there))]
         categories = [{"id": number} for number in range(classes)]
@@ -269,10 +302,21 @@ def average_precision(found: Sequence[Boxed], there: Sequence[Boxed], classes: i
 def _as_coco(images: Sequence[Boxed]) -> list[dict[str, Any]]:
     annotations = []
     for number, boxed in enumerate(images):
-        probabilities = [1.0] * len(boxed.labels) if boxed.probabilities is None else boxed.probabilities.tolist()
-        for box, label, probability in zip(boxed.boxes.tolist(), boxed.labels.tolist(), probabilities, strict=True):
+        probabilities = (
+            [1.0] * len(boxed.labels)
+            if boxed.probabilities is None
+            else boxed.probabilities.tolist()
+        )
+        for box, label, probability in zip(
+            boxed.boxes.tolist(), boxed.labels.tolist(), probabilities, strict=True
+        ):
             left, top, right, bottom = box
-            annotation = {"id": len(annotations) + 1, "image_id": number + 1, "category_id": label, "iscrowd": 0}
+            annotation = {
+                "id": len(annotations) + 1,
+                "image_id": number + 1,
+                "category_id": label,
+                "iscrowd": 0,
+            }
             annotation |= {"bbox": [left, top, right - left, bottom - top], "score": probability}
             annotations.append(annotation | {"area": (right - left) * (bottom - top)})
     return annotations

@@ -54,12 +54,18 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
     for image, count in enumerate(objects.real.sum(1).tolist()):
         for layer in range(layers) if count else ():
             query, thing = assign(cost_SBNM[layer, image, :, :count])
-            pairs.append(([layer] * len(query), [image] * len(query), query.tolist(), thing.tolist()))
-    columns = [torch.tensor([n for pair in pairs for n in pair[i]], dtype=torch.int64) for i in range(4)]
+            pairs.append(
+                ([layer] * len(query), [image] * len(query), query.tolist(), thing.tolist())
+            )
+    columns = [
+        torch.tensor([n for pair in pairs for n in pair[i]], dtype=torch.int64) for i in range(4)
+    ]
     return columns[0], columns[1], columns[2], columns[3]
 
 
-def loss(found: Detected, objects: Objects, nothing: float, smoothing: float = 0.0) -> dict[str, Float[Tensor, ""]]:
+def loss(
+    found: Detected, objects: Objects, nothing: float, smoothing: float = 0.0
+) -> dict[str, Float[Tensor, ""]]:
     """The parts of the loss, summed over the layers: classes, l1, giou, each as it counts.
 
     nothing: the weight of "nothing" among the classes, since most queries should say it. Boxes are averaged over the
@@ -72,7 +78,9 @@ def loss(found: Detected, objects: Objects, nothing: float, smoothing: float = 0
     weight = found.scores.new_ones(classes + 1)
     weight[classes] = nothing
     of_classes = sum(
-        functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), weight, label_smoothing=smoothing)
+        functional.cross_entropy(
+            scores.flatten(0, 1), labels.flatten(), weight, label_smoothing=smoothing
+        )
         for scores, labels in zip(found.scores, labels_SBN, strict=True)
     )
     boxes, there = found.boxes[layer, image, query], objects.boxes[image, thing]

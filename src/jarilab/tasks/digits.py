@@ -36,7 +36,12 @@ class Digits(ClassificationTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        return {"model.patch": 2, "model.width": 64, "model.layers": 4, **cls._training_defaults(epochs=40)}
+        return {
+            "model.patch": 2,
+            "model.width": 64,
+            "model.layers": 4,
+            **cls._training_defaults(epochs=40),
+        }
 
     def _read_data(self) -> Labelled:
         return _scans(held_out=False)
@@ -56,5 +61,10 @@ def _scans(*, held_out: bool) -> Labelled:
     grey = torch.from_numpy(found.images)  # 0 ... 16
     pixels = (grey * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
     number = torch.arange(len(grey))
-    scans = Labelled(pixels, torch.from_numpy(found.target).long(), [str(name) for name in found.target_names], number)
+    scans = Labelled(
+        pixels,
+        torch.from_numpy(found.target).long(),
+        [str(name) for name in found.target_names],
+        number,
+    )
     return scans.only(number[(number % HELD_OUT == 0) == held_out])

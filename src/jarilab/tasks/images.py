@@ -49,11 +49,18 @@ class ImageClassification(ClassificationTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        return {"model.patch": 4, "model.width": 64, "model.layers": 6, **cls._training_defaults(epochs=10)}
+        return {
+            "model.patch": 4,
+            "model.width": 64,
+            "model.layers": 6,
+            **cls._training_defaults(epochs=10),
+        }
 
     def hold_out(self, paths: Sequence[str]) -> None:
         if len(paths) != 1:
-            raise UserError(f"--data expects one folder, idx file or CSV, got {len(paths)}; give one")
+            raise UserError(
+                f"--data expects one folder, idx file or CSV, got {len(paths)}; give one"
+            )
         self._held_out = self._read(paths[0], held_out=True)
 
     @property
@@ -62,7 +69,9 @@ class ImageClassification(ClassificationTask):
 
     def _read_data(self) -> Labelled:
         if not self.train:
-            raise UserError("--train names no images; write --train FOLDER, an idx file or a CSV of path and label")
+            raise UserError(
+                "--train names no images; write --train FOLDER, an idx file or a CSV of path and label"
+            )
         self._whole = self._read(self.train)
         return self._whole if self.valid else self._whole.split(self.share)[0]
 
@@ -80,7 +89,9 @@ class ImageClassification(ClassificationTask):
         known = None
         if self._facts:  # what is read later must be as the training images are
             size, known = self.shape[1:], self.classes
-        return read_labelled(Path(path), Wanted(self.channels, size, self._fit, known), held_out=held_out)
+        return read_labelled(
+            Path(path), Wanted(self.channels, size, self._fit, known), held_out=held_out
+        )
 
     def describe(self) -> str:
         channels, height, width = self.shape

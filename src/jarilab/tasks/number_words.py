@@ -49,7 +49,11 @@ class NumberWords(PairsTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        return {"training.examples": 600_000, "training.batch": 512, "training.evaluation_examples": 1000}
+        return {
+            "training.examples": 600_000,
+            "training.batch": 512,
+            "training.evaluation_examples": 1000,
+        }
 
     @property
     def tokenizers(self) -> tuple[Vocabulary, Vocabulary]:
@@ -71,14 +75,19 @@ class NumberWords(PairsTask):
         names = {"ko": _korean(numbers), "en": _english(numbers)}
         ways = [direction.split("-") for direction in self.directions]
         source, target = (np.concatenate([names[way[side]] for way in ways]) for side in (0, 1))
-        return Matrix(source, (source != PADDING).sum(1)), Matrix(target, (target != PADDING).sum(1))
+        return Matrix(source, (source != PADDING).sum(1)), Matrix(
+            target, (target != PADDING).sum(1)
+        )
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         numbers = np.arange(self.maximum + 1)
         source, target = self._sides(numbers[_held_out(numbers)])
         every = torch.arange(len(source))
         sides = (side.padded(every).tolist() for side in (source, target))
-        return [(_vocabulary().decode(one), _vocabulary().decode(other)) for one, other in zip(*sides, strict=True)]
+        return [
+            (_vocabulary().decode(one), _vocabulary().decode(other))
+            for one, other in zip(*sides, strict=True)
+        ]
 
     def ceiling(self) -> dict[str, float]:
         """Of all numbers. An encoder without positions knows which words a name holds, and how often each."""
@@ -100,7 +109,12 @@ class NumberWords(PairsTask):
         return super().read(text)
 
     def sample_inputs(self) -> list[str]:
-        return ["이백이십이", "two hundred twenty-two", "이만 이천이백이", "thirty thousand three hundred three"]
+        return [
+            "이백이십이",
+            "two hundred twenty-two",
+            "이만 이천이백이",
+            "thirty thousand three hundred three",
+        ]
 
     def describe(self) -> str:
         return f"names of 0 ... {self.maximum:,}, {' and '.join(self.directions)}, one number in {HELD_OUT} held out"
@@ -115,7 +129,12 @@ class _Names:
 
     def __init__(self) -> None:
         english = [*range(20), *range(20, 100, 10)]
-        words = [*"영일이삼사오육칠팔구십백천만 ", *(_words(n) for n in english), "hundred", "thousand"]
+        words = [
+            *"영일이삼사오육칠팔구십백천만 ",
+            *(_words(n) for n in english),
+            "hundred",
+            "thousand",
+        ]
         self.tokens = (*SPECIAL, *words)
         self._ones = {_words(n) for n in range(1, 10)}
         self.number = {token: number for number, token in enumerate(self.tokens)}
@@ -126,7 +145,11 @@ class _Names:
     def encode(self, text: str) -> list[int]:
         pieces = re.findall(r"[a-z]+|.", text)
         # Between English words a space says nothing.
-        kept = [p for i, p in enumerate(pieces) if p not in " -" or (p == " " and i and pieces[i - 1] == "만")]
+        kept = [
+            p
+            for i, p in enumerate(pieces)
+            if p not in " -" or (p == " " and i and pieces[i - 1] == "만")
+        ]
         strange = [piece for piece in kept if piece not in self.number or piece in SPECIAL]
         if strange:
             raise UserError(
@@ -210,9 +233,13 @@ def _packed(*parts: np.ndarray) -> np.ndarray:
     """The parts side by side, what is left blank moved behind: `(N, NAME)`."""
     room = np.full((len(parts[0]), NAME), PADDING)
     joined = np.concatenate((*parts, room), axis=1).astype(np.uint8)
-    return np.take_along_axis(joined, np.argsort(joined == PADDING, axis=1, kind="stable"), 1)[:, :NAME]
+    return np.take_along_axis(joined, np.argsort(joined == PADDING, axis=1, kind="stable"), 1)[
+        :, :NAME
+    ]
 
 
 def _held_out(numbers: np.ndarray) -> np.ndarray:
     """Which numbers are held out, by a hash (Knuth's multiplicative one)."""
-    return (numbers.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**32)) % np.uint64(HELD_OUT) == 0
+    return (numbers.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**32)) % np.uint64(
+        HELD_OUT
+    ) == 0

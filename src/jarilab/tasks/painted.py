@@ -17,7 +17,9 @@ BETWEEN = ("<picture>", "<no caption>")
 
 def paint(task: Captions, model: Draws, read: list[int]) -> Int[Tensor, "1 N"]:
     """The codes of the first image that `jarilab.paint` paints, with the run's guidance and temperature."""
-    steps = model.steps(task.sources([read]), guidance=task.guidance, temperature=task.temperature, seed=SEED)
+    steps = model.steps(
+        task.sources([read]), guidance=task.guidance, temperature=task.temperature, seed=SEED
+    )
     return torch.stack(list(steps), 1)
 
 
@@ -36,4 +38,7 @@ def judged(task: Captions, ids: Sequence[int]) -> str | None:
 def names_of(task: Captions, numbers: Sequence[int]) -> list[str]:
     """The name of each token of such a sequence, or of what may follow it."""
     names = [*task.words.names(range(len(task.words))), *BETWEEN]
-    return [names[number] if number < len(names) else f"code {number - len(names)}" for number in numbers]
+    return [
+        names[number] if number < len(names) else f"code {number - len(names)}"
+        for number in numbers
+    ]

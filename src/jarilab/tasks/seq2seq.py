@@ -122,7 +122,9 @@ class PairsTask(TokenTask):
     def check_model(self, options: Mapping[str, Any]) -> None:
         source, target = self.tokenizers
         if options.get("shared") and source != target:
-            raise UserError("one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared")
+            raise UserError(
+                "one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared"
+            )
 
     @property
     def longest(self) -> dict[str, int]:
@@ -157,13 +159,17 @@ class PairsTask(TokenTask):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer."""
         pairs = [self.held_out[i] for i in evenly(len(self.held_out), examples).tolist()]
-        sources, targets = zip(*((self._encode(0, s), self._encode(1, t)) for s, t in pairs), strict=True)
+        sources, targets = zip(
+            *((self._encode(0, s), self._encode(1, t)) for s, t in pairs), strict=True
+        )
         written: list[str] = [""] * len(pairs)
         loss = count = 0.0
         by_length = sorted(range(len(pairs)), key=lambda i: len(sources[i]))
         for start in range(0, len(pairs), AT_ONCE):
             rows = by_length[start : start + AT_ONCE]
-            batch = _batch(*(right_padded([side[i] for i in rows], PADDING)[0] for side in (sources, targets)))
+            batch = _batch(
+                *(right_padded([side[i] for i in rows], PADDING)[0] for side in (sources, targets))
+            )
             for row, ids in zip(rows, learner.write(batch.inputs[0]), strict=True):
                 written[row] = self.answer(learner, pairs[row][0], sources[row], ids)
             tokens = int((batch.labels != PADDING).sum())
@@ -204,7 +210,9 @@ class PairsTask(TokenTask):
             raise UserError("the line is empty; write a text to answer")
         ids = self.tokenizers[0].encode(text)
         if len(ids) > self._longest:
-            raise UserError(f"{len(ids):,} tokens are too many; this run reads at most {self._longest}: cut the line")
+            raise UserError(
+                f"{len(ids):,} tokens are too many; this run reads at most {self._longest}: cut the line"
+            )
         return ids
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:

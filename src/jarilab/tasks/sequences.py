@@ -39,14 +39,22 @@ class Sequences(PairsTask):
         data_seed: Annotated[int, Ge(0)] = 42,
         metric: JudgedBy = "exact_match",
     ):
-        self.longest_seen, self.longest_held_out = longest, longest if test_longest is None else test_longest
+        self.longest_seen, self.longest_held_out = (
+            longest,
+            longest if test_longest is None else test_longest,
+        )
         if shortest > min(longest, self.longest_held_out):
             raise UserError(
                 f"expected shortest <= longest and test_longest, got shortest={shortest}, longest={longest}, "
                 f"test_longest={self.longest_held_out}; choose shortest={min(longest, self.longest_held_out)} or less"
             )
         super().__init__(max(longest, self.longest_held_out))
-        self.symbols, self.size, self.size_held_out, self.shortest = symbols, lines, held_out, shortest
+        self.symbols, self.size, self.size_held_out, self.shortest = (
+            symbols,
+            lines,
+            held_out,
+            shortest,
+        )
         self.data_seed, self.metric = data_seed, METRICS[metric]
         self._numbers = _Numbers(symbols)
 
@@ -74,7 +82,9 @@ class Sequences(PairsTask):
         answers = self.answers(lines, lengths)
         return [
             (" ".join(map(str, line[:length])), " ".join(map(str, answer[:length])))
-            for line, answer, length in zip(lines.tolist(), answers.tolist(), lengths.tolist(), strict=True)
+            for line, answer, length in zip(
+                lines.tolist(), answers.tolist(), lengths.tolist(), strict=True
+            )
         ]
 
     def _lines(self, stream: int, count: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +95,11 @@ class Sequences(PairsTask):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        return ("all", "seen_lengths", "longer") if self.longest_held_out > self.longest_seen else ("all",)
+        return (
+            ("all", "seen_lengths", "longer")
+            if self.longest_held_out > self.longest_seen
+            else ("all",)
+        )
 
     def group_of(self, source: str, target: str) -> str:
         return "longer" if len(source.split()) > self.longest_seen else "seen_lengths"
@@ -94,7 +108,9 @@ class Sequences(PairsTask):
     def _shared(self) -> tuple[int, int]:
         """How many held-out lines are among the training lines too, and the most numbers that one of these has."""
         lines, lengths = self._lines(1, self.size_held_out, self.longest_held_out)
-        known = np.isin(_codes(lines, lengths), _codes(*self._lines(0, self.size, self.longest_seen)))
+        known = np.isin(
+            _codes(lines, lengths), _codes(*self._lines(0, self.size, self.longest_seen))
+        )
         return int(known.sum()), int(lengths[known].max(initial=0))
 
     def notices(self) -> list[str]:
@@ -117,7 +133,11 @@ class Sequences(PairsTask):
 
     def describe(self) -> str:
         count, longest = self._shared
-        also = f", of which {count:,}, all of {longest} numbers or fewer, were trained on too" if count else ""
+        also = (
+            f", of which {count:,}, all of {longest} numbers or fewer, were trained on too"
+            if count
+            else ""
+        )
         return self._drawn() + also
 
     def fingerprint(self) -> str:
@@ -171,9 +191,15 @@ class _Numbers:
 
     def encode(self, text: str) -> list[int]:
         words = text.split()
-        strange = [w for w in words if not (w.isascii() and w.isdecimal() and len(w) < 10 and int(w) < self.symbols)]
+        strange = [
+            w
+            for w in words
+            if not (w.isascii() and w.isdecimal() and len(w) < 10 and int(w) < self.symbols)
+        ]
         if strange:
-            raise UserError(f"expected numbers from 0 to {self.symbols - 1}, got {strange[0]!r}; write such as 3 1 4")
+            raise UserError(
+                f"expected numbers from 0 to {self.symbols - 1}, got {strange[0]!r}; write such as 3 1 4"
+            )
         return [len(SPECIAL) + int(word) for word in words]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -50,7 +50,12 @@ class Text(TokenTask):
         metric: Literal["loss", "perplexity", "bits_per_character"] = "loss",
     ):
         self.train, self.valid, self.context = train, valid, context
-        self.tokenizer, self.vocabulary, self.lowercase, self.share = tokenizer, vocabulary, lowercase, held_out
+        self.tokenizer, self.vocabulary, self.lowercase, self.share = (
+            tokenizer,
+            vocabulary,
+            lowercase,
+            held_out,
+        )
         self.metric = METRICS[metric]
         self._tokenizer: Tokenizer | None = None
         self._training: _Stream | None = None
@@ -58,15 +63,25 @@ class Text(TokenTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        training = {"epochs": 10, "batch": 64, "learning_rate": 4e-3, "evaluations": 10, "evaluation_examples": 200}
+        training = {
+            "epochs": 10,
+            "batch": 64,
+            "learning_rate": 4e-3,
+            "evaluations": 10,
+            "evaluation_examples": 200,
+        }
         options = {"width": 256, "heads": 8, "layers": 6, "dropout": 0.1}
-        return {f"training.{n}": v for n, v in training.items()} | {f"model.{n}": v for n, v in options.items()}
+        return {f"training.{n}": v for n, v in training.items()} | {
+            f"model.{n}": v for n, v in options.items()
+        }
 
     # Its life -----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         path = _path("train", self.train)
-        self._tokenizer = store.train_tokenizer(path, self.tokenizer, self.vocabulary, self.lowercase)
+        self._tokenizer = store.train_tokenizer(
+            path, self.tokenizer, self.vocabulary, self.lowercase
+        )
         self._training, self._held_out = (
             (self._stream(self.train), self._stream(self.valid)) if self.valid else self._split()
         )
@@ -93,7 +108,9 @@ class Text(TokenTask):
 
     def hold_out(self, paths: Sequence[str]) -> None:
         if len(paths) != 1:
-            raise UserError(f"--data expects one file or folder of text, got {len(paths)}; give one")
+            raise UserError(
+                f"--data expects one file or folder of text, got {len(paths)}; give one"
+            )
         self._held_out = self._stream(paths[0])
 
     @property
@@ -127,8 +144,12 @@ class Text(TokenTask):
 
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         # Windows begin anywhere, so that no token is always the first of one.
-        starts = indices * self.context + torch.randint(self.context, indices.shape, generator=generator)
-        return self._windows.batch(starts.clamp(max=max(0, len(self._windows) - self.context)), self.context)
+        starts = indices * self.context + torch.randint(
+            self.context, indices.shape, generator=generator
+        )
+        return self._windows.batch(
+            starts.clamp(max=max(0, len(self._windows) - self.context)), self.context
+        )
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Loss in nats per token, perplexity, and bits per character, over windows one behind the other."""
@@ -224,5 +245,7 @@ def _padded(ids_BL: np.ndarray, real_BL: np.ndarray) -> Int[Tensor, "B L"]:
 
 def _path(option: str, given: str) -> Path:
     if not given:
-        raise UserError(f"--{option} names no text; write --{option} FILE, or a folder of *.txt files")
+        raise UserError(
+            f"--{option} names no text; write --{option} FILE, or a folder of *.txt files"
+        )
     return Path(given)

@@ -56,16 +56,33 @@ class Translation(PairsTask):
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
         self.words = "none" if tokenized else "13a"
         self.train, self.valid = tuple(train), tuple(valid)
-        self.tokenizer, self.vocabulary, self.joint, self.lowercase = tokenizer, vocabulary, joint, lowercase
+        self.tokenizer, self.vocabulary, self.joint, self.lowercase = (
+            tokenizer,
+            vocabulary,
+            joint,
+            lowercase,
+        )
         self.swap = swap
         self.metric = METRICS[metric]
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        training = {"epochs": 12, "tokens": 4096, "learning_rate": 4e-3, "label_smoothing": 0.1, "evaluations": 10}
+        training = {
+            "epochs": 12,
+            "tokens": 4096,
+            "learning_rate": 4e-3,
+            "label_smoothing": 0.1,
+            "evaluations": 10,
+        }
         training |= {"evaluation_examples": 500}
         options = {
-            "encoder_decoder": {"width": 256, "hidden": 1024, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.2},
+            "encoder_decoder": {
+                "width": 256,
+                "hidden": 1024,
+                "encoder_layers": 3,
+                "decoder_layers": 3,
+                "dropout": 0.2,
+            },
             "recurrent": {"width": 512, "cell": "lstm", "dropout": 0.3},
         }[model]
         if model == "recurrent":
@@ -100,7 +117,9 @@ class Translation(PairsTask):
         source, target = self._in_order(pairs.source, pairs.target)
         training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
         if self.valid:
-            _ = self.held_out  # a fault in these files is told before the training, not at its first look
+            _ = (
+                self.held_out
+            )  # a fault in these files is told before the training, not at its first look
         return _Chosen(source, training), _Chosen(target, training)
 
     def _in_order(self, first: Any, second: Any) -> tuple[Any, Any]:
@@ -117,7 +136,9 @@ class Translation(PairsTask):
         if self.valid:
             return self._texts(_paths("valid", self.valid))
         pairs = self._encoded()
-        chosen = set(pairs.numbers[_held_out(self._in_order(pairs.source, pairs.target)[0])].tolist())
+        chosen = set(
+            pairs.numbers[_held_out(self._in_order(pairs.source, pairs.target)[0])].tolist()
+        )
         return self._texts(_paths("train", self.train), chosen)
 
     @property
@@ -127,20 +148,32 @@ class Translation(PairsTask):
     def hold_out(self, paths: Sequence[str]) -> None:
         self._held_out = self._texts(_paths("data", paths))
 
-    def _texts(self, paths: Sequence[Path], chosen: Container[int] | None = None) -> list[tuple[str, str]]:
+    def _texts(
+        self, paths: Sequence[Path], chosen: Container[int] | None = None
+    ) -> list[tuple[str, str]]:
         """The pairs of these files as they stand there, or those with the chosen numbers. Raises UserError."""
         every = enumerate(files.pairs(paths, files.Reading()))
-        pairs = [self._in_order(*pair) for number, pair in every if chosen is None or number in chosen]
+        pairs = [
+            self._in_order(*pair) for number, pair in every if chosen is None or number in chosen
+        ]
         return [(s.lower(), t.lower()) for s, t in pairs] if self.lowercase else pairs
 
     def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
         target = self.tokenizers[1]
         if not target.knows_not(written):
             return self.write(written)
-        pieces = [*self.tokenizers[0].pieces(line)[: len(source)], ""]  # nothing stands at the end token
+        pieces = [
+            *self.tokenizers[0].pieces(line)[: len(source)],
+            "",
+        ]  # nothing stands at the end token
         looked_at = learner.looked_at(source, written)
-        spoken = [(number, at) for number, at in zip(written, looked_at, strict=True) if number > END]
-        texts = [pieces[at] if target.knows_not([number]) else target.decode([number]) for number, at in spoken]
+        spoken = [
+            (number, at) for number, at in zip(written, looked_at, strict=True) if number > END
+        ]
+        texts = [
+            pieces[at] if target.knows_not([number]) else target.decode([number])
+            for number, at in spoken
+        ]
         return (" " if self.tokenizer == "words" else "").join(texts)
 
     # What a person sees ---------------------------------------------------------------------------------------------
@@ -185,9 +218,13 @@ def _held_out(source: store.Encoded) -> np.ndarray:
     are held out together."""
     bound = min(0.1, HELD_OUT / len(source)) * 2**32
     ids, rows = np.asarray(source.ids), pairwise(np.asarray(source.offsets))
-    found = np.fromiter((zlib.crc32(ids[start:end].tobytes()) < bound for start, end in rows), bool, len(source))
+    found = np.fromiter(
+        (zlib.crc32(ids[start:end].tobytes()) < bound for start, end in rows), bool, len(source)
+    )
     if not found.any() or found.all():
-        raise UserError(f"{len(source)} pairs are too few to hold some out; give held-out files with --valid")
+        raise UserError(
+            f"{len(source)} pairs are too few to hold some out; give held-out files with --valid"
+        )
     return found
 
 
@@ -196,7 +233,9 @@ def _complaints(reading: files.Reading, longest: int) -> list[str]:
     if reading.blank:
         found.append(f"{reading.blank:,} pairs with a blank line on a side were left out")
     if reading.too_long:
-        found.append(f"{reading.too_long:,} pairs of more than {longest} tokens were left out; --longest keeps more")
+        found.append(
+            f"{reading.too_long:,} pairs of more than {longest} tokens were left out; --longest keeps more"
+        )
     return found
 
 

@@ -31,7 +31,11 @@ _COUNTED = 1 << 27
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
 # What the regular expressions of tokenizers call white space (Unicode's White_Space), which is not what str.strip does.
-_WHITE = "\t\n\x0b\x0c\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+_WHITE = (
+    "\t\n\x0b\x0c\r \x85\xa0\u1680"
+    + "".join(map(chr, range(0x2000, 0x200B)))
+    + "\u2028\u2029\u202f\u205f\u3000"
+)
 _BEFORE_WHITE = re.compile(f"(?s).*[^{_WHITE}](?=[{_WHITE}])")
 
 Stream = BufferedReader | gzip.GzipFile
@@ -71,16 +75,24 @@ def lines(path: Path, *, longest_line: int = LONGEST_LINE) -> Iterator[str]:
             yield text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 
-def pairs(paths: Sequence[Path], reading: Reading, *, longest_line: int = LONGEST_LINE) -> Iterator[tuple[str, str]]:
+def pairs(
+    paths: Sequence[Path], reading: Reading, *, longest_line: int = LONGEST_LINE
+) -> Iterator[tuple[str, str]]:
     """Pairs of texts: from two files line by line, or from the first two columns of one file of tab-separated values.
 
     Pairs that are blank on a side are skipped. `reading` counts while the pairs are drawn. Raises UserError where the
     files differ in length, a line has one column only, or nothing usable is found.
     """
     if len(paths) not in (1, 2):
-        raise UserError(f"expected two files, or one of tab-separated values; got {len(paths)}; name one or two files")
+        raise UserError(
+            f"expected two files, or one of tab-separated values; got {len(paths)}; name one or two files"
+        )
     usable = False
-    both = _columns(paths[0], longest_line) if len(paths) == 1 else _parallel(paths[0], paths[1], longest_line)
+    both = (
+        _columns(paths[0], longest_line)
+        if len(paths) == 1
+        else _parallel(paths[0], paths[1], longest_line)
+    )
     for one, other in both:
         if one.strip() and other.strip():
             reading.pairs += 1
@@ -111,9 +123,15 @@ def document_files(path: Path) -> list[Path]:
     found = []
     for folder, inner, names in os.walk(path, onerror=unreadable):
         inner[:] = [name for name in inner if not name.startswith(".")]
-        found += [Path(folder, n) for n in names if not n.startswith(".") and n.lower().endswith(DOCUMENTS)]
+        found += [
+            Path(folder, n)
+            for n in names
+            if not n.startswith(".") and n.lower().endswith(DOCUMENTS)
+        ]
     if not found:
-        raise UserError(f"{path}: expected files named *.txt or *.txt.gz in this folder; got none; rename or add some")
+        raise UserError(
+            f"{path}: expected files named *.txt or *.txt.gz in this folder; got none; rename or add some"
+        )
     return sorted(found)
 
 
@@ -130,7 +148,9 @@ def no_usable(paths: Sequence[Path]) -> UserError:
     """The error for files without any text."""
     verb = "holds" if len(paths) == 1 else "hold"
     named = " and ".join(str(path) for path in paths)
-    return UserError(f"{named} {verb} no usable lines; expected text; fill the file or name another")
+    return UserError(
+        f"{named} {verb} no usable lines; expected text; fill the file or name another"
+    )
 
 
 def _columns(path: Path, longest_line: int) -> Iterator[tuple[str, str]]:
@@ -171,7 +191,9 @@ def _pieces(path: Path) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 at = error.start - (data.rfind(b"\n", 0, error.start) + 1)
                 at += 0 if b"\n" in data[: error.start] else column
-                raise _not_utf8(path, line + data.count(b"\n", 0, error.start), at, data[error.start]) from None
+                raise _not_utf8(
+                    path, line + data.count(b"\n", 0, error.start), at, data[error.start]
+                ) from None
             # A "\r" at the end may be half of an "\r\n": it waits for what follows.
             used -= bool(block) and data[:used].endswith(b"\r")
             whole, pending = data[:used], data[used:]
@@ -211,13 +233,17 @@ def raw(path: Path) -> Iterator[BufferedReader]:
         with path.open("rb") as stream:
             yield stream
     except FileNotFoundError:
-        raise UserError(f"{path}: expected a file; there is none of this name; check the path") from None
+        raise UserError(
+            f"{path}: expected a file; there is none of this name; check the path"
+        ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             f"{path}: expected whole gzip; got a damaged or cut one ({error}); fetch or compress it again"
         ) from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}); check the path and its rights") from None
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
+        ) from None
 
 
 @contextmanager
@@ -246,7 +272,9 @@ def _mark(path: Path, stream: Stream) -> int:
     return skipped
 
 
-def _long(path: Path, number: int, size: int, last: bytes, stream: Stream, longest: int) -> UserError:
+def _long(
+    path: Path, number: int, size: int, last: bytes, stream: Stream, longest: int
+) -> UserError:
     size -= last.endswith(b"\n")
     while b"\n" not in last and size <= _COUNTED and (last := stream.read(_BLOCK)):
         size += len(last.partition(b"\n")[0])
@@ -258,11 +286,15 @@ def _long(path: Path, number: int, size: int, last: bytes, stream: Stream, longe
 
 def unreadable(error: OSError) -> None:
     """What `os.walk` is to do with a folder that it cannot list. Raises UserError."""
-    raise UserError(f"{error.filename}: cannot be read ({error.strerror}); check the path and its rights")
+    raise UserError(
+        f"{error.filename}: cannot be read ({error.strerror}); check the path and its rights"
+    )
 
 
 def _nul(path: Path, number: int) -> UserError:
-    return UserError(f"{path}:{number}: expected text; got a NUL, as binary files and UTF-16 hold; save it as UTF-8")
+    return UserError(
+        f"{path}:{number}: expected text; got a NUL, as binary files and UTF-16 hold; save it as UTF-8"
+    )
 
 
 def _not_utf8(path: Path, number: int, offset: int, byte: int) -> UserError:

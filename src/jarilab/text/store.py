@@ -53,7 +53,10 @@ class Encoded:
     def rows(self, indices: Int[Tensor, " B"] | Sequence[int]) -> list[Int[Tensor, "_"]]:
         """The rows of these numbers, int64. Raises IndexError for a number that is no row's."""
         starts, ends = self._ends(indices)
-        return [torch.from_numpy(self.ids[start:end].astype(np.int64)) for start, end in zip(starts, ends, strict=True)]
+        return [
+            torch.from_numpy(self.ids[start:end].astype(np.int64))
+            for start, end in zip(starts, ends, strict=True)
+        ]
 
     def padded(self, indices: Int[Tensor, " B"] | Sequence[int]) -> Int[Tensor, "B L"]:
         """The rows of these numbers with PADDING behind, up to the longest of them, int64. Raises as `rows`."""
@@ -68,7 +71,9 @@ class Encoded:
     def _ends(self, indices: Tensor | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         at = np.asarray(indices, dtype=np.int64)
         if at.size and not 0 <= at.min() <= at.max() < len(self):
-            raise IndexError(f"expected numbers of rows from 0 to {len(self) - 1}; got {at.min()} to {at.max()}")
+            raise IndexError(
+                f"expected numbers of rows from 0 to {len(self) - 1}; got {at.min()} to {at.max()}"
+            )
         return self.offsets[at], self.offsets[at + 1]
 
 
@@ -118,7 +123,11 @@ def prepare_pairs(
             for batch in _batches(pairs(paths, reading)):
                 ones, others = (list(side) for side in zip(*batch, strict=True))
                 both = zip(source.encode_batch(ones), target.encode_batch(others), strict=True)
-                short = [(n, *pair) for n, pair in enumerate(both, read) if max(map(len, pair)) <= longest]
+                short = [
+                    (n, *pair)
+                    for n, pair in enumerate(both, read)
+                    if max(map(len, pair)) <= longest
+                ]
                 read += len(batch)
                 reading.pairs -= len(batch) - len(short)
                 reading.too_long += len(batch) - len(short)
@@ -156,7 +165,9 @@ def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
     def make(folder: Path) -> dict[str, int]:
         with _Writer(folder, "documents", tokenizer) as writer:
             for document in documents(path):
-                length = sum(writer.put(tokenizer.encode_batch(batch)).sum() for batch in _batches(document))
+                length = sum(
+                    writer.put(tokenizer.encode_batch(batch)).sum() for batch in _batches(document)
+                )
                 if length:
                     writer.end_rows(np.array([length]))
             if not writer.written:
@@ -176,7 +187,14 @@ def train_tokenizers(
 
     def make(folder: Path) -> dict[str, int]:
         if joint:
-            trained = [train(kind, chain.from_iterable(pairs(paths, Reading())), size=size, lowercase=lowercase)]
+            trained = [
+                train(
+                    kind,
+                    chain.from_iterable(pairs(paths, Reading())),
+                    size=size,
+                    lowercase=lowercase,
+                )
+            ]
         else:
             trained = [train(kind, texts(side), size=size, lowercase=lowercase) for side in (0, 1)]
         _write_tokenizers(folder, trained)
@@ -200,7 +218,9 @@ def train_tokenizer(path: Path, kind: str, size: int, lowercase: bool = False) -
     return tokenizer
 
 
-def _training_facts(what: str, paths: Sequence[Path], kind: str, size: int, lowercase: bool) -> dict[str, Any]:
+def _training_facts(
+    what: str, paths: Sequence[Path], kind: str, size: int, lowercase: bool
+) -> dict[str, Any]:
     return {
         "what": what,
         "contents": content_hash(paths),

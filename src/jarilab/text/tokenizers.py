@@ -52,7 +52,9 @@ def _byte_letters() -> dict[str, int]:
     """The byte that each letter of GPT-2's alphabet stands for: printable ones themselves, others from U+0100 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    return {chr(byte): byte for byte in plain} | {
+        chr(256 + n): byte for n, byte in enumerate(others)
+    }
 
 
 _BYTE = _byte_letters()
@@ -102,7 +104,9 @@ class Tokenizer:
         return hash(self._vocabulary)
 
     def __repr__(self) -> str:
-        return f"Tokenizer({self.kind}, {len(self):,} tokens{', lowercase' if self.lowercase else ''})"
+        return (
+            f"Tokenizer({self.kind}, {len(self):,} tokens{', lowercase' if self.lowercase else ''})"
+        )
 
     def encode(self, text: str) -> list[int]:
         """The numbers of a text, without FIRST or END. Raises UserError for half a surrogate pair, which is no text."""
@@ -111,7 +115,10 @@ class Tokenizer:
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """The numbers of several texts, worked out on all cores. Raises as `encode`."""
         try:
-            return [encoding.ids for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False)]
+            return [
+                encoding.ids
+                for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False)
+            ]
         except TypeError:
             raise _surrogate() from None
 
@@ -141,10 +148,18 @@ class Tokenizer:
         and bytes that are no UTF-8, become U+FFFD. Words are put together with spaces.
         """
         pieces, special = self._vocabulary.pieces, self._special
-        numbers = [n for n in takewhile(lambda number: number not in (PADDING, END), self._checked(ids)) if n != FIRST]
-        parts = [pieces[number - special] if number >= special else UNKNOWN_SIGN for number in numbers]
+        numbers = [
+            n
+            for n in takewhile(lambda number: number not in (PADDING, END), self._checked(ids))
+            if n != FIRST
+        ]
+        parts = [
+            pieces[number - special] if number >= special else UNKNOWN_SIGN for number in numbers
+        ]
         if _over_bytes(self.kind):
-            return bytes(_BYTE[letter] for part in parts for letter in part).decode(errors="replace")
+            return bytes(_BYTE[letter] for part in parts for letter in part).decode(
+                errors="replace"
+            )
         return (" " if self.kind == "words" else "").join(parts)
 
     def names(self, ids: Sequence[int]) -> list[str]:
@@ -181,7 +196,9 @@ class Tokenizer:
         try:
             return Tokenizer.from_json(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} cannot be read: {error}; the run cannot answer without it") from None
+            raise UserError(
+                f"{path} cannot be read: {error}; the run cannot answer without it"
+            ) from None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -192,7 +209,10 @@ class Tokenizer:
     def _names(self) -> list[str]:
         pieces = self._vocabulary.pieces
         if _over_bytes(self.kind):
-            pieces = [bytes(_BYTE[letter] for letter in p).decode(errors="backslashreplace") for p in pieces]
+            pieces = [
+                bytes(_BYTE[letter] for letter in p).decode(errors="backslashreplace")
+                for p in pieces
+            ]
         return [*self._vocabulary.special, *pieces]
 
     def _checked(self, ids: Sequence[int]) -> Sequence[int]:
@@ -215,7 +235,9 @@ def train(kind: str, texts: Iterable[str], *, size: int, lowercase: bool = False
     empty = _Vocabulary(kind, lowercase, ())
     least = len(empty.special) + (len(_BYTE) if _over_bytes(kind) else 1)
     if not least <= size <= LARGEST_VOCABULARY:
-        raise UserError(f"{kind} needs a size from {least} to {LARGEST_VOCABULARY:,}; got {size}; choose one between")
+        raise UserError(
+            f"{kind} needs a size from {least} to {LARGEST_VOCABULARY:,}; got {size}; choose one between"
+        )
     return Tokenizer(_TRAINERS[kind](_beginning(texts), size - len(empty.special), lowercase))
 
 
@@ -270,25 +292,40 @@ def _beginning(texts: Iterable[str]) -> Iterator[str]:
         if left < 4:
             break
     if not usable:
-        raise UserError("expected text to train a tokenizer on; got none but white space; give it some text")
+        raise UserError(
+            "expected text to train a tokenizer on; got none but white space; give it some text"
+        )
 
 
-def _trained(model: models.Model, trainer: trainers.Trainer, kind: Kind, texts: Iterator[str], lowercase: bool) -> Any:
+def _trained(
+    model: models.Model,
+    trainer: trainers.Trainer,
+    kind: Kind,
+    texts: Iterator[str],
+    lowercase: bool,
+) -> Any:
     library = _around(model, kind, lowercase)
     library.train_from_iterator(texts, trainer=trainer)
     return json.loads(library.to_str())["model"]
 
 
 def _bpe(texts: Iterator[str], size: int, lowercase: bool) -> _Vocabulary:
-    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=list(_BYTE))
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, initial_alphabet=list(_BYTE)
+    )
     found = _trained(models.BPE(), trainer, "bpe", texts, lowercase)
     pieces = tuple(sorted(found["vocab"], key=found["vocab"].get))
-    return _Vocabulary("bpe", lowercase, pieces, merges=tuple((one, two) for one, two in found["merges"]))
+    return _Vocabulary(
+        "bpe", lowercase, pieces, merges=tuple((one, two) for one, two in found["merges"])
+    )
 
 
 def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> _Vocabulary:
     trainer = trainers.UnigramTrainer(
-        vocab_size=size, show_progress=False, initial_alphabet=list(_BYTE), max_piece_length=_LONGEST_PIECE
+        vocab_size=size,
+        show_progress=False,
+        initial_alphabet=list(_BYTE),
+        max_piece_length=_LONGEST_PIECE,
     )
     found = _trained(models.Unigram(), trainer, "unigram", texts, lowercase)["vocab"]
     # The library adds the bytes it would have dropped just above the lowest score, 0.0001 apart and in the order of a
@@ -300,7 +337,9 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> _Vocabulary:
     # Near its alphabet's size the library keeps more than it was asked for.
     kept = {*_BYTE, *[piece for piece in ranked if len(piece) > 1][: size - len(_BYTE)]}
     pieces = tuple(piece for piece in ranked if piece in kept)
-    return _Vocabulary("unigram", lowercase, pieces, scores=tuple(scores[piece] for piece in pieces))
+    return _Vocabulary(
+        "unigram", lowercase, pieces, scores=tuple(scores[piece] for piece in pieces)
+    )
 
 
 def _words(texts: Iterator[str], size: int, lowercase: bool) -> _Vocabulary:
@@ -335,19 +374,27 @@ def _checked_vocabulary(data: Any) -> _Vocabulary:
     if kind not in KINDS or not isinstance(lowercase, bool):
         _foreign(f"the kind {kind!r:.40}")
     pieces = _checked_pieces(kind, data["pieces"])
-    merges = _checked_merges(data["merges"], set(pieces)) if kind == "bpe" else _none(data["merges"])
-    scores = _checked_scores(data["scores"], len(pieces)) if kind == "unigram" else _none(data["scores"])
+    merges = (
+        _checked_merges(data["merges"], set(pieces)) if kind == "bpe" else _none(data["merges"])
+    )
+    scores = (
+        _checked_scores(data["scores"], len(pieces)) if kind == "unigram" else _none(data["scores"])
+    )
     return _Vocabulary(kind, lowercase, pieces, merges, scores)
 
 
 def _checked_pieces(kind: Kind, pieces: Any) -> tuple[str, ...]:
-    if not isinstance(pieces, list) or not all(isinstance(piece, str) and piece for piece in pieces):
+    if not isinstance(pieces, list) or not all(
+        isinstance(piece, str) and piece for piece in pieces
+    ):
         _foreign("pieces that are no texts")
     if not 0 < len(set(pieces)) == len(pieces) <= LARGEST_VOCABULARY:
         _foreign("no pieces, too many, or one twice")
     if any("\ud800" <= letter <= "\udfff" for piece in pieces for letter in piece):
         _foreign("half a surrogate pair in a piece")
-    if _over_bytes(kind) and not _BYTE.keys() == {letter for piece in pieces for letter in piece} <= set(pieces):
+    if _over_bytes(kind) and not _BYTE.keys() == {
+        letter for piece in pieces for letter in piece
+    } <= set(pieces):
         _foreign("pieces that are not made of all 256 bytes")
     if kind == "words" and any(" " in piece for piece in pieces):
         _foreign("a word with a space")
@@ -363,7 +410,11 @@ def _checked_merges(merges: Any, pieces: set[str]) -> tuple[tuple[str, str], ...
 
 
 def _is_merge(merge: Any, pieces: set[str]) -> bool:
-    if not isinstance(merge, list) or len(merge) != 2 or not all(isinstance(side, str) for side in merge):
+    if (
+        not isinstance(merge, list)
+        or len(merge) != 2
+        or not all(isinstance(side, str) for side in merge)
+    ):
         return False
     return {*merge, "".join(merge)} <= pieces
 
@@ -382,7 +433,9 @@ def _none(values: Any) -> tuple[()]:
 
 
 def _surrogate() -> UserError:
-    return UserError("expected text; got half a surrogate pair, which no UTF-8 can hold; read the text as UTF-8")
+    return UserError(
+        "expected text; got half a surrogate pair, which no UTF-8 can hold; read the text as UTF-8"
+    )
 
 
 def _foreign(got: str) -> NoReturn:

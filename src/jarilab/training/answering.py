@@ -63,7 +63,9 @@ class Answering:
     decoding: Decoding = GREEDY
 
     def write(self, sources: Tokens) -> list[list[int]]:
-        return [best[0].ids.tolist() for best in written(self.model, self.task, sources, self.decoding)]
+        return [
+            best[0].ids.tolist() for best in written(self.model, self.task, sources, self.decoding)
+        ]
 
     @torch.no_grad()
     def scores(self, batch: Batch) -> Any:
@@ -79,7 +81,9 @@ class Answering:
         return tape.weights(site)[0].mean(0).argmax(-1).tolist()
 
 
-def evaluate(model: nn.Module, task: Task, examples: int | None = None, decoding: Decoding = GREEDY) -> dict[str, Any]:
+def evaluate(
+    model: nn.Module, task: Task, examples: int | None = None, decoding: Decoding = GREEDY
+) -> dict[str, Any]:
     """The task's metrics, in float32; on all held-out data unless told."""
     training = model.training
     model.eval()
@@ -89,11 +93,15 @@ def evaluate(model: nn.Module, task: Task, examples: int | None = None, decoding
         model.train(training)
 
 
-def answers(model: Any, task: Task, read: Sequence[Any], decoding: Decoding = GREEDY) -> list[list[Hypothesis]]:
+def answers(
+    model: Any, task: Task, read: Sequence[Any], decoding: Decoding = GREEDY
+) -> list[list[Hypothesis]]:
     """What the model says to each of what `task.read` gave, the best answer first: tokens, or a class."""
     if isinstance(task, ImageTask):
         _check_classes(decoding)
-        return [[_class(said) for said in ranked[: decoding.best]] for ranked in seen(model, task, read)]
+        return [
+            [_class(said) for said in ranked[: decoding.best]] for ranked in seen(model, task, read)
+        ]
     return written(model, task, task.sources(read), decoding)
 
 
@@ -105,7 +113,9 @@ def seen(model: Any, task: ImageTask, images: Sequence[Any]) -> list[list[Said]]
 
 def _check_classes(decoding: Decoding) -> None:
     if decoding != Decoding(best=decoding.best):
-        raise UserError("this run says what is in an image and writes no tokens; leave beam and its like away")
+        raise UserError(
+            "this run says what is in an image and writes no tokens; leave beam and its like away"
+        )
     if decoding.best < 1:
         raise UserError(f"expected 1 answer or more to each image, got {decoding.best}")
 
@@ -115,7 +125,9 @@ def _class(said: Said) -> Hypothesis:
     return Hypothesis(torch.tensor([said.number]), torch.tensor([log]), log, log)
 
 
-def written(model: Any, task: Task, sources: Tokens, decoding: Decoding = GREEDY) -> list[list[Hypothesis]]:
+def written(
+    model: Any, task: Task, sources: Tokens, decoding: Decoding = GREEDY
+) -> list[list[Hypothesis]]:
     """What the model writes for each of a batch of sources, the best answer first."""
     limit = task.longest["target"]
     longest = limit if decoding.longest is None else min(limit, decoding.longest)
@@ -173,7 +185,9 @@ def answered(model: Any, task: Task, read: Any) -> Answered:
     ids = written(model, task, source)[0][0].ids.tolist()
     said = [FIRST, *ids[:-1]]
     target = Tokens.of(torch.tensor([said]), "target")
-    return Answered((source, target), task.show_source(source.ids[0].tolist()), task.show_target(said), ids)
+    return Answered(
+        (source, target), task.show_source(source.ids[0].tolist()), task.show_target(said), ids
+    )
 
 
 def tokens_of(task: Task) -> TokenTask:
@@ -221,7 +235,9 @@ def grid(model: Any, positions: Positions) -> tuple[int, int, int]:
     first = 0
     if positions.unplaced is not None:
         first = int(positions.unplaced.reshape(-1, positions.length)[0].sum())
-    coordinates = positions.coordinates.reshape(-1, positions.length, len(positions.axes))[0, first:]
+    coordinates = positions.coordinates.reshape(-1, positions.length, len(positions.axes))[
+        0, first:
+    ]
     if coordinates.shape[1] == 2:
         rows, columns = (len(side.unique()) for side in coordinates.unbind(1))
     else:

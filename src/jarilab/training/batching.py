@@ -28,13 +28,17 @@ class Batches(ABC):
         """The numbers of the examples of step 0, 1, ..."""
 
 
-def batches_of(options: Training, size: int, lengths: Int[Tensor, " N"] | None, seed: int) -> Batches:
+def batches_of(
+    options: Training, size: int, lengths: Int[Tensor, " N"] | None, seed: int
+) -> Batches:
     """The order that the options ask for, over `size` examples of these lengths. Raises UserError."""
     budget = options.budget(size)
     if options.tokens is None:
         return FixedSizeBatches(size, options.batch, budget, seed)
     if lengths is None:
-        raise UserError("training.tokens is for text of various lengths, and here all are alike; use training.batch")
+        raise UserError(
+            "training.tokens is for text of various lengths, and here all are alike; use training.batch"
+        )
     return TokenBudgetBatches(lengths, options.tokens, budget, seed)
 
 
@@ -61,7 +65,10 @@ class FixedSizeBatches(Batches):
 
     def _permutation(self, number: int) -> Tensor:
         if self._pass is None or self._pass[0] != number:
-            self._pass = (number, torch.randperm(self.size, generator=generator_for(self.seed, f"data/{number}")))
+            self._pass = (
+                number,
+                torch.randperm(self.size, generator=generator_for(self.seed, f"data/{number}")),
+            )
         return self._pass[1]
 
 
@@ -79,7 +86,9 @@ class TokenBudgetBatches(Batches):
                 f"training.tokens={tokens} holds no example of {longest} tokens; use training.tokens={longest} "
                 "or more, or a smaller task.longest"
             )
-        self._lengths = lengths.numpy().astype(np.min_scalar_type(longest))  # narrow numbers are sorted faster
+        self._lengths = lengths.numpy().astype(
+            np.min_scalar_type(longest)
+        )  # narrow numbers are sorted faster
         pool = max(1, POOL * tokens // max(1, int(lengths.double().mean().ceil())))
         self._pool = min(len(lengths), pool)
         self._pass: tuple[int, _Pass] | None = None
@@ -107,7 +116,10 @@ class TokenBudgetBatches(Batches):
             starts = _cuts(self._lengths[examples].astype(np.int64), self._pool, self.tokens)
             stops = np.append(starts[1:], len(examples))
             shuffled = torch.randperm(len(starts), generator=generator).numpy()
-            self._pass = (number, _Pass(torch.from_numpy(examples), starts[shuffled], stops[shuffled]))
+            self._pass = (
+                number,
+                _Pass(torch.from_numpy(examples), starts[shuffled], stops[shuffled]),
+            )
         return self._pass[1]
 
 
@@ -123,9 +135,13 @@ class _Pass(NamedTuple):
 def _sorted_in_pools(lengths: np.ndarray, pool: int) -> np.ndarray:
     """The places `(N,)` of these lengths, pool after pool, each sorted by length; equal ones keep their order."""
     rows = -(-len(lengths) // pool)
-    padded = np.full(rows * pool, lengths.max(), lengths.dtype)  # what fills the last pool ends up behind all of it
+    padded = np.full(
+        rows * pool, lengths.max(), lengths.dtype
+    )  # what fills the last pool ends up behind all of it
     padded[: len(lengths)] = lengths
-    order = padded.reshape(rows, pool).argsort(axis=1, kind="stable") + pool * np.arange(rows)[:, None]
+    order = (
+        padded.reshape(rows, pool).argsort(axis=1, kind="stable") + pool * np.arange(rows)[:, None]
+    )
     return order.ravel()[: len(lengths)]
 
 

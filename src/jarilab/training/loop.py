@@ -54,7 +54,9 @@ def train(
     learning = Learning(experiment, task)
     model, state = learning.model, learning.state
     order = batches_of(options, task.training_size, task.training_lengths, experiment.seed)
-    looks = {round(order.steps * k / options.evaluations) for k in range(1, options.evaluations + 1)} | {order.steps}
+    looks = {
+        round(order.steps * k / options.evaluations) for k in range(1, options.evaluations + 1)
+    } | {order.steps}
     pictured = snapshot.planned(order.steps, snapshots)
     every = max(1, order.steps // CURVE_POINTS)
     torch.manual_seed(experiment.seed)  # from here on only dropout draws from it
@@ -74,7 +76,9 @@ def train(
                 )
                 break
             wall, cpu = time.perf_counter(), time.process_time()
-            batch = task.training_batch(order.at(step), generator_for(experiment.seed, f"batch/{step}"))
+            batch = task.training_batch(
+                order.at(step), generator_for(experiment.seed, f"batch/{step}")
+            )
             with autocast(experiment.precision), _note_kernels(run, model, needed=step == begun):
                 scores = model(*batch.inputs)
             loss = task.loss(scores, batch, options.label_smoothing)
@@ -90,16 +94,30 @@ def train(
             state["cpu_seconds"] += time.process_time() - cpu
 
             state["step"] = done = step + 1
-            row = {"step": done, "steps": order.steps, "examples": state["examples"], "loss": state["losses"][-1]}
+            row = {
+                "step": done,
+                "steps": order.steps,
+                "examples": state["examples"],
+                "loss": state["losses"][-1],
+            }
             if done in looks or done % every == 0:
-                row |= {"loss": math.fsum(state["losses"]) / len(state["losses"]), "gradient_norm": norm}
-                row |= {"learning_rate": rate, "seconds": state["seconds"], "cpu_seconds": state["cpu_seconds"]}
+                row |= {
+                    "loss": math.fsum(state["losses"]) / len(state["losses"]),
+                    "gradient_norm": norm,
+                }
+                row |= {
+                    "learning_rate": rate,
+                    "seconds": state["seconds"],
+                    "cpu_seconds": state["cpu_seconds"],
+                }
                 state["losses"].clear()
                 if done in looks:
                     # The loss of training stands first: the metric may be a loss too.
                     row = learning.look(options.evaluation_examples) | row
                 run.log(row)
-            stopping = stop.signal  # asked once: a signal from here on is for the next step, which will be saved too
+            stopping = (
+                stop.signal
+            )  # asked once: a signal from here on is for the next step, which will be saved too
             if done in pictured:
                 snapshot.save(run.folder, done, learning.measured, experiment.hash)
             if done in looks or stopping:
@@ -111,7 +129,9 @@ def train(
 
         result = learning.result(run)
         for notice in task.held_out_notices():
-            if notice not in task.notices():  # held-out data taken from the training data share its notices
+            if (
+                notice not in task.notices()
+            ):  # held-out data taken from the training data share its notices
                 run.notice(notice)
         run.finish(result)
         return result
@@ -132,8 +152,16 @@ class Learning:
         self.optimizers = build_optimizers(self.model, options)
         self.averaged: AveragedModel | None = None
         if options.average:
-            self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(options.average))
-        self.state: dict[str, Any] = {"step": 0, "examples": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best": None}
+            self.averaged = AveragedModel(
+                self.model, multi_avg_fn=get_ema_multi_avg_fn(options.average)
+            )
+        self.state: dict[str, Any] = {
+            "step": 0,
+            "examples": 0,
+            "seconds": 0.0,
+            "cpu_seconds": 0.0,
+            "best": None,
+        }
         self.state |= {"losses": [], "looks_without_better": 0}
 
     @property
@@ -160,7 +188,9 @@ class Learning:
         state = {**self.state, "run": self.experiment.hash}
         best = set() if state["best"] is None else {state["best"]["step"]}
         raw = None if self.averaged is None else self.model
-        checkpoint.save(run.checkpoints, state["step"], self.measured, self.optimizers, state, best, raw)
+        checkpoint.save(
+            run.checkpoints, state["step"], self.measured, self.optimizers, state, best, raw
+        )
 
     def update(self, rate: float) -> None:
         """Take a step by the gradient, at this learning rate."""
@@ -202,7 +232,9 @@ class Learning:
                 checkpoint.load_model(path, model, self.experiment.hash)
                 best = {"step": state["best"]["step"], **evaluate(model, self.task)}
             except UserError as error:
-                run.notice(f"{error}; the best on the way is given as it was measured then, on fewer examples")
+                run.notice(
+                    f"{error}; the best on the way is given as it was measured then, on fewer examples"
+                )
                 best = state["best"]
         return {
             "hash": self.experiment.hash,

@@ -21,7 +21,10 @@ def keep_freed_memory() -> None:
     stay somewhat larger (6 to 9 % seen). It holds for the whole process and from then on; what the environment sets
     (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_) is left alone. With another allocator this does nothing.
     """
-    if sys.platform != "linux" or {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
+    if (
+        sys.platform != "linux"
+        or {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys()
+    ):
         return
     with contextlib.suppress(AttributeError):  # musl has no such function
         mallopt = ctypes.CDLL(None).mallopt

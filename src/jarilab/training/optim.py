@@ -23,14 +23,24 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, torch.opt
     for owner_name, owner in model.named_modules():
         for name, parameter in owner.named_parameters(recurse=False):
             full_name = f"{owner_name}.{name}" if owner_name else name
-            table = isinstance(owner, Table | TokenEmbedding | Encoding | nn.RNNBase) or owner_name == "generator"
+            table = (
+                isinstance(owner, Table | TokenEmbedding | Encoding | nn.RNNBase)
+                or owner_name == "generator"
+            )
             (matrices if parameter.ndim == 2 and not table else rest).append((full_name, parameter))
     rate, decay = options.learning_rate, options.weight_decay
     if options.optimizer == "adamw":
-        groups = [{"params": matrices, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
+        groups = [
+            {"params": matrices, "weight_decay": decay},
+            {"params": rest, "weight_decay": 0.0},
+        ]
         return {"adamw": torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)}
     # match_rms_adamw scales the update like AdamW's, so that one learning rate serves both.
     return {
-        "muon": torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
-        "adamw": torch.optim.AdamW(rest, lr=rate, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True),
+        "muon": torch.optim.Muon(
+            matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
+        ),
+        "adamw": torch.optim.AdamW(
+            rest, lr=rate, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True
+        ),
     }

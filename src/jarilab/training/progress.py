@@ -48,7 +48,11 @@ class TrainingProgress:
         rate = (row["examples"] - first_examples) / (now - first_time) if now > first_time else 0.0
         if "measured" in row:
             self._measured[name] = row["measured"]
-        parts = [f"step {row['step']}/{row['steps']}", f"loss {row['loss']:.4f}", self._measured.get(name, "")]
+        parts = [
+            f"step {row['step']}/{row['steps']}",
+            f"loss {row['loss']:.4f}",
+            self._measured.get(name, ""),
+        ]
         parts.append(f"{rate:,.0f} examples/s" if rate else "")
         note = "  ".join(part for part in parts if part)
         if self._console.is_terminal:
@@ -57,6 +61,10 @@ class TrainingProgress:
             self._bars.update(self._tasks[name], completed=row["step"], note=note)
         elif "measured" in row or now - self._said.get(name, first_time) >= PLAIN_EVERY:
             self._said[name] = now
-            left = (row["steps"] - row["step"]) * (row["examples"] / row["step"]) / rate if rate else float("nan")
+            left = (
+                (row["steps"] - row["step"]) * (row["examples"] / row["step"]) / rate
+                if rate
+                else float("nan")
+            )
             remaining = f"  {left:,.0f} s left" if rate else ""
             print(f"{name}: {note}{remaining}", file=sys.stderr, flush=True)

@@ -28,7 +28,14 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|let|function|class) )", re
 
 
 def assemble(
-    package: str, template: str, styles: Sequence[str], script: str, payload: dict[str, Any], title: str, *, live: bool
+    package: str,
+    template: str,
+    styles: Sequence[str],
+    script: str,
+    payload: dict[str, Any],
+    title: str,
+    *,
+    live: bool,
 ) -> str:
     """The page as one document. styles, script, template: files in the `static` folder of `package`.
 
