@@ -28,7 +28,8 @@ class Page:
         write_text(Path(path), self.html)
 
     def _repr_html_(self) -> str:
-        return f'<iframe srcdoc="{html.escape(self.html)}" title="jari" style="width:100%;height:46rem;border:0"></iframe>'
+        style = "width:100%;height:46rem;border:0"
+        return f'<iframe srcdoc="{html.escape(self.html)}" title="jari" style="{style}"></iframe>'
 
 
 def render(data: dict[str, Any]) -> str:
