@@ -49,16 +49,15 @@ _KEPT = "detection.json"
 class Detection(ImageTask):
     """Things and their boxes, in photographs with annotations or in scenes of real handwritten digits.
 
-    train: `scenes`, a COCO file and its folder of images, a VOC folder, or one of its lists
-    (ImageSets/Main/train.txt). valid: the same to look at on the way; without it, scenes are made of digits never
-    trained on, a VOC folder's own list val.txt is taken, or about one image in ten is held out.
-    digits: a folder of MNIST's idx files to make scenes of, instead of scikit-learn's scans. size: the longer side of a
-    image in pixels, that of a scene too; 160 for photographs and 48 for scenes where none is given. min_digits,
-    max_digits: digits of a scene. smallest, largest: their longer side in pixels. scenes: how many different ones to
-    train on. flip: mirror half of the training images, which digits would not survive. crop: how much of width and height half
-    of the training images lose at most, such as 0.4; what is left, anywhere in the image, is enlarged to its size
-    again, and things of which less than a quarter is left count as gone; 0 for not at all. nothing: the weight of
-    "nothing" among the classes.
+    train: `scenes`, a COCO file and its folder of images, a VOC folder, or one of its lists (ImageSets/Main/train.txt).
+    valid: the same to look at on the way; without it, scenes are made of digits never trained on, a VOC folder's own
+    list val.txt is taken, or about one image in ten is held out. digits: a folder of MNIST's idx files to make scenes
+    of, instead of scikit-learn's scans. size: the longer side of a image in pixels, that of a scene too; 160 for
+    photographs and 48 for scenes where none is given. min_digits, max_digits: digits of a scene. smallest, largest:
+    their longer side in pixels. scenes: how many different ones to train on. flip: mirror half of the training images,
+    which digits would not survive. crop: how much of width and height half of the training images lose at most, such as
+    0.4; what is left, anywhere in the image, is enlarged to its size again, and things of which less than a quarter is
+    left count as gone; 0 for not at all. nothing: the weight of "nothing" among the classes.
     """
 
     models = ("detector",)
