@@ -36,8 +36,11 @@ MAY_IMPORT = {
     "tasks": BASE
     | {"options", "registry", "positions", "patches", "boxes", "storage", "text", "images", "captions", "nn"},
     "inspect": BASE | {"positions", "patches", "boxes", "encodings", "attention"},
-    "runs": GROUND | {"storage", "models", "tasks"},
-    "training": GROUND | {"patches", "storage", "text", "models", "tasks", "decoding", "inspect", "runs"},
+    "predictors": BASE
+    | {"options", "registry", "positions", "patches", "boxes", "storage", "text", "images", "models", "decoding"}
+    | {"tasks", "inspect"},
+    "runs": GROUND | {"storage", "models", "tasks", "predictors"},
+    "training": GROUND | {"storage", "models", "tasks", "predictors", "inspect", "runs"},
     "conformance": GROUND | {"models", "decoding"},
     "web": set(),
     "comparison": BASE | {"positions", "storage", "text", "tasks", "inspect", "training", "runs", "web"},
@@ -57,9 +60,8 @@ MAY_IMPORT = {
         "web",
     },
     "api": BASE | {"positions", "storage", "text", "tasks", "inspect", "training", "runs", "comparison", "decoding"},
-    "seeing": BASE | {"images", "storage", "tasks", "training", "api"},
     "export": BASE | {"positions", "text", "tasks", "encodings", "nn", "models", "api"},
-    "cli": BASE | {"export", "api", "seeing", "explorer", "inspect", "conformance", "tasks", "training", "runs"},
+    "cli": BASE | {"export", "api", "explorer", "inspect", "conformance", "tasks", "predictors", "training", "runs"},
     "__main__": {"cli"},
 }
 

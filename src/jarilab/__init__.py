@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from jarilab.api import compare as compare
     from jarilab.api import data as data
     from jarilab.api import evaluate as evaluate
-    from jarilab.api import generate as generate
-    from jarilab.api import load as load
     from jarilab.api import predict as predict
     from jarilab.api import train as train
     from jarilab.api import walk as walk
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from jarilab.inspect.capture import Tape as Tape
     from jarilab.inspect.capture import record as record
     from jarilab.masks import Mask as Mask
+    from jarilab.models.base import Generates as Generates
     from jarilab.models.decoder import LanguageModel as LanguageModel
     from jarilab.models.detector import Detector as Detector
     from jarilab.models.encoder_decoder import Decoder as Decoder
@@ -49,12 +48,15 @@ if TYPE_CHECKING:
     from jarilab.patches import Images as Images
     from jarilab.positions import Positions as Positions
     from jarilab.positions import Tokens as Tokens
+    from jarilab.predictors.base import Prediction as Prediction
+    from jarilab.predictors.base import Predictor as Predictor
+    from jarilab.predictors.base import Trace as Trace
+    from jarilab.predictors.base import TracedSequence as TracedSequence
     from jarilab.registry import trust_code as trust_code
-    from jarilab.seeing import find as find
-    from jarilab.seeing import paint as paint
-    from jarilab.seeing import reconstruct as reconstruct
+    from jarilab.runs.loaded import OpenRun as OpenRun
+    from jarilab.runs.loaded import load as load
     from jarilab.tasks.base import Task as Task
-    from jarilab.training.answering import Decoding as Decoding
+    from jarilab.tasks.metrics import Metric as Metric
 
 _HOME = {
     "KVCache": "jarilab.attention.cache",
@@ -79,16 +81,19 @@ _HOME = {
     "TextToImage": "jarilab.models.text_to_image",
     "VisionTransformer": "jarilab.models.vision",
     "Images": "jarilab.patches",
+    "Generates": "jarilab.models.base",
+    "Prediction": "jarilab.predictors.base",
+    "Predictor": "jarilab.predictors.base",
+    "Trace": "jarilab.predictors.base",
+    "TracedSequence": "jarilab.predictors.base",
+    "OpenRun": "jarilab.runs.loaded",
+    "load": "jarilab.runs.loaded",
+    "Metric": "jarilab.tasks.metrics",
     "trust_code": "jarilab.registry",
-    "find": "jarilab.seeing",
-    "paint": "jarilab.seeing",
-    "reconstruct": "jarilab.seeing",
     "Positions": "jarilab.positions",
     "Tokens": "jarilab.positions",
     "Task": "jarilab.tasks.base",
     "Hypothesis": "jarilab.decoding",
-    "Decoding": "jarilab.training.answering",
-    "generate": "jarilab.api",
     "sample": "jarilab.decoding",
     "greedy": "jarilab.decoding",
     "beam": "jarilab.decoding",
@@ -97,7 +102,6 @@ _HOME = {
     "compare": "jarilab.api",
     "data": "jarilab.api",
     "evaluate": "jarilab.api",
-    "load": "jarilab.api",
     "predict": "jarilab.api",
     "train": "jarilab.api",
     "walk": "jarilab.api",

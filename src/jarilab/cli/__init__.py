@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,8 +31,8 @@ _SAMPLING = (
     "stop",
     "seed",
 )
-_PAINTING = ("n", "out", "guidance", "rerank")
-_FINDING = ("draw", "at_least")
+_PAINTING = ("count", "out", "guidance", "rerank")
+_FINDING = ("draw", "threshold")
 LONGEST_LINE = 1 << 20  # bytes of a line on standard input
 
 
@@ -106,7 +105,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     chosen = _given(options, ("data", "threads", "trust_code"))
     metrics = api.evaluate(
-        options.folder, decoding=_decoding(options), which=options.checkpoint, **chosen
+        options.folder, checkpoint=options.checkpoint, **chosen, **_given(options, _DECODING)
     )
     for notice in metrics["notices"]:
         print(f"jarilab: {notice}", file=sys.stderr)
@@ -116,156 +115,33 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _predict(options: argparse.Namespace) -> int:
     from jarilab import api
-    from jarilab.tasks.captions import Captions
-    from jarilab.tasks.classification import ImageTask
+    from jarilab.predictors.base import AT_ONCE
 
     api.use_threads(options.threads)
-    loaded = api.load(options.folder, which=options.checkpoint, trust_code=options.trust_code)
-    if api.continues(loaded.task):
-        return _generate(options, loaded)
-    if isinstance(loaded.task, Captions):
-        return _paint(options, loaded)
-    _refuse(
-        options,
-        (*_SAMPLING, *_PAINTING),
-        "this run answers what it is given and draws nothing at random",
-    )
-    if isinstance(loaded.task, ImageTask) and loaded.task.finds:
-        return _find(options, loaded)
-    _refuse(options, _FINDING, "this run does not say where things are")
-    if options.images and not isinstance(loaded.task, ImageTask):
-        raise UserError(
-            f"this run answers lines of text, not files such as {options.images[0]}; leave it away"
-        )
-    best = 1 if options.n_best is None else options.n_best
-    at_once = 1 if sys.stdin.isatty() else api.AT_ONCE
-    failed = 0
-    for answer in api.predict(
-        loaded, _asked(options), decoding=_decoding(options, best), at_once=at_once
-    ):
-        if answer.error is not None:
-            failed += 1
-            print(f"jarilab: line {answer.line}: {answer.error}", file=sys.stderr)
+    run = api.load(options.folder, checkpoint=options.checkpoint, trust_code=options.trust_code)
+    chosen = _given(options, (*_DECODING, *_SAMPLING, *_PAINTING, *_FINDING, "n_best"))
+    at_once = 1 if sys.stdin.isatty() else AT_ONCE
+    failed = False
+    for prediction in api.predict(run, _asked(options), at_once=at_once, **chosen):
+        failed |= prediction.error is not None
+        for message in prediction.messages:
+            print(f"jarilab: {message}", file=sys.stderr)
         if options.json:
-            record = asdict(answer)
-            record["tokens"] = [
-                {"token": token, "probability": probability} for token, probability in answer.tokens
-            ]
+            record = prediction.record()
             print(json.dumps(record, ensure_ascii=False), flush=at_once == 1)
-        elif best > 1 and answer.score is not None:
-            print(f"{answer.line}\t{answer.score:.4f}\t{answer.answer}", flush=at_once == 1)
-        else:
-            # A line that cannot be answered is an empty line, so that answers stay beside their questions.
-            print(answer.answer or "", flush=at_once == 1)
+            continue
+        for piece in prediction.text():
+            print(piece, end="", flush=True)
     return 2 if failed else 0
 
 
 def _asked(options: argparse.Namespace) -> Iterable[str | UserError]:
-    """What is to be answered: images, the prompt, or lines of standard input."""
+    """What is to be answered: the words of the command line, the prompt, or lines of standard input."""
     if options.images and options.prompt is not None:
-        raise UserError("give images or --prompt, not both")
-    return options.images or (
-        [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer)
-    )
-
-
-def _find(options: argparse.Namespace, loaded: Any) -> int:
-    from jarilab import seeing
-
-    _refuse(options, (*_DECODING, "n_best"), "things are found all at once")
-    if options.draw and len(options.images) != 1:
-        raise UserError(
-            f"--draw writes one image, got {len(options.images)} on the command line; give one image"
-        )
-    failed = 0
-    for looked in seeing.find(loaded, _asked(options), **_given(options, ("at_least",))):
-        if looked.error is not None:
-            failed += 1
-            print(f"jarilab: {looked.error}", file=sys.stderr)
-        else:
-            if options.draw:
-                seeing.draw(loaded, looked, options.draw)
-            if not looked.objects:
-                print(
-                    f"jarilab: {looked.input}: nothing found that is sure enough; see --at-least",
-                    file=sys.stderr,
-                )
-        if options.json:
-            print(json.dumps(asdict(looked), ensure_ascii=False))
-        else:
-            for one in looked.objects:
-                corners = " ".join(f"{side:.1f}" for side in one.box)
-                print(f"{looked.input}\t{one.label}\t{one.probability:.3f}\t{corners}")
-    return 2 if failed else 0
-
-
-def _paint(options: argparse.Namespace, loaded: Any) -> int:
-    from jarilab import seeing
-
-    only_text = ("tokens", "min_p", "repetition_penalty", "stop", *_DECODING, "n_best", *_FINDING)
-    _refuse(options, only_text, "this run paints images")
-    if not options.out:
-        raise UserError("this run paints images: say where to with --out FILE.png")
-    how = ("n", "guidance", "rerank", "temperature", "top_k", "top_p", "seed")
-    asked = list(islice(_asked(options), 2))  # which refuses images beside a prompt
+        raise UserError("give sources or --prompt, not both")
     if options.images:
-        _refuse(options, how, "without --prompt, images are only turned into codes and back")
-        return _reconstruct(options, loaded, options.images)
-    if len(asked) != 1:
-        got = "more" if asked else "nothing"
-        raise UserError(
-            f"expected one caption, as --prompt TEXT or a line of standard input; got {got}"
-        )
-    (prompt,) = asked
-    if isinstance(prompt, UserError):
-        raise prompt
-    seeing.paint_to(loaded, prompt, options.out, **_given(options, how))
-    _show(options, {"prompt": prompt.strip(), "out": options.out}, options.out)
-    return 0
-
-
-def _reconstruct(options: argparse.Namespace, loaded: Any, images: Sequence[str]) -> int:
-    from jarilab import seeing
-
-    failed = 0
-    for one in seeing.reconstruct_to(loaded, images, options.out):
-        if one.error is not None:
-            failed += 1
-            print(f"jarilab: {one.error}", file=sys.stderr)
-        if options.json:
-            print(
-                json.dumps(
-                    {"input": one.input, "psnr": one.decibels, "error": one.error},
-                    ensure_ascii=False,
-                )
-            )
-        elif one.decibels is not None:
-            print(f"{one.input}\t{one.decibels:.1f} dB")
-    return 2 if failed else 0
-
-
-def _generate(options: argparse.Namespace, loaded: Any) -> int:
-    from jarilab import api
-
-    _refuse(
-        options,
-        (*_DECODING, "n_best"),
-        "a language model draws tokens instead of searching for an answer",
-    )
-    _refuse(options, (*_PAINTING, *_FINDING), "a language model writes text")
-    chosen = _given(options, _SAMPLING)
-    for line in [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer):
-        if isinstance(line, UserError):
-            raise line
-        pieces = api.generate(loaded, line, **chosen)
-        if options.json:
-            print(json.dumps({"prompt": line, "text": "".join(pieces)}, ensure_ascii=False))
-            continue
-        print(line, end="", flush=True)
-        for piece in pieces:
-            print(piece, end="", flush=True)
-        print()
-    return 0
+        return options.images
+    return [options.prompt] if options.prompt is not None else _lines(sys.stdin.buffer)
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -359,21 +235,9 @@ def _laws(options: argparse.Namespace) -> int:
 # Reading and showing -------------------------------------------------------------------------------------------------
 
 
-def _decoding(options: argparse.Namespace, best: int = 1) -> Any:
-    from jarilab.training.answering import Decoding
-
-    return Decoding(best=best, **_given(options, _DECODING))
-
-
 def _given(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
     """Those of these options that were given."""
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-
-
-def _refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
-    given = [f"--{name.replace('_', '-')}" for name in _given(options, names)]
-    if given:
-        raise UserError(f"{given[0]} means nothing here: {why}; leave it away")
 
 
 def _specs(text: str) -> list[str]:

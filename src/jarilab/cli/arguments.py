@@ -381,10 +381,14 @@ def _images(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("where things are in an image")
     group.add_argument("--draw", metavar="FILE.png", help="write the image with boxes, as PNG")
     group.add_argument(
-        "--at-least", type=float, metavar="P", help="the probability of what is told (0.5)"
+        "--threshold",
+        "--at-least",
+        type=float,
+        metavar="P",
+        help="the probability of what is told (0.5)",
     )
     group = command.add_argument_group("images of what --prompt says")
-    group.add_argument("--n", type=int, help="how many (8)")
+    group.add_argument("--count", "--n", type=int, help="how many (8)")
     group.add_argument(
         "--out",
         metavar="FILE.png",

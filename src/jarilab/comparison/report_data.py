@@ -16,13 +16,16 @@ import torch
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.measures import equal_row_difference
 from jarilab.inspect.model_io import precise
+from jarilab.predictors.base import Trace, predictor_class, predictor_for
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
+from jarilab.runs.loaded import load_checkpoint
 from jarilab.runs.options import deciding
-from jarilab.tasks.base import Task, TokenTask
-from jarilab.tasks.classification import ImageTask
-from jarilab.training.answering import Answering, answered
+from jarilab.tasks.base import Task
+
+LONGEST_INPUT = 2048
+"""Tokens of an example: a map has their square."""
 
 
 def payload(
@@ -39,6 +42,8 @@ def payload(
     ceiling = table["ceiling"]
     names = [summary["encoding"] for summary in table["encodings"]]
     experiment = trials[0][0]
+    reported = predictor_class(task).reported
+    examples = [_example(task, line, shown) for line in task.sample_inputs()] if reported else []
     return {
         "title": f"{experiment.task}: {', '.join(names)}",
         "model": experiment.model,
@@ -57,9 +62,7 @@ def payload(
             {**row, "curve": _curve(folder)}
             for row, (_, folder) in zip(table["trials"], trials, strict=True)
         ],
-        "examples": [_example(task, line, shown) for line in task.sample_inputs()]
-        if _answers(task)
-        else [],
+        "examples": examples,
         "what_ran": {
             "command": " ".join(sys.argv),
             "date": time.strftime("%Y-%m-%d %H:%M"),
@@ -94,44 +97,42 @@ def _curve(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _answers(task: Task) -> bool:
-    """Whether it answers an input by tokens or a class, whose attention the page shows; boxes are for the explorer."""
-    return isinstance(task, TokenTask) or (isinstance(task, ImageTask) and not task.finds)
-
-
 def _example(task: Task, line: str, shown: Sequence[tuple[Experiment, Path]]) -> dict[str, Any]:
-    ids = task.read(line)
-    models = [_model(task, line, ids, experiment, folder) for experiment, folder in shown]
-    source = task.show_source(ids) if isinstance(task, TokenTask) else []
-    return {"input": line, "expected": task.expected(line), "source": source, "models": models}
+    models, traces = [], []
+    for experiment, folder in shown:
+        model, trace = _model(task, line, experiment, folder)
+        models.append(model)
+        traces.append(trace)
+    return {"input": line, "expected": traces[0].expected, "models": models}
 
 
 @torch.no_grad()
-def _model(task: Task, line: str, ids: Any, experiment: Experiment, folder: Path) -> dict[str, Any]:
-    model: Any = experiment.model_instance(task)
+def _model(
+    task: Task, line: str, experiment: Experiment, folder: Path
+) -> tuple[dict[str, Any], Trace]:
     path, _ = checkpoint.newest(folder / "checkpoints")
     assert path is not None, f"{folder} has a result, so it has a checkpoint"
-    checkpoint.load_model(path, model, experiment.hash)
-    said = answered(model.eval(), task, ids)
-    text = task.answer(Answering(model, task), line.strip(), ids, said.written)
+    predictor = predictor_for(load_checkpoint(path, experiment, task), task)
+    trace = predictor.trace(line, LONGEST_INPUT)
     # In float64, so that what is 0 in theory is not hidden behind rounding.
-    model = model.double()
+    model = predictor.traced_model.double()
     with record(model) as tape:
-        model(*precise(said.inputs))
-    query, key, expected = said.target, said.source, task.expected(line)
+        model(*precise(trace.inputs))
+    query, key = trace.names("target"), trace.names("source")
     sites = [
         _site(tape, name, key if name.startswith("encoder") else query, key) for name in tape.sites
     ]
+    expected = trace.expected
     return {
         "encoding": experiment.encoding,
         "seed": experiment.seed,
-        "answer": text,
-        "correct": None if expected is None else text == expected,
+        "answer": trace.answer,
+        "correct": None if expected is None else trace.answer == expected,
         "sites": [site for site in sites if not site["name"].endswith(".self")],
-    }
+    }, trace
 
 
-def _site(tape: Tape, name: str, query: list[str], key: list[str]) -> dict[str, Any]:
+def _site(tape: Tape, name: str, query: Sequence[str], key: Sequence[str]) -> dict[str, Any]:
     weights_HQK = tape.weights(name)[0]
     trust = tape.trust(name)
     encoder = name.startswith("encoder")
@@ -140,8 +141,8 @@ def _site(tape: Tape, name: str, query: list[str], key: list[str]) -> dict[str, 
     return {
         "name": name,
         "kind": kind,
-        "query": query,
-        "key": key,
+        "query": list(query),
+        "key": list(key),
         "heads": weights_HQK.shape[0],
         "weights": base64.b64encode(fixed.tobytes()).decode("ascii"),
         "equal_rows": equal_row_difference(weights_HQK, query) if encoder else None,

@@ -18,7 +18,7 @@ from jarilab.comparison import report_data
 from jarilab.comparison.report import render
 from jarilab.comparison.statistics import mean_interval, paired_difference
 from jarilab.errors import UserError
-from jarilab.runs.experiment import Experiment
+from jarilab.runs.experiment import Experiment, as_file_name
 from jarilab.runs.folder import (
     Interrupted,
     StopSignals,
@@ -90,19 +90,13 @@ def run(
 def _trials(out: Path, experiments: Iterable[Experiment]) -> list[Trial]:
     trials: list[Trial] = []
     for experiment in experiments:
-        name = f"{_as_file_name(experiment.encoding)}-{experiment.seed}"
+        name = f"{as_file_name(experiment.encoding)}-{experiment.seed}"
         trials.append(Trial(name, experiment, out / name))
     taken = [trial.name for trial in trials]
     twice = next((name for name in taken if taken.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"the encoding of {twice} is named twice; name each encoding once")
     return trials
-
-
-def _as_file_name(spec: str) -> str:
-    return "".join(c if c.isalnum() or c in "=.-" else "_" for c in Path(spec).name if c != " ")[
-        :80
-    ]
 
 
 def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:

@@ -13,12 +13,10 @@ from jarilab.errors import UserError
 from jarilab.inspect import effects, interventions
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.effects import Effect
-from jarilab.inspect.interventions import Displaced, Edit, HeadOff, Link, Places, displaced
+from jarilab.inspect.interventions import Edit, HeadOff, Link, Places, displaced
 from jarilab.inspect.model_io import Inputs
 from jarilab.patches import Images
-from jarilab.tasks.base import Task
-from jarilab.tasks.classification import ImageTask
-from jarilab.training.answering import Answered, Answering, said_of, written
+from jarilab.predictors.base import Trace
 
 CONTROLS = 20
 
@@ -78,14 +76,14 @@ class Operation:
             )
         return self.places["source"]
 
-    def run(self, model: nn.Module, said: Answered) -> tuple[Tape, Any]:
+    def run(self, model: nn.Module, said: Trace) -> tuple[Tape, Any]:
         """The tape and the outputs of the edited forward over the original answer."""
         moving, edited = self.moving(model, said.inputs), interventions.operate(model, self.edits)
         with torch.no_grad(), moving as inputs, edited, record(model) as tape:
             outputs = model(*inputs)
         return tape, outputs
 
-    def effect(self, model: nn.Module, said: Answered) -> Effect:
+    def effect(self, model: nn.Module, said: Trace) -> Effect:
         placed: Any = None
         if self.places:
             placed = (
@@ -93,7 +91,7 @@ class Operation:
             )
         return effects.effect(model, said.inputs, said.written, self.edits, placed)
 
-    def controls(self, model: nn.Module, said: Answered) -> dict[str, Any]:
+    def controls(self, model: nn.Module, said: Trace) -> dict[str, Any]:
         """The same edits at random other places; there is nothing to compare a move of all tokens with."""
         if not self.edits or self.places:
             return {"controls": [], "rank": None}
@@ -103,21 +101,6 @@ class Operation:
             for edits, value in found.each
         ]
         return {"controls": rows, "rank": found.rank}
-
-    def answer(self, model: nn.Module, task: Task, line: str, read: Any, said: Answered) -> str:
-        """What the edited model writes freely, or says of an image."""
-        if isinstance(task, ImageTask):
-            with self.moving(model, said.inputs), interventions.operate(model, self.edits):
-                return said_of(model, task, read)
-        writer: Any = model
-        if "target" in self.places:
-            writer = Displaced(model, self.places["target"], len(said.written))
-        source = task.sources([read])
-        if "source" in self.places:
-            source = interventions.moved(source, self.places["source"])
-        with interventions.operate(model, self.edits, free=True):
-            ids_written = written(writer, task, source)[0][0].ids.tolist()
-            return task.answer(Answering(model, task), line, read, ids_written)
 
     def weights(self, tape: Tape, site: str) -> torch.Tensor | None:
         """The edited map `(H, Q, K)` of a site whose weights were edited: a tape knows those the model meant to use."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch.nn import functional
 
 from jarilab._version import __version__
@@ -23,11 +24,14 @@ from jarilab.inspect.maps import Map, allowed_of
 from jarilab.inspect.measures import MEASURES, measure
 from jarilab.inspect.steps import Step
 from jarilab.inspect.walk import divisors_of, softmax_lens
+from jarilab.predictors.base import PatchedImage, TracedSequence
 from jarilab.shapes import Float, Tensor
 
 FORMAT = "jari explorer 1"
 LARGEST = 512
 """Rows or columns of a map that is shown as it is; a larger one is pooled."""
+LARGEST_IMAGE = 320
+"""Pixels along a side of an image that is shown."""
 MEASURED = 2**22
 """Weights of a site up to which it is measured: so many take a second or two, and in float64 some ten times their
 memory."""
@@ -80,6 +84,40 @@ def block(values: Tensor | np.ndarray, dtype: str) -> dict[str, Any]:
         "shape": list(array.shape),
         "data": base64.b64encode(packed.tobytes()).decode("ascii"),
     }
+
+
+def side_of(sequence: TracedSequence) -> dict[str, Any]:
+    """One sequence of a trace: its tokens, the image that they are patches of, and their boxes."""
+    side: dict[str, Any] = {"tokens": sequence.names}
+    if sequence.image is not None:
+        side["picture"] = _image(sequence.image)
+    if sequence.boxes is not None:
+        side["boxes"] = sequence.boxes
+    return side
+
+
+def _image(image: PatchedImage) -> dict[str, Any]:
+    """Its pixels row by row, as the page draws them, and where the patches lie on them."""
+    return {
+        "pixels": block(_small(image.pixels).permute(1, 2, 0), "uint8"),
+        "rows": image.rows,
+        "columns": image.columns,
+        "height": image.height,
+        "width": image.width,
+        "first": image.first,
+        "pool": image.pool,
+    }
+
+
+def _small(pixels: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C _ _"]:
+    """At most `LARGEST_IMAGE` pixels along a side."""
+    factor = max(pixels.shape[1:]) / LARGEST_IMAGE
+    if factor <= 1:
+        return pixels
+    size = [max(1, round(side / factor)) for side in pixels.shape[1:]]
+    batch = pixels.unsqueeze(0).float()
+    smaller = functional.interpolate(batch, size, mode="bilinear", antialias=True)
+    return smaller[0].round().clamp(0, 255).to(pixels.dtype)
 
 
 def kind_of(site: str) -> str:

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from jarilab.errors import UserError
 from jarilab.explorer import render
 from jarilab.explorer.session import Explorer
-from jarilab.tasks.classification import HELD_OUT, ImageTask
+from jarilab.tasks.classification import HELD_OUT
 from jarilab.web.page import to_json
 
 LARGEST_BODY = 2**20
@@ -118,11 +118,11 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
     """
     app = FastAPI(title="jari", docs_url=None, redoc_url=None, openapi_url=None)
     turn, waiting = asyncio.Lock(), 0
-    images = any(isinstance(opened.task, ImageTask) for opened in explorer.opened)
+    reads_files = any(opened.run.predictor.reads_files for opened in explorer.opened)
 
     async def in_turn(asked: _Asked, work: Callable[[], Any]) -> Response:
         nonlocal waiting
-        if images:
+        if reads_files:
             _check_image(asked.input.strip(), line.strip())
         if waiting >= WAITING:
             raise TooManyError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -15,25 +14,19 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from jarilab import api
 from jarilab.errors import UserError, unknown
 from jarilab.explorer import payload, summaries
 from jarilab.explorer.intervention import Operation
-from jarilab.explorer.kinds import Kind
-from jarilab.explorer.painted import OfPaintings
-from jarilab.explorer.seen import OfImages
-from jarilab.explorer.tokens import OfTokens
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.lenses import Link, pharaoh
 from jarilab.inspect.model_io import precise, scores_of
 from jarilab.inspect.score_parts import Parts, parts, valued
 from jarilab.inspect.walk import attention_at, walk
+from jarilab.predictors.base import Predictor, Trace, predictor_for
 from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
-from jarilab.tasks.base import Task
-from jarilab.tasks.captions import Captions
-from jarilab.tasks.classification import ImageTask
-from jarilab.training.answering import Answered, inside, tokens_of
+from jarilab.runs.loaded import load
+from jarilab.storage.files import sha256
 
 LONGEST = 2048
 """Tokens of an input: a map has their square."""
@@ -44,99 +37,108 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class RecordedInput:
     """One input's way through a model. untrained: None for an input that is too long to be measured."""
 
-    read: Any
-    said: Answered
+    trace: Trace
     tape: Tape
     outputs: Any
     untrained: Tape | None
 
 
-class Opened:
+class ExploredRun:
     """A run whose inside is looked at."""
 
     def __init__(self, folder: Path, name: str, *, trust_code: bool = False):
         self.folder, self.name = folder, name
-        self.loaded = api.load(folder, trust_code=trust_code)
-        self.task = self.loaded.task
-        self.kind = kind_of(self.task)
-        kept = snapshots.steps_of(folder, self.loaded.experiment.hash)
-        self.steps = sorted({0, self.loaded.step, *kept})
-        self._models: OrderedDict[Hashable, nn.Module] = OrderedDict()
-        self._seen: OrderedDict[Hashable, Seen] = OrderedDict()
+        self.run = load(folder, trust_code=trust_code)
+        self.experiment = self.run.experiment
+        kept = snapshots.steps_of(folder, self.experiment.hash)
+        self.steps = sorted({0, self.run.step, *kept})
+        self._models: OrderedDict[Hashable, Any] = OrderedDict()
+        self._recorded: OrderedDict[Hashable, RecordedInput] = OrderedDict()
         self._views: OrderedDict[Hashable, dict[str, Any]] = OrderedDict()
 
-    def model(self, step: int, *, precise: bool = False) -> nn.Module:
-        """What is looked into, as it was after so many steps. precise: in float64. Raises UserError for a step not
-        kept."""
-        if precise:
-            return _remembered(
-                self._models, (step, "precise"), lambda: copy.deepcopy(self.model(step)).double()
-            )
-        return inside(self._answering(step), self.task)
+    def predictor(self, step: int) -> Predictor:
+        """What answers, as it was after so many steps. Raises UserError for a step that was not kept."""
+        if step == self.run.step:
+            return self.run.predictor
+        return _remembered(self._models, step, lambda: self._predictor(step))
 
-    def _answering(self, step: int) -> nn.Module:
-        """The model that answers."""
-        if step == self.loaded.step:
-            return self.loaded.model
-        return _remembered(self._models, (step, "answering"), lambda: self._read(step))
-
-    def _read(self, step: int) -> nn.Module:
+    def _predictor(self, step: int) -> Predictor:
         if step not in self.steps:
             kept = ", ".join(str(step) for step in self.steps)
             raise UserError(
                 f"{self.folder} keeps its weights of the steps {kept}, not of {step}; train with --snapshots N to keep "
                 "those of N steps"
             )
-        return snapshots.load(self.folder, self.loaded.experiment, self.task, step).eval()
+        model = snapshots.load(self.folder, self.experiment, self.run.task, step)
+        return predictor_for(model.eval(), self.run.task)
 
-    def see(self, line: str, step: int) -> Seen:
+    def model(self, step: int, *, precise: bool = False) -> nn.Module:
+        """What is looked into, as it was after so many steps. precise: in float64."""
+        model = self.predictor(step).traced_model
+        if not precise:
+            return model
+        return _remembered(self._models, (step, "precise"), lambda: copy.deepcopy(model).double())
+
+    def record(self, line: str, step: int) -> RecordedInput:
         """Answer the input and keep the attention of one forward over input and answer."""
+        return _remembered(self._recorded, (line, step), lambda: self._record(line, step))
 
-        @torch.no_grad()
-        def look() -> Seen:
-            read, model, first = self.task.read(line), self.model(step), self.model(0)
-            said = self.kind.answered(self._answering(step), read, LONGEST)
-            if (
-                len(said.source) > payload.LARGEST
-            ):  # a tape may hold the square of its length: no two of them
-                self._seen.clear()
-            with record(model) as tape:
-                outputs = model(*said.inputs)
-            untrained = None
-            if any(payload.measurable(tape, site) for site in tape.sites):
-                with record(first) as untrained:
-                    first(*said.inputs)
-            return Seen(read, said, tape, outputs, untrained)
-
-        return _remembered(self._seen, (line, step), look)
+    @torch.no_grad()
+    def _record(self, line: str, step: int) -> RecordedInput:
+        model, first = self.model(step), self.model(0)
+        trace = self.predictor(step).trace(line, LONGEST)
+        if (
+            len(trace.source) > payload.LARGEST
+        ):  # a tape may hold the square of its length: no two of them
+            self._recorded.clear()
+        with record(model) as tape:
+            outputs = model(*trace.inputs)
+        untrained = None
+        if any(payload.measurable(tape, site) for site in tape.sites):
+            with record(first) as untrained:
+                first(*trace.inputs)
+        return RecordedInput(trace, tape, outputs, untrained)
 
     def view(self, line: str, step: int, gold: Sequence[Link] | None = None) -> dict[str, Any]:
         """One model's part of the page. gold: links of an alignment."""
         return _remembered(self._views, (line, step), lambda: self._whole(line, step, gold))
 
     def _whole(self, line: str, step: int, gold: Sequence[Link] | None) -> dict[str, Any]:
-        looked = self.see(line, step)
-        model, said = self.model(step), looked.said
-        view = self._view(line, step, looked.tape, looked.outputs, looked)
-        more = summaries.matters(model, said)
-        for site, measured in self.kind.probed(model, self.model(0)).items():
-            more.setdefault(site, {}).update(measured)
+        recorded = self.record(line, step)
+        trace, model, predictor = recorded.trace, self.model(step), self.predictor(step)
+        view = self._view(step, recorded, recorded.tape, recorded.outputs)
+        more = summaries.matters(model, trace)
+        if predictor.block_tokens:
+            probed = summaries.probe(model, self.model(0), predictor.block_tokens)
+            for site, measured in probed.items():
+                more.setdefault(site, {}).update(measured)
         for site in view["sites"]:
             site["measures"] |= more.get(site["site"], {})
-        checks = summaries.checks(self.model(step, precise=True), said)
-        lens = self.kind.lens(looked.tape, said, gold, self.loaded.experiment.task_options)
-        return view | {"checks": checks, "lens": lens}
+        checks = summaries.checks(self.model(step, precise=True), trace)
+        return view | {"checks": checks, "lens": self._lens(recorded, predictor, gold)}
 
-    def _view(self, line: str, step: int, tape: Tape, outputs: Any, looked: Seen) -> dict[str, Any]:
+    def _lens(
+        self, recorded: RecordedInput, predictor: Predictor, gold: Sequence[Link] | None
+    ) -> dict[str, Any] | None:
+        """What is known of the task itself: digit places and carries, or links of an alignment."""
+        trace, tape = recorded.trace, recorded.tape
+        if not trace.is_text:
+            return None
+        ones_first = getattr(self.run.task, "ones_first", False)
+        written = predictor.names(trace.written)
+        digits = summaries.digits(tape, trace, written, ones_first=ones_first)
+        return digits or summaries.aligned(tape, gold)
+
+    def _view(self, step: int, recorded: RecordedInput, tape: Tape, outputs: Any) -> dict[str, Any]:
         """What a forward over the original answer looks like."""
-        said, kind, experiment = looked.said, self.kind, self.loaded.experiment
-        scores, model = scores_of(outputs)[0].float(), self.model(step)
-        written = kind.written(said, scores)
-        sides = kind.sides(model, looked.read, said, outputs)
-        names = {side: shown["tokens"] for side, shown in sides.items()}
+        predictor, experiment = self.predictor(step), self.experiment
+        trace = predictor.retraced(recorded.trace, outputs)
+        scores_LV = scores_of(outputs)[0].float()
+        names = {frame: sequence.names for frame, sequence in trace.sequences.items()}
+        labels = trace.labels
         return {
             "run": str(self.folder),
             "name": self.name,
@@ -148,38 +150,32 @@ class Opened:
             "steps": self.steps,
             "experiment": experiment.hash,
             "curve": self.curve,
-            "metric": self.task.metric.name,
-            "input": line.strip(),
-            "answer": kind.answer(model, line.strip(), looked.read, said),
-            "expected": self._expected(line.strip()),
-            "sides": sides,
-            "outputs": payload.outputs_of(scores[: len(written)], written, kind.show),
-            "sites": payload.sites_of(tape, names, looked.untrained),
+            "metric": self.run.task.metric.name,
+            "input": trace.line,
+            "answer": trace.answer,
+            "expected": trace.expected,
+            "sides": {frame: payload.side_of(s) for frame, s in trace.sequences.items()},
+            "outputs": payload.outputs_of(scores_LV[: len(labels)], labels, predictor.names),
+            "sites": payload.sites_of(tape, names, recorded.untrained),
             "vocabulary": self.vocabulary,
             "rollout": summaries.rollout(tape, names),
             "checks": [],
             "lens": None,
         }
 
-    def _expected(self, line: str) -> str | None:
-        """The right answer, where it is known: a run is looked at where its data are not, too."""
-        try:
-            return self.kind.expected(line)
-        except UserError:
-            return None
-
     def detail(self, line: str, step: int, site: str, head: int, query: int = 0) -> dict[str, Any]:
         """One head, matrix by matrix, in float64. query: of a recurrent decoder, whose walk follows one step. Raises
         UserError for a site, a head or a query that is not there."""
-        looked = self.see(line, step)
-        said, model = looked.said, self.model(step, precise=True)
+        recorded = self.record(line, step)
+        said, model = recorded.trace, self.model(step, precise=True)
+        predictor = self.predictor(step)
         attention_at(model, site, head)
         inputs = precise(said.inputs)
         of_side = {"source": said.source, "target": said.target}
         queries, keys = (of_side[side] for side in payload.sides_of(site))
         if not 0 <= query < len(queries):
             raise UserError(f"{site} has the queries 0 to {len(queries) - 1}, got {query}")
-        recurrent = self.loaded.experiment.model == "recurrent"
+        recurrent = self.experiment.model == "recurrent"
         walked = walk(
             model,
             inputs,
@@ -188,7 +184,7 @@ class Opened:
             queries=queries,
             keys=keys,
             step=query if recurrent else None,
-            vocabulary=self.kind.show(range(next(reversed(self.task.model_options.values()))))
+            vocabulary=predictor.names(range(next(reversed(self.run.task.model_options.values()))))
             if recurrent
             else None,
         )
@@ -200,7 +196,7 @@ class Opened:
             "query": query if recurrent else None,
             "steps": [payload.step_of(step) for step in walked.steps],
             "walk_error": walked.error,
-            **payload.scores_of(looked.tape, site, head),
+            **payload.scores_of(recorded.tape, site, head),
             "lens": payload.lens_of(walked.call, head),
             "parts": [
                 {"name": name, "matrix": payload.block(matrix, "float32")}
@@ -214,45 +210,39 @@ class Opened:
 
     def operate(self, line: str, step: int, operation: Operation) -> dict[str, Any]:
         """The answer and the maps under edits, and how far they are from what they were."""
-        looked, model = self.see(line, step), self.model(step)
-        said = looked.said
-        tape, outputs = operation.run(model, said)
-        view = self._view(line, step, tape, outputs, looked)
+        recorded, model, predictor = self.record(line, step), self.model(step), self.predictor(step)
+        trace = recorded.trace
+        tape, outputs = operation.run(model, trace)
+        view = self._view(step, recorded, tape, outputs)
         for site in view["sites"]:
             edited = operation.weights(tape, site["site"])
             if edited is not None:
                 site["weights"] = payload.block(payload.pooled(edited)[0], "uint16")
-        effect = operation.effect(model, said)
-        answer = None
-        if not self.kind.continues:
-            answer = operation.answer(model, self.task, line.strip(), looked.read, said)
-        tokens = self.kind.show(said.written[1:] if self.kind.continues else said.written)
-        rows = zip(tokens, effect.before.tolist(), effect.after.tolist(), strict=True)
+        effect = operation.effect(model, trace)
+        before, after = effect.before.tolist(), effect.after.tolist()
+        tokens = predictor.names(trace.labels[: len(before)])
+        rows = zip(tokens, before, after, strict=True)
         return {
             "view": view,
             "effect": {
-                "answer": answer,
+                "answer": predictor.edited(trace, operation),
                 "log_probability": {"before": effect.log_before, "after": effect.log_after},
                 "divergence": effect.divergence,
-                "tokens": [
-                    {"token": token, "before": before, "after": after}
-                    for token, before, after in rows
-                ],
-                **operation.controls(model, said),
+                "tokens": [{"token": token, "before": b, "after": a} for token, b, a in rows],
+                **operation.controls(model, trace),
             },
         }
 
     @cached_property
     def curve(self) -> list[list[Any]]:
         """Step, training loss and held-out value, as the training wrote them."""
-        return [
-            [row["step"], row.get("loss"), row.get("value")] for row in read_metrics(self.folder)
-        ]
+        rows = read_metrics(self.folder)
+        return [[row["step"], row.get("loss"), row.get("value")] for row in rows]
 
     @cached_property
     def vocabulary(self) -> str:
         """Equal where two runs have the same tokens."""
-        return hashlib.sha256(self.kind.vocabulary.encode()).hexdigest()[:12]
+        return sha256(self.run.predictor.vocabulary.encode())[:12]
 
 
 class Explorer:
@@ -272,7 +262,7 @@ class Explorer:
         if len(set(names)) < len(names):
             raise UserError("the same run is given twice; name each once")
         self.opened = [
-            Opened(f, n, trust_code=trust_code) for f, n in zip(folders, names, strict=True)
+            ExploredRun(f, n, trust_code=trust_code) for f, n in zip(folders, names, strict=True)
         ]
         self._lock = threading.Lock()
 
@@ -292,10 +282,10 @@ class Explorer:
         with self._lock:
             first = self.opened[0]
             site = _checked_site(
-                first.see(line, (steps or {}).get(0, first.loaded.step)).tape, site, head
+                first.record(line, (steps or {}).get(0, first.run.step)).tape, site, head
             )
             views = [
-                opened.view(line, (steps or {}).get(number, opened.loaded.step), self._gold)
+                opened.view(line, (steps or {}).get(number, opened.run.step), self._gold)
                 for number, opened in enumerate(self.opened)
             ]
             noise = self._noise(line, steps or {})
@@ -304,9 +294,9 @@ class Explorer:
     def _noise(self, line: str, steps: Mapping[int, int]) -> dict[str, Any] | None:
         tapes = []
         for number, opened in enumerate(self.opened):
-            apart_from_seed = replace(opened.loaded.experiment, seed=0).hash
-            step = steps.get(number, opened.loaded.step)
-            tapes.append((f"{apart_from_seed} {step}", opened.see(line, step).tape))
+            apart_from_seed = replace(opened.experiment, seed=0).hash
+            step = steps.get(number, opened.run.step)
+            tapes.append((f"{apart_from_seed} {step}", opened.record(line, step).tape))
         return summaries.noise(tapes)
 
     def head(
@@ -315,9 +305,7 @@ class Explorer:
         """What is shown of one head that is opened."""
         opened = self.view(view)
         with self._lock:
-            return opened.detail(
-                line, opened.loaded.step if step is None else step, site, head, query
-            )
+            return opened.detail(line, opened.run.step if step is None else step, site, head, query)
 
     def operate(
         self, line: str, view: int, changes: Sequence[Mapping[str, Any]], step: int | None = None
@@ -325,9 +313,9 @@ class Explorer:
         """What becomes of one view's answer and maps under changes; see `Operation`."""
         opened, operation = self.view(view), Operation(changes)
         with self._lock:
-            return opened.operate(line, opened.loaded.step if step is None else step, operation)
+            return opened.operate(line, opened.run.step if step is None else step, operation)
 
-    def view(self, number: int) -> Opened:
+    def view(self, number: int) -> ExploredRun:
         """The run with this number. Raises UserError where there is none."""
         if not 0 <= number < len(self.opened):
             raise UserError(f"expected a view from 0 to {len(self.opened) - 1}, got {number}")
@@ -343,15 +331,6 @@ def _checked_site(tape: Tape, site: str | None, head: int) -> str:
     if not 0 <= head < heads:
         raise UserError(f"{opens} has the heads 0 to {heads - 1}, got {head}")
     return opens
-
-
-def kind_of(task: Task) -> Kind[Any]:
-    """Raises UserError for a task of a kind of its own."""
-    if isinstance(task, ImageTask):
-        return OfImages(task)
-    if isinstance(task, Captions):
-        return OfPaintings(task)
-    return OfTokens(tokens_of(task))
 
 
 def _remembered(held: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.lenses import Link, Place
 from jarilab.inspect.maps import Map
 from jarilab.positions import Positions, Tokens
-from jarilab.training.answering import Answered
+from jarilab.predictors.base import Trace
 
 TESTED = 256
 """Tokens up to which order is tested, in float64, and heads are switched off."""
@@ -28,7 +28,7 @@ BLOCK = 16
 """Tokens of the random block that is repeated to find induction heads."""
 
 
-def checks(model: nn.Module, said: Answered) -> list[dict[str, Any]]:
+def checks(model: nn.Module, said: Trace) -> list[dict[str, Any]]:
     """Whether attention can tell order at all, and whether it goes by distance alone. model: in float64."""
     if max(len(said.source), len(said.target)) > TESTED:
         return []
@@ -50,7 +50,7 @@ def checks(model: nn.Module, said: Answered) -> list[dict[str, Any]]:
     return found
 
 
-def matters(model: nn.Module, said: Answered) -> dict[str, dict[str, Any]]:
+def matters(model: nn.Module, said: Trace) -> dict[str, dict[str, Any]]:
     """Measures of each site that take forwards of their own, where these are few."""
     found: dict[str, dict[str, Any]] = {}
     if max(len(said.source), len(said.target)) > TESTED:
@@ -100,7 +100,7 @@ def _alone(values: list[float]) -> dict[str, Any]:
 
 
 def digits(
-    tape: Tape, said: Answered, written: Sequence[str], *, ones_first: bool
+    tape: Tape, said: Trace, written: Sequence[str], *, ones_first: bool
 ) -> dict[str, Any] | None:
     """Digit places and carries of an expression and its answer, and how much each head looks at its own place."""
     real = [token for token in written if not token.startswith("<")]
@@ -191,6 +191,6 @@ def _apart(one: Tape, other: Tape, site: str) -> float:
     return lenses.match_heads(lenses.divergence(p, q)).distance
 
 
-def erased(model: nn.Module, said: Answered, site: str, head: int) -> dict[str, Any]:
+def erased(model: nn.Module, said: Trace, site: str, head: int) -> dict[str, Any]:
     """What it does to take each query's most attended key away, beside random ones."""
     return {"keys": 1, **asdict(effects.erasure(model, said.inputs, said.written, site, head, 1))}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from torch import nn
+
 from jarilab.errors import UserError
+from jarilab.patches import Images
 from jarilab.positions import Positions, Tokens
 from jarilab.registry import Registry
 from jarilab.shapes import Float, Int, Tensor
@@ -65,6 +68,57 @@ class Generates(Protocol):
     def new_cache(self) -> Cache:
         """An empty cache, for one state and what is selected from it."""
         ...
+
+
+@runtime_checkable
+class ReadsImages(Protocol):
+    """A model that reads images."""
+
+    def places(self, images: Images) -> Positions:
+        """Where the tokens are that the model makes of images."""
+        ...
+
+
+@runtime_checkable
+class Paints(Protocol):
+    """A model that paints images of codes for captions."""
+
+    def steps(
+        self,
+        captions: Int[Tensor, "B T"],
+        *,
+        guidance: float = 2.0,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int,
+    ) -> Iterator[Int[Tensor, " B"]]:
+        """Each code of all images as soon as it is drawn."""
+        ...
+
+    def joined(self, captions: Int[Tensor, "B T"], codes: Int[Tensor, "B N"]) -> Tokens:
+        """Captions and codes as one sequence."""
+        ...
+
+    def one_sequence(self) -> nn.Module:
+        """The same modules as a language model of words and codes."""
+        ...
+
+
+def check_protocol(model: type, protocol: type, task: str) -> None:
+    """Raises UserError where a class of models lacks a method that a protocol asks for. task: who asks."""
+    methods = [name for name, value in vars(protocol).items() if _is_method(name, value)]
+    missing = [name for name in methods if not hasattr(model, name)]
+    if missing:
+        what = (protocol.__doc__ or "").partition(".")[0]
+        raise UserError(
+            f"{task} needs {what[0].lower()}{what[1:]}, jarilab.models.base.{protocol.__name__}; {model.__name__} has "
+            f"no {missing[0]}: write {' and '.join(missing)}, or use another model"
+        )
+
+
+def _is_method(name: str, value: Any) -> bool:
+    return callable(value) and not name.startswith("_")
 
 
 def check_layers(layers: int) -> int:

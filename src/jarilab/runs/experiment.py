@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Mapping
@@ -14,18 +15,22 @@ from annotated_types import Ge, Lt
 
 from jarilab.encodings import compose
 from jarilab.errors import UserError, unknown
-from jarilab.models.base import Checks
+from jarilab.models.base import Checks, check_protocol
 from jarilab.models.base import registry as models
-from jarilab.registry import file_of, trust_code
 from jarilab.options import Option, check_fields, options_of, read_options
-from jarilab.storage.files import sha256
-from jarilab.tasks.base import Task
-from jarilab.tasks.base import registry as tasks
+from jarilab.predictors.base import predictor_class
+from jarilab.registry import file_of, trust_code
 from jarilab.runs import former
 from jarilab.runs.options import REPLACED, Training
 from jarilab.runs.precision import Precision, choose_precision
+from jarilab.storage.files import sha256
+from jarilab.tasks.base import Task
+from jarilab.tasks.base import registry as tasks
 
 SECTIONS = ("task", "model", "training")
+NO_ENCODING = "its own"
+"""Of a model of one's own without the option `encoding`."""
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True)
@@ -76,26 +81,34 @@ class Experiment:
                 sections["training"][new] = None
         if encoding is not None:
             if settings.get("model.encoding", encoding) != encoding:
-                raise UserError(f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one")
+                raise UserError(
+                    f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one"
+                )
             sections["model"]["encoding"] = encoding
         model_options = _complete(f"model ({model})", models.spec(model).target, sections["model"])
-        for name in [n for n in model_options if n.endswith("encoding") and model_options[n] is not None]:
+        for name in [
+            n for n in model_options if n.endswith("encoding") and model_options[n] is not None
+        ]:
             for path in compose.files_of(model_options[name]):
                 trust_code(path)
             model_options[name] = compose.canonical(model_options[name])
-        task_options = _complete(task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]})
+        task_options = _complete(
+            task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]}
+        )
         training = _complete("training", Training, sections["training"])
         for old, new in REPLACED.items():
             if {old, new} <= asked and training[new] is not None:
                 raise UserError(
                     f"training.{new} takes the place of training.{old}: expected one of them, got {training[new]} and "
-                    f"{training[old]}; leave one away"
+                    f"{training[old]}; omit one"
                 )
         if precision == "auto":
             precision = choose_precision(model_options.get("width", 0))
         if precision not in ("float32", "bfloat16"):
             raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
-        return Experiment(task_spec.name, task_options, model, model_options, training, seed, precision)
+        return Experiment(
+            task_spec.name, task_options, model, model_options, training, seed, precision
+        )
 
     @staticmethod
     def read(record: Mapping[str, Any], where: str) -> Experiment:
@@ -106,7 +119,7 @@ class Experiment:
         record = former.current(record)
         experiment = Experiment(**{name: record[name] for name in fields})
         own = experiment.model_options
-        encodings = {name: str | None for name in own if name.endswith("encoding")} | {"encoding": str}
+        encodings = {name: str | None for name in own if name.endswith("encoding")}
         check_fields(f"{where}: experiment: model_options", encodings, own)
         _checked(f"{where}: experiment: training", Training, experiment.training)
         for section, registry in (("task", tasks), ("model", models)):
@@ -158,7 +171,10 @@ class Experiment:
         options = _checked(f"model ({self.model})", target, self.model_options)
         task.check_model(options)
         model = target(**task.model_options, **options)
-        for side, known in model.max_positions().items():
+        known_positions = getattr(
+            model, "max_positions", dict
+        )  # a model of one's own need not have an end
+        for side, known in known_positions().items():
             needed = task.longest.get(side, 0)
             if known is not None and known < needed:
                 raise UserError(
@@ -170,7 +186,12 @@ class Experiment:
     @property
     def encoding(self) -> str:
         """The encoding as tables show it."""
-        return self.model_options["encoding"]
+        return self.model_options.get("encoding") or NO_ENCODING
+
+    @property
+    def folder(self) -> str:
+        """Where a run of it goes by default."""
+        return f"runs/{as_file_name(self.task)}-{as_file_name(self.encoding)}-{self.seed}"
 
     @property
     def options(self) -> Training:
@@ -200,11 +221,19 @@ def _complete(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, An
     read = read_options(owner, options, given)
     complete = {name: read.get(name, option.default) for name, option in options.items()}
     # Lists, as the record of a run gives them back.
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in complete.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in complete.items()
+    }
 
 
 def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return read_options(owner, options_of(target), given)
+
+
+def as_file_name(spec: str) -> str:
+    """A spec as a part of a file's name."""
+    letters = (c if c.isalnum() or c in "=.-" else "_" for c in Path(spec).name if c != " ")
+    return "".join(letters)[:80]
 
 
 def trust_specs(*specs: str | None) -> None:
@@ -216,14 +245,46 @@ def trust_specs(*specs: str | None) -> None:
 
 
 def model_of(task: str, model: str | None = None) -> str:
-    """The kind of model: the task's usual one by default. Raises UserError for one that cannot do the task."""
-    kinds = tasks.spec(task).target.models
+    """The kind of model: the task's usual one by default. Raises UserError for one that cannot learn the task."""
+    task_class = tasks.spec(task).target
     if model is None:
-        return kinds[0]
-    models.spec(model)
-    if model not in kinds:
-        raise UserError(f"{task.partition(':')[0]} cannot be done by the model {model}; use {' or '.join(kinds)}")
+        return task_class.usual_model
+    name = task.partition(":")[0]
+    refusal = refusal_of(name, task_class, models.spec(model).target)
+    if refusal is not None:
+        fitting = " or ".join(models_for(task_class))
+        raise UserError(f"{name} cannot be learned by the model {model}: {refusal}; use {fitting}")
     return model
+
+
+def models_for(task_class: type[Task]) -> list[str]:
+    """The models of the package that can learn a task, the usual one first."""
+    usual = task_class.usual_model
+    fitting = [
+        name
+        for name in models.names()
+        if refusal_of("the task", task_class, models.spec(name).target) is None
+    ]
+    return sorted(fitting, key=lambda name: name != usual)
+
+
+def refusal_of(task: str, task_class: type[Task], model_class: type) -> str | None:
+    """Why a class of models cannot learn a task: a method that is missing, or other arguments than the task gives."""
+    needed = predictor_class(task_class).needs
+    try:
+        if needed is not None:
+            check_protocol(model_class, needed, task)
+    except UserError as error:
+        return str(error)
+    given = task_class.model_arguments
+    parameters = inspect.signature(model_class).parameters.values()
+    required = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
+    if set(required) <= set(given) <= {p.name for p in parameters}:
+        return None
+    name = model_class.__name__
+    return (
+        f"{task} gives a model {', '.join(given)}; {name} takes {', '.join(required) or 'nothing'}"
+    )
 
 
 def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
@@ -233,11 +294,17 @@ def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
     model = model_of(task, model)
     sections = {"task": task_class, "model": models.spec(model).target, "training": Training}
     own = dict(task_class.defaults(model))
-    own |= {f"training.{old}": None for old, new in REPLACED.items() if own.get(f"training.{new}") is not None}
+    own |= {
+        f"training.{old}": None
+        for old, new in REPLACED.items()
+        if own.get(f"training.{new}") is not None
+    }
     return {
         key: replace(option, default=own.get(key, option.default))
         for section, target in sections.items()
-        for key, option in ((f"{section}.{name}", option) for name, option in options_of(target).items())
+        for key, option in (
+            (f"{section}.{name}", option) for name, option in options_of(target).items()
+        )
     }
 
 

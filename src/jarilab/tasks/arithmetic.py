@@ -41,6 +41,8 @@ class Arithmetic(TokenTask):
     rarer lengths, so that each length's share goes with the square root of its number. Held-out data stay as they are.
     """
 
+    model_arguments = ("source_vocabulary", "target_vocabulary")
+
     def __init__(
         self,
         *,
@@ -146,6 +148,10 @@ class Arithmetic(TokenTask):
         return self.vocabulary.number(character)
 
     # What a model and the training loop ask ----------------------------------------------------------------------
+
+    @property
+    def ones_first(self) -> bool:  # type: ignore[override]
+        return self.answers == "reversed"
 
     @property
     def groups(self) -> tuple[str, ...]:

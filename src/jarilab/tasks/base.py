@@ -43,8 +43,13 @@ class Learner(Protocol):
         before it; scores of classes; objects."""
         ...
 
-    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
-        """For each token written, the number of the token of the source, its end included, that was looked at most."""
+    @property
+    def model(self) -> Any:
+        """The model itself."""
+        ...
+
+    def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
+        """For each token written, the number of the token of the source, its end included, with the largest weight."""
         ...
 
 
@@ -55,9 +60,19 @@ class Task(ABC):
     what a run keeps of them, to answer; the rest may be asked after one of these.
     """
 
-    models: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
-    """The kinds of model it is for, the usual one first."""
+    predictor: ClassVar[str | type] = "sequences"
+    """The kind of answer: a name of `jarilab.predictors`, or a `jarilab.Predictor` of one's own."""
+    usual_model: ClassVar[str] = "encoder_decoder"
+    """The kind of model that is taken where none is asked for."""
+    model_arguments: ClassVar[tuple[str, ...]] = ()
+    """What `model_options` will hold, known before any data are read: a model that takes these can learn the task."""
     metric: Metric = METRICS["exact_match"]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        own = cls.__dict__.get("metric")
+        if isinstance(own, Metric):  # tables and terminals show it by its name
+            METRICS.setdefault(own.name, own)
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
@@ -68,17 +83,17 @@ class Task(ABC):
         """Read the data. Raises UserError."""
         return
 
-    def kept(self) -> dict[str, bytes]:
+    def artifacts(self) -> dict[str, bytes]:
         """The files a run keeps so that it can answer without the data, by name: vocabularies, names of classes."""
         return {}
 
     def restore(self, folder: Path) -> None:
-        """Read the files of `kept` from the folder of a run. Raises UserError."""
+        """Read the files of `artifacts` from the folder of a run. Raises UserError."""
         return
 
     def hold_out(self, paths: Sequence[str]) -> None:
         """Measure on these files instead of the task's own held-out data. Raises UserError."""
-        raise UserError("this task makes its own held-out data; leave --data away")
+        raise UserError("this task makes its own held-out data; omit --data")
 
     @property
     def held_out_of(self) -> tuple[str, ...]:
@@ -130,27 +145,6 @@ class Task(ABC):
         `examples` is also the number measured on.
         """
 
-    @abstractmethod
-    def read(self, line: str) -> Any:
-        """A person's input as what `sources` batches: token numbers, an image. Raises UserError."""
-
-    @abstractmethod
-    def sources(self, lines: Sequence[Any]) -> Any:
-        """A batch of what `read` gave."""
-
-    @abstractmethod
-    def write(self, numbers: Sequence[int]) -> str:
-        """An answer's token numbers, or the number of a class, as a person reads them."""
-
-    def answer(self, learner: Learner, line: str, source: Any, written: Sequence[int]) -> str:
-        """The answer to a line, which `read` made `source` of, as a person reads it and as it is judged: what has no
-        token of its own may be copied from where the learner looked."""
-        return self.write(written)
-
-    @abstractmethod
-    def show_target(self, numbers: Sequence[int]) -> list[str]:
-        """The name of each token, or class, that can be said."""
-
     def ceiling(self) -> dict[str, float] | None:
         """The share of exact answers that no model without positions can pass, for each group; None if not known."""
         return None
@@ -158,10 +152,6 @@ class Task(ABC):
     def ceiling_sentence(self) -> str:
         """What the ceiling is, for the reader of a report."""
         return ""
-
-    def expected(self, line: str) -> str | None:
-        """The right answer to an input, where the task can tell."""
-        return None
 
     def sample_inputs(self) -> list[str]:
         """A few inputs worth looking at."""
@@ -187,8 +177,8 @@ class Task(ABC):
 class TokenTask(Task):
     """A task whose inputs and answers are tokens."""
 
-    continues: ClassVar[bool] = False
-    """Whether what the model writes goes on with what it was given, as a language model's does."""
+    ones_first: bool = False
+    """Whether the digits of an answer are written from the ones up."""
 
     @final
     def loss(
@@ -204,8 +194,29 @@ class TokenTask(Task):
         )
 
     @abstractmethod
+    def read(self, line: str) -> list[int]:
+        """A person's input as token numbers. Raises UserError."""
+
+    @abstractmethod
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
         """A batch of what `read` gave."""
+
+    @abstractmethod
+    def write(self, numbers: Sequence[int]) -> str:
+        """An answer's token numbers as a person reads them."""
+
+    def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
+        """The answer to a line, which `read` made `source` of, as a person reads it and as it is judged: what has no
+        token of its own may be copied from where the learner looked."""
+        return self.write(written)
+
+    def expected(self, line: str) -> str | None:
+        """The right answer to an input, where the task can tell."""
+        return None
+
+    @abstractmethod
+    def show_target(self, numbers: Sequence[int]) -> list[str]:
+        """The name of each token that can be written."""
 
     @abstractmethod
     def show_source(self, numbers: Sequence[int]) -> list[str]:

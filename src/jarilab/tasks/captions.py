@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, cast, final, runtime_checkable
+from typing import Annotated, Any, Literal, cast, final
 
 import torch
 from annotated_types import Ge, Le, Lt
@@ -50,24 +50,6 @@ CODES, JUDGE, SCORER, WORDS, FACTS = (
 Pixels = UInt8[Tensor, "B 3 H W"]
 
 
-@runtime_checkable
-class Draws(Protocol):
-    """A model that draws codes for captions."""
-
-    def steps(
-        self,
-        captions: Int[Tensor, "B T"],
-        *,
-        guidance: float = 2.0,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int,
-    ) -> Iterator[Int[Tensor, " B"]]:
-        """Each code of all images as soon as it is drawn."""
-        ...
-
-
 @registry.register("captions")
 @final
 class Captions(Task):
@@ -84,7 +66,9 @@ class Captions(Task):
     is not the judge, chooses one.
     """
 
-    models = ("text_to_image",)
+    predictor = "paintings"
+    usual_model = "text_to_image"
+    model_arguments = ("vocabulary", "codes", "caption", "rows", "columns")
 
     def __init__(
         self,
@@ -208,7 +192,7 @@ class Captions(Task):
         named = [(name, which) for name in ("digit", "exact_match") for which in found]
         return {f"{name}_{which}": float(right[which][name].mean()) for name, which in named}
 
-    def kept(self) -> dict[str, bytes]:
+    def artifacts(self) -> dict[str, bytes]:
         files = {WORDS: self.words.to_json().encode(), CODES: self.codes.to_bytes()}
         if self._judges is not None:
             files |= {JUDGE: self._judges[0].to_bytes(), SCORER: self._judges[1].to_bytes()}
@@ -300,7 +284,7 @@ class Captions(Task):
         }
         if self.style is None or values is None:
             return {**found, "examples": len(captions)}
-        model, judge = cast(Draws, cast(Any, learner).model), self._of_scenes()[0]
+        model, judge = learner.model, self._of_scenes()[0]
         drawn = self._draw(model, captions, values)
         right = said_right(self.style, values, drawn, judge.read(drawn))
         found |= {name: float(value.mean()) for name, value in right.items()}
@@ -321,7 +305,7 @@ class Captions(Task):
             "loss_of_ink": float(every[codes_BN != self._facts["empty"]].mean()),
         }
 
-    def _draw(self, model: Draws, captions: Sequence[str], values: Tensor) -> Pixels:
+    def _draw(self, model: Any, captions: Sequence[str], values: Tensor) -> Pixels:
         """One image for each caption; captions of a style have all the same length."""
         found = []
         for chunk, some in enumerate(torch.arange(len(captions)).split(AT_ONCE)):
@@ -379,15 +363,9 @@ class Captions(Task):
         """Captions as the model reads them, padded behind."""
         return right_padded([[FIRST, *line] for line in lines], PADDING)[0]
 
-    def write(self, numbers: Sequence[int]) -> str:
-        return self.words.decode(list(numbers))
-
-    def show_target(self, numbers: Sequence[int]) -> list[str]:
-        return self.words.names(list(numbers))
-
     def images(
         self,
-        model: Draws,
+        model: Any,
         prompt: str,
         count: int,
         *,

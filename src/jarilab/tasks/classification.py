@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from jaxtyping import UInt8
@@ -48,9 +48,11 @@ class LoadedImage:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A thing that a model says of an image. number: of the class. box: left, top, right, bottom in pixels of the
-    file, where the model says where."""
+class ImageLabel:
+    """A class that a model gives an image, or a thing in it.
+
+    number: of the class. box: left, top, right, bottom in pixels of the file, where the model says where.
+    """
 
     number: int
     probability: float
@@ -59,9 +61,6 @@ class Said:
 
 class ImageTask(Task):
     """A task whose inputs are images and whose answers are of classes."""
-
-    finds: ClassVar[bool] = False
-    """Whether it says where things are too."""
 
     @property
     @abstractmethod
@@ -77,15 +76,12 @@ class ImageTask(Task):
         """A batch of what `read` gave."""
 
     @abstractmethod
-    def said(self, outputs: Any, images: Sequence[LoadedImage]) -> list[list[Said]]:
+    def interpret(self, outputs: Any, images: Sequence[LoadedImage]) -> list[list[ImageLabel]]:
         """What the model's outputs say of each image, the surest first."""
 
-    def write(self, numbers: Sequence[int]) -> str:
-        return ", ".join(self.show_target(numbers))
-
-    @final
-    def show_target(self, numbers: Sequence[int]) -> list[str]:
-        return [self.classes[number] for number in numbers]
+    @abstractmethod
+    def expected(self, line: str) -> str | None:
+        """The right answer to an input, where the task can tell."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,9 @@ class Augmentation:
 class ClassificationTask(ImageTask):
     """To say what is in an image. A subclass says where the images come from."""
 
-    models = ("vit",)
+    predictor = "classes"
+    usual_model = "vit"
+    model_arguments = ("shape", "classes")
     metric = METRICS["accuracy"]
 
     def __init__(self, augmentation: Augmentation, fit: Fit = "stretch"):
@@ -154,7 +152,7 @@ class ClassificationTask(ImageTask):
         }
 
     @final
-    def kept(self) -> dict[str, bytes]:
+    def artifacts(self) -> dict[str, bytes]:
         return {_KEPT: (json.dumps(self._facts, ensure_ascii=False, indent=1) + "\n").encode()}
 
     @final
@@ -248,12 +246,12 @@ class ClassificationTask(ImageTask):
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
         return Images(self._normalised(torch.stack([image.pixels for image in lines])))
 
-    def said(
+    def interpret(
         self, outputs: Float[Tensor, "B V"], images: Sequence[LoadedImage]
-    ) -> list[list[Said]]:
+    ) -> list[list[ImageLabel]]:
         ranked = outputs.float().softmax(-1).sort(dim=-1, descending=True, stable=True)
         rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
-        return [[Said(*of_class) for of_class in zip(*row, strict=True)] for row in rows]
+        return [_ranked(*row) for row in rows]
 
     def expected(self, line: str) -> str | None:
         if not line.strip().startswith(HELD_OUT):
@@ -282,3 +280,7 @@ class ClassificationTask(ImageTask):
             "warm_up": 0.1,
         }
         return {f"training.{name}": value for name, value in (training | options).items()}
+
+
+def _ranked(numbers: Sequence[int], probabilities: Sequence[float]) -> list[ImageLabel]:
+    return [ImageLabel(*label) for label in zip(numbers, probabilities, strict=True)]

@@ -20,7 +20,13 @@ from jarilab.images.files import decode
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, evenly, registry
-from jarilab.tasks.classification import HELD_OUT, ImageTask, LoadedImage, Said, held_out_number
+from jarilab.tasks.classification import (
+    HELD_OUT,
+    ImageLabel,
+    ImageTask,
+    LoadedImage,
+    held_out_number,
+)
 from jarilab.tasks.detection_data import (
     Boxed,
     BoxedImages,
@@ -60,8 +66,9 @@ class Detection(ImageTask):
     left count as gone; 0 for not at all. nothing: the weight of "nothing" among the classes.
     """
 
-    models = ("detector",)
-    finds = True
+    predictor = "detection"
+    usual_model = "detector"
+    model_arguments = ("channels", "classes")
     metric = METRICS["ap"]
 
     def __init__(
@@ -161,7 +168,7 @@ class Detection(ImageTask):
                 self._held_out = whole.split(self.train, self.size)[1]
         return self._held_out
 
-    def kept(self) -> dict[str, bytes]:
+    def artifacts(self) -> dict[str, bytes]:
         return {_KEPT: (json.dumps(self._facts, ensure_ascii=False, indent=1) + "\n").encode()}
 
     def restore(self, folder: Path) -> None:
@@ -274,7 +281,7 @@ class Detection(ImageTask):
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
         return self._normalised([image.pixels for image in lines])
 
-    def said(self, outputs: Detected, images: Sequence[LoadedImage]) -> list[list[Said]]:
+    def interpret(self, outputs: Detected, images: Sequence[LoadedImage]) -> list[list[ImageLabel]]:
         """What each query says, however unsure, the surest first."""
         found = []
         for boxed in _boxed(outputs, [image.size for image in images]):
@@ -286,7 +293,7 @@ class Detection(ImageTask):
                 strict=True,
             )
             said = [
-                Said(label, probability, (box[0], box[1], box[2], box[3]))
+                ImageLabel(label, probability, (box[0], box[1], box[2], box[3]))
                 for label, probability, box in rows
             ]
             found.append(sorted(said, key=lambda one: -one.probability))
@@ -297,7 +304,9 @@ class Detection(ImageTask):
         if number is None:
             return None
         objects = self.held_out.objects(torch.tensor([number]))
-        return self.write(objects.labels[objects.real].tolist())
+        labels = objects.labels[objects.real].tolist()
+        names = [str(self.classes[label]) for label in labels]
+        return ", ".join(names)
 
     def sample_inputs(self) -> list[str]:
         return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]

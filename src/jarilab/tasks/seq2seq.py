@@ -80,7 +80,7 @@ class PairsTask(TokenTask):
     Each source ends with an end token, so that none is empty and its length can be read from its last token.
     """
 
-    models = ("encoder_decoder", "recurrent")
+    model_arguments = ("source_vocabulary", "target_vocabulary")
     words: str | None = "none"
     """How sacreBLEU finds words: by its tokenizer of this name, `none` where spaces part them, None for no BLEU."""
 

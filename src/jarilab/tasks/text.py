@@ -34,8 +34,9 @@ class Text(TokenTask):
     kept for measuring where there is no `valid`. metric: what runs are judged by.
     """
 
-    models = ("decoder",)
-    continues = True
+    predictor = "continuation"
+    usual_model = "decoder"
+    model_arguments = ("vocabulary",)
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Text(TokenTask):
     def _stream(self, path: str) -> _Stream:
         return _Stream(store.prepare_documents(Path(path), self._known))
 
-    def kept(self) -> dict[str, bytes]:
+    def artifacts(self) -> dict[str, bytes]:
         return {"vocabulary.json": self._known.to_json().encode()}
 
     def restore(self, folder: Path) -> None:

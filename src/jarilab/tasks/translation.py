@@ -99,7 +99,7 @@ class Translation(PairsTask):
         assert self._tokenizers is not None, "prepare or restore comes first"
         return self._tokenizers
 
-    def kept(self) -> dict[str, bytes]:
+    def artifacts(self) -> dict[str, bytes]:
         return {name: t.to_json().encode() for name, t in zip(_KEPT, self.tokenizers, strict=True)}
 
     def restore(self, folder: Path) -> None:
@@ -166,7 +166,7 @@ class Translation(PairsTask):
             *self.tokenizers[0].pieces(line)[: len(source)],
             "",
         ]  # nothing stands at the end token
-        looked_at = learner.looked_at(source, written)
+        looked_at = learner.most_attended(source, written)
         spoken = [
             (number, at) for number, at in zip(written, looked_at, strict=True) if number > END
         ]

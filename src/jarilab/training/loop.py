@@ -11,20 +11,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.nn.init import generator_for, initialise
+from jarilab.inspect.interventions import attends_of
+from jarilab.nn.init import generator_for
 from jarilab.runs import checkpoint
 from jarilab.runs import snapshots as snapshot
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Interrupted, Run, StopSignals
 from jarilab.tasks.base import Task
-from jarilab.training.answering import evaluate
-from jarilab.training.batching import batches_of
+from jarilab.training.batching import Batches, batches_of
 from jarilab.training.memory import keep_freed_memory
-from jarilab.training.optim import build_optimizers
+from jarilab.training.state import Progress, TrainingState
 
 Report = Callable[[dict[str, Any]], None]
 """Told after every step how far training is: step, steps, examples, loss, and `measured` where it was measured."""
@@ -44,90 +43,86 @@ def train(
 
     threads: of torch, 1 to the number of cores; results are bit-identical for the same number only. snapshots: at how
     many steps, evenly spread, to keep the weights for good; they change nothing else.
-    Raises UserError if `out` holds another run, and `training.run.Interrupted` after a signal, when a checkpoint has
-    been written.
+    Raises UserError if `out` holds another run, and `jarilab.runs.folder.Interrupted` after a signal, when a checkpoint
+    has been written. Nothing is written before everything has been checked.
     """
     deterministic(threads)
     keep_freed_memory()
     options = experiment.options
     task = experiment.task_instance()
-    learning = Learning(experiment, task)
-    model, state = learning.model, learning.state
-    order = batches_of(options, task.training_size, task.training_lengths, experiment.seed)
-    looks = {
-        round(order.steps * k / options.evaluations) for k in range(1, options.evaluations + 1)
-    } | {order.steps}
-    pictured = snapshot.planned(order.steps, snapshots)
-    every = max(1, order.steps // CURVE_POINTS)
+    state = TrainingState(experiment, task)
+    batches = batches_of(options, task.training_size, task.training_lengths, experiment.seed)
+    _check_forward(state.model, task, batches)
+    evaluations = evenly_spread(batches.steps, options.evaluations) | {batches.steps}
+    pictured = snapshot.planned(batches.steps, snapshots)
+    every = max(1, batches.steps // CURVE_POINTS)
     torch.manual_seed(experiment.seed)  # from here on only dropout draws from it
 
-    with Run.open(out, experiment, task.fingerprint(), task.kept()) as run, StopSignals() as stop:
+    with (
+        Run.open(out, experiment, task.fingerprint(), task.artifacts()) as run,
+        StopSignals() as stop,
+    ):
         if run.result is not None:
+            run.notice(
+                f"{out} is finished already: this is its result; choose another --out to train anew"
+            )
             return run.result
         for notice in task.notices():
             run.notice(notice)
-        learning.load(run)
-        begun = state["step"]
-        model.train()
-        for step in range(begun, order.steps):
-            if options.patience is not None and state["looks_without_better"] >= options.patience:
-                run.notice(
-                    f"no better {task.metric.title} in {options.patience} looks: stopped early, after step {step}"
-                )
+        state.load(run)
+        progress = state.progress
+        begun = progress.step
+        if begun:
+            run.notice(f"going on from step {begun:,} of {batches.steps:,}")
+        state.model.train()
+        for step in range(begun, batches.steps):
+            if _patience_ended(run, state):
                 break
+            # 1 one step
             wall, cpu = time.perf_counter(), time.process_time()
             batch = task.training_batch(
-                order.at(step), generator_for(experiment.seed, f"batch/{step}")
+                batches.at(step), generator_for(experiment.seed, f"batch/{step}")
             )
-            with autocast(experiment.precision), _note_kernels(run, model, needed=step == begun):
-                scores = model(*batch.inputs)
+            with (
+                autocast(experiment.precision),
+                _note_kernels(run, state.model, needed=step == begun),
+            ):
+                scores = state.model(*batch.inputs)
             loss = task.loss(scores, batch, options.label_smoothing)
             loss.backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip).item()
-            state["losses"].append(loss.item())
-            if not math.isfinite(state["losses"][-1]) or not math.isfinite(norm):
-                raise UserError(_not_finite(step + 1, state["losses"][-1], norm, run.checkpoints))
-            rate = options.rate(step, order.steps)
-            learning.update(rate)
-            state["examples"] += len(batch.labels)
-            state["seconds"] += time.perf_counter() - wall
-            state["cpu_seconds"] += time.process_time() - cpu
+            norm = nn.utils.clip_grad_norm_(state.model.parameters(), options.clip).item()
+            progress.losses.append(loss.item())
+            _check_finite(progress, norm, run.checkpoints)
+            rate = options.rate(step, batches.steps)
+            state.update(rate)
+            progress.examples += len(batch.labels)
+            progress.seconds += time.perf_counter() - wall
+            progress.cpu_seconds += time.process_time() - cpu
+            progress.step = done = step + 1
 
-            state["step"] = done = step + 1
-            row = {
-                "step": done,
-                "steps": order.steps,
-                "examples": state["examples"],
-                "loss": state["losses"][-1],
-            }
-            if done in looks or done % every == 0:
-                row |= {
-                    "loss": math.fsum(state["losses"]) / len(state["losses"]),
-                    "gradient_norm": norm,
-                }
-                row |= {
-                    "learning_rate": rate,
-                    "seconds": state["seconds"],
-                    "cpu_seconds": state["cpu_seconds"],
-                }
-                state["losses"].clear()
-                if done in looks:
+            # 2 evaluate and log
+            row = _row(progress, batches.steps)
+            if done in evaluations or done % every == 0:
+                row |= _curve_row(progress, norm, rate)
+                if done in evaluations:
                     # The loss of training stands first: the metric may be a loss too.
-                    row = learning.look(options.evaluation_examples) | row
+                    row = state.evaluate_on_the_way(options.evaluation_examples) | row
                 run.log(row)
+
+            # 3 save
             stopping = (
                 stop.signal
             )  # asked once: a signal from here on is for the next step, which will be saved too
             if done in pictured:
-                snapshot.save(run.folder, done, learning.measured, experiment.hash)
-            if done in looks or stopping:
-                learning.save(run)
+                snapshot.save(run.folder, done, state.evaluated, experiment.hash)
+            if done in evaluations or stopping:
+                state.save(run)
             if report is not None:
                 report(row)
             if stopping:
                 raise Interrupted(stopping)
 
-        result = learning.result(run)
+        result = state.result(run)
         for notice in task.held_out_notices():
             if (
                 notice not in task.notices()
@@ -137,119 +132,26 @@ def train(
         return result
 
 
-class Learning:
-    """A model on its way, and all else that a checkpoint keeps.
+def check_trainable(experiment: Experiment, task: Task) -> None:
+    """Raises UserError where the model of an experiment cannot be built or cannot read what the task gives."""
+    model = experiment.model_instance(task)
+    options, lengths = experiment.options, task.training_lengths
+    _check_forward(model, task, batches_of(options, task.training_size, lengths, experiment.seed))
 
-    averaged: a copy that follows the model as a moving average, where one is asked for. state: step, examples,
-    seconds; `losses` since the last row of the curve; the `best` look and the `looks_without_better`.
-    """
 
-    def __init__(self, experiment: Experiment, task: Task):
-        options = experiment.options
-        self.experiment, self.task = experiment, task
-        self.model = experiment.model_instance(task)
-        initialise(self.model, experiment.seed)
-        self.optimizers = build_optimizers(self.model, options)
-        self.averaged: AveragedModel | None = None
-        if options.average:
-            self.averaged = AveragedModel(
-                self.model, multi_avg_fn=get_ema_multi_avg_fn(options.average)
-            )
-        self.state: dict[str, Any] = {
-            "step": 0,
-            "examples": 0,
-            "seconds": 0.0,
-            "cpu_seconds": 0.0,
-            "best": None,
-        }
-        self.state |= {"losses": [], "looks_without_better": 0}
+@torch.no_grad()
+def _check_forward(model: nn.Module, task: Task, batches: Batches) -> None:
+    """One forward of two examples: an encoding of rows and columns, for one, cannot read a text."""
+    batch = task.training_batch(batches.at(0)[:2], generator_for(0, "check"))
+    training = model.training
+    model.eval()
+    model(*batch.inputs)
+    model.train(training)
 
-    @property
-    def measured(self) -> nn.Module:
-        """The weights that are measured, kept and used: the average's, where there is one."""
-        return self.model if self.averaged is None else self.averaged.module
 
-    def load(self, run: Run) -> None:
-        """Take up the newest whole checkpoint, if there is one."""
-        checkpoint.remove_leftovers(run.checkpoints)
-        begun, problems = checkpoint.newest(run.checkpoints)
-        for problem in problems:
-            run.notice(problem)
-        if begun is not None:
-            checkpoint.load_model(begun, self.measured, self.experiment.hash)
-            self.state |= checkpoint.load_training(
-                begun, self.optimizers, None if self.averaged is None else self.model
-            )
-            if self.averaged is not None:
-                self.averaged.n_averaged.fill_(self.state["step"])
-        run.cut_metrics(self.state["step"])
-
-    def save(self, run: Run) -> None:
-        state = {**self.state, "run": self.experiment.hash}
-        best = set() if state["best"] is None else {state["best"]["step"]}
-        raw = None if self.averaged is None else self.model
-        checkpoint.save(
-            run.checkpoints, state["step"], self.measured, self.optimizers, state, best, raw
-        )
-
-    def update(self, rate: float) -> None:
-        """Take a step by the gradient, at this learning rate."""
-        for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.step()
-            optimizer.zero_grad()
-        if self.averaged is not None:
-            self.averaged.update_parameters(self.model)
-
-    def look(self, examples: int) -> dict[str, Any]:
-        """Measure on the way, and note whether it is the best so far."""
-        metric, state = self.task.metric, self.state
-        measured = evaluate(self.measured, self.task, examples)
-        value, best = measured[metric.name], state["best"]
-        state["looks_without_better"] += 1
-        if best is None or not metric.better(best[metric.name], value):
-            if best is None or value != best[metric.name]:
-                state["looks_without_better"] = 0
-            state["best"] = {"step": state["step"], metric.name: value}
-        held_out = measured.pop("examples")
-        return {
-            **measured,
-            "value": value,
-            "held_out": held_out,
-            "measured": f"held-out {metric.title} {metric.text(value)}",
-        }
-
-    def result(self, run: Run) -> dict[str, Any]:
-        """Measure the last weights on all held-out data, and the best (by the looks on the way) if they are others."""
-        state, model = self.state, self.measured
-        last = evaluate(model, self.task)
-        best = {"step": state["step"], **last}
-        if state["best"]["step"] != state["step"]:
-            path = run.checkpoints / f"step-{state['best']['step']:09d}"
-            try:
-                checkpoint.verify(path)
-                checkpoint.load_model(path, model, self.experiment.hash)
-                best = {"step": state["best"]["step"], **evaluate(model, self.task)}
-            except UserError as error:
-                run.notice(
-                    f"{error}; the best on the way is given as it was measured then, on fewer examples"
-                )
-                best = state["best"]
-        return {
-            "hash": self.experiment.hash,
-            "encoding": self.experiment.encoding,
-            "seed": self.experiment.seed,
-            "metric": self.task.metric.name,
-            **last,
-            "best": best,
-            "ceiling": self.task.ceiling(),
-            "steps": state["step"],
-            "trained_examples": state["examples"],
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "seconds": state["seconds"],
-            "cpu_seconds": state["cpu_seconds"],
-        }
+def evenly_spread(steps: int, count: int) -> set[int]:
+    """`count` steps of a training of so many, the last one among them."""
+    return {round(steps * number / count) for number in range(1, count + 1)}
 
 
 def autocast(precision: str) -> torch.autocast:
@@ -265,10 +167,34 @@ def deterministic(threads: int | None) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+def _row(progress: Progress, steps: int) -> dict[str, Any]:
+    done = {"step": progress.step, "steps": steps, "examples": progress.examples}
+    return {**done, "loss": progress.losses[-1]}
+
+
+def _curve_row(progress: Progress, norm: float, rate: float) -> dict[str, Any]:
+    """What a point of the curve has beside; its loss is the mean since the last one."""
+    mean = math.fsum(progress.losses) / len(progress.losses)
+    progress.losses.clear()
+    times = {"seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds}
+    return {"loss": mean, "gradient_norm": norm, "learning_rate": rate, **times}
+
+
+def _patience_ended(run: Run, state: TrainingState) -> bool:
+    patience, progress = state.experiment.options.patience, state.progress
+    if patience is None or progress.evaluations_without_better < patience:
+        return False
+    title = state.task.metric.title
+    run.notice(
+        f"no better {title} in {patience} evaluations: stopped early, after step {progress.step}"
+    )
+    return True
+
+
 @contextlib.contextmanager
 def _note_kernels(run: Run, model: nn.Module, *, needed: bool) -> Iterator[None]:
-    """Write down, at the first step, which kernel each attention chose."""
-    if not needed:
+    """Write down, at the first step, which kernel each attention chose. A model of one's own may have none of ours."""
+    if not needed or not attends_of(model):
         yield
         return
     with record(model) as tape:
@@ -276,10 +202,15 @@ def _note_kernels(run: Run, model: nn.Module, *, needed: bool) -> Iterator[None]
     run.note_kernels(tape.kernels())
 
 
-def _not_finite(step: int, loss: float, norm: float, checkpoints: Path) -> str:
+def _check_finite(progress: Progress, norm: float, checkpoints: Path) -> None:
+    """Raises UserError where training would go on from numbers that are none."""
+    loss = progress.losses[-1]
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
     kept = checkpoint.newest(checkpoints)[0]
-    return (
-        f"step {step}: the loss is {loss} and the norm of its gradient {norm}, so training stopped before the update; "
-        f"{f'{kept} is the last checkpoint' if kept else 'there is no checkpoint yet'}. "
+    last = f"{kept} is the last checkpoint" if kept else "there is no checkpoint yet"
+    raise UserError(
+        f"step {progress.step + 1}: the loss is {loss} and the norm of its gradient {norm}, so training stopped before "
+        f"the update; {last}. "
         "A lower training.learning_rate or training.clip, a longer training.warm_up or --precision float32 may help"
     )

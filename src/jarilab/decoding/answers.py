@@ -1,0 +1,77 @@
+"""Answers to a batch of sources, by greedy or beam search."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from jarilab.decoding.search import Hypothesis, beam, greedy
+from jarilab.positions import Tokens
+from jarilab.shapes import Float, Int, Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """How answers are written.
+
+    beam: hypotheses kept for each source; 1 is greedy. length_penalty: a hypothesis is judged by its log-probability
+    over its length to this power. no_repeat: no n-gram of this many tokens twice; 0 for no such rule. shortest: tokens
+    that an answer has at least, its end included. longest: tokens that it has at most; the task's own limit by default.
+    """
+
+    beam: int = 1
+    length_penalty: float = 1.0
+    no_repeat: int = 0
+    shortest: int = 0
+    longest: int | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is greedy search without any rule. What cannot be is not: `beam` says so."""
+        free = not self.no_repeat and not self.shortest and 0 <= self.length_penalty < math.inf
+        return self.beam == 1 and free
+
+
+GREEDY = Decoding()
+
+
+def answers(
+    model: Any,
+    sources: Tokens,
+    decoding: Decoding = GREEDY,
+    *,
+    first: int,
+    end: int,
+    padding: int,
+    limit: int,
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """The `n_best` best answers to each source, the best first.
+
+    first, end, padding: the numbers of these tokens. limit: the most tokens of an answer, its end included.
+    """
+    longest = limit if decoding.longest is None else min(limit, decoding.longest)
+    if not decoding.plain or n_best != 1:
+        return beam(
+            model,
+            sources,
+            width=decoding.beam,
+            first=first,
+            end=end,
+            longest=longest,
+            length_penalty=decoding.length_penalty,
+            best=n_best,
+            shortest=decoding.shortest,
+            no_repeat=decoding.no_repeat,
+        )
+    written = greedy(model, sources, first=first, end=end, padding=padding, longest=longest)
+    lengths = (written.ids != padding).sum(1).tolist()
+    rows = zip(written.ids, written.log_probabilities, lengths, strict=True)
+    penalty = decoding.length_penalty
+    return [[_hypothesis(ids[:length], logs[:length], penalty)] for ids, logs, length in rows]
+
+
+def _hypothesis(ids: Int[Tensor, " L"], logs: Float[Tensor, " L"], penalty: float) -> Hypothesis:
+    total = float(logs.double().sum())
+    return Hypothesis(ids, logs, total, total / len(ids) ** penalty)

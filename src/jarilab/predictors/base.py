@@ -1,0 +1,231 @@
+"""What the rest of the package asks of a kind of answer, and the registry of these.
+
+A task names its predictor (`predictor = "sequences"`, or a class of one's own). Whoever answers, measures, compares,
+walks or explores asks the predictor, and nothing above this room knows a kind of task.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import UInt8
+
+from jarilab.errors import UserError
+from jarilab.models.base import check_protocol
+from jarilab.registry import Registry
+from jarilab.shapes import Tensor
+from jarilab.tasks.base import Task
+
+registry = Registry("predictor", "jarilab.predictors")
+
+AT_ONCE = 256
+"""Sources that are answered together."""
+
+
+class Prediction(ABC):
+    """What a model says of one source, or why it says nothing.
+
+    input: the source as a person gave it. error: why there is no answer; None where there is one.
+    """
+
+    input: str
+    error: str | None
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON."""
+
+    @abstractmethod
+    def text(self) -> Iterator[str]:
+        """What a person reads in a terminal, line ends included, piece by piece as soon as each is certain."""
+
+    @property
+    def messages(self) -> list[str]:
+        """What a person should be told beside the answer."""
+        return [] if self.error is None else [self.error]
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A kind of answer without options."""
+
+
+@dataclass(frozen=True, eq=False)
+class PatchedImage:
+    """An image, and where the patches lie on it.
+
+    pixels: `(C, H, W)`. rows, columns: of patches. height, width: of the image, in patches; less than rows and columns
+    where padding was added. first: the number of tokens before the first patch. pool: what a class is read from, `mean`
+    of the patches, `class` token, or None.
+    """
+
+    pixels: UInt8[Tensor, "C H W"]
+    rows: int
+    columns: int
+    height: float
+    width: float
+    first: int
+    pool: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TracedSequence:
+    """One sequence of a trace: the names of its tokens, the image that they are patches of, and a box for each of them
+    (left, top, right and bottom as shares of the image), where there are such."""
+
+    names: Sequence[str]
+    image: PatchedImage | None = None
+    boxes: list[list[float]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One forward that shows what `predict` did.
+
+    line: the input as a person gave it. read: what the task made of it. inputs: what to call the predictor's
+    `traced_model` with, a batch of one. sequences: what it reads and writes, by frame: `source`, `target`. labels: what
+    was said at each place, as `Predictor.names` numbers it; as many as there are places to look at. written: what the
+    effect of an edit is measured on, as `jarilab.inspect.effects` takes it: the labels, or the tokens of one sequence.
+    answer: as a person reads it; None where there is none. expected: the right answer, where it is known.
+    is_text: digits, and links between words, may be looked for in it.
+    """
+
+    line: str
+    read: Any
+    inputs: tuple[Any, ...]
+    sequences: dict[str, TracedSequence]
+    labels: list[int]
+    written: list[int]
+    answer: str | None = None
+    expected: str | None = None
+    is_text: bool = False
+
+    def names(self, frame: str) -> Sequence[str]:
+        """The tokens of a sequence; none where there is no such sequence."""
+        sequence = self.sequences.get(frame)
+        return [] if sequence is None else sequence.names
+
+    @property
+    def source(self) -> Sequence[str]:
+        """The tokens that were read; where there is one sequence alone, all of it."""
+        return self.names("source") or self.names("target")
+
+    @property
+    def target(self) -> Sequence[str]:
+        """The tokens after each of which something was said; none where it was said of the whole input."""
+        return self.names("target")
+
+
+@runtime_checkable
+class Intervention(Protocol):
+    """Edits to a forward: of the places of tokens, and inside attention."""
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """Where the tokens of `source` and `target` go."""
+        ...
+
+    @property
+    def edits(self) -> Sequence[Any]:
+        """Of heads and links."""
+        ...
+
+    def moving(
+        self, model: torch.nn.Module, inputs: tuple[Any, ...]
+    ) -> AbstractContextManager[tuple[Any, ...]]:
+        """What to call the model with inside the block."""
+        ...
+
+
+class Predictor(ABC):
+    """A model that was trained for a task, as whoever asks it for answers sees it.
+
+    Raises UserError where the model lacks a method that answering takes, naming it.
+    """
+
+    needs: ClassVar[type | None] = None
+    """The protocol of `jarilab.models.base` that a model must follow, or None for any model."""
+    options: ClassVar[type] = NoOptions
+    """A frozen dataclass: the options of `predict`, here, on the command line and in its help."""
+    scoring: ClassVar[type] = NoOptions
+    """The same of `evaluate`."""
+    reads_files: ClassVar[bool] = False
+    """Whether an input that is traced may name a file, which is read."""
+    reported: ClassVar[bool] = True
+    """Whether a report of several runs shows the attention behind its answers."""
+    continues: ClassVar[bool] = False
+    """Whether there is one sequence, whose tokens each follow the one before; then an edited model says nothing new."""
+
+    def __init__(self, model: Any, task: Any):
+        if self.needs is not None:
+            check_protocol(type(model), self.needs, type(task).__name__)
+        self.model, self.task = model, task
+
+    @abstractmethod
+    def predict(
+        self, sources: Iterable[str | UserError], options: Any, *, at_once: int = AT_ONCE
+    ) -> Iterator[Prediction]:
+        """A prediction for each source, in order, or several where several are asked for. A source that cannot be read
+        gets its error and stops nothing; a UserError among the sources is one that could not even be decoded.
+        at_once: how many sources to answer together."""
+
+    @abstractmethod
+    def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
+        """The task's metrics on its held-out data, or on `examples` of them. options: of `scoring`."""
+
+    @abstractmethod
+    def trace(self, line: str, most: int) -> Trace:
+        """Answer an input, and give one forward that shows how. Raises UserError, before the model runs, where the
+        input has more than `most` tokens, and for one that cannot be read."""
+
+    @property
+    def traced_model(self) -> torch.nn.Module:
+        """The model that `Trace.inputs` are for."""
+        return self.model
+
+    @abstractmethod
+    def names(self, numbers: Iterable[int]) -> list[str]:
+        """The name of each token or class that can be said."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> str:
+        """All that can be said, as one text: equal where two runs have the same tokens."""
+
+    @property
+    def block_tokens(self) -> Sequence[int]:
+        """Tokens that a random block can be made of, which is read twice to look for induction heads; none where that
+        has no meaning."""
+        return ()
+
+    def retraced(self, trace: Trace, outputs: Any) -> Trace:
+        """The trace as another forward over the same inputs has it, one under an intervention. outputs: of that one."""
+        return trace
+
+    def edited(self, trace: Trace, intervention: Intervention) -> str | None:
+        """The answer under an intervention; None where an edited model says nothing new."""
+        return None
+
+
+def expected_of(task: Any, line: str) -> str | None:
+    """The right answer to an input, where it is known: a run is looked at where its data are not, too."""
+    try:
+        return task.expected(line)
+    except UserError:
+        return None
+
+
+def predictor_class(task: Task | type[Task]) -> type[Predictor]:
+    """The predictor that a task names. Raises UserError for a name nobody registered."""
+    named = task.predictor
+    return registry.spec(named).target if isinstance(named, str) else named
+
+
+def predictor_for(model: Any, task: Task) -> Predictor:
+    """A model as the predictor of its task."""
+    return predictor_class(task)(model, task)

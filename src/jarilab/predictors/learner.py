@@ -1,0 +1,64 @@
+"""A model as the task that measures it sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from jarilab.decoding.answers import GREEDY, Decoding, answers
+from jarilab.decoding.search import Hypothesis
+from jarilab.inspect.capture import record
+from jarilab.positions import Tokens
+from jarilab.tasks.base import Batch
+from jarilab.text import END, FIRST, PADDING
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ModelLearner:
+    """What a task may ask of a model: see `jarilab.tasks.base.Learner`."""
+
+    model: Any
+    task: Any
+    decoding: Decoding = GREEDY
+
+    def write(self, sources: Tokens) -> list[list[int]]:
+        best = write(self.model, self.task, sources, self.decoding)
+        return [hypotheses[0].ids.tolist() for hypotheses in best]
+
+    @torch.no_grad()
+    def scores(self, batch: Batch) -> Any:
+        return self.model(*batch.inputs)
+
+    @torch.no_grad()
+    def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
+        """By the last attention to the source, on the mean of its heads."""
+        target = Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target")
+        with record(self.model) as tape:
+            self.model(self.task.sources([source]), target)
+        site = next(site for site in reversed(tape.sites) if site.endswith(".cross"))
+        return tape.weights(site)[0].mean(0).argmax(-1).tolist()
+
+
+def write(
+    model: Any, task: Any, sources: Tokens, decoding: Decoding = GREEDY, n_best: int = 1
+) -> list[list[Hypothesis]]:
+    """What the model writes for each of a batch of sources of the task, the best answer first."""
+    limit = task.longest["target"]
+    tokens = {"first": FIRST, "end": END, "padding": PADDING}
+    return answers(model, sources, decoding, **tokens, limit=limit, n_best=n_best)
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """The model is in evaluation mode inside the block, and as it was afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

@@ -1,0 +1,196 @@
+"""Answers of tokens to sources of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from jarilab.decoding.answers import Decoding
+from jarilab.decoding.search import Hypothesis
+from jarilab.errors import UserError
+from jarilab.inspect import interventions
+from jarilab.inspect.interventions import Displaced
+from jarilab.models.base import Generates
+from jarilab.positions import Tokens
+from jarilab.predictors.base import (
+    AT_ONCE,
+    Intervention,
+    Prediction,
+    Predictor,
+    Trace,
+    TracedSequence,
+    expected_of,
+    registry,
+)
+from jarilab.predictors.learner import ModelLearner, evaluating, write
+from jarilab.predictors.reading import SHOWN, Source, chunks, read_each
+from jarilab.text import FIRST
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceOptions(Decoding):
+    """n_best: how many answers to each source, the best first, with their scores; a beam must be as wide."""
+
+    n_best: int = 1
+
+
+@final
+@dataclass(frozen=True)
+class Answer(Prediction):
+    """An answer to one line, or why there is none.
+
+    rank: 1 for the best of the answers to this line. tokens: what was written, the end included, with probabilities.
+    score: log_probability over the length to the power of the length penalty. ranked: it is one of several.
+    """
+
+    line: int
+    input: str
+    answer: str | None = None
+    rank: int = 1
+    log_probability: float | None = None
+    score: float | None = None
+    tokens: tuple[tuple[str, float], ...] = ()
+    error: str | None = None
+    ranked: bool = False
+
+    def record(self) -> dict[str, Any]:
+        tokens = [{"token": token, "probability": share} for token, share in self.tokens]
+        return {
+            "line": self.line,
+            "input": self.input,
+            "answer": self.answer,
+            "rank": self.rank,
+            "log_probability": self.log_probability,
+            "score": self.score,
+            "tokens": tokens,
+            "error": self.error,
+        }
+
+    def text(self) -> Iterator[str]:
+        if self.ranked and self.score is not None:
+            yield f"{self.line}\t{self.score:.4f}\t{self.answer}\n"
+        else:
+            # A line that cannot be answered is an empty line, so that answers stay beside their questions.
+            yield f"{self.answer or ''}\n"
+
+    @property
+    def messages(self) -> list[str]:
+        return [] if self.error is None else [f"line {self.line}: {self.error}"]
+
+
+@registry.register("sequences")
+@final
+class SequencePredictor(Predictor):
+    """Of tasks that answer a text, a number and the like with another: a `TokenTask`."""
+
+    needs = Generates
+    options = SequenceOptions
+    scoring = Decoding
+
+    def predict(
+        self,
+        sources: Iterable[str | UserError],
+        options: SequenceOptions,
+        *,
+        at_once: int = AT_ONCE,
+    ) -> Iterator[Answer]:
+        for chunk in chunks(read_each(sources, self.task.read), at_once):
+            answers = {source.number: [_unread(source)] for source in chunk if source.error}
+            readable = [source for source in chunk if source.error is None]
+            answers |= self._answers(readable, options)
+            for source in chunk:
+                yield from answers[source.number]
+
+    def _answers(
+        self, sources: Sequence[Source], options: SequenceOptions
+    ) -> dict[int, list[Answer]]:
+        # Lines of like length together: none waits for a much longer one, and little is padded.
+        by_length = sorted(sources, key=lambda source: len(source.read))
+        answers: dict[int, list[Answer]] = {}
+        for some in chunks(by_length, max(1, AT_ONCE // max(1, options.beam))):
+            batch = self.task.sources([source.read for source in some])
+            written = write(self.model, self.task, batch, options, options.n_best)
+            for source, hypotheses in zip(some, written, strict=True):
+                answers[source.number] = self._ranked(source, hypotheses, options.n_best > 1)
+        return answers
+
+    def _ranked(
+        self, source: Source, hypotheses: Sequence[Hypothesis], ranked: bool
+    ) -> list[Answer]:
+        return [
+            self._answer(source, rank, hypothesis, ranked)
+            for rank, hypothesis in enumerate(hypotheses, 1)
+        ]
+
+    def _answer(self, source: Source, rank: int, hypothesis: Hypothesis, ranked: bool) -> Answer:
+        ids = hypothesis.ids.tolist()
+        line = source.text.strip()
+        text = self.task.answer(ModelLearner(self.model, self.task), line, source.read, ids)
+        probabilities = hypothesis.log_probabilities.exp().tolist()
+        tokens = tuple(zip(self.names(ids), probabilities, strict=True))
+        total, score = hypothesis.total, hypothesis.score
+        return Answer(source.number, line, text, rank, total, score, tokens, ranked=ranked)
+
+    def evaluate(
+        self, examples: int | None = None, options: Decoding | None = None
+    ) -> dict[str, Any]:
+        learner = ModelLearner(self.model, self.task, options or Decoding())
+        with evaluating(self.model):
+            return self.task.evaluate(learner, examples)
+
+    def trace(self, line: str, most: int) -> Trace:
+        source = self.task.read(line)
+        check_tokens(len(source), most)
+        batch = self.task.sources([source])
+        ids = write(self.model, self.task, batch)[0][0].ids.tolist()
+        read = [FIRST, *ids[:-1]]
+        target = Tokens.of(torch.tensor([read]), "target")
+        sequences = {
+            "source": TracedSequence(self.task.show_source(batch.ids[0].tolist())),
+            "target": TracedSequence(self.names(read)),
+        }
+        text = self.task.answer(ModelLearner(self.model, self.task), line.strip(), source, ids)
+        expected = expected_of(self.task, line.strip())
+        inputs = (batch, target)
+        return Trace(
+            line.strip(), source, inputs, sequences, ids, ids, text, expected, is_text=True
+        )
+
+    def names(self, numbers: Iterable[int]) -> list[str]:
+        return self.task.show_target(list(numbers))
+
+    @property
+    def vocabulary(self) -> str:
+        return token_vocabulary(self.task)
+
+    def edited(self, trace: Trace, intervention: Intervention) -> str:
+        writer: Any = self.model
+        if "target" in intervention.places:
+            writer = Displaced(self.model, intervention.places["target"], len(trace.labels))
+        batch = self.task.sources([trace.read])
+        if "source" in intervention.places:
+            batch = interventions.moved(batch, intervention.places["source"])
+        with interventions.operate(self.model, intervention.edits, free=True):
+            ids = write(writer, self.task, batch)[0][0].ids.tolist()
+            learner = ModelLearner(self.model, self.task)
+            return self.task.answer(learner, trace.line, trace.read, ids)
+
+
+def check_tokens(count: int, most: int) -> None:
+    """Raises UserError for an input of more than `most` tokens."""
+    if count > most:
+        raise UserError(f"expected at most {most} tokens, got {count}; shorten the input")
+
+
+def token_vocabulary(task: Any) -> str:
+    """The tokens of a task as one text, and how many each side has."""
+    sizes = task.model_options
+    sides = [f"{name}={size}:{task.show_target(range(size))}" for name, size in sizes.items()]
+    return "".join(sides)
+
+
+def _unread(source: Source) -> Answer:
+    return Answer(source.number, source.text[:SHOWN], error=source.error)

@@ -1,0 +1,82 @@
+"""A trained run, opened: its experiment, its task, its model, and what answers with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from jarilab.errors import UserError
+from jarilab.predictors.base import Predictor, predictor_for
+from jarilab.runs import checkpoint as checkpoints
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import check_artifacts, read_experiment, read_run
+from jarilab.tasks.base import Task
+
+Checkpoint = Literal["last", "best"]
+
+
+@dataclass(frozen=True, eq=False)
+class OpenRun:
+    """A trained run: its experiment, task, and model in evaluation mode, in float32, as it was after `step`."""
+
+    folder: Path
+    experiment: Experiment
+    task: Task
+    model: torch.nn.Module
+    step: int
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The model as what answers."""
+        return predictor_for(self.model, self.task)
+
+    def example(self) -> str:
+        """An input of the task, for whoever gives none. Raises UserError where the task has none."""
+        examples = self.task.sample_inputs()
+        if not examples:
+            raise UserError(
+                f"{self.folder}: its task has no example; say what to look at with --input"
+            )
+        return examples[0]
+
+
+def load(run: str | Path, *, checkpoint: Checkpoint = "last", trust_code: bool = False) -> OpenRun:
+    """The model of a run.
+
+    checkpoint: the newest whole one, `last`, or the `best` on the way to it. trust_code: execute the Python files that
+    the run names as its task, model or encoding; without it, nothing of a run is executed.
+    Raises UserError for a folder that is no run, has no checkpoint yet, or is damaged.
+    """
+    folder = Path(run)
+    record = read_run(folder)
+    experiment = read_experiment(record, folder / "run.json")
+    experiment.trust(str(folder / "run.json"), trust_code)
+    path = _checkpoint(folder, checkpoint)
+    check_artifacts(record, folder)
+    task = experiment.task_instance(folder)
+    model = load_checkpoint(path, experiment, task)
+    return OpenRun(folder, experiment, task, model, int(path.name.removeprefix("step-")))
+
+
+def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.Module:
+    """The model of an experiment with the weights of a checkpoint, in evaluation mode."""
+    model = experiment.model_instance(task)
+    checkpoints.load_model(path, model, experiment.hash)
+    return model.eval()
+
+
+def _checkpoint(folder: Path, which: Checkpoint) -> Path:
+    path, problems = checkpoints.newest(folder / "checkpoints")
+    if path is None:
+        raise UserError(
+            f"{folder} has no checkpoint yet; train it first, with the command in its run.json"
+        )
+    if problems:
+        raise UserError(
+            "; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that"
+        )
+    return checkpoints.best(folder / "checkpoints", path) if which == "best" else path
