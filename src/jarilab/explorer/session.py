@@ -128,7 +128,9 @@ class ExploredRun:
         if not trace.is_text:
             return None
         ones_first = getattr(self.run.task, "ones_first", False)
-        written = predictor.names(trace.written)
+        # Of one sequence, what is written is the sequence itself.
+        of_two = "source" in trace.sequences
+        written = predictor.names(trace.measured) if of_two else trace.source
         digits = summaries.digits(tape, trace, written, ones_first=ones_first)
         return digits or summaries.aligned(tape, gold)
 
@@ -220,7 +222,7 @@ class ExploredRun:
                 site["weights"] = payload.block(payload.pooled(edited)[0], "uint16")
         effect = operation.effect(model, trace)
         before, after = effect.before.tolist(), effect.after.tolist()
-        tokens = predictor.names(trace.labels[: len(before)])
+        tokens = predictor.names(trace.measured)
         rows = zip(tokens, before, after, strict=True)
         return {
             "view": view,

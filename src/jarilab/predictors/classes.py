@@ -96,9 +96,9 @@ class ClassPredictor(Predictor):
         sequence = image_sequence(self.model, images, source.pixels)
         expected = expected_of(self.task, line.strip())
         answer = self.task.classes[number]
-        written = [number]
+        labels, written = [number], torch.tensor([[number]])
         sequences = {"source": sequence}
-        return Trace(line.strip(), source, (images,), sequences, written, written, answer, expected)
+        return Trace(line.strip(), source, (images,), sequences, labels, written, answer, expected)
 
     def _likeliest(self, source: Any) -> int:
         (ranked,) = self.task.interpret(self.model(self.task.sources([source])), [source])

@@ -162,7 +162,8 @@ class DetectionPredictor(Predictor):
             "target": TracedSequence(queries, boxes=_boxes(outputs)),
         }
         answer, expected = self._answer(source), self._expected(line.strip())
-        return Trace(line.strip(), source, (images,), sequences, numbers, numbers, answer, expected)
+        written = torch.tensor([numbers])
+        return Trace(line.strip(), source, (images,), sequences, numbers, written, answer, expected)
 
     def retraced(self, trace: Trace, outputs: Any) -> Trace:
         target = replace(trace.sequences["target"], boxes=_boxes(outputs))

@@ -26,6 +26,7 @@ from jarilab.predictors.base import (
     Trace,
     TracedSequence,
     expected_of,
+    next_tokens,
     registry,
 )
 from jarilab.predictors.classes import grid_names
@@ -219,7 +220,8 @@ class PaintingPredictor(Predictor):
         answer = self.task.judged(image)
         expected = expected_of(self.task, line.strip())
         sequences = {"target": TracedSequence(names, patched)}
-        return Trace(line.strip(), source, (tokens,), sequences, ids[1:], ids, answer, expected)
+        written = next_tokens(tokens.ids)
+        return Trace(line.strip(), source, (tokens,), sequences, ids[1:], written, answer, expected)
 
     def _codes(self, source: list[int]) -> Int[Tensor, "1 N"]:
         """Those of the first image that `predict` paints: with the run's guidance and temperature."""

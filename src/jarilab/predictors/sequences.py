@@ -154,9 +154,9 @@ class SequencePredictor(Predictor):
         }
         text = self.task.answer(ModelLearner(self.model, self.task), line.strip(), source, ids)
         expected = expected_of(self.task, line.strip())
-        inputs = (batch, target)
+        inputs, written = (batch, target), torch.tensor([ids])
         return Trace(
-            line.strip(), source, inputs, sequences, ids, ids, text, expected, is_text=True
+            line.strip(), source, inputs, sequences, ids, written, text, expected, is_text=True
         )
 
     def names(self, numbers: Iterable[int]) -> list[str]:
