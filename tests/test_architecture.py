@@ -53,10 +53,10 @@ MAY_IMPORT = {
     },
     "conformance": BASE
     | {"registry", "positions", "masks", "encodings", "attention", "layers", "init", "models", "decoding"},
-    "page": set(),
-    "comparison": BASE | {"positions", "text", "tasks", "inspect", "training", "progress", "page"},
+    "web": set(),
+    "comparison": BASE | {"positions", "text", "tasks", "inspect", "training", "progress", "web"},
     "explorer": BASE
-    | {"positions", "patches", "boxes", "text", "attention", "tasks", "inspect", "training", "verbs", "page"},
+    | {"positions", "patches", "boxes", "text", "attention", "tasks", "inspect", "training", "verbs", "web"},
     "verbs": BASE | {"positions", "text", "tasks", "inspect", "training", "comparison", "decoding"},
     "seeing": BASE | {"pictures", "tasks", "training", "verbs"},
     "cli": BASE | {"export", "verbs", "seeing", "explorer", "progress", "inspect", "conformance", "tasks", "training"},

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jarilab.page import assemble
+from jarilab.web.page import assemble
 
 
 def render(payload: dict[str, Any]) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 from jarilab.explorer import saved
 from jarilab.explorer.session import Explorer
 from jarilab.inspect.capture import Tape
-from jarilab.page import assemble
 from jarilab.training.checkpoint import write_text
+from jarilab.web.page import assemble
 
-STYLES = ("explore.css", "panels.css")
+STYLES = ("web/theme.css", "web/base.css", "web/maps.css", "explore.css", "panels.css", "image.css")
 
 
 @dataclass(frozen=True)

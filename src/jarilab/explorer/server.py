@@ -25,8 +25,8 @@ from starlette.exceptions import HTTPException
 from jarilab.errors import UserError
 from jarilab.explorer import render
 from jarilab.explorer.session import Explorer
-from jarilab.page import to_json
 from jarilab.tasks.pictures import HELD_OUT, PictureTask
+from jarilab.web.page import to_json
 
 LARGEST_BODY = 2**20
 WAITING = 16

@@ -10,7 +10,7 @@ from jarilab.errors import UserError
 from jarilab.explorer import payload, saved
 from jarilab.inspect import capture
 from jarilab.inspect.capture import Tape, record
-from jarilab.page import to_json
+from jarilab.web.page import to_json
 
 NAMES = {"source": list("12+12"), "target": ["<bos>", "2", "4"]}
 

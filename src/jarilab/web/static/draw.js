@@ -1,39 +1,40 @@
 // Colours, and maps of numbers on a canvas: one pixel per number, enlarged without smoothing by the style sheet.
-import { clamp, el, number } from "./data.js";
+import { el } from "./elements.js";
+import { clamp, number } from "./numbers.js";
 
-const drawStops = (text) => text.match(/.{6}/g).map((stop) => stop.match(/../g).map((part) => parseInt(part, 16)));
-const VIRIDIS = drawStops("440154481769472a7a433d843d4e8a355e8d2e6d8e297b8e23898e1f978b21a5852eb37c46c06f65cb5e89d548b0dd2fd8e219fde725");
-const BLUE_ORANGE = drawStops("08306b1f66ac5a9bcea9cce4f5f5f2f6c99aeb9449c75f0f7a3203");
+const colourStops = (text) => text.match(/.{6}/g).map((stop) => stop.match(/../g).map((part) => parseInt(part, 16)));
+const VIRIDIS = colourStops("440154481769472a7a433d843d4e8a355e8d2e6d8e297b8e23898e1f978b21a5852eb37c46c06f65cb5e89d548b0dd2fd8e219fde725");
+const BLUE_ORANGE = colourStops("08306b1f66ac5a9bcea9cce4f5f5f2f6c99aeb9449c75f0f7a3203");
 
 /** 256 colours [red, green, blue] between the stops. */
-const drawTable = (stops) => Array.from({ length: 256 }, (_, index) => {
+const gradient = (stops) => Array.from({ length: 256 }, (_, index) => {
   const place = index / 255 * (stops.length - 1);
   const stop = Math.min(Math.floor(place), stops.length - 2);
   return stops[stop].map((low, channel) => Math.round(low + (stops[stop + 1][channel] - low) * (place - stop)));
 });
-const PLAIN = drawTable(VIRIDIS);
-const SIGNED = drawTable(BLUE_ORANGE);
+const PLAIN = gradient(VIRIDIS);
+const SIGNED = gradient(BLUE_ORANGE);
 /** The same as one number for the four bytes of a pixel, whichever end this machine begins with. */
-const drawPixels = [PLAIN, SIGNED].map((table) => new Uint32Array(Uint8Array.from(table.flatMap((shade) => [...shade, 255])).buffer));
+const PIXELS = [PLAIN, SIGNED].map((table) => new Uint32Array(Uint8Array.from(table.flatMap((shade) => [...shade, 255])).buffer));
 const DECADES = 4; // the logarithmic scale ends this far below the largest value
-const drawStep = (share) => Math.round(255 * clamp(share, 0, 1));
-const drawWords = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
+const stepOf = (share) => Math.round(255 * clamp(share, 0, 1));
+const cssColour = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 
 /** A css colour for 0..1, and for -1..1 (blue to orange). */
-export const colour = (share) => drawWords(PLAIN[drawStep(share)]);
-export const signedColour = (share) => drawWords(SIGNED[drawStep((share + 1) / 2)]);
+export const colour = (share) => cssColour(PLAIN[stepOf(share)]);
+export const signedColour = (share) => cssColour(SIGNED[stepOf((share + 1) / 2)]);
 
 /** A function from a value to its place on the colour scale, 0..1. */
-function drawShare({ low = 0, high = 1, signed = false, scale = "linear" }) {
+function shareOf({ low = 0, high = 1, signed = false, scale = "linear" }) {
   const linear = high > low ? (value) => (value - low) / (high - low) : () => 0;
   if (signed || scale === "linear") return linear;
   if (scale === "sqrt") return (value) => Math.sqrt(Math.max(0, linear(value)));
   return (value) => 1 + Math.log10(Math.max(linear(value), 1e-30)) / DECADES;
 }
 /** The value in the middle of the colour scale. */
-const drawMiddle = (low, high, scale) => low + (high - low) * ({ sqrt: 0.25, log: 10 ** (-DECADES / 2) }[scale] ?? 0.5);
+const middleOf = (low, high, scale) => low + (high - low) * ({ sqrt: 0.25, log: 10 ** (-DECADES / 2) }[scale] ?? 0.5);
 /** The css colour of a value, as `drawMap` would draw it. */
-export const valueColour = (value, options) => drawWords((options.signed ? SIGNED : PLAIN)[drawStep(drawShare(options)(value))]);
+export const valueColour = (value, options) => cssColour((options.signed ? SIGNED : PLAIN)[stepOf(shareOf(options)(value))]);
 
 /**
  * Draw rows x columns numbers. Hidden cells (a mask, or no number) stay transparent: the style sheet hatches behind them.
@@ -45,11 +46,11 @@ export function drawMap(canvas, data, rows, columns, options = {}) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
-  const table = drawPixels[options.signed ? 1 : 0];
-  const share = drawShare(options);
+  const table = PIXELS[options.signed ? 1 : 0];
+  const share = shareOf(options);
   for (let place = 0; place < pixels.length; place += 1) {
     const value = data[place];
-    if (!options.hidden?.[place] && value > -3e38) pixels[place] = table[drawStep(share(value))];
+    if (!options.hidden?.[place] && value > -3e38) pixels[place] = table[stepOf(share(value))];
   }
   context.putImageData(image, 0, 0);
   return canvas;
@@ -61,7 +62,7 @@ export function legendNode({ low = 0, high = 1, signed = false, scale = "linear"
   const steps = Float32Array.from({ length: 256 }, (_, place) => place / 255);
   drawMap(canvas, signed ? steps.map((step) => 2 * step - 1) : steps, 1, 256, signed ? { low: -1, high: 1, signed } : {});
   const first = scale === "log" ? `≤ ${number(high * 10 ** -DECADES)}` : number(low);
-  const middle = signed ? "0" : number(drawMiddle(low, high, scale));
+  const middle = signed ? "0" : number(middleOf(low, high, scale));
   return el("div", { class: "legend" }, el("p", {}, words), canvas, ...[first, middle, number(high)].map((text) => el("span", {}, text)),
     hiddenWords ? el("p", { class: "hidden-key" }, el("i", { class: "hatch", "aria-hidden": "true" }), hiddenWords) : null);
 }

@@ -1,0 +1,1 @@
+"""The kit of which all pages are made: one HTML file each, put together from modules."""
