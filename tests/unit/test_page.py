@@ -129,7 +129,7 @@ def test_no_template_literal_of_a_page_spans_lines(package: str) -> None:
 @pytest.mark.parametrize("package", ["jarilab.web", *PAGES])
 def test_a_file_of_a_page_can_be_held_in_the_head(package: str) -> None:
     for name, text in modules_of(package).items():
-        assert len(text.splitlines()) <= (700 if name == "report.js" else 300), name
+        assert len(text.splitlines()) <= 300, name
         exported = re.findall(r"^export \S+ \S+", text, re.MULTILINE)
         assert not [line for line in exported if line.startswith("export let")], f"{name}: an import is a copy"
 

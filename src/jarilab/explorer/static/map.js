@@ -1,5 +1,6 @@
 // One head large, in every model: maps that share their colours, their scrolling and the cell that is pointed at.
 import { block } from "web/blocks.js";
+import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
 import { scrolling, tableOf } from "web/controls.js";
 import { drawMap, legendNode } from "web/draw.js";
 import { byId, el, refill, styled, toned } from "web/elements.js";
@@ -61,7 +62,7 @@ function numbersOf(app, view, index, site) {
 }
 
 export function drawMaps(root, app) {
-  const focused = shownPanes.findIndex((pane) => pane.field && pane.field === document.activeElement);
+  const focused = shownPanes.findIndex((pane) => pane.board?.field === document.activeElement);
   pointed = null;
   shownPanes = panesOf(app);
   const shown = shownPanes.find((pane) => pane.kind === "map");
@@ -74,8 +75,9 @@ export function drawMaps(root, app) {
   const columns = shown?.site.shape[1] ?? 0;
   styled(root, { "--least": columns <= 12 ? "15rem" : columns <= 40 ? "20rem" : "30rem" });
   refill(root, ...shownPanes.map((pane) => paneNode(app, pane, lines)));
+  scrollTogether(boardsShown());
   fitMaps(app);
-  shownPanes[focused]?.field?.focus({ preventScroll: true });
+  shownPanes[focused]?.board?.field.focus({ preventScroll: true });
   markCell(app);
 }
 
@@ -94,59 +96,32 @@ function paneNode(app, pane, lines) {
 
 function boardNode(app, pane) {
   const [rows, columns] = pane.site.shape;
-  const canvas = drawMap(el("canvas", { "aria-hidden": "true" }), pane.data, rows, columns, pane.options);
   const label = t("mapLabel", pane.name, t("headName", app.state.site, app.state.head), rows, columns);
-  pane.field = styled(el("div", { class: "field", tabindex: 0, role: "application", "aria-roledescription": t("map"), "aria-label": label,
-    "aria-describedby": "map-help", onkeydown: (event) => moveByKey(event, app, pane), onpointermove: (event) => pointAt(event, app, pane),
-    onpointerleave: () => { pointed = null; markCell(app); }, onclick: (event) => { pointAt(event, app, pane); pinCell(app); } },
-  canvas, ["row", "column", "spot", "pin"].map((part) => el("div", { class: `cross ${part}` }))), { "--rows": rows, "--columns": columns });
-  pane.keys = el("div", { class: "keys", "aria-hidden": "true" });
-  pane.queries = el("div", { class: "queries", "aria-hidden": "true" });
   const strip = pane.strip && styled(drawMap(el("canvas", { class: "strip", "aria-hidden": "true", title: t("stripTitle") }),
     pane.strip.map((value) => value ?? NaN), rows, 1, { high: Math.LN2 }), { "--rows": rows });
-  return el("div", { class: "scroll", onscroll: scrollTogether }, el("div", { class: "board" },
-    el("span", { class: "axes", "aria-hidden": "true" }, t("axes")), pane.keys, el("span"), pane.queries, pane.field, strip ?? el("span")));
+  pane.board = boardOf({ map: { data: pane.data, shape: pane.site.shape, options: pane.options }, rowTokens: pane.rowTokens,
+    columnTokens: pane.columnTokens, words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot", "pin"], beside: strip,
+    attributes: { "aria-describedby": "map-help", onkeydown: (event) => moveByKey(event, app, pane), onpointermove: (event) => pointAt(event, app, pane),
+      onpointerleave: () => pointCell(app, null), onclick: (event) => { pointAt(event, app, pane); pinCell(app); } } });
+  return pane.board.node;
 }
 
-/** Maps too large for their frame move together. */
-function scrollTogether({ currentTarget }) {
-  for (const { field } of shownPanes) {
-    const frame = field?.closest(".scroll");
-    if (frame && frame !== currentTarget) Object.assign(frame, { scrollLeft: currentTarget.scrollLeft, scrollTop: currentTarget.scrollTop });
-  }
-}
+const boardsShown = () => shownPanes.flatMap((pane) => pane.board ?? []);
 
 /** One size of cell for all maps; labels are thinned out where they would not fit. */
 export function fitMaps(app) {
-  const shown = shownPanes.filter((pane) => pane.field);
-  if (!shown.length) return;
-  const letters = Math.max(...shown.flatMap((pane) => pane.rowTokens.map((text) => [...token(text)].length)));
-  const wide = Math.min(112, 14 + 9 * letters);
-  const columns = Math.max(...shown.map((pane) => pane.site.shape[1]));
-  const rows = Math.max(...shown.map((pane) => pane.site.shape[0]));
-  const room = shown[0].field.closest(".pane").clientWidth - wide - 24;
-  const fit = Math.min(room / columns, Math.max(13, 680 / rows), 42);
-  const cell = app.state.zoom === "large" ? Math.max(18, Math.floor(fit)) : fit >= 8 ? Math.floor(fit) : Math.max(1, fit);
-  const every = Math.ceil(13 / cell);
-  for (const { field, keys, queries, rowTokens, columnTokens } of shown) {
-    styled(field.closest(".board"), { "--cell": `${cell}px`, "--every": every, "--label": `${wide}px` });
-    const label = (texts) => texts.flatMap((text, place) => place % every ? [] : [tokenNode(text)]);
-    keys.classList.toggle("tall", columnTokens.some((text) => [...token(text)].length * 9 > cell * every));
-    keys.replaceChildren(...label(columnTokens));
-    queries.replaceChildren(...label(rowTokens));
-    field.mapEvery = every;
-  }
+  const boards = boardsShown();
+  if (!boards.length) return;
+  const room = boards[0].field.closest(".pane").clientWidth;
+  fitBoards(boards, room, 24, (fit) => app.state.zoom === "large" ? Math.max(18, Math.floor(fit)) : fit >= 8 ? Math.floor(fit) : Math.max(1, fit));
 }
 
 // ---------------------------------------------------------------- the cell
 
-function pointAt(event, app, { field, site: { shape: [rows, columns] } }) {
-  const area = field.getBoundingClientRect();
-  const query = clamp(Math.floor((event.clientY - area.top) / area.height * rows), 0, rows - 1);
-  const key = clamp(Math.floor((event.clientX - area.left) / area.width * columns), 0, columns - 1);
+function pointAt(event, app, { board }) {
+  const [query, key] = cellUnder(event, board);
   if (pointed?.query === query && pointed.key === key) return;
-  pointed = { query, key };
-  markCell(app);
+  pointCell(app, { query, key });
 }
 function pinCell(app) {
   const { query, key } = pointed ?? app.state;
@@ -154,21 +129,17 @@ function pinCell(app) {
   sayCell(app, "pinned");
 }
 
-const MOVES = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1],
-  PageDown: [10, 0], PageUp: [-10, 0], Home: [0, -1e6], End: [0, 1e6] };
-
-function moveByKey(event, app, { site: { shape: [rows, columns] }, field }) {
+function moveByKey(event, app, { board }) {
   if (event.ctrlKey || event.metaKey) return;
   const { key } = event;
-  const move = MOVES[key];
-  if (move && !event.altKey) {
-    const from = pointed ?? app.state;
-    pointed = { query: clamp(from.query + move[0], 0, rows - 1), key: clamp(from.key + move[1], 0, columns - 1) };
-    markCell(app);
+  const from = pointed ?? app.state;
+  const next = cellAfter(event, board, [from.query, from.key]);
+  if (next) {
+    pointCell(app, { query: next[0], key: next[1] });
     sayCell(app);
-    field.querySelector(".spot").scrollIntoView({ block: "nearest", inline: "nearest" });
+    scrollToCell(board);
   } else if (key === "Enter" || key === " ") pinCell(app);
-  else if (key === "Escape" && pointed) { pointed = null; markCell(app); sayCell(app); }
+  else if (key === "Escape" && pointed) { pointCell(app, null); sayCell(app); }
   else if (key === "[" || key === "]") stepHead(app, key === "]" ? 1 : -1, 0);
   else if (key === "{" || key === "}") stepHead(app, 0, key === "}" ? 1 : -1);
   else return;
@@ -186,22 +157,9 @@ function stepHead(app, across, down) {
 /** Move the crosses and the readout; nothing else is drawn again. */
 export function markCell(app) {
   const spot = pointed ?? app.state;
-  const marked = new Set();
-  for (const pane of shownPanes) {
-    if (!pane.field) continue;
-    const [rows, columns] = pane.site.shape;
-    const inside = spot.query < rows && spot.key < columns;
-    styled(pane.field, { "--row": spot.query, "--column": spot.key, "--pinned-row": app.state.query, "--pinned-column": app.state.key });
-    pane.field.classList.toggle("outside", !inside);
-    pane.field.classList.toggle("moved", pointed !== null);
-    if (!inside) continue;
-    for (const [labels, place] of [[pane.queries, spot.query], [pane.keys, spot.key]]) {
-      labels.querySelector(".on")?.classList.remove("on");
-      if (pane.field.mapEvery === 1) labels.children[place]?.classList.add("on");
-    }
-    marked.add(pane);
-  }
-  byId("readout").replaceChildren(...readingOf(app, [...marked]));
+  for (const { field } of boardsShown()) styled(field, { "--pinned-row": app.state.query, "--pinned-column": app.state.key });
+  const marked = shownPanes.filter((pane) => pane.board && markBoard(pane.board, [spot.query, spot.key], pointed === null));
+  byId("readout").replaceChildren(...readingOf(app, marked));
   app.onspot(spot);
 }
 
@@ -233,7 +191,7 @@ function readingOf(app, panes) {
 }
 /** For people who listen: only after keys, not after each move of a pointer. */
 function sayCell(app, prefix) {
-  const panes = shownPanes.filter((pane) => pane.field && !pane.field.classList.contains("outside"));
+  const panes = shownPanes.filter((pane) => pane.board && !pane.board.field.classList.contains("outside"));
   const spot = pointed ?? app.state;
   if (!panes.length) return;
   const [queryToken, query, keyToken, key] = cellIn(panes[0], spot);

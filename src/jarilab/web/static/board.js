@@ -70,15 +70,18 @@ export function cellAfter(event, { rows, columns }, [row, column]) {
   return [clamp(row + move[0], 0, rows - 1), clamp(column + move[1], 0, columns - 1)];
 }
 
-/** Put the crosses of a board on a cell, which is said to be in it or not; null: on none. moved: it is pointed at. */
-export function markBoard({ field, keys, queries, rows, columns, whole }, cell, moved) {
+/**
+ * Put the crosses of a board on a cell, or on none (null). resting: nobody points at it, so its row and column are not marked.
+ * Whether the board has such a cell.
+ */
+export function markBoard({ field, keys, queries, rows, columns, whole }, cell, resting = false) {
   const inside = cell !== null && cell[0] >= 0 && cell[0] < rows && cell[1] < columns;
   field.classList.toggle("outside", !inside);
-  field.classList.toggle("moved", moved);
+  field.classList.toggle("resting", resting);
   for (const labels of [keys, queries]) labels.querySelector(".on")?.classList.remove("on");
   if (!inside) return false;
   styled(field, { "--row": cell[0], "--column": cell[1] });
-  if (whole) [queries.children[cell[0]], keys.children[cell[1]]].forEach((label) => label.classList.add("on"));
+  if (whole) [queries.children[cell[0]], keys.children[cell[1]]].forEach((label) => label?.classList.add("on"));
   return true;
 }
 

@@ -56,13 +56,18 @@ export function drawMap(canvas, data, rows, columns, options = {}) {
   return canvas;
 }
 
+/** What is printed at the beginning, the middle and the end of a colour scale. */
+function scaleEnds({ low = 0, high = 1, signed = false, scale = "linear" }) {
+  const first = scale === "log" ? `≤ ${number(high * 10 ** -DECADES)}` : number(low);
+  return [first, signed ? "0" : number(middleOf(low, high, scale)), number(high)];
+}
+
 /** The colour scale with its ends and middle printed; hidden cells are explained by `hiddenWords`. */
-export function legendNode({ low = 0, high = 1, signed = false, scale = "linear" }, words, hiddenWords) {
+export function legendNode(options, words, hiddenWords, ends = scaleEnds(options)) {
   const canvas = el("canvas", { width: 256, height: 1, "aria-hidden": "true" });
   const steps = Float32Array.from({ length: 256 }, (_, place) => place / 255);
-  drawMap(canvas, signed ? steps.map((step) => 2 * step - 1) : steps, 1, 256, signed ? { low: -1, high: 1, signed } : {});
-  const first = scale === "log" ? `≤ ${number(high * 10 ** -DECADES)}` : number(low);
-  const middle = signed ? "0" : number(middleOf(low, high, scale));
-  return el("div", { class: "legend" }, el("p", {}, words), canvas, ...[first, middle, number(high)].map((text) => el("span", {}, text)),
-    hiddenWords ? el("p", { class: "hidden-key" }, el("i", { class: "hatch", "aria-hidden": "true" }), hiddenWords) : null);
+  if (options.signed) drawMap(canvas, steps.map((step) => 2 * step - 1), 1, 256, { low: -1, high: 1, signed: true });
+  else drawMap(canvas, steps, 1, 256);
+  return el("div", { class: "legend" }, words && el("p", {}, words), canvas, ends.map((text) => el("span", {}, text)),
+    hiddenWords && el("p", { class: "hidden-key" }, el("i", { class: "hatch", "aria-hidden": "true" }), hiddenWords));
 }

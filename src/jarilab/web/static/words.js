@@ -8,7 +8,6 @@ let current = nearest(new URLSearchParams(location.hash.slice(1)).get("lang") ??
 export const language = () => current;
 /** The language where the reader chose another than the page's, or null. */
 export const chosenLanguage = () => current === usual ? null : current;
-export const setLanguage = (wanted) => { current = wanted; };
 
 /**
  * A function from a key to words in the language of the page; the first table that has the key counts.
@@ -17,11 +16,14 @@ export const setLanguage = (wanted) => { current = wanted; };
 export function speaking(...tables) {
   const wordsFor = (key) => tables.find((table) => Object.hasOwn(table, key))?.[key][current === "ko" ? 1 : 0] ?? key;
   const t = (key, ...filled) => wordsFor(key).replace(/\{(\d)\}/g, (_, place) => filled[place] ?? "");
-  t.parts = (key, ...filled) => wordsFor(key).split(/(\{\d\}|\*[^*]+\*)/).map((part) => {
-    if (/^\{\d\}$/.test(part)) return filled[part[1]] ?? "";
-    return part.startsWith("*") ? el("dfn", {}, part.slice(1, -1)) : part;
-  });
+  t.parts = (key, ...filled) => partsOf(wordsFor(key), filled);
   return t;
+}
+function partsOf(words, filled) {
+  return words.split(/(\{\d\}|\*[^*]+\*)/).map((part) => {
+    if (/^\{\d\}$/.test(part)) return filled[part[1]] ?? "";
+    return part.startsWith("*") ? el("dfn", {}, partsOf(part.slice(1, -1), filled)) : part;
+  });
 }
 
 const NAMES = { en: "English", ko: "한국어" };
@@ -29,6 +31,6 @@ const NAMES = { en: "English", ko: "한국어" };
 /** The button that changes the language: it is named in the other one. */
 export function languageButton(change) {
   const other = current === "ko" ? "en" : "ko";
-  const press = () => { setLanguage(other); change(); };
+  const press = () => { current = other; change(); };
   return el("button", { type: "button", class: "plain", lang: other, "data-keep": "language", onclick: press }, NAMES[other]);
 }
