@@ -49,34 +49,34 @@ def test_a_code_pointed_at_shows_what_it_looked_at(pages: Pages) -> None:
     assert cover[..., 3].tolist() == [[255, 255], [255, 0]], "what came later is not covered"
     assert_colours(cover[0, :, :3], [0.5, 0.5])
     assert_colours(cover[1, :1, :3], [1.0])
-    assert "largest at 1,0: 0.200" in page.locator(".picture-said").text_content()
+    assert "largest at 1,0: 0.200" in page.locator(".image-said").text_content()
 
 
 def test_a_word_pointed_at_shows_which_codes_look_at_it(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=6&key=5")
-    word = page.locator(".picture-row button", has_text="red")
+    word = page.locator(".image-row button", has_text="red")
     word.hover()
     column = (WEIGHTS[3:, 1] / 0.8).reshape(2, 2)
     assert_colours(picture_pixels(page, "cover")[..., :3], column)
-    assert "key red, over the queries" in page.locator("#picture .legend").text_content()
-    assert "largest at 0,0: 0.800; query 1,1: 0" in page.locator(".picture-said").text_content()
+    assert "key red, over the queries" in page.locator("#image .legend").text_content()
+    assert "largest at 0,0: 0.800; query 1,1: 0" in page.locator(".image-said").text_content()
     page.mouse.move(2, 2)
     assert_colours(picture_pixels(page, "cover")[..., :3], (WEIGHTS[6, 3:] / 0.4).reshape(2, 2))
     word.click()
     page.mouse.move(2, 2)
     assert_colours(picture_pixels(page, "cover")[..., :3], column)
     assert word.get_attribute("aria-pressed") == "true"
-    assert page.locator("[data-keep=picture-side]").input_value() == "key"
+    assert page.locator("[data-keep=image-side]").input_value() == "key"
     page.mouse.click(*middle_of_patch(page, 0, 0, 2, 2))  # a code taken as a key: by which it is looked at
     assert_colours(picture_pixels(page, "cover")[..., :3], (WEIGHTS[3:, 3] / 0.4).reshape(2, 2))
-    page.locator("[data-keep=picture-side]").select_option("query")
+    page.locator("[data-keep=image-side]").select_option("query")
     assert_colours(picture_pixels(page, "cover")[..., :3], (WEIGHTS[6, 3:] / 0.4).reshape(2, 2))
 
 
 def test_a_word_as_a_query_comes_before_the_picture(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=1&key=0")
     assert page.locator(f"{PICTURE} .cover").is_hidden()
-    assert page.locator(".picture-said").text_content() == "This query comes before the picture and cannot look at it."
+    assert page.locator(".image-said").text_content() == "This query comes before the image and cannot look at it."
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_the_picture_is_the_painted_one_and_its_codes_are_those_of_the_map(
     page = pages.open(render(shown), at="#site=decoder.1.self&head=1&query=20&key=3")
     assert numpy.array_equal(picture_pixels(page, "pixels")[..., :3], picture.permute(1, 2, 0))
     weights = unpacked(shown["views"][0]["sites"][1]["weights"])[1]
-    page.locator(".picture-row button", has_text="red").hover()
+    page.locator(".image-row button", has_text="red").hover()
     column = weights[8:, 3].reshape(8, 8)
     assert_colours(picture_pixels(page, "cover")[..., :3], column / column.max())
     page.mouse.move(*middle_of_patch(page, 7, 7, 8, 8))
@@ -103,7 +103,7 @@ def test_the_picture_is_the_painted_one_and_its_codes_are_those_of_the_map(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, shown: dict[str, Any], scheme: str) -> None:
-    about = {"en": "caption and picture → caption and picture", "ko": "설명과 그림 → 설명과 그림"}
+    about = {"en": "caption and image → caption and image", "ko": "설명과 이미지 → 설명과 이미지"}
     for language, words in about.items():
         page = pages.open(render(shown), at=f"#lang={language}", width=420, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420

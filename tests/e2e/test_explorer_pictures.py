@@ -47,7 +47,7 @@ def test_the_picture_shows_its_pixels_and_what_the_query_looks_at(pages: Pages) 
     )
     assert patch_of(page, "query") == (pytest.approx(1, abs=0.03), pytest.approx(2, abs=0.03))
     assert patch_of(page, "key") == (pytest.approx(1, abs=0.03), pytest.approx(0, abs=0.03))
-    assert "largest at 1,0: 0.500; key 1,0: 0.500" in page.locator(".picture-said").text_content()
+    assert "largest at 1,0: 0.500; key 1,0: 0.500" in page.locator(".image-said").text_content()
 
 
 def test_a_picture_in_colour_is_not_grey(pages: Pages) -> None:
@@ -67,7 +67,7 @@ def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pag
     page.mouse.click(*middle_of_patch(page, 1, 2, 2, 3))
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
-    page.locator("[data-keep=picture-side]").select_option("key")
+    page.locator("[data-keep=image-side]").select_option("key")
     page.mouse.click(*middle_of_patch(page, 1, 1, 2, 3))
     page.mouse.move(2, 2)
     assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 1,1 (5)weight 0.5000")
@@ -95,7 +95,7 @@ def test_keys_walk_over_the_patches_and_say_where(pages: Pages) -> None:
 @pytest.mark.parametrize(("pool", "row"), [("class", WEIGHTS[0]), ("mean", numpy.mean(WEIGHTS[1:], 0))])
 def test_what_a_class_is_read_from_lies_over_the_picture(pages: Pages, pool: str, row: Any) -> None:
     page = pages.open(picture_page(pool))
-    page.locator("[data-keep=picture-of]").select_option(index=1)
+    page.locator("[data-keep=image-of]").select_option(index=1)
     patches = numpy.array(row)[1:].reshape(2, 3)
     assert_colours(picture_pixels(page, "cover")[..., :3], patches / patches.max())
     assert page.locator(f"{PICTURE} .patch.query").is_hidden()
@@ -103,7 +103,7 @@ def test_what_a_class_is_read_from_lies_over_the_picture(pages: Pages, pool: str
 
 def test_tokens_without_a_place_are_chosen_beside_the_picture(pages: Pages) -> None:
     page = pages.open(picture_page(), at="#query=1&key=3")
-    page.locator(".picture-row button", has_text="[0]").click()
+    page.locator(".image-row button", has_text="[0]").click()
     assert page.locator("#readout").text_content().startswith("query [0] (0)")
     patches = numpy.array(WEIGHTS[0])[1:].reshape(2, 3)
     assert_colours(picture_pixels(page, "cover")[..., :3], patches / patches.max())
@@ -111,7 +111,7 @@ def test_tokens_without_a_place_are_chosen_beside_the_picture(pages: Pages) -> N
 
 def test_text_has_no_picture(pages: Pages) -> None:
     page = pages.open(render(made_page(made_view([made_site("encoder.0", [WEIGHTS])], source=NAMES))))
-    assert page.locator("#picture").is_hidden()
+    assert page.locator("#image").is_hidden()
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,8 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, found: dict[str, Any], scheme: str) -> None:
-    for language, heading in (("en", "The picture"), ("ko", "그림")):
+    for language, heading in (("en", "The image"), ("ko", "이미지")):
         page = pages.open(render(found), at=f"#site=decoder.0.cross&lang={language}", width=420, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
-        assert page.locator("#picture h3").text_content() == heading
+        assert page.locator("#image h3").text_content() == heading
         assert page.locator(PICTURE).bounding_box()["width"] >= 280

@@ -117,7 +117,7 @@ def canvas_bytes(page: Any, place: int = 0) -> numpy.ndarray:
     return numpy.array(numbers).reshape(rows, columns, 4)
 
 
-PICTURE = ".picture-field"
+PICTURE = ".image-field"
 """Where the explorer shows the picture of a run that sees or paints."""
 
 

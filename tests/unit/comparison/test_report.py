@@ -19,7 +19,7 @@ import numpy
 import pytest
 
 import jarilab
-from helpers.browser import assert_colours, read_cells, read_pixels
+from helpers.browser import Pages, assert_colours, read_cells, read_pixels
 from jarilab.comparison import report_data, study
 from jarilab.comparison.report import render
 from jarilab.metrics import METRICS
@@ -949,3 +949,14 @@ def test_the_cell_and_its_map_are_said_in_korean(open_report: Any) -> None:
     assert page.locator("#readout").inner_text() == "b(질의 1) → x(키 0), 가중치: none 0.4000; rotary 0.2000"
     assert "어텐션 지도" in page.locator(".field").first.get_attribute("aria-roledescription")
     assert_colours(read_cells(page.locator(".field").first, 2, 3), [[0.05, 0.25, 0.8], [0.4, 0.6, 0.0]])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_axe_finds_nothing(pages: Pages, payload: Payload, scheme: str, language: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = pages.open(render(payload), "#bars svg", f"#lang={language}", color_scheme=scheme, bypass_csp=True)
+    assert page.locator("html").get_attribute("lang") == language
+    found = {violation["id"]: violation["nodes"][0]["html"] for violation in Axe().run(page).response["violations"]}
+    assert found == {}

@@ -1,11 +1,13 @@
 // How many answers are right: bars, which pairs differ, and all numbers as a table.
+import { note } from "web/controls.js";
 import { el, refill } from "web/elements.js";
 import { known, number, unique } from "web/numbers.js";
 import { nameNode } from "web/tokens.js";
 import { speaking } from "web/words.js";
 import { drawBars } from "./bars.js";
 import { cell, heading, section, tableOf } from "./parts.js";
-import { ceiling, ceilingSentence, differences, exact, groups, interval, metric, points, shown, summary, task, trials, whole } from "./study.js";
+import { ceiling, ceilingSentence, exact, groups, metric, summary, task } from "./study.js";
+import { differences, interval, points, shown, trials, whole } from "./study.js";
 import { better, metricTitle, WORDS } from "./words.js";
 
 const t = speaking({
@@ -45,17 +47,24 @@ function intervalKey() {
 function ranking() {
   if (!differences.length) return el("p", { class: "note", id: "no-ranking" }, t("noPairs"));
   const words = t(metric.share ? "pairsShare" : "pairs");
-  const rows = differences.map((row) => el("tr", {}, heading([nameNode(row.first), " − ", nameNode(row.second)]), cell(points(row.difference)),
-    cell(known(row.low) ? t("to", points(row.low), points(row.high)) : "–"), cell(english(row.verdict), "wrap")));
+  const range = ({ low, high }) => known(low) ? t("to", points(low), points(high)) : "–";
+  const rows = differences.map((row) => el("tr", {},
+    heading([nameNode(row.first), " − ", nameNode(row.second)]),
+    cell(points(row.difference)), cell(range(row)), cell(english(row.verdict), "wrap")));
   const heads = [[t("pair"), "wrap"], [t("difference")], [t("range")], [t("conclusion"), "wrap"]];
-  return el("div", { id: "ranking" }, el("p", { class: "note" }, words), tableOf("ranking-table", words, heads, [rows]));
+  return el("div", { id: "ranking" }, note(words), tableOf("ranking-table", words, heads, [rows]));
 }
 
 function summaryTable() {
-  const heads = [[t("encoding"), "wrap"], [t("trials")], [metricTitle()], [t("range")], ...groups.map((group) => [nameNode(group)]), [t("parameters")], [t("seconds")]];
-  const rows = summary.map((row) => el("tr", {}, heading(nameNode(row.encoding)), cell(whole(row.trials)), cell(shown(row.mean)), cell(interval(row.low, row.high)),
-    groups.map((group) => cell(shown(row.groups?.[group]))), cell(whole(row.parameters)), cell(number(row.seconds_per_step))));
-  return el("details", {}, el("summary", {}, t("all")), el("p", { class: "note" }, t("means")), tableOf("summary-table", t("means"), heads, [rows]));
+  const named = groups.map((group) => [nameNode(group)]);
+  const heads = [[t("encoding"), "wrap"], [t("trials")], [metricTitle()], [t("range")], ...named, [t("parameters")], [t("seconds")]];
+  const rows = summary.map((row) => el("tr", {},
+    heading(nameNode(row.encoding)),
+    cell(whole(row.trials)), cell(shown(row.mean)), cell(interval(row.low, row.high)),
+    groups.map((group) => cell(shown(row.groups?.[group]))),
+    cell(whole(row.parameters)), cell(number(row.seconds_per_step))));
+  const table = tableOf("summary-table", t("means"), heads, [rows]);
+  return el("details", {}, el("summary", {}, t("all")), note(t("means")), table);
 }
 
 function drawAll() {
@@ -67,7 +76,8 @@ function drawAll() {
   refill(groupBars, figures);
   there.forEach((group, index) => {
     const own = summary.map((row) => ({ encoding: row.encoding, value: row.groups?.[group] }));
-    drawBars(figures[index].lastChild, t("groupLabel", metricTitle(), group), own, ceiling[group], t("ceilingShort", shown(ceiling[group])));
+    const [label, limit] = [t("groupLabel", metricTitle(), group), ceiling[group]];
+    drawBars(figures[index].lastChild, label, own, limit, t("ceilingShort", shown(limit)));
   });
 }
 

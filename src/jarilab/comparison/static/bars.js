@@ -50,7 +50,8 @@ function bar(row, name, { left, end, x }, y) {
 function limitLine(limit, words, { bottom, x }) {
   const flip = limit > 0.5;
   const place = { x: x(limit) + (flip ? -6 : 6), y: 14, "text-anchor": flip ? "end" : "start" };
-  return [svg("line", { class: "ceiling", x1: x(limit), x2: x(limit), y1: 4, y2: bottom + 4 }), svg("text", { class: "ceiling-label", ...place }, words)];
+  return [svg("line", { class: "ceiling", x1: x(limit), x2: x(limit), y1: 4, y2: bottom + 4 }),
+    svg("text", { class: "ceiling-label", ...place }, words)];
 }
 
 /** rows: {encoding, value, low, high, dots}. limit: where a ceiling stands, if anywhere. */

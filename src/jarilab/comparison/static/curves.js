@@ -22,7 +22,8 @@ const APART = 17; // between two names
 /** Of each trial the points [x, y] that were measured and can be drawn. */
 function seriesOf(field, axis, logarithmic) {
   const fits = (point) => known(point[field]) && known(point[axis]) && !(logarithmic && point[field] <= 0);
-  const series = trials.map(({ encoding, curve }) => ({ encoding, points: curve.filter(fits).map((point) => [point[axis], point[field]]) }));
+  const pointsOf = (curve) => curve.filter(fits).map((point) => [point[axis], point[field]]);
+  const series = trials.map(({ encoding, curve }) => ({ encoding, points: pointsOf(curve) }));
   return series.filter(({ points }) => points.length);
 }
 
@@ -51,8 +52,9 @@ function axes({ width, height, left, right, end, low, high, x, y }, { written, l
 }
 
 function limitLine({ width, left, right, y }, limit) {
+  const place = { x: width - right - 12, y: y(limit) - 8, "text-anchor": "end" };
   return [svg("line", { class: "ceiling", x1: left, x2: width - right, y1: y(limit), y2: y(limit) }),
-    svg("text", { class: "ceiling-label", x: width - right - 12, y: y(limit) - 8, "text-anchor": "end" }, t("ceiling", precisePercent(limit)))];
+    svg("text", { class: "ceiling-label", ...place }, t("ceiling", precisePercent(limit)))];
 }
 
 /** The end of each encoding's curve, of several the middle one, and the height of its name, which keep their distance. */
@@ -62,8 +64,12 @@ function endsOf(series, { names, height, y }) {
     const last = own.sort((first, second) => first[1] - second[1])[Math.floor(own.length / 2)];
     return { encoding, last, at: y(last[1]) };
   }).sort((first, second) => first.at - second.at);
-  ends.forEach((end, index) => { if (index) end.at = Math.max(end.at, ends[index - 1].at + APART); });
-  [...ends].reverse().forEach((end, index, turned) => { end.at = Math.min(end.at, index ? turned[index - 1].at - APART : height - FLOOR); });
+  for (let index = 1; index < ends.length; index += 1) ends[index].at = Math.max(ends[index].at, ends[index - 1].at + APART);
+  let floor = height - FLOOR;
+  for (const end of [...ends].reverse()) {
+    end.at = Math.min(end.at, floor);
+    floor = end.at - APART;
+  }
   return ends;
 }
 
@@ -82,9 +88,12 @@ export function drawCurves(box, label, field, across, options) {
   const { width, height, x, y } = laid;
   const ends = endsOf(series, laid);
   const point = ([across, up]) => `${x(across).toFixed(1)} ${y(up).toFixed(1)}`;
-  const lines = laid.names.flatMap((name) => series.filter(({ encoding }) => encoding === name)).map(({ encoding, points }) =>
-    toned(encoding, svg("path", { class: "line", "stroke-dasharray": DASHES[toneOf(encoding)], d: `M${points.map(point).join("L")}` })));
+  const drawLine = ({ encoding, points }) => toned(encoding, svg("path", { class: "line",
+    "stroke-dasharray": DASHES[toneOf(encoding)], d: `M${points.map(point).join("L")}` }));
+  const lines = laid.names.flatMap((name) => series.filter(({ encoding }) => encoding === name)).map(drawLine);
   const words = ends.map(({ encoding, last }) => `${encoding} ${options.written(last[1])}`).join(", ");
-  return box.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("label", label, across.words, words) },
-    axes(laid, options, across.words), known(options.limit) && limitLine(laid, options.limit), lines, ends.map((end) => endMark(end, laid))));
+  const said = t("label", label, across.words, words);
+  return box.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": said },
+    axes(laid, options, across.words), known(options.limit) && limitLine(laid, options.limit), lines,
+    ends.map((end) => endMark(end, laid))));
 }

@@ -1,5 +1,6 @@
 // One head large, in every chosen model, with what is known of its rows.
 import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
+import { note } from "web/controls.js";
 import { el, refill, svg } from "web/elements.js";
 import { known, number } from "web/numbers.js";
 import { nameNode, tokenNode } from "web/tokens.js";
@@ -25,8 +26,12 @@ const t = speaking({
   rebuilt: ["weights times values give the recorded output (largest error {0})", "가중치×값이 기록된 출력과 일치(최대 오차 {0})"],
 }, WORDS);
 
-export const largeMaps = { title: el("h3", { id: "large-title", "aria-live": "polite" }), readout: el("p", { id: "readout", role: "status" }),
-  root: el("div", { class: "panels", id: "large" }) };
+/** Where it stands on the page. */
+export const largeMaps = {
+  title: el("h3", { id: "large-title", "aria-live": "polite" }),
+  readout: el("p", { id: "readout", role: "status" }),
+  root: el("div", { class: "panels", id: "large" }),
+};
 const LANE = 9; // the width of a bracket
 let boards = []; // the maps on screen
 
@@ -41,18 +46,21 @@ export function drawLarge(high) {
 
 function figureOf(model, high) {
   const site = sitesOf(model)[look.layer];
-  const title = el("h4", {}, nameNode(modelName(model)));
-  if (!site || look.head >= site.heads) return toned(model.encoding, el("figure", { class: "pane beside" }, title, el("p", { class: "note" }, t("noHead"))));
-  const board = siteBoard(model, site, high);
-  boards.push(board);
-  return toned(model.encoding, el("figure", { class: "pane beside" }, title, board.node, el("figcaption", {}, verdict(site), trust(site.trust ?? {}))));
+  const figure = el("figure", { class: "pane beside" }, el("h4", {}, nameNode(modelName(model))));
+  if (site && look.head < site.heads) {
+    const board = siteBoard(model, site, high);
+    boards.push(board);
+    figure.append(board.node, el("figcaption", {}, verdict(site), trust(site.trust ?? {})));
+  } else figure.append(note(t("noHead")));
+  return toned(model.encoding, figure);
 }
 
 function siteBoard(model, site, high) {
   const order = rowOrder(site);
   const columns = site.key.length;
   const weights = headWeights(site, look.head);
-  const data = Float32Array.from({ length: order.length * columns }, (_, at) => weights[order[Math.floor(at / columns)] * columns + at % columns]);
+  const placeOf = (at) => order[Math.floor(at / columns)] * columns + at % columns;
+  const data = Float32Array.from({ length: order.length * columns }, (_, at) => weights[placeOf(at)]);
   const lanes = svg("svg", { class: "brackets", "aria-hidden": "true" });
   const label = t("label", modelName(model), look.layer, look.head, site.query.length, columns);
   const point = (event) => { const [row, column] = cellUnder(event, board); setCell(order[row], column); };
@@ -64,9 +72,12 @@ function siteBoard(model, site, high) {
     setCell(order[next[0]], next[1]);
     scrollToCell(board);
   };
-  const board = boardOf({ map: { data, shape: [order.length, columns], options: { high } }, rowTokens: order.map((place) => site.query[place]),
-    columnTokens: site.key, words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot"], beside: lanes,
-    attributes: { onpointermove: point, onpointerdown: point, onfocus: begin, onkeydown: move } });
+  const board = boardOf({
+    map: { data, shape: [order.length, columns], options: { high } },
+    rowTokens: order.map((place) => site.query[place]), columnTokens: site.key,
+    words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot"], beside: lanes,
+    attributes: { onpointermove: point, onpointerdown: point, onfocus: begin, onkeydown: move },
+  });
   return Object.assign(board, { model, site, order, lanes, weights, brackets: equalDigits(site) });
 }
 
@@ -78,8 +89,12 @@ export function fitLarge() {
   const size = fitBoards(boards, room, aside, (fitting) => Math.max(13, Math.floor(fitting)));
   for (const { lanes, order, brackets } of boards) {
     const [width, height] = [LANE * brackets.length + 2, size * order.length];
-    for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) lanes.setAttribute(name, value);
-    lanes.replaceChildren(...brackets.map((places, lane) => svg("path", { d: bracketPath(places.map((place) => (order.indexOf(place) + 0.5) * size), LANE * lane + 7) })));
+    const middle = (place) => (order.indexOf(place) + 0.5) * size;
+    const bracket = (places, lane) => svg("path", { d: bracketPath(places.map(middle), LANE * lane + 7) });
+    lanes.setAttribute("width", width);
+    lanes.setAttribute("height", height);
+    lanes.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    lanes.replaceChildren(...brackets.map(bracket));
   }
   markCell();
 }
@@ -98,8 +113,10 @@ function markCell() {
   const marked = boards.filter((board) => markBoard(board, query === null ? null : [board.order.indexOf(query), key]));
   if (!marked.length) return refill(largeMaps.readout, t("point"));
   const [{ site }] = marked;
-  const values = marked.flatMap(({ model, weights, columns }, index) => [index ? "; " : "", nameNode(modelName(model)), ` ${weights[query * columns + key].toFixed(4)}`]);
-  return refill(largeMaps.readout, t.parts("reading", tokenNode(site.query[query]), String(query), tokenNode(site.key[key]), String(key), values));
+  const weightIn = ({ weights, columns }) => weights[query * columns + key].toFixed(4);
+  const values = marked.flatMap((board, index) => [index ? "; " : "", nameNode(modelName(board.model)), ` ${weightIn(board)}`]);
+  const [from, to] = [tokenNode(site.query[query]), tokenNode(site.key[key])];
+  return refill(largeMaps.readout, t.parts("reading", from, String(query), to, String(key), values));
 }
 
 // ---------------------------------------------------------------- in words

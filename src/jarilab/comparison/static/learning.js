@@ -33,7 +33,8 @@ const logarithmic = { value: !metric.higher && isWide("value"), loss: isWide("lo
 function draw() {
   const written = metric.share ? (value) => `${compact(100 * value)}\u00a0%` : compact;
   const across = { field: axis, words: t(axis) };
-  drawCurves(values, metricTitle(), "value", across, { written, top: metric.share ? 1 : null, logarithmic: logarithmic.value, limit: ceiling.all });
+  const top = metric.share ? 1 : null;
+  drawCurves(values, metricTitle(), "value", across, { written, top, logarithmic: logarithmic.value, limit: ceiling.all });
   drawCurves(losses, t("lossShort"), "loss", across, { written: compact, top: null, logarithmic: logarithmic.loss, limit: null });
 }
 
@@ -42,10 +43,13 @@ export const learning = {
   draw() {
     const choose = (index) => { axis = AXES[index]; draw(); };
     const title = exact ? metricTitle() : t("heldOut", metricTitle());
+    const names = AXES.map((name) => t(name));
+    const valueScale = logarithmic.value && el("span", { id: "match-logarithmic" }, t("logarithmic"));
+    const lossScale = logarithmic.loss && el("span", { id: "logarithmic" }, t("logarithmicLoss"));
     return section("learning", t("title"), el("p", {}, t.parts("about", t("unit"))),
-      el("div", { class: "controls" }, pills("axis", t("against"), "radio", AXES.map((name) => t(name)), (index) => AXES[index] === axis, choose)),
+      el("div", { class: "controls" }, pills("axis", t("against"), "radio", names, (index) => AXES[index] === axis, choose)),
       el("div", { class: "groups" },
-        el("figure", {}, el("figcaption", {}, title, logarithmic.value && el("span", { id: "match-logarithmic" }, t("logarithmic"))), values),
-        el("figure", {}, el("figcaption", {}, t("loss"), logarithmic.loss && el("span", { id: "logarithmic" }, t("logarithmicLoss"))), losses)));
+        el("figure", {}, el("figcaption", {}, title, valueScale), values),
+        el("figure", {}, el("figcaption", {}, t("loss"), lossScale), losses)));
   },
 };

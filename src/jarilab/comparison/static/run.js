@@ -15,7 +15,9 @@ const t = speaking({
 
 function facts() {
   const written = (value) => typeof value === "object" ? JSON.stringify(value) : String(value);
-  const fact = ([term, value]) => [el("dt", {}, term.replaceAll("_", " ")), el("dd", {}, el(term === "command" ? "code" : "span", { dir: "auto" }, written(value)))];
+  const tagOf = (term) => term === "command" ? "code" : "span";
+  const fact = ([term, value]) => [el("dt", {}, term.replaceAll("_", " ")),
+    el("dd", {}, el(tagOf(term), { dir: "auto" }, written(value)))];
   return el("dl", { id: "what-ran", lang: "en" }, Object.entries(payload.what_ran ?? {}).map(fact));
 }
 

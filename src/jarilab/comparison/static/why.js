@@ -1,5 +1,5 @@
 // Why: where the model looks. Every head of the chosen models, and one of them large.
-import { chooser, labelled } from "web/controls.js";
+import { chooser, labelled, note } from "web/controls.js";
 import { legendNode } from "web/draw.js";
 import { el, refill } from "web/elements.js";
 import { headsGrid, drawSmall, markHeads } from "web/heads.js";
@@ -41,7 +41,7 @@ const t = speaking({
 }, WORDS);
 
 const boxes = Object.fromEntries(["controls", "kind", "legend", "overview"].map((id) => [id, el("div", { id })]));
-const note = el("p", { class: "note", id: "large-note" });
+const opened = el("p", { class: "note", id: "large-note" });
 
 const PLACES = ["cross", "decoder", "encoder"];
 /** Largest weight of a colour scale that all shown maps share. */
@@ -55,7 +55,8 @@ function drawControls() {
   const { models } = look.example;
   const kinds = kindsThere();
   const choose = (change) => (value, box) => { change(value, box); drawMaps(); };
-  const asked = examples.map((example) => [example, cutToken(example.input, 60) + (known(example.expected) ? ` → ${cutToken(example.expected, 30)}` : "")]);
+  const answerOf = ({ expected }) => known(expected) ? ` → ${cutToken(expected, 30)}` : "";
+  const asked = examples.map((example) => [example, cutToken(example.input, 60) + answerOf(example)]);
   const toggle = (index, box) => {
     if (box.checked) look.shown.add(index);
     else if (look.shown.size > 1) look.shown.delete(index);
@@ -65,14 +66,16 @@ function drawControls() {
     pills("models", t("models"), "checkbox", models.map(modelName), (index) => look.shown.has(index), choose(toggle)),
     pills("attention", t("attention"), "radio", kinds.map((kind) => t(kind)), (index) => kinds[index] === look.kind,
       choose((index) => Object.assign(look, { kind: kinds[index], query: null, key: null }))),
-    pills("scale", t("scale"), "radio", [t("full"), t("fit")], (index) => look.full === (index === 0), choose((index) => { look.full = index === 0; })),
+    pills("scale", t("scale"), "radio", [t("full"), t("fit")], (index) => look.full === (index === 0),
+      choose((index) => { look.full = index === 0; })),
     withDigits && pills("rows", t("rows"), "radio", [t("asRead"), t("together")], (index) => look.together === (index === 1),
       choose((index) => { look.together = index === 1; })));
 }
 
 function drawMaps() {
   const high = highest();
-  refill(boxes.kind, el("p", { class: "note" }, t(PLACES.find((word) => look.kind.includes(word)), t("unit"))));
+  const place = PLACES.find((word) => look.kind.includes(word));
+  refill(boxes.kind, note(t(place, t("unit"))));
   refill(boxes.legend, legendNode({ high }, null, null, ["0", compact(high / 2), t("weight", compact(high))]));
   refill(boxes.overview, shownModels().map((model) => overview(model, high)));
   openHead(high);
@@ -87,7 +90,12 @@ function overview(model, high) {
     const shape = [site.query.length, site.key.length];
     const name = t("headOf", modelName(model), layer, head);
     const weights = { data: headWeights(site, head), hidden: null, shape };
-    const enlarge = () => { Object.assign(look, { layer, head }); note.hidden = true; openHead(high); largeMaps.title.scrollIntoView({ block: "nearest" }); };
+    const enlarge = () => {
+      Object.assign(look, { layer, head });
+      opened.hidden = true;
+      openHead(high);
+      largeMaps.title.scrollIntoView({ block: "nearest" });
+    };
     return { shape, paint: (canvas) => drawSmall(canvas, site, head, weights, { high }),
       attributes: { "data-keep": name, "aria-label": name, title: name, onclick: enlarge } };
   };
@@ -103,7 +111,7 @@ function openHead(high) {
 
 if (examples.length) {
   chooseExample(examples[0]);
-  note.hidden = !chooseHead();
+  opened.hidden = !chooseHead();
 }
 
 export const why = {
@@ -112,8 +120,10 @@ export const why = {
     if (!examples.length) return null;
     drawControls();
     drawMaps();
-    refill(note, t("opened"));
-    return section("why", t("title"), el("p", {}, t.parts("about", t("unit"))), boxes.controls, boxes.kind, boxes.legend, el("h3", {}, t("every")),
-      el("p", { class: "note" }, t("grid")), boxes.overview, largeMaps.title, note, largeMaps.readout, largeMaps.root);
+    refill(opened, t("opened"));
+    return section("why", t("title"), el("p", {}, t.parts("about", t("unit"))),
+      boxes.controls, boxes.kind, boxes.legend,
+      el("h3", {}, t("every")), note(t("grid")), boxes.overview,
+      largeMaps.title, opened, largeMaps.readout, largeMaps.root);
   },
 };

@@ -7,7 +7,7 @@ import { linesDrawing } from "./lines.js";
 import { drawnOf, panesOf } from "./map.js";
 import { t } from "./words.js";
 
-const CELLS = 10000; // larger maps are one picture inside the drawing, not a rectangle for each cell
+const CELLS = 10000; // larger maps are one image inside the drawing, not a rectangle for each cell
 const DRAWN = { weights: "weights", valued: "norm of weight x value x W_O (Kobayashi et al. 2020)",
   rollout: "attention rollout of all encoder layers and heads (Abnar and Zuidema 2020)" };
 const clean = (text) => token(String(text).replace(/\s+/g, " "));

@@ -160,7 +160,7 @@ function drawChanged(changed) {
   else if (any("site", "head")) markOverview(byId("overview"), app);
   if (any(ALL, MAPS) || (app.state.display === "lines" && any("query"))) drawMaps(byId("maps"), app);
   else if (any("query", "key")) markCell(app);
-  if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("picture"), app);
+  if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("image"), app);
   if (any(ALL, TOOLS)) drawTools();
   if (any(ALL, "panel")) drawTabs();
   drawPanel();

@@ -20,7 +20,7 @@ export function siteTokens(view, site, side) {
 
 /** The side whose tokens have painted a picture, or null. */
 export const paintedSide = (view) => view.sides.target?.picture ? "target" : null;
-/** Words for a view: those for pictures where it is of one, or has painted one. */
-export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_picture` : paintedSide(view) ? `${key}_painted` : key;
+/** Words for a view: those for images where it is of one, or has painted one. */
+export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_image` : paintedSide(view) ? `${key}_painted` : key;
 /** Sites of a view by kind, in the order of the model. */
 export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);

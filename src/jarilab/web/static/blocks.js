@@ -16,7 +16,8 @@ export function block(source) {
     const { buffer, length } = bytesOf(source.data);
     const bits = { uint8: 8, uint16: 16, float32: 32 }[source.dtype];
     const count = 8 * length / bits;
-    if (count !== source.shape.reduce((product, size) => product * size, 1)) throw new Error(`block: ${count} numbers for the shape ${source.shape}`);
+    const wanted = source.shape.reduce((product, size) => product * size, 1);
+    if (count !== wanted) throw new Error(`block: ${count} numbers for the shape ${source.shape}`);
     const view = new DataView(buffer); // the bytes are little-endian, this machine may not be
     const data = bits === 8 ? new Uint8Array(buffer) : new Float32Array(count);
     if (bits === 16) for (let place = 0; place < count; place += 1) data[place] = view.getUint16(2 * place, true) / 65535;

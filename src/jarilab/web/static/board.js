@@ -23,9 +23,11 @@ export function boardOf({ map, rowTokens, columnTokens, words, crosses, beside, 
 
 /** Boards too large for their frame move together. */
 export function scrollTogether(boards) {
-  for (const { node } of boards) node.addEventListener("scroll", () => {
-    for (const other of boards) if (other.node !== node) Object.assign(other.node, { scrollLeft: node.scrollLeft, scrollTop: node.scrollTop });
-  });
+  const follow = ({ currentTarget }) => {
+    const { scrollLeft, scrollTop } = currentTarget;
+    for (const { node } of boards) if (node !== currentTarget) Object.assign(node, { scrollLeft, scrollTop });
+  };
+  for (const { node } of boards) node.addEventListener("scroll", follow);
 }
 
 const widest = (texts) => Math.max(...texts.map((text) => [...token(text)].length));

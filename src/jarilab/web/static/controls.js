@@ -10,7 +10,8 @@ export const labelled = (words, control, tag = "label") => el(tag, { class: "fie
 export const chooser = (keep, chosen, options, change) => el("select", { "data-keep": keep,
   onchange: ({ target }) => change(options[target.selectedIndex][0]) },
 options.map(([value, words]) => el("option", { selected: value === chosen }, words)));
-export const pressable = (keep, words, press, more = {}) => el("button", { type: "button", "data-keep": keep, onclick: press, ...more }, words);
+export const pressable = (keep, words, press, more = {}) =>
+  el("button", { type: "button", "data-keep": keep, onclick: press, ...more }, words);
 
 /** A share of 1 as a bar. */
 export const barNode = (share) => styled(el("span", { class: "share-bar" }), { width: `${100 * clamp(share ?? 0, 0, 1)}%` });
@@ -18,7 +19,10 @@ export const barNode = (share) => styled(el("span", { class: "share-bar" }), { w
 /** What may be wider than the page; keys scroll it. */
 export const scrolling = (label, node) => el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, node);
 /** A table; the first of each row is its header. What is no cell yet becomes one. */
-export const tableOf = (heads, rows, caption = null) => el("table", {}, caption && el("caption", {}, caption),
-  el("thead", {}, el("tr", {}, heads.map((head) => head === "" ? el("td") : tableCell("th", { scope: "col" }, head)))),
-  el("tbody", {}, rows.map(([first, ...cells]) => el("tr", {}, tableCell("th", { scope: "row" }, first), cells.map((cell) => tableCell("td", {}, cell))))));
-const tableCell = (tag, attributes, cell) => cell instanceof HTMLTableCellElement ? cell : el(tag, attributes, cell);
+export function tableOf(heads, rows, caption = null) {
+  const headCell = (head) => head === "" ? el("td") : cellOf("th", { scope: "col" }, head);
+  const row = ([first, ...cells]) => el("tr", {}, cellOf("th", { scope: "row" }, first), cells.map((cell) => cellOf("td", {}, cell)));
+  return el("table", {}, caption && el("caption", {}, caption),
+    el("thead", {}, el("tr", {}, heads.map(headCell))), el("tbody", {}, rows.map(row)));
+}
+const cellOf = (tag, attributes, cell) => cell instanceof HTMLTableCellElement ? cell : el(tag, attributes, cell);

@@ -28,6 +28,8 @@ export function maxPool(data, mask, [rows, columns], factor) {
 }
 export function largestOf(data, hidden) {
   let largest = 0;
-  for (let place = 0; place < data.length; place += 1) if (!hidden?.[place] && Math.abs(data[place]) > largest) largest = Math.abs(data[place]);
+  for (let place = 0; place < data.length; place += 1) {
+    if (!hidden?.[place]) largest = Math.max(largest, Math.abs(data[place]));
+  }
   return largest;
 }

@@ -9,8 +9,8 @@ import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Surgery", "수술"],
-  about: ["Change something inside the model and see whether the answer changes: what matters cannot be read off a picture.",
-    "모델 안을 바꾸고 답이 바뀌는지 봅니다. 무엇이 중요한지는 그림만으로 알 수 없습니다."],
+  about: ["Change something inside the model and see whether the answer changes: what matters cannot be read off a map.",
+    "모델 안을 바꾸고 답이 바뀌는지 봅니다. 무엇이 중요한지는 지도만으로 알 수 없습니다."],
   saved: ["This is a saved page, so nothing can be run again. Run it live: ", "저장된 페이지라 다시 계산할 수 없습니다. 직접 실행하려면: "],
   erasure: ["Taking each query's most attended key away in this head changes the log-probability of the answer by {0} (another token is the likeliest at {1} of the places); taking a random key away, by {2} ({3}; mean of {4} draws).",
     "이 헤드에서 질의마다 가장 많이 보는 키를 없애면 답의 로그 확률이 {0} 변하고(자리의 {1}에서 최상위 토큰이 바뀜), 무작위 키를 없애면 {2} 변합니다({3}, {4}회 평균)."],

@@ -8,7 +8,7 @@ import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Task", "과제"],
-  none: ["There is no picture of its own for this task.", "이 과제에는 따로 그릴 그림이 없습니다."],
+  none: ["There is no drawing of its own for this task.", "이 과제에는 따로 그릴 그림이 없습니다."],
   places: ["Digits by place", "자릿수별 숫자"],
   carry: ["carry in", "받아올림"],
   share: ["Weight on the digits of the same place, by head (uniform weights)", "같은 자리 숫자에 준 가중치, 헤드별 (균등할 때)"],
