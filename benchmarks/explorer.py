@@ -55,9 +55,9 @@ import jarilab
 from jarilab.attention.kernels import attend
 from jarilab.explorer import Explorer, facts, payload, session
 from jarilab.inspect.capture import record
-from jarilab.web.page import to_json
 from jarilab.training import loop
 from jarilab.training.experiment import Experiment
+from jarilab.web.page import to_json
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 ONE_STEP = {

@@ -61,7 +61,7 @@ def policy(script: str, style: str, *, live: bool) -> str:
 def read(package: str, name: str) -> str:
     """A file of a page; line ends become LF, as an HTML parser makes them before it checks a hash."""
     if name.startswith(KIT):
-        package, name = __package__, name.removeprefix(KIT)
+        package, name = "jarilab.web", name.removeprefix(KIT)
     return (files(package) / "static" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
@@ -71,27 +71,39 @@ def bundle(package: str, name: str) -> str:
     Each module becomes a function that is called once and gives back what it exports, so its names are its own.
     Raises ValueError for modules that import each other, and for a name that a module imports and none exports.
     """
-    scripts: dict[str, str] = {}
-    exports: dict[str, list[str]] = {}
+    modules = _in_order(package, name)
+    exports = {module: _EXPORT.findall(text) for module, text in modules.items()}
+    for module, text in modules.items():
+        _check_imports(module, text, exports)
+    return "\n".join(_scoped(module, text, exports[module]) for module, text in modules.items())
 
-    def add(name: str, importers: tuple[str, ...]) -> None:
-        if name in importers:
-            circle = " -> ".join([*importers, name])
+
+def _in_order(package: str, name: str) -> dict[str, str]:
+    """The texts of a module and of all that it imports, each after what it imports itself."""
+    found: dict[str, str] = {}
+
+    def add(module: str, importers: tuple[str, ...]) -> None:
+        if module in importers:
+            circle = " -> ".join([*importers, module])
             raise ValueError(f"expected modules in an order, got a circle: {circle}; move what both need to a third")
-        if name in scripts:
+        if module in found:
             return
-        text = slim(read(package, name))
-        for names, path in _IMPORT.findall(text):
-            wanted = resolve(name, path)
-            add(wanted, (*importers, name))
-            missing = set(_imported(names)) - set(exports[wanted])
-            if missing:
-                raise ValueError(f"{name}: expected {sorted(missing)} among the exports of {wanted}")
-        exports[name] = _EXPORT.findall(text)
-        scripts[name] = _scoped(name, text, exports[name])
+        text = slim(read(package, module))
+        for _, path in _IMPORT.findall(text):
+            add(resolve(module, path), (*importers, module))
+        found[module] = text
 
     add(name, ())
-    return "\n".join(scripts.values())
+    return found
+
+
+def _check_imports(module: str, text: str, exports: dict[str, list[str]]) -> None:
+    for names, path in _IMPORT.findall(text):
+        source = resolve(module, path)
+        wanted = {part.split()[0] for part in names.split(",") if part.strip()}  # `name`, or `name as other`
+        missing = sorted(wanted - set(exports[source]))
+        if missing:
+            raise ValueError(f"{module}: expected {missing} among the exports of {source}")
 
 
 def resolve(importer: str, path: str) -> str:
@@ -99,11 +111,6 @@ def resolve(importer: str, path: str) -> str:
     if not path.startswith("."):
         return path
     return posixpath.normpath(posixpath.join(posixpath.dirname(importer), path))
-
-
-def _imported(names: str) -> list[str]:
-    """What is imported by `one, two as other`."""
-    return [part.split()[0] for part in names.split(",") if part.strip()]
 
 
 def _scoped(name: str, text: str, exported: Sequence[str]) -> str:
