@@ -146,9 +146,9 @@ class ContinuationPredictor(Predictor):
         batch = self.task.sources([read])
         sequence = TracedSequence(self.names(batch.ids[0].tolist()))
         labels = [*read[1:], _likeliest(self.model(batch))]
-        return Trace(
-            line.strip(), read, (batch,), {"target": sequence}, labels, next_tokens(batch.ids)
-        )
+        written = next_tokens(batch.ids)
+        sequences = {"target": sequence}
+        return Trace(line.strip(), read, (batch,), sequences, labels, written, is_text=True)
 
     def retraced(self, trace: Trace, outputs: Any) -> Trace:
         return replace(trace, labels=[*trace.labels[:-1], _likeliest(outputs)])
