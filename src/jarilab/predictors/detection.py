@@ -12,6 +12,7 @@ from annotated_types import Ge, Le
 
 from jarilab.boxes import Detected, to_xyxy
 from jarilab.errors import UserError
+from jarilab.images import HELD_OUT
 from jarilab.images import draw as drawing
 from jarilab.images.files import read_image
 from jarilab.inspect import interventions
@@ -33,7 +34,6 @@ from jarilab.predictors.learner import ModelLearner, evaluating
 from jarilab.predictors.pngs import check_png
 from jarilab.predictors.reading import Source, read_each
 from jarilab.storage.files import write_bytes
-from jarilab.tasks.classification import HELD_OUT
 
 SURE = 0.5
 """The probability from which a detector is said to have found something."""

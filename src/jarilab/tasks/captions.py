@@ -19,6 +19,7 @@ from jarilab.captions.digit_classifier import DigitClassifier, halves, train_dig
 from jarilab.captions.sources import CaptionSource, FolderSource, SceneSource
 from jarilab.captions.styles import STYLES, Style
 from jarilab.errors import UserError
+from jarilab.images import HELD_OUT
 from jarilab.images.captioned import LONGEST_CAPTION
 from jarilab.images.labelled import fitted
 from jarilab.images.notices import shown
@@ -28,7 +29,7 @@ from jarilab.options import check_fields
 from jarilab.shapes import Float, Int
 from jarilab.storage.cache import cached
 from jarilab.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
-from jarilab.tasks.classification import HELD_OUT, held_out_number
+from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
 from jarilab.text import FIRST, PADDING, tokenizers
 from jarilab.text.tokenizers import Tokenizer

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from jarilab.errors import UserError
-from jarilab.images import augment
+from jarilab.images import HELD_OUT, augment
 from jarilab.images.labelled import Fit, Labelled, fitted
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int
@@ -24,8 +24,6 @@ from jarilab.tasks.metrics import METRICS
 
 AT_ONCE = 256  # images measured together
 MOST_OF_MEAN = 10_000  # images that mean and deviation are taken over
-HELD_OUT = "#"
-"""`#5` is the held-out image number 5, where a file is asked for."""
 _KEPT = "pictures.json"
 
 
