@@ -84,7 +84,7 @@ class Translation(PairsTask):
                 "dropout": 0.2,
             },
             "recurrent": {"width": 512, "cell": "lstm", "dropout": 0.3},
-        }[model]
+        }.get(model, {})
         if model == "recurrent":
             training |= {"learning_rate": 2e-3}
         shared = {"tied": True, "shared": True} if model == "encoder_decoder" else {"tied": True}
