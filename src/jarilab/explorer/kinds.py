@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
+from jarilab.inspect.alignment import Link
 from jarilab.inspect.capture import Tape
-from jarilab.inspect.lenses import Link
 from jarilab.shapes import Float, Tensor
 from jarilab.tasks.base import Task
 from jarilab.training.answering import Answered, answered, text_of

@@ -18,16 +18,16 @@ from torch import nn
 from jarilab import api
 from jarilab.errors import UserError, unknown
 from jarilab.explorer import payload, summaries
+from jarilab.explorer.detail import detail_of
 from jarilab.explorer.intervention import Operation
 from jarilab.explorer.kinds import Kind
 from jarilab.explorer.painted import OfPaintings
 from jarilab.explorer.seen import OfImages
 from jarilab.explorer.tokens import OfTokens
-from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.lenses import Link, pharaoh
+from jarilab.inspect.alignment import Link, pharaoh
+from jarilab.inspect.capture import Tape, look_inside, record
 from jarilab.inspect.model_io import precise, scores_of
-from jarilab.inspect.score_parts import Parts, parts, valued
-from jarilab.inspect.walk import attention_at, walk
+from jarilab.inspect.walk import goes_step_by_step, walk_of
 from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.base import Task
@@ -67,6 +67,7 @@ class Opened:
         self._models: OrderedDict[Hashable, nn.Module] = OrderedDict()
         self._seen: OrderedDict[Hashable, Seen] = OrderedDict()
         self._views: OrderedDict[Hashable, dict[str, Any]] = OrderedDict()
+        self._inside: dict[Hashable, Tape] = {}
 
     def model(self, step: int, *, precise: bool = False) -> nn.Module:
         """What is looked into, as it was after so many steps. precise: in float64. Raises UserError for a step not
@@ -172,45 +173,29 @@ class Opened:
         """One head, matrix by matrix, in float64. query: of a recurrent decoder, whose walk follows one step. Raises
         UserError for a site, a head or a query that is not there."""
         looked = self.see(line, step)
-        said, model = looked.said, self.model(step, precise=True)
-        attention_at(model, site, head)
-        inputs = precise(said.inputs)
-        of_side = {"source": said.source, "target": said.target}
-        queries, keys = (of_side[side] for side in payload.sides_of(site))
+        said, inside = looked.said, self._look_inside(line, step, looked.said)
+        inside.head(site, head)  # told before anything is computed
+        where, of_side = inside.site(site), {"source": said.source, "target": said.target}
+        queries, keys = of_side[where.queries], of_side[where.keys]
         if not 0 <= query < len(queries):
             raise UserError(f"{site} has the queries 0 to {len(queries) - 1}, got {query}")
-        recurrent = self.loaded.experiment.model == "recurrent"
-        walked = walk(
-            model,
-            inputs,
-            site=site,
-            head=head,
-            queries=queries,
-            keys=keys,
-            step=query if recurrent else None,
-            vocabulary=self.kind.show(range(next(reversed(self.task.model_options.values()))))
-            if recurrent
-            else None,
-        )
-        try:
-            found = parts(model, inputs, site, head)
-        except UserError as error:  # positions that were added cannot be told apart after a norm
-            found = Parts([], [], str(error), 0.0)
+        by_step: dict[str, Any] = {}
+        if goes_step_by_step(inside, site):
+            tokens = range(next(reversed(self.task.model_options.values())))
+            by_step = {"step": query, "vocabulary": self.kind.show(tokens)}
+        walked = walk_of(inside, site, head, queries=queries, keys=keys, **by_step)
         return {
-            "query": query if recurrent else None,
-            "steps": [payload.step_of(step) for step in walked.steps],
-            "walk_error": walked.error,
-            **payload.scores_of(looked.tape, site, head),
-            "lens": payload.lens_of(walked.call, head),
-            "parts": [
-                {"name": name, "matrix": payload.block(matrix, "float32")}
-                for name, matrix in zip(found.names, found.matrices, strict=True)
-            ],
-            "parts_about": found.about,
-            "parts_error": found.error,
-            "valued": payload.block(valued(model, inputs, site, head), "float32"),
-            "erasure": summaries.erased(self.model(step), said, site, head),
+            "query": by_step.get("step"),
+            **detail_of(looked.tape, inside, walked),
+            "erasure": summaries.erased(inside, said, site, head),
         }
+
+    def _look_inside(self, line: str, step: int, said: Answered) -> Tape:
+        """One forward in float64 for all heads of an input; the last one alone is kept, since it is large."""
+        if (line, step) not in self._inside:
+            tape = look_inside(self.model(step, precise=True), precise(said.inputs))
+            self._inside = {(line, step): tape}
+        return self._inside[line, step]
 
     def operate(self, line: str, step: int, operation: Operation) -> dict[str, Any]:
         """The answer and the maps under edits, and how far they are from what they were."""

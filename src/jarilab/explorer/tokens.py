@@ -10,8 +10,8 @@ from torch import nn
 from jarilab.errors import UserError
 from jarilab.explorer import summaries
 from jarilab.explorer.kinds import Kind
+from jarilab.inspect.alignment import Link
 from jarilab.inspect.capture import Tape
-from jarilab.inspect.lenses import Link
 from jarilab.shapes import Float, Tensor
 from jarilab.tasks.base import TokenTask
 from jarilab.text import END
