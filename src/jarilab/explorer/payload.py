@@ -36,7 +36,9 @@ AT_ONCE = MEASURED
 """Weights that are measured at a time, of a model and the untrained one together."""
 
 
-def _described(name: str, label: str, about: str, range: Sequence[float] | None) -> dict[str, Any]:
+def _described(
+    name: str, label: str, about: str, range: Sequence[int | float] | None
+) -> dict[str, Any]:
     return {"name": name, "label": label, "about": about, "range": range}
 
 

@@ -202,7 +202,7 @@ def _apart(one: Tape, other: Tape) -> list[float]:
 
 
 def erased(inside: Tape, said: Answered, site: str, head: int) -> dict[str, Any]:
-    """What it does to take each query's most attended key away, beside random ones. inside: in float64, in which it does
+    """What it does to take each query's most attended key away, beside random ones. inside: in float64, where it does
     not matter how many copies of an input are read together."""
     longest = max(len(said.source), len(said.target), 1)
     at_once = max(1, PAIRS // longest**2)

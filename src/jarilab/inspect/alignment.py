@@ -14,7 +14,8 @@ Link = tuple[int, int]
 
 def alignment(weights: Float[Tensor, "Q K"]) -> list[Link]:
     """Each query with the key it weighs most; none for a query without keys."""
-    totals, largest = weights.sum(-1).tolist(), weights.argmax(-1).tolist()
+    totals = weights.sum(-1).tolist()
+    largest = weights.argmax(-1).tolist()
     rows = enumerate(zip(totals, largest, strict=True))
     return [(query, key) for query, (total, key) in rows if total > 0]
 
@@ -35,12 +36,14 @@ def alignment_error_rate(
                 f"the map has {rows} target and {columns} source words, counted from 0, got the link {key}-{query} "
                 "(source-target); cut first and last tokens off the map, and check that words and tokens are the same"
             )
-    found, certain = set(alignment(weights)), set(sure)
+    found = set(alignment(weights))
+    certain = set(sure)
     if not found and not certain:
         raise UserError("there is nothing to compare: no query has a key, and no link is sure")
     allowed = certain | set(possible)
     agreeing = len(found & certain) + len(found & allowed)
-    return 1 - agreeing / (len(found) + len(certain))
+    linked = len(found) + len(certain)
+    return 1 - agreeing / linked
 
 
 def pharaoh(line: str) -> list[Link]:
@@ -56,6 +59,6 @@ def pharaoh(line: str) -> list[Link]:
                 f"expected links such as 0-0 1-2, source word and target word counted from 0, got {written!r} as link "
                 f"{number + 1}; possible links go on a line of their own"
             )
-        source, target = found.groups()
-        links.append((int(target), int(source)))
+        source, target = (int(word) for word in found.groups())
+        links.append((target, source))
     return links

@@ -141,12 +141,11 @@ class Tape:
         geometry, encoding = call.geometry, call.geometry.encoding
         if "rotate" not in encoding.hooks:
             return call.q, call.k
-        whole = inputs is not None and inputs[1].shape[1] == call.k.shape[2]
-        if not whole or not isinstance(owner, Attention):
-            raise UserError(
-                f"{site} was recorded after its encoding only; run the model on whole sequences to see both"
-            )
+        if inputs is None or not isinstance(owner, Attention):
+            raise _turned_only(site)
         x, source = inputs
+        if source.shape[1] != call.k.shape[2]:
+            raise _turned_only(site)
         q = owner.query(encoding.inject(x, geometry.q_pos))
         k = owner.key(encoding.inject(source, geometry.k_pos))
         return split_heads(q, owner.site.heads), split_heads(k, owner.site.heads)
@@ -240,6 +239,12 @@ class _Recorder:
     def _keep(self, module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
         recorded = Recorded.of(arguments[0], output, self._placed, self._inputs)
         self._tape.calls.setdefault(self._site, []).append(recorded)
+
+
+def _turned_only(site: str) -> UserError:
+    return UserError(
+        f"{site} was recorded after its encoding only; run the model on whole sequences to see both"
+    )
 
 
 def _joined(pieces: list[Float[Tensor, "B H _ K"]]) -> Float[Tensor, "B H Q K"]:

@@ -106,11 +106,17 @@ def _opening(tape: Tape, site: str) -> _Opening:
     for call in calls:
         allowed_QK = allowed_links(call).all(0).squeeze(0).cpu()
         query_N, key_N = allowed_QK.nonzero().unbind(1)
-        q_order, k_order = call.geometry.q_pos.order.cpu(), call.geometry.k_pos.order.cpu()
-        links.append(torch.stack((q_order[query_N], k_order[key_N]), 1))
+        q_order = call.geometry.q_pos.order.cpu()
+        k_order = call.geometry.k_pos.order.cpu()
+        of_call = q_order[query_N], k_order[key_N]
+        links.append(torch.stack(of_call, 1))
         choices.append(allowed_QK.sum(1)[query_N])
-    heads = calls[0].q.shape[1]
-    return _Opening(tape.site(site).kind, heads, torch.cat(links), torch.cat(choices))
+    return _Opening(
+        kind=tape.site(site).kind,
+        heads=calls[0].q.shape[1],
+        links=torch.cat(links),
+        choices=torch.cat(choices),
+    )
 
 
 # Drawing -------------------------------------------------------------------------------------------------------------
@@ -127,7 +133,8 @@ class _Pool:
         for site, opening in self._of_kind.items():
             links = opening.links_for(like)
             self._where += [(site, head, links) for head in opening.heads_for(like)]
-        self._ends = list(accumulate(len(links) for _, _, links in self._where))
+        sizes = [len(links) for _, _, links in self._where]
+        self._ends = list(accumulate(sizes))
         self._taken = set(self._taken_by(edits))
         self.size = self._ends[-1] - len(self._taken)
 
@@ -136,8 +143,10 @@ class _Pool:
         for edit in edits:
             if type(edit) is not type(self._like) or edit.site not in self._of_kind:
                 continue
-            opening, link = self._of_kind[edit.site], _link(edit)
-            if not bool((opening.links_for(self._like) == link).all(1).any()):
+            opening = self._of_kind[edit.site]
+            link = _link(edit)
+            there_N = (opening.links_for(self._like) == link).all(1)
+            if not bool(there_N.any()):
                 continue
             for head in opening.heads_for(self._like):
                 if head is None or edit.head in (None, head):
@@ -177,8 +186,11 @@ def _drawn(
         head = None if edit.head is None else 0
         sort = _elsewhere(edit, openings[edit.site].kind, head, NOWHERE)
         alike.setdefault(sort, []).append(edit)
-    pools = [(_Pool(group[0], openings, edits), len(group)) for group in alike.values()]
-    possible = math.prod(math.comb(pool.size, number) for pool, number in pools)
+    pools = []
+    for group in alike.values():
+        pools.append((_Pool(group[0], openings, edits), len(group)))
+    ways = [math.comb(pool.size, number) for pool, number in pools]
+    possible = math.prod(ways)
     numbers = random.Random(seed)
     found: dict[frozenset[Edit], tuple[Edit, ...]] = {}
     while len(found) < min(count, possible):

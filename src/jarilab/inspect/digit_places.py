@@ -35,12 +35,13 @@ def places_of(tokens: Sequence[str], *, ones_first: bool = False) -> list[Place]
     Raises UserError where the tokens are no such expression.
     """
     left, operator, right, equals, answer = _expression(tokens)
+    carries = _carries(left, operator, right)
     of_expression = [
         *_operand("left", left),
         Place("operator"),
         *_operand("right", right),
         *[Place("equals")] * len(equals),
-        *_answer_places(answer, _carries(left, operator, right), ones_first),
+        *_answer_places(answer, carries, ones_first),
     ]
     remaining = iter(of_expression)
     return [next(remaining) if token in CHARACTERS else Place("other") for token in tokens]
@@ -59,7 +60,9 @@ def _expression(tokens: Sequence[str]) -> tuple[str, ...]:
 
 def _holds_several(token: str) -> bool:
     """Whether characters of an expression stand in one token. `<s>` and its like are none."""
-    return len(token) > 1 and token[0] != "<" and not CHARACTERS.isdisjoint(token)
+    if len(token) == 1 or token.startswith("<"):
+        return False
+    return not CHARACTERS.isdisjoint(token)
 
 
 def _operand(part: Part, digits: str) -> list[Place]:
@@ -88,7 +91,8 @@ def _carries(left: str, operator: str, right: str) -> list[bool]:
         larger, smaller = smaller, larger
     carries = [False]
     for a, b in zip(reversed(larger), reversed(smaller), strict=True):
-        upper, lower = int(a), int(b) + carries[-1]
+        upper = int(a)
+        lower = int(b) + carries[-1]
         carries.append(upper + lower > 9 if operator == "+" else upper < lower)
     return carries
 
@@ -101,15 +105,18 @@ def place_share(map: Map, queries: Sequence[Place], keys: Sequence[Place]) -> Sc
     it, so that the first row of `<s> 2 3 2` is the place of the first digit.
     Raises UserError where they are not as many as the map's.
     """
-    if (len(queries), len(keys)) != (len(map.queries), len(map.keys)):
+    got = len(queries), len(keys)
+    expected = len(map.queries), len(map.keys)
+    if got != expected:
         raise UserError(
-            f"expected {len(map.queries)} and {len(map.keys)} places, one for each query and key of the map, "
-            f"got {len(queries)} and {len(keys)}"
+            f"expected {expected[0]} and {expected[1]} places, one for each query and key of the map, "
+            f"got {got[0]} and {got[1]}"
         )
     # Numbers that no place has keep what is no digit from being equal to anything.
     of_queries = [-1 if place.place is None else place.place for place in queries]
     of_keys = [_place_in_operand(place) for place in keys]
-    target_QK = torch.tensor(of_queries).unsqueeze(-1) == torch.tensor(of_keys)
+    query_Q1 = torch.tensor(of_queries).unsqueeze(-1)
+    target_QK = query_Q1 == torch.tensor(of_keys)
     if map.same:
         target_QK = target_QK & (map.ahead != 0)
     return beside_even(mass(lambda _: target_QK))(map)

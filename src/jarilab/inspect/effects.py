@@ -52,7 +52,8 @@ def effect(
     with moving:
         after = log_probabilities(model, placed if isinstance(placed, tuple) else inputs, edits)
     real = labels >= 0
-    log_before, log_after = picked(before, labels)[real], picked(after, labels)[real]
+    log_before = picked(before, labels)[real]
+    log_after = picked(after, labels)[real]
     return Effect(
         before=log_before.exp(),
         after=log_after.exp(),

@@ -55,11 +55,12 @@ def erasure(
     labels = labels_of(inputs, written)
     largest = Cut(site, head, k)
     random = [Cut(site, head, k, "random", seed + draw) for draw in range(draws)]
-    edits: list[list[Edit]] = [[], [largest], *([cut] for cut in random)]
+    edits: list[list[Edit]] = [[], *([cut] for cut in [largest, *random])]
     before, *after = _logs_of_copies(model, inputs, edits, at_once or len(edits))
     changes, flips = [], []
     for logs in after:
-        changes.append(float((picked(logs, labels) - picked(before, labels)).sum()))
+        change_BL = picked(logs, labels) - picked(before, labels)
+        changes.append(float(change_BL.sum()))
         flipped_BL = before.argmax(-1) != logs.argmax(-1)
         flips.append(float(mean_over(flipped_BL.double(), inputs)))
     return Erasure(

@@ -31,9 +31,9 @@ def induction_ids(
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randperm(len(tokens), generator=generator)[:block]
     repeated_L = torch.tensor(tokens, dtype=torch.int64)[drawn].repeat(copies)
-    before = [] if first is None else [first]
-    ids_L = torch.cat((torch.tensor(before, dtype=torch.int64), repeated_L))
-    return ids_L.unsqueeze(0)
+    if first is not None:
+        repeated_L = torch.cat((torch.tensor([first]), repeated_L))
+    return repeated_L.unsqueeze(0)
 
 
 def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
@@ -47,9 +47,10 @@ def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
             f"expected a map of a sequence with itself, copies of a block of {block} tokens, "
             f"got {len(map.queries)} queries and {len(map.keys)} keys; make the tokens with induction_ids"
         )
-    i = torch.arange(len(map.queries)).unsqueeze(-1)
-    followed_QK = torch.arange(len(map.keys)) == i - block + 1
-    target_QK = followed_QK & (i >= block + first)
+    query_Q1 = torch.arange(len(map.queries)).unsqueeze(-1)
+    key_K = torch.arange(len(map.keys))
+    followed_QK = key_K == query_Q1 - block + 1
+    target_QK = followed_QK & (query_Q1 >= block + first)
     return beside_even(mass(lambda _: target_QK))(map)
 
 

@@ -87,7 +87,8 @@ class Link:
         if not bool(query_Q.any()):
             return
         key_K = table.keys == self.key
-        hidden = ~table.allowed[:, rows][..., query_Q, :][..., key_K]
+        of_query = table.allowed[:, rows][..., query_Q, :]
+        hidden = ~of_query[..., key_K]
         if not bool(key_K.any()) or bool(hidden.any()):
             raise self._hidden(table)
         taken_K = key_K if self.how == "erase" else ~key_K
@@ -129,10 +130,12 @@ class Cut:
 
     def apply(self, table: ScoreTable) -> None:
         rows = table.head(self.head)
-        allowed, rank = table.allowed[:, rows], table.scores[:, rows]
+        allowed = table.allowed[:, rows]
+        rank = table.scores[:, rows]
         if self.how == "random":
             # Every step of a decoder draws for itself.
-            generator = torch.Generator().manual_seed(self.seed + 1_000_003 * int(table.queries[0]))
+            seed = self.seed + 1_000_003 * int(table.queries[0])
+            generator = torch.Generator().manual_seed(seed)
             rank = torch.rand(rank.shape, generator=generator).to(rank.device)
         rank = rank.masked_fill(~allowed, float("-inf"))
         first = rank.topk(min(self.count, rank.shape[-1])).indices
@@ -148,7 +151,8 @@ Edit = HeadOff | Uniform | Link | Cut
 
 
 def _heads(edit: Edit) -> str:
-    return f"{edit.site} all heads" if edit.head is None else f"{edit.site} head {edit.head}"
+    heads = "all heads" if edit.head is None else f"head {edit.head}"
+    return f"{edit.site} {heads}"
 
 
 # A forward with edits ------------------------------------------------------------------------------------------------

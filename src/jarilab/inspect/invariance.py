@@ -38,7 +38,8 @@ def permuted(model: nn.Module, inputs: Inputs, seed: int = 0) -> dict[str, float
     first = tape.calls[sites[0]][0]
     stack = first.placed.stack or first.placed.owner
     sites = [site for site in sites if stack in tape.calls[site][0].placed.above]
-    index_BL = permutations(_movable(first.call), seed).expand(len(first.call.q), -1)
+    index_RL = permutations(_movable(first.call), seed)
+    index_BL = index_RL.expand(len(first.call.q), -1)
     if isinstance(inputs[0], Tokens):
         dealt = replace(inputs[0], ids=inputs[0].ids.gather(1, index_BL))
         after = _recorded(model, (dealt, *inputs[1:]))

@@ -72,11 +72,12 @@ def _next(tokens: Tokens) -> Int[Tensor, "B L"]:
     labels = torch.full_like(ids, IGNORED)
     labels[:, :-1] = ids[:, 1:]
     if keep is not None:
-        labels[:, :-1].masked_fill_(~keep[:, 1:], IGNORED)
+        padding = ~keep[:, 1:]
+        labels[:, :-1].masked_fill_(padding, IGNORED)
     return labels
 
 
-def picked(log_BLV: Float[Tensor, "B L V"], labels_BL: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+def picked(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, "B L"]:
     """The log-probability of each label, 0 where there is none. Raises UserError for labels of other places."""
     if labels_BL.shape != log_BLV.shape[:2]:
         raise UserError(
@@ -88,7 +89,7 @@ def picked(log_BLV: Float[Tensor, "B L V"], labels_BL: Int[Tensor, "B L"]) -> Fl
     return picked_BL.masked_fill(labels_BL < 0, 0.0)
 
 
-def losses(log_BLV: Float[Tensor, "B L V"], labels_BL: Int[Tensor, "B L"]) -> Float[Tensor, " B"]:
+def losses(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, " B"]:
     """The mean cross-entropy of each row's labels, in nats."""
     count_B = (labels_BL >= 0).sum(1).clamp_min(1)
     return -picked(log_BLV, labels_BL).sum(1) / count_B

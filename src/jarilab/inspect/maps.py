@@ -95,7 +95,8 @@ class Map:
     @cached_property
     def even(self) -> Map:
         """One head that looks at all allowed keys alike."""
-        even_QK = self.allowed.to(self.weights.dtype) / self.count.clamp_min(1).unsqueeze(-1)
+        count_Q1 = self.count.clamp_min(1).unsqueeze(-1)
+        even_QK = self.allowed.to(self.weights.dtype) / count_Q1
         weights = even_QK.unsqueeze(0)
         return replace(self, weights=weights, scores=torch.zeros_like(weights))
 
@@ -124,7 +125,9 @@ def _coordinates(positions: Positions) -> Float[Tensor, "L A"]:
 def _apart(geometry: Geometry) -> Tensor | None:
     """Pairs of one forward of which query or key has no place."""
     apart = unrelated(geometry.q_pos, geometry.k_pos)
-    return None if apart is None else apart.reshape(-1, *apart.shape[-2:])[0].cpu()
+    if apart is None:
+        return None
+    return apart.reshape(-1, *apart.shape[-2:])[0].cpu()
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,24 @@ class Origin:
         return {"content": content, "position": self.position @ linear.weight.t()}
 
 
-def sides_of(tape: Tape, site: str) -> tuple[Origin, Origin]:
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What a head's queries are made of, and what its keys are."""
+
+    queries: Origin
+    keys: Origin
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether something of either comes from positions, and what."""
+        return self.queries.position is not None or self.keys.position is not None
+
+    @property
+    def mixed(self) -> bool:
+        return self.queries.mixed or self.keys.mixed
+
+
+def sides_of(tape: Tape, site: str) -> Sides:
     """The queries' side and the keys'. Raises UserError for self-attention whose positions cannot be told apart."""
     recorded = tape.calls[site][0]
     geometry, path = recorded.call.geometry, recorded.placed.path.removesuffix(".attend")
@@ -55,14 +72,14 @@ def sides_of(tape: Tape, site: str) -> tuple[Origin, Origin]:
     if not same(x, source):
         # Keys are read from what another stack has put out.
         other = next((stack for stack in stacks if _gave(stack, source)), None)
-        return of_queries, _origin(source, other, geometry.k_pos, encoding, inside)
+        return Sides(of_queries, _origin(source, other, geometry.k_pos, encoding, inside))
     if of_queries.mixed:
         raise UserError(
             "positions were added to the input of a post-norm stack, whose norms have since divided them together "
             "with the content, so that they cannot be told apart: expected its first self-attention, got "
             f"{path}; look at the first, or at a model with norm=pre, where they can be told apart in every layer"
         )
-    return of_queries, _origin(x, own, geometry.k_pos, encoding, inside)
+    return Sides(of_queries, _origin(x, own, geometry.k_pos, encoding, inside))
 
 
 def _adds_places(passage: Passage) -> bool:
@@ -121,7 +138,7 @@ ABOUT = [
 
 
 def by_origin(
-    attention: Attention, call: AttentionCall, sides: tuple[Origin, Origin], head: int
+    attention: Attention, call: AttentionCall, sides: Sides, head: int
 ) -> tuple[dict[str, Float[Tensor, "Q K"]], list[str]]:
     """The scaled q.k of a head as the sum of what each part of the query gives with each part of the key."""
     geometry, encoding = call.geometry, call.geometry.encoding
@@ -129,15 +146,14 @@ def by_origin(
     def of_head(x: Tensor, rotation: object) -> Float[Tensor, "L E"]:
         return encoding.rotate(split_heads(x, attention.site.heads), rotation)[0, head]
 
-    of_queries, of_keys = sides
     found = {}
-    for query, of_query in of_queries.parts(attention.query).items():
+    for query, of_query in sides.queries.parts(attention.query).items():
         q = call.scale * of_head(of_query, geometry.q_rotation)
-        for key, of_key in of_keys.parts(attention.key).items():
+        for key, of_key in sides.keys.parts(attention.key).items():
             k = of_head(of_key, geometry.k_rotation)
             found[f"{query} . {key}"] = q @ k.t()
     about = list(ABOUT)
-    if any(side.mixed for side in sides):
+    if sides.mixed:
         about.append("Mixed: content and position of a side where they cannot be told apart.")
     if "rotate" in encoding.hooks:
         about.append("Both are turned by the rotation.")

@@ -84,4 +84,6 @@ def added_by(module: nn.Module) -> LayerEncodings | None:
 
 def same(x: Tensor, y: Tensor) -> bool:
     """Whether both are the very same numbers in memory."""
-    return x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
+    if x.data_ptr() != y.data_ptr():
+        return False
+    return x.shape == y.shape and x.stride() == y.stride()

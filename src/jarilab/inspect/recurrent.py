@@ -39,9 +39,10 @@ def walk_of_step(
 ) -> Walk:
     """From the decoder's state after one query to the scores of the next token. Raises UserError for a step that is not
     there."""
-    call, query = _call_of_step(tape, site, step), names.queries[step]
-    h, attentive = _states(tape, attention)
-    h, attentive = h[step : step + 1], attentive[step : step + 1]
+    call = _call_of_step(tape, site, step)
+    query = names.queries[step]
+    of_step = slice(step, step + 1)
+    h, attentive = (states[of_step] for states in _states(tape, attention))
     names = Names([query], names.keys)
     steps = [names.of_queries("h_t", f"the decoder's state after {query!r}, step {step}", h)]
     steps += _steps_to_weights(attention, call, h, names)
@@ -50,22 +51,22 @@ def walk_of_step(
     readout = getattr(tape.inside.model, "readout", None)
     if isinstance(readout, Tensor):
         steps += _steps_to_vocabulary(steps[-1].matrix, readout, names, vocabulary)
-        output = tape.inside.output[0][step : step + 1]
+        output = tape.inside.output[0][of_step]
         error = max(error, distance_to_output(site, steps[-2].matrix, output))
     return Walk(attention.encoding.spec, site, 0, steps, error, call)
 
 
 def _call_of_step(tape: Tape, site: str, step: int) -> AttentionCall:
     """There is one call for each step, or one for all of them."""
-    queries = [(call, query) for call in _calls(tape, site) for query in range(call.q.shape[2])]
-    if not 0 <= step < len(queries):
-        raise UserError(f"{site} has the steps 0 to {len(queries) - 1}, got {step}")
+    queries = []
+    for recorded in tape.calls[site]:
+        count = recorded.call.q.shape[2]
+        queries += [(recorded.call, query) for query in range(count)]
+    last = len(queries) - 1
+    if not 0 <= step <= last:
+        raise UserError(f"{site} has the steps 0 to {last}, got {step}")
     call, query = queries[step]
     return of_queries(call, slice(query, query + 1))
-
-
-def _calls(tape: Tape, site: str) -> list[AttentionCall]:
-    return [recorded.call for recorded in tape.calls[site]]
 
 
 def _states(tape: Tape, attention: LuongAttention) -> tuple[Tensor, Tensor]:
@@ -94,7 +95,8 @@ def _steps_to_weights(
         steps.append(names.of_keys(name_of_k, "each row times the matrix", k))
     if "rotate" in call.geometry.encoding.hooks:
         q, k = call.q[0, 0], call.k[0, 0]
-        name_of_q, name_of_k = f"({name_of_q} rotated)", f"({name_of_k} rotated)"
+        name_of_q = f"({name_of_q} rotated)"
+        name_of_k = f"({name_of_k} rotated)"
         turned = "each pair turned by its position's angle"
         steps.append(names.of_queries(name_of_q, turned, q))
         steps.append(names.of_keys(name_of_k, turned, k))
@@ -127,7 +129,8 @@ def _compared(
     compare = attention.score.compare
     if compare is None:
         scores = q @ k.transpose(0, 1)
-        return [names.of_pairs("scores", f"{name_of_q} {name_of_k}^T", scores)], scores
+        formula = f"{name_of_q} {name_of_k}^T"
+        return [names.of_pairs("scores", formula, scores)], scores
     formula = f"tanh({name_of_q} + {name_of_k})"
     tanh_KE = (q + k).tanh()
     scores = compare.v @ tanh_KE.transpose(0, 1)
@@ -174,9 +177,11 @@ def _steps_to_vocabulary(
 ) -> list[Step]:
     """From h~ to the scores of the next token, and the likeliest of them."""
     matrix = readout.t()
-    tokens = list(vocabulary) if vocabulary else [str(token) for token in range(matrix.shape[1])]
+    count = matrix.shape[1]
+    tokens = list(vocabulary or map(str, range(count)))
     scores = attentive @ matrix
-    best = scores.softmax(-1)[0].topk(min(LIKELIEST, matrix.shape[1]))
+    shares_V = scores.softmax(-1)[0]
+    best = shares_V.topk(min(LIKELIEST, count))
     likeliest = [tokens[token] for token in best.indices.tolist()]
     shares = best.values.unsqueeze(0)
     formula = "softmax of the scores, the largest"

@@ -29,7 +29,8 @@ def turned_together(
             continue
         name = f"components {', '.join(str(component) for component in group)}"
         if len(group) == 2 and len(places.axes) == 1:
-            name = f"pair {len(named)}, a turn in {_places_of_a_turn(turned_EE, group):.4g}"
+            places_of_a_turn = _places_of_a_turn(turned_EE, group)
+            name = f"pair {len(named)}, a turn in {places_of_a_turn:.4g}"
         named[name] = group
     if still:
         named["not turned"] = still
@@ -49,8 +50,10 @@ def _unit_vectors_turned(
         relations=None,
     )
     width = q.shape[3]
-    units = torch.eye(width, dtype=q.dtype, device=q.device).view(width, 1, 1, width)
-    turned = encoding.rotate(units.expand(-1, q.shape[1], -1, -1), encoding.rotation(one))
+    units = torch.eye(width, dtype=q.dtype, device=q.device)
+    units = units.view(width, 1, 1, width)
+    of_heads = units.expand(-1, q.shape[1], -1, -1)
+    turned = encoding.rotate(of_heads, encoding.rotation(one))
     return turned[:, head, 0]
 
 
@@ -67,5 +70,6 @@ def _groups(reached: Bool[Tensor, "E E"]) -> list[list[int]]:
 
 def _places_of_a_turn(turned_EE: Tensor, pair: list[int]) -> float:
     first, second = pair
-    sine, cosine = abs(float(turned_EE[first, second])), float(turned_EE[first, first])
+    sine = abs(float(turned_EE[first, second]))
+    cosine = float(turned_EE[first, first])
     return 2 * math.pi / math.atan2(sine, cosine)

@@ -60,12 +60,12 @@ def parts_of(tape: Tape, site: str, head: int) -> Parts:
     attention = tape.head(site, head).owner
     calls = [recorded.call for recorded in tape.calls[site]]
     summands = tape.summands(site, head)
-    sides = sides_of(tape, site) if isinstance(attention, Attention) else ()
-    if isinstance(attention, Attention) and any(side.position is not None for side in sides):
+    sides = sides_of(tape, site) if isinstance(attention, Attention) else None
+    if isinstance(attention, Attention) and sides and sides.told_apart:
         found, about = by_origin(attention, calls[0], sides, head)
     else:
         found, about = _by_component(calls, summands, head)
-        if any(side.mixed for side in sides):
+        if sides and sides.mixed:
             about.append(
                 "What was added to the input by place has been through norms and cannot be told apart here."
             )
@@ -113,5 +113,6 @@ def _by_component(
 
 def _product(call: AttentionCall, head: int, components: list[int]) -> Float[Tensor, "Q K"]:
     """What these components of q and k give together."""
-    q, k = call.q[0, head][:, components], call.k[0, head][:, components]
+    q = call.q[0, head][:, components]
+    k = call.k[0, head][:, components]
     return call.scale * q @ k.t()

@@ -30,25 +30,38 @@ class ScoreTable:
 
     @staticmethod
     def of(site: str, call: AttentionCall) -> ScoreTable:
-        geometry, scores = call.geometry, definition.scores(call)
+        geometry = call.geometry
+        scores = definition.scores(call)
         allowed = allowed_links(call).expand_as(scores).clone()
-        changed = torch.zeros_like(allowed[..., 0])
-        queries, keys = geometry.q_pos.order, geometry.k_pos.order
-        causal = geometry.encoding.site.causal
-        return ScoreTable(site, scores, allowed, changed, queries, keys, causal)
+        return ScoreTable(
+            site=site,
+            scores=scores,
+            allowed=allowed,
+            changed=torch.zeros_like(allowed[..., 0]),
+            queries=geometry.q_pos.order,
+            keys=geometry.k_pos.order,
+            causal=geometry.encoding.site.causal,
+        )
 
     def copies(self, count: int) -> list[ScoreTable]:
         """The same table, its batch cut into so many copies: what changes in one of them changes here."""
-        parts = (one.chunk(count) for one in (self.scores, self.allowed, self.changed))
-        order = self.queries, self.keys, self.causal
-        return [ScoreTable(self.site, *of_copy, *order) for of_copy in zip(*parts, strict=True)]
+        of_copies = zip(
+            self.scores.chunk(count),
+            self.allowed.chunk(count),
+            self.changed.chunk(count),
+            strict=True,
+        )
+        rest = self.queries, self.keys, self.causal
+        return [ScoreTable(self.site, *of_copy, *rest) for of_copy in of_copies]
 
     def head(self, head: int | None) -> slice:
         """Its row of the tables, all of them for None. Raises UserError where there is no such head."""
         heads = self.scores.shape[1]
-        if head is not None and not 0 <= head < heads:
+        if head is None:
+            return slice(None)
+        if not 0 <= head < heads:
             raise UserError(f"{self.site} has the heads 0 to {heads - 1}, got {head}")
-        return slice(None) if head is None else slice(head, head + 1)
+        return slice(head, head + 1)
 
     def weights(self) -> Float[Tensor, "B H Q K"]:
         """As the definition has it: rows sum to 1, hidden keys have 0, a row without any key is 0 throughout."""

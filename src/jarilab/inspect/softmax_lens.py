@@ -60,7 +60,8 @@ def softmax_lens(
     Raises UserError for a divisor that is not above 0, or where every query may look at one key only.
     """
     width = call.q.shape[-1]
-    names = {1.0: "1", width**0.5: f"sqrt({width})", float(width): str(width)}
+    names = {1.0: "1", width**0.5: f"sqrt({width})"}
+    names[float(width)] = str(width)
     if divisors is None:
         divisors = 1.0, width**0.5, float(width)
     for divisor in divisors:
@@ -68,8 +69,10 @@ def softmax_lens(
     allowed_QK = allowed_links(call)[0, 0]
     choosing = _choosing(allowed_QK)
     rows_R = _spread(choosing, allowed_QK.shape[1] * width)
-    some, allowed_RK = of_queries(call, rows_R), allowed_QK[rows_R]
-    parts, slopes_RKE = definition.summands(some).of_head(head), _slopes(some, head)
+    some = of_queries(call, rows_R)
+    allowed_RK = allowed_QK[rows_R]
+    parts = definition.summands(some).of_head(head)
+    slopes_RKE = _slopes(some, head)
     lens = []
     for divisor in divisors:
         scores_RK = parts.unscaled / divisor
@@ -99,9 +102,10 @@ def _choosing(allowed_QK: Bool[Tensor, "Q K"]) -> Int[Tensor, " C"]:
 
 def _spread(rows: Int[Tensor, " C"], components: int) -> Int[Tensor, " R"]:
     """All of these queries, or some at even distances. components: of the derivatives of each."""
-    if len(rows) * components <= LARGEST or len(rows) <= SPREAD:
+    count = len(rows)
+    if count * components <= LARGEST or count <= SPREAD:
         return rows
-    evenly = torch.linspace(0, len(rows) - 1, SPREAD, device=rows.device)
+    evenly = torch.linspace(0, count - 1, SPREAD, device=rows.device)
     return rows[evenly.round().long()]
 
 
@@ -146,14 +150,17 @@ def _slopes(call: AttentionCall, head: int) -> Float[Tensor, "R K E"]:
 
 
 def _slopes_of_product(call: AttentionCall, head: int) -> Float[Tensor, "R K E"]:
-    q_RE, k_KE = call.q[0, head], call.k[0, head]
+    q_RE = call.q[0, head]
+    k_KE = call.k[0, head]
     pairs = (len(q_RE), *k_KE.shape)
     if call.score is None:
         return k_KE.expand(pairs)
     # Every pair of query and key by itself, so that one backward pass gives the derivatives of all.
-    q_P = q_RE.unsqueeze(1).expand(pairs).reshape(-1, 1, 1, pairs[2])
-    k_P = k_KE.unsqueeze(0).expand(pairs).reshape(-1, 1, 1, pairs[2])
-    q_P = q_P.clone().requires_grad_()
+    q_RKE = q_RE.unsqueeze(1).expand(pairs)
+    k_RKE = k_KE.unsqueeze(0).expand(pairs)
+    each = (-1, 1, 1, pairs[2])
+    q_P = q_RKE.reshape(each).clone().requires_grad_()
+    k_P = k_RKE.reshape(each)
     with torch.enable_grad():
         (slopes,) = torch.autograd.grad(call.score(q_P, k_P).sum(), q_P)
     return slopes.view(pairs)

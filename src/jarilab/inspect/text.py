@@ -30,7 +30,8 @@ def walk_text(walked: Walk, headline: str) -> str:
     lines = [_headline(walked, headline), ""]
     for step in walked.steps:
         rows, columns = step.matrix.shape
-        lines.append(f"{step.name}: {step.formula}    ({rows} x {columns})")
+        size = f"({rows} x {columns})"
+        lines.append(f"{step.name}: {step.formula}    {size}")
         lines += _matrix(step)
         for pair, difference in step.equal.items():
             same = "the same row" if difference == 0 else f"largest difference {difference:.3g}"
@@ -39,7 +40,8 @@ def walk_text(walked: Walk, headline: str) -> str:
     if any(step.equal for step in walked.steps):
         apart = _first_apart(walked.steps)
         lines.append(UNTOLD if apart is None else f"Equal tokens first differ in: {apart}.")
-    lines.append(f"The last matrix is {walked.error:.1e} away from what the model itself computed.")
+    away = f"{walked.error:.1e}"
+    lines.append(f"The last matrix is {away} away from what the model itself computed.")
     return "\n".join(lines)
 
 
@@ -91,24 +93,32 @@ def _divisor(lens: Divisor, walked: Walk) -> str:
 
 
 def _matrix(step: Step) -> list[str]:
-    columns = step.matrix.shape[1]
-    # Maps over keys are shown whole, vectors by their first components.
-    shown = columns if step.columns is not None else min(columns, SHOWN_COMPONENTS)
+    columns = shown = step.matrix.shape[1]
+    if step.columns is None:
+        # Maps over keys are shown whole, vectors by their first components.
+        shown = min(columns, SHOWN_COMPONENTS)
     heads = step.columns or [str(column) for column in range(columns)]
-    width = max(NARROWEST, *(len(head) + 1 for head in heads[:shown]))
+    longest = max(len(head) for head in heads[:shown])
+    width = max(NARROWEST, longest + 1)
     margin = max(len(name) for name in step.rows) + 4
-    more = "" if shown == columns else f"  ... {columns - shown} more"
+    more = ""
+    if shown < columns:
+        more = f"  ... {columns - shown} more"
     rows = len(step.rows)
     if step.side == "parameter":
         rows = min(rows, SHOWN_ROWS)
-    lines = [" " * margin + "".join(f"{head:>{width}}" for head in heads[:shown])]
-    for name, row in zip(step.rows[:rows], step.matrix[:rows, :shown].tolist(), strict=True):
+    top = "".join(head.rjust(width) for head in heads[:shown])
+    lines = [" " * margin + top]
+    matrix = step.matrix[:rows, :shown].tolist()
+    for name, row in zip(step.rows[:rows], matrix, strict=True):
         numbers = "".join(_number(value, width) for value in row)
-        lines.append(f"{name:>{margin}}{numbers}{more}")
-    if rows < len(step.rows):
-        lines.append(f"{'...':>{margin}} {len(step.rows) - rows} more rows")
+        lines.append(name.rjust(margin) + numbers + more)
+    left_out = len(step.rows) - rows
+    if left_out:
+        lines.append("...".rjust(margin) + f" {left_out} more rows")
     return lines
 
 
 def _number(value: float, width: int) -> str:
-    return f"{value:>{width}.4f}" if math.isfinite(value) else f"{'-inf':>{width}}"
+    text = f"{value:.4f}" if math.isfinite(value) else "-inf"
+    return text.rjust(width)

@@ -49,7 +49,9 @@ def trust_of(call: AttentionCall, output: Float[Tensor, "B H Q W"]) -> Iterator[
 def _row_sum_error(call: AttentionCall, weights_BHQK: Tensor) -> float:
     sums = weights_BHQK.sum(-1, keepdim=True)
     has_key = call.geometry.has_key
-    expected = torch.ones_like(sums) if has_key is None else has_key.expand_as(sums).to(sums)
+    expected = torch.ones_like(sums)
+    if has_key is not None:
+        expected = has_key.expand_as(sums).to(sums)
     return largest(sums - expected)
 
 

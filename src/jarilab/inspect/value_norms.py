@@ -46,8 +46,8 @@ def _out(attention: nn.Module, site: str, head: int) -> Float[Tensor, "D W"]:
             f"{site} is a {type(attention).__name__}: expected jarilab.Attention or the attention of a recurrent "
             "decoder, whose output projection is known; look at its map with tape.weights"
         )
-    width = attention.site.value_head_width
-    return attention.out.weight[:, head * width : (head + 1) * width]
+    of_heads_DHW = attention.out.weight.unflatten(1, (attention.site.heads, -1))
+    return of_heads_DHW[:, head]
 
 
 def _norms(call: AttentionCall, out_DW: Float[Tensor, "D W"], head: int) -> Float[Tensor, "Q K"]:
@@ -58,14 +58,16 @@ def _norms(call: AttentionCall, out_DW: Float[Tensor, "D W"], head: int) -> Floa
         return lengths_K.expand(call.q.shape[2], -1)
     columns = []
     for key, v_W in enumerate(v_KW):
-        mapped_QD = (v_W + _added_to(call, key, head, out_DW)) @ out_DW.t()
+        v_QW = v_W + _added_to(call, key, head, out_DW)
+        mapped_QD = v_QW @ out_DW.t()
         columns.append(torch.linalg.vector_norm(mapped_QD, dim=-1))
     return torch.stack(columns, -1)
 
 
 def _added_to(call: AttentionCall, key: int, head: int, like: Tensor) -> Float[Tensor, "Q W"]:
     """What the encoding adds to a key's value, as each query sees it: what comes out with all weight on this key."""
-    geometry, (_, heads, queries, _) = call.geometry, call.q.shape
+    geometry = call.geometry
+    _, heads, queries, _ = call.q.shape
     alone = like.new_zeros(1, heads, queries, call.k.shape[2])
     alone[..., key] = 1.0
     added = geometry.encoding.values(alone, geometry.relation)

@@ -85,7 +85,8 @@ def walk_of(
         raise UserError(
             f"{site} does all of its queries at once and has no steps; leave step={step} out"
         )
-    recorded, output = tape.recorded(site), tape.inside.through(attention)[-1].output
+    recorded = tape.recorded(site)
+    output = tape.inside.through(attention)[-1].output
     assert recorded.inputs is not None
     assert output is not None
     steps = _steps_of_stack(tape, site, names)
@@ -119,14 +120,16 @@ def _steps_of_stack(tape: Tape, site: str, names: Names) -> list[Step]:
     layers = None if stack is None else layers_of(stack)
     if stack is None or layers is None:
         return []
-    whole = tape.inside.through(first_layer(layers))[-1].inputs[0][0]
+    passage = tape.inside.through(first_layer(layers))[-1]
+    whole = passage.inputs[0][0]
     made_of = _made_of(tape, site)
     encodings = added_by(stack)
     if encodings is None:
         return [names.of_queries("embedding", made_of, whole)]
     before = tape.inside.through(stack)[-1].inputs[:1]
     if before and before[0][0].shape == whole.shape:
-        placed = encodings.embed(before[0][:1], recorded.call.geometry.q_pos)[0]
+        q_pos = recorded.call.geometry.q_pos
+        placed = encodings.embed(before[0][:1], q_pos)[0]
         if torch.equal(placed, whole):
             formula = f"embedding + {encodings.spec}"
             return [
@@ -138,7 +141,10 @@ def _steps_of_stack(tape: Tape, site: str, names: Names) -> list[Step]:
 
 def _made_of(tape: Tape, site: str) -> str:
     """What the input of a stack is, in a formula."""
-    if not isinstance(tape.inside.arguments[-1], Images):
+    given = tape.inside.arguments[-1]
+    if isinstance(given, Tensor) and given.is_floating_point():
+        return "what the model makes of its input"
+    if not isinstance(given, Images):
         return "E[token] * sqrt(D)"
     if tape.site(site).queries == "source":
         return "what the model makes of each patch"
