@@ -273,7 +273,7 @@ def test_plain_recording_listens_to_attention_alone():
     with record(model) as tape:
         assert listening(model) == {"Attend", "Attention"}
         model(*inputs())
-    with pytest.raises(UserError, match=r"holds attention alone, .* record\(model, inside=True\)$"):
+    with pytest.raises(UserError, match=r"holds attention alone, and what is .*record\(model, inside=True\)$"):
         tape.inside  # noqa: B018
 
 

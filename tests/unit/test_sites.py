@@ -108,6 +108,25 @@ def test_a_name_says_nothing() -> None:
     assert [tape.site(name).layer for name in tape.sites] == [0, 1]
 
 
+def test_a_layer_is_counted_in_its_stack() -> None:
+    """As on the front page, whose encoder stands second in a list; and where a layer is a list itself."""
+    listed = recorded(nn.Sequential(nn.Linear(4, 16), Encoder(16, 2, layers=3)), X[..., :4])
+    assert [(name, listed.site(name).layer) for name in listed.sites] == [("1.0", 0), ("1.1", 1), ("1.2", 2)]
+
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), Attention(16, 2)) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    nested = recorded(Stack(), X)
+    assert [nested.site(name).layer for name in nested.sites] == [0, 1, 2]
+
+
 def test_one_step_with_a_cache_is_still_a_decoders() -> None:
     model = EncoderDecoder(9, 9, width=16, heads=2).eval()
     with torch.no_grad(), record(model) as tape:

@@ -72,11 +72,14 @@ class Placed:
 
     @property
     def layer(self) -> int:
-        """Its number in the first list of modules on the way to it; 0 where there is none."""
+        """Its number in its stack, or else in the last list of modules on the way to it; 0 where there is none."""
+        number, layers = 0, None if self.stack is None else layers_of(self.stack)
         for module, name in zip(self.above, self.path.split("."), strict=True):
             if isinstance(module, nn.ModuleList | nn.Sequential):
-                return [child for child, _ in module.named_children()].index(name)
-        return 0
+                number = [child for child, _ in module.named_children()].index(name)
+            if module is layers:
+                break
+        return number
 
 
 def layers_of(module: nn.Module) -> nn.ModuleList | None:
