@@ -107,8 +107,8 @@ def _above(model: nn.Module, path: str) -> tuple[nn.Module, ...]:
 def site_name(path: str) -> str:
     """`decoder.layers.1.cross_attention.attend` -> `decoder.1.cross`."""
     parts = [part.removesuffix("_attention") for part in path.split(".")]
-    told = [part for part in parts if part not in ("layers", "attention", "attend")]
-    return ".".join(told) or "attention"
+    shown = [part for part in parts if part not in ("layers", "attention", "attend")]
+    return ".".join(shown) or "attention"
 
 
 def site_of(name: str, placed: Placed, call: AttentionCall, inputs: Inputs | None) -> AttentionSite:
