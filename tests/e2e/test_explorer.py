@@ -108,8 +108,10 @@ def test_hidden_cells_have_no_colour(pages: Pages) -> None:
 )
 def test_colours_are_the_weights(pages: Pages, scale: str, share: Callable[..., numpy.ndarray]) -> None:
     weights = random_rows(2, 9, 13)
-    sites = [made_site("decoder.0.cross", weights, "target", "source"), made_site("decoder.1.cross", weights[::-1])]
-    sites[1] |= {"queries": "target"}
+    sites = [
+        made_site("decoder.0.cross", weights, "target", "source"),
+        made_site("decoder.1.cross", weights[::-1], "target", "source"),
+    ]
     document = render(made_page(made_view(sites, source="abcdefghijklm", target="ABCDEFGHI"), head=1))
     page = pages.open(document)
     page.locator("[data-keep=scale]").select_option(index=["linear", "sqrt", "log"].index(scale))

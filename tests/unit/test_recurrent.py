@@ -9,8 +9,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from jarilab.attention import call as definition
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
+from jarilab.inspect.softmax_lens import softmax_lens
 from jarilab.inspect.text import walk_text
-from jarilab.inspect.walk import softmax_lens, walk
+from jarilab.inspect.walk import walk
 from jarilab.models.base import registry
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent

@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge
 
 from jarilab.errors import UserError
-from jarilab.inspect import interventions
+from jarilab.inspect.interventions import operate
 from jarilab.models.base import ReadsImages
 from jarilab.patches import Images, patch_names
 from jarilab.positions import Positions
@@ -115,7 +115,7 @@ class ClassPredictor(Predictor):
     def edited(self, trace: Trace, intervention: Intervention) -> str:
         with (
             intervention.moving(self.model, trace.inputs),
-            interventions.operate(self.model, intervention.edits),
+            operate(self.model, intervention.edits),
         ):
             return self.task.classes[self._likeliest(trace.read)]
 

@@ -15,7 +15,7 @@ from jarilab.errors import UserError
 from jarilab.images import HELD_OUT
 from jarilab.images import draw as drawing
 from jarilab.images.files import read_image
-from jarilab.inspect import interventions
+from jarilab.inspect.interventions import operate
 from jarilab.inspect.model_io import scores_of
 from jarilab.models.base import ReadsImages
 from jarilab.predictors.base import (
@@ -196,7 +196,7 @@ class DetectionPredictor(Predictor):
     def edited(self, trace: Trace, intervention: Intervention) -> str:
         with (
             intervention.moving(self.model, trace.inputs),
-            interventions.operate(self.model, intervention.edits),
+            operate(self.model, intervention.edits),
         ):
             return self._answer(trace.read)
 

@@ -40,8 +40,8 @@ class ModelLearner:
         target = Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target")
         with record(self.model) as tape:
             self.model(self.task.sources([source]), target)
-        site = next(site for site in reversed(tape.sites) if site.endswith(".cross"))
-        return tape.weights(site)[0].mean(0).argmax(-1).tolist()
+        last = tape.sites_of("cross")[-1]
+        return tape.weights(last)[0].mean(0).argmax(-1).tolist()
 
 
 def write(

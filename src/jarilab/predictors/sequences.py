@@ -11,8 +11,8 @@ import torch
 from jarilab.decoding.answers import Decoding
 from jarilab.decoding.search import Hypothesis
 from jarilab.errors import UserError
-from jarilab.inspect import interventions
-from jarilab.inspect.interventions import Displaced
+from jarilab.inspect.interventions import operate
+from jarilab.inspect.places import Displaced, moved
 from jarilab.models.base import Generates
 from jarilab.positions import Tokens
 from jarilab.predictors.base import (
@@ -172,8 +172,8 @@ class SequencePredictor(Predictor):
             writer = Displaced(self.model, intervention.places["target"], len(trace.labels))
         batch = self.task.sources([trace.read])
         if "source" in intervention.places:
-            batch = interventions.moved(batch, intervention.places["source"])
-        with interventions.operate(self.model, intervention.edits, free=True):
+            batch = moved(batch, intervention.places["source"])
+        with operate(self.model, intervention.edits, free=True):
             ids = write(writer, self.task, batch)[0][0].ids.tolist()
             learner = ModelLearner(self.model, self.task)
             return self.task.answer(learner, trace.line, trace.read, ids)

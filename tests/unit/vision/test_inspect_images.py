@@ -7,11 +7,13 @@ import torch
 
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.inspect.effects import ablation, effect, importance
-from jarilab.inspect.interventions import HeadOff, Places, displaced, moved, operate, permutations
+from jarilab.inspect.effects import effect
+from jarilab.inspect.head_importance import ablation, importance
+from jarilab.inspect.interventions import HeadOff, operate
 from jarilab.inspect.invariance import permuted, shifted
 from jarilab.inspect.maps import Map
 from jarilab.inspect.measures import MEASURES
+from jarilab.inspect.places import Places, displaced, moved, permutations
 from jarilab.models.detector import Detector
 from jarilab.models.text_to_image import TextToImage
 from jarilab.models.vision import VisionTransformer
