@@ -4,13 +4,11 @@ section 3.1), in which each object is first matched with the query that comes ne
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
 
 from jarilab.boxes import Detected, iou_and_giou, to_xyxy
-from jarilab.errors import needs
 from jarilab.shapes import Bool, Float, Int, Tensor
 
 COST_CLASS, COST_L1, COST_GIOU = 1.0, 5.0, 2.0
@@ -39,7 +37,8 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
     Gives the numbers of layer, image, query and object of each pair. Where there are more objects than queries, those
     that cost most stay without one.
     """
-    assign: Any = needs("scipy.optimize", "vision").linear_sum_assignment
+    from scipy.optimize import linear_sum_assignment
+
     layers, batch, queries, _ = found.scores.shape
     most = objects.labels.shape[1]
     index_SBNM = objects.labels[None, :, None].expand(layers, batch, queries, most)
@@ -53,7 +52,7 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
     pairs: list[tuple[list[int], ...]] = []
     for image, count in enumerate(objects.real.sum(1).tolist()):
         for layer in range(layers) if count else ():
-            query, thing = assign(cost_SBNM[layer, image, :, :count])
+            query, thing = linear_sum_assignment(cost_SBNM[layer, image, :, :count])
             pairs.append(
                 ([layer] * len(query), [image] * len(query), query.tolist(), thing.tolist())
             )
