@@ -125,54 +125,22 @@ class Matching:
 
 
 def match_heads(divergence: Float[Tensor, "H G"]) -> Matching:
-    """The pairs of heads with the least divergence in all; exact (Hungarian method, by shortest augmenting paths).
+    """The pairs of heads with the least divergence in all; exact (scipy's `linear_sum_assignment`).
 
     A difference between models means something only beside that of two seeds of the same model.
     Of different numbers of heads, those left over stay alone. Raises UserError for NaN and infinity.
     """
+    from scipy.optimize import linear_sum_assignment
+
     if not bool(divergence.isfinite().all()):
         raise UserError(
             "heads can be matched by finite divergences only; leave maps without any keys out"
         )
-    if divergence.shape[0] > divergence.shape[1]:
-        turned = match_heads(divergence.t())
-        return Matching(sorted((h, g) for g, h in turned.pairs), turned.distance)
-    cost = divergence.double().tolist()
-    pairs = sorted((h, g) for g, h in enumerate(_assigned(cost)) if h is not None)
-    return Matching(pairs, sum(cost[h][g] for h, g in pairs) / max(1, len(pairs)))
-
-
-def _assigned(cost: list[list[float]]) -> list[int | None]:
-    """For each column the row it goes to, of at least as many columns as rows. Rows come one by one; each takes the
-    cheapest path to a free column, and the prices keep what was assigned before optimal (Jonker & Volgenant 1987)."""
-    columns = range(len(cost[0]) if cost else 0)
-    row_of: list[int | None] = [None] * len(columns)
-    price_row, price = [0.0] * len(cost), [0.0] * len(columns)
-    for start in range(len(cost)):
-        way, least = [-1] * len(columns), [float("inf")] * len(columns)
-        done: set[int] = set()
-        row, came, reach = start, -1, 0.0
-        while True:
-            for j in columns:
-                step = reach + cost[row][j] - price_row[row] - price[j]
-                if j not in done and step < least[j]:
-                    least[j], way[j] = step, came
-            column = min((j for j in columns if j not in done), key=least.__getitem__)
-            reach = least[column]
-            owner = row_of[column]
-            if owner is None:
-                break
-            done.add(column)
-            row, came = owner, column
-        price_row[start] += reach
-        for j in done:
-            price_row[row_of[j] or 0] += reach - least[j]
-            price[j] -= reach - least[j]
-        while column >= 0:
-            before = way[column]
-            row_of[column] = start if before < 0 else row_of[before]
-            column = before
-    return row_of
+    cost_HG = divergence.detach().double().cpu().numpy()
+    heads, others = linear_sum_assignment(cost_HG)
+    distance = cost_HG[heads, others].sum() / max(1, len(heads))
+    pairs = zip(heads.tolist(), others.tolist(), strict=True)
+    return Matching(list(pairs), float(distance))
 
 
 # Alignment -----------------------------------------------------------------------------------------------------------
