@@ -67,17 +67,6 @@ def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L
     return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-def unpatchify(
-    patches: Float[Tensor, "B L N"], patch: int, grid: tuple[int, int]
-) -> Float[Tensor, "B C H W"]:
-    """The image that these are the patches of."""
-    rows, columns = grid
-    cut = patches.unflatten(2, (-1, patch, patch)).unflatten(
-        1, (rows, columns)
-    )  # B rows columns C P P
-    return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
-
-
 def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "B L"] | None:
     """Which patches hold anything of their image."""
     return None if keep is None else (patchify(keep.unsqueeze(1).float(), patch) > 0).any(-1)
