@@ -20,9 +20,15 @@ from jarilab.captions.sources import CaptionSource, FolderSource, SceneSource
 from jarilab.captions.styles import STYLES, Style
 from jarilab.errors import UserError
 from jarilab.images.captioned import LONGEST_CAPTION
+from jarilab.images.fitting import progress_bar
 from jarilab.images.labelled import fitted
 from jarilab.images.notices import shown
-from jarilab.images.tokenizer import STRIDE, ImageTokenizer, train_image_tokenizer
+from jarilab.images.tokenizer import (
+    STRIDE,
+    ImageTokenizer,
+    QuantizerName,
+    train_image_tokenizer,
+)
 from jarilab.nn.loss import cross_entropy
 from jarilab.options import check_fields
 from jarilab.shapes import Float, Int
@@ -77,7 +83,7 @@ class Captions(Task):
     one seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files to make scenes of, instead
     of scikit-learn's scans. scenes: how many to train on. unseen: the share of all combinations of words that no scene
     to train on has; it is then these that are measured on. size: of a folder's images, in pixels. codes: a run whose
-    image tokenizer is taken; by default one is trained first. quantizer: of the image tokenizer, fsq, vq or gumbel.
+    image tokenizer is taken; by default one is trained first. quantizer: of the image tokenizer, fsq or gumbel.
     code_steps: how long it is trained. judge_steps: how long those who judge are. caption_dropout: the share of
     captions left out in training, which guidance needs. image_weight: of the loss of codes beside that of words.
     guidance, temperature: how images to measure are drawn. rerank: images drawn for each, of which the scorer, who
@@ -96,7 +102,7 @@ class Captions(Task):
         unseen: Annotated[float, Ge(0), Lt(1)] = 0.0,
         size: Annotated[int, Ge(8), Le(512)] = 32,
         codes: str = "",
-        quantizer: Literal["fsq", "vq", "gumbel"] = "fsq",
+        quantizer: QuantizerName = "fsq",
         code_steps: Annotated[int, Ge(1)] = 1500,
         judge_steps: Annotated[int, Ge(1)] = 2000,
         caption_dropout: Annotated[float, Ge(0), Lt(1)] = 0.1,
@@ -162,10 +168,12 @@ class Captions(Task):
         options, source = {"quantizer": self._quantizer}, self._source
 
         def make(folder: Path) -> dict[str, Any]:
-            _say(f"training the image tokenizer, {self._steps[0]:,} steps")
-            made = train_image_tokenizer(
-                source.images, len(source.captions), options, seed=SEED, steps=self._steps[0]
-            )
+            steps, count = self._steps[0], len(source.captions)
+            _say(f"training the image tokenizer, {steps:,} steps")
+            with progress_bar("image tokenizer") as progress:
+                made = train_image_tokenizer(
+                    source.images, count, options, seed=SEED, steps=steps, progress=progress
+                )
             (folder / CODES).write_bytes(made.to_bytes())
             return {}
 
@@ -185,11 +193,11 @@ class Captions(Task):
             )
             one, other = halves(source.digits("training"))
             for seed, (name, half) in enumerate(((JUDGE, one), (SCORER, other)), 1):
-                (folder / name).write_bytes(
-                    train_digit_classifier(
-                        source.style, half, seed=seed, steps=self._steps[1]
-                    ).to_bytes()
-                )
+                with progress_bar(f"digit classifier {seed} of 2") as progress:
+                    made = train_digit_classifier(
+                        source.style, half, seed=seed, steps=self._steps[1], progress=progress
+                    )
+                (folder / name).write_bytes(made.to_bytes())
             return {}
 
         facts = {"what": "judges", "data": source.fingerprint, "steps": self._steps[1]}
