@@ -82,6 +82,19 @@ class Digits:
     labels: Int[Tensor, " N"]
     ink: Float[Tensor, "N 4"]
 
+    @property
+    def extent(self) -> Float[Tensor, "N 2"]:
+        """Width and height of the box around each digit."""
+        return self.ink[:, 2:] - self.ink[:, :2]
+
+    def scaled(
+        self, sources: Int[Tensor, "B N"], sides: Float[Tensor, "B N"], *, least: float
+    ) -> Float[Tensor, "B N 2"]:
+        """Width and height in whole pixels of these digits once their longer side is `sides`; `least` at least."""
+        extent = self.extent[sources]
+        longer = extent.amax(-1, keepdim=True)
+        return (extent / longer * sides.unsqueeze(-1)).round().clamp_min(least)
+
     @staticmethod
     def scans(part: Part) -> Digits:
         """scikit-learn's 1,797 scans of 8 x 8 pixels; the last fifth of them is held out."""
@@ -112,11 +125,12 @@ class Digits:
     ) -> Digits:
         """Images whose ink is what is brighter than `threshold`. Those without any are left out."""
         bright = pixels > threshold
-        seen = bright.any(-1).any(-1)
-        pixels, labels, bright = pixels[seen], labels[seen], bright[seen]
-        left, right = _extent(bright.any(1))
-        top, bottom = _extent(bright.any(2))
-        return Digits(pixels, labels, torch.stack((left, top, right, bottom), 1).float())
+        has_ink = bright.any(-1).any(-1)
+        pixels, labels, bright = pixels[has_ink], labels[has_ink], bright[has_ink]
+        left, right = ink_span(bright.any(1))
+        top, bottom = ink_span(bright.any(2))
+        ink = torch.stack((left, top, right, bottom), 1).float()
+        return Digits(pixels, labels, ink)
 
 
 @final
@@ -124,32 +138,30 @@ class Scenes:
     """An endless row of scenes. Raises UserError for a world in which they cannot be."""
 
     def __init__(self, world: World, digits: Digits, *, seed: int):
-        self.world, self.digits, self.seed = _checked(world), digits, seed
-        self._palette = torch.tensor(
-            [COLOURS[name] for name in world.colours or ("white",)]
-        ).float()
+        _check(world)
+        self.world, self.digits, self.seed = world, digits, seed
+        names = world.colours or ("white",)
+        self._palette = torch.tensor([COLOURS[name] for name in names]).float()
 
     def plan(self, numbers: Int[Tensor, " B"]) -> Plan:
         """What stands where in the scenes of these numbers."""
         world, most = self.world, self.world.most
-        drawn = _uniform(self.seed, numbers, 1 + most * (3 + 2 * TRIES))
-        counts = world.fewest + (drawn[:, 0] * (most - world.fewest + 1)).long()
-        of_each = drawn[:, 1 : 1 + 3 * most].unflatten(1, (most, 3))
-        tries = drawn[:, 1 + 3 * most :].unflatten(1, (most, TRIES, 2)).float()
-        sources = (of_each[..., 0] * len(self.digits.labels)).long()
-        sides = (
-            world.smallest + (of_each[..., 1] * (world.largest - world.smallest + 1)).floor()
-        ).float()
-        ink = self.digits.ink[sources]
-        extent = ink[..., 2:] - ink[..., :2]
-        extent = (
-            (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(1.0)
-        )
-        real = torch.arange(most) < counts.unsqueeze(1)
-        places = (tries * (world.canvas - extent).unsqueeze(2)).floor()
-        boxes, fits = _apart(places, extent, real, world.overlap)
-        colours = (of_each[..., 2] * len(self._palette)).long()
-        return Plan(fits, sources, self.digits.labels[sources], boxes, colours)
+        # Of each scene: how many digits; of each digit: source, side and colour; then places that are tried.
+        chance = _uniform(self.seed, numbers, 1 + most * (3 + 2 * TRIES))
+        of_scene, of_digits, of_places = chance.split((1, 3 * most, 2 * TRIES * most), 1)
+        source_chance, side_chance, colour_chance = of_digits.unflatten(1, (most, 3)).unbind(-1)
+        tries_BNT2 = of_places.unflatten(1, (most, TRIES, 2)).float()
+
+        counts_B1 = world.fewest + (of_scene * (most - world.fewest + 1)).long()
+        real_BN = torch.arange(most) < counts_B1
+        sources_BN = (source_chance * len(self.digits.labels)).long()
+        sides_BN = world.smallest + (side_chance * (world.largest - world.smallest + 1)).floor()
+        extent_BN2 = self.digits.scaled(sources_BN, sides_BN.float(), least=1.0)
+        room_BN2 = world.canvas - extent_BN2
+        places_BNT2 = (tries_BNT2 * room_BN2.unsqueeze(2)).floor()
+        boxes_BN4, fits_BN = _apart(places_BNT2, extent_BN2, real_BN, world.overlap)
+        colours_BN = (colour_chance * len(self._palette)).long()
+        return Plan(fits_BN, sources_BN, self.digits.labels[sources_BN], boxes_BN4, colours_BN)
 
     def draw(self, plan: Plan) -> UInt8[Tensor, "B C H W"]:
         """The images of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
@@ -163,21 +175,20 @@ class Scenes:
         for slot in range(plan.real.shape[1]):
             here = plan.real[scenes, slot].nonzero()[:, 0]
             scene = scenes[here]
-            source, box = plan.sources[scene, slot], plan.boxes[scene, slot]
-            ink = self.digits.ink[source]
-            rows = _spread(
-                box[:, 1], box[:, 3], ink[:, 1], ink[:, 3], side, self.digits.pixels.shape[1]
-            )
-            columns = _spread(
-                box[:, 0], box[:, 2], ink[:, 0], ink[:, 2], side, self.digits.pixels.shape[2]
-            )
-            glyphs = torch.bmm(torch.bmm(rows, self.digits.pixels[source]), columns.transpose(1, 2))
-            inked = (
-                glyphs.unsqueeze(1)
-                * self._palette[plan.colours[scene, slot]][:, : self.channels, None, None]
-            )
+            colours = self._palette[plan.colours[scene, slot], : self.channels]
+            glyphs = self._glyphs(plan.sources[scene, slot], plan.boxes[scene, slot])
+            inked = glyphs.unsqueeze(1) * colours[:, :, None, None]
             canvas[here] = torch.maximum(canvas[here], inked)
         return canvas.round().clamp(0, 255).to(torch.uint8)
+
+    def _glyphs(
+        self, source: Int[Tensor, " M"], box: Float[Tensor, "M 4"]
+    ) -> Float[Tensor, "M canvas canvas"]:
+        """Each of these digits in its box on a canvas of its own, from 0 to 1."""
+        pixels, ink = self.digits.pixels[source], self.digits.ink[source]
+        rows = _spread(box[:, 1::2], ink[:, 1::2], self.world.canvas, pixels.shape[1])
+        columns = _spread(box[:, 0::2], ink[:, 0::2], self.world.canvas, pixels.shape[2])
+        return torch.bmm(torch.bmm(rows, pixels), columns.transpose(1, 2))
 
     def describe(self) -> str:
         """In a few words: `1 to 3 of 60,000 digits of 12 to 22 pixels on 48 x 48`."""
@@ -212,31 +223,36 @@ def _apart(
     tried = torch.cat((places, places + extent.unsqueeze(2)), -1)
     area = extent.prod(-1)
     boxes, fits = tried[:, :, 0].clone(), real.clone()
+    scene_B = torch.arange(len(boxes))
     for n in range(1, boxes.shape[1]):
-        before = boxes[:, None, :n]
-        corner, opposite = (
-            (tried[:, n, :, None, :2], before[..., :2]),
-            (tried[:, n, :, None, 2:], before[..., 2:]),
-        )
-        shared = (torch.minimum(*opposite) - torch.maximum(*corner)).clamp_min(0).prod(-1)
-        iou = shared / (area[:, n, None, None] + area[:, None, :n] - shared)
-        free = ((iou <= overlap) | ~fits[:, None, :n]).all(-1)
-        boxes[:, n] = tried[torch.arange(len(boxes)), n, free.long().argmax(1)]
-        fits[:, n] &= free.any(1)
+        here, before = tried[:, n, :, None], boxes[:, None, :n]  # B T 1 4 and B 1 n 4
+        low = torch.maximum(here[..., :2], before[..., :2])
+        high = torch.minimum(here[..., 2:], before[..., 2:])
+        shared = (high - low).clamp_min(0).prod(-1)
+        union = area[:, n, None, None] + area[:, None, :n] - shared
+        apart = shared / union <= overlap
+        free_BT = (apart | ~fits[:, None, :n]).all(-1)
+        first_B = free_BT.long().argmax(1)
+        boxes[:, n] = tried[scene_B, n, first_B]
+        fits[:, n] &= free_BT.any(1)
     return boxes, fits
 
 
 def _spread(
-    start: Tensor, stop: Tensor, ink_start: Tensor, ink_stop: Tensor, canvas: int, length: int
+    span: Float[Tensor, "M 2"], ink: Float[Tensor, "M 2"], canvas: int, length: int
 ) -> Float[Tensor, "M canvas length"]:
     """How much of each of `length` source pixels goes into each pixel of the canvas along one axis: linear
-    interpolation, widened to an average where the digit gets smaller; nothing outside start ... stop."""
-    scale = (ink_stop - ink_start) / (stop - start)
+    interpolation, widened to an average where the digit gets smaller. The ink, from its first to its last, fills the
+    span; there is nothing outside."""
+    start, stop = span.split(1, 1)  # each M 1
+    first, end = ink.split(1, 1)
+    scale = (end - first) / (stop - start)
     at = torch.arange(canvas) + 0.5
-    source = ink_start.unsqueeze(1) + (at - start.unsqueeze(1)) * scale.unsqueeze(1) - 0.5
-    inside = (at > start.unsqueeze(1)) & (at < stop.unsqueeze(1))
-    source = torch.maximum(torch.minimum(source, ink_stop.unsqueeze(1) - 1), ink_start.unsqueeze(1))
-    away = (source.unsqueeze(2) - torch.arange(length)).abs() / scale.clamp_min(1.0)[:, None, None]
+    inside = (at > start) & (at < stop)
+    source = first + (at - start) * scale - 0.5
+    source = torch.maximum(torch.minimum(source, end - 1), first)
+    distance = (source.unsqueeze(2) - torch.arange(length)).abs()
+    away = distance / scale.clamp_min(1.0).unsqueeze(2)
     share = (1 - away).clamp_min(0.0)
     return share / share.sum(2, keepdim=True) * inside.unsqueeze(2)
 
@@ -244,27 +260,33 @@ def _spread(
 def _uniform(seed: int, numbers: Int[Tensor, " B"], count: int) -> Tensor:
     """`(B, count)` float64 in [0, 1), each a function of the seed, the number and its column alone (SplitMix64, Steele
     et al. 2014): a generator for each scene would take longer than the drawing."""
+    step = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
-        key = _mixed(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-        rows = _mixed(key ^ _mixed(numbers.numpy().astype(np.uint64)))[:, None]
-        columns = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        key = _mixed(np.array([seed], np.uint64) + step)
+        rows = _mixed(numbers.numpy().astype(np.uint64))
+        rows = _mixed(key ^ rows)[:, None]
+        columns = np.arange(1, count + 1, dtype=np.uint64) * step
         bits = _mixed(rows + columns)
-    return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    highest = (bits >> np.uint64(11)).astype(np.float64)  # 53 bits, as many as a float64 holds
+    return torch.from_numpy(highest * 2.0**-53)
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = x ^ (x >> np.uint64(30))
+    x = x * np.uint64(0xBF58476D1CE4E5B9)
+    x = x ^ (x >> np.uint64(27))
+    x = x * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def _extent(bright: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
+def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
     """The first and one past the last True of each row."""
-    number = bright.long()
-    return number.argmax(1), bright.shape[1] - number.flip(1).argmax(1)
+    number = ink.long()
+    behind = number.flip(1).argmax(1)
+    return number.argmax(1), ink.shape[1] - behind
 
 
-def _checked(world: World) -> World:
+def _check(world: World) -> None:
     unknown_colours = [name for name in world.colours if name not in COLOURS]
     if unknown_colours:
         raise UserError(
@@ -279,10 +301,10 @@ def _checked(world: World) -> World:
             f"digits of {world.smallest} ... {world.largest} pixels cannot stand on {world.canvas} pixels: expected "
             f"4 <= smallest <= largest <= {world.canvas}; choose other sizes or a larger canvas"
         )
-    return world
 
 
 @cache
 def _scans() -> tuple[Tensor, Tensor]:
     found = needs("sklearn.datasets", "vision").load_digits()
-    return torch.from_numpy(found["images"]).float() / 16, torch.from_numpy(found["target"]).long()
+    pixels = torch.from_numpy(found["images"]).float() / 16
+    return pixels, torch.from_numpy(found["target"]).long()

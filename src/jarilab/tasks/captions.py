@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.captions.checks import said_right, worded
+from jarilab.captions.checks import describe_images, matches_caption
 from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
 from jarilab.captions.sources import CaptionSource, FolderSource, SceneSource
 from jarilab.captions.styles import STYLES, Style
@@ -210,7 +210,7 @@ class Captions(Task):
         assert values is not None
         found = {"real": real, "reconstructed": self.codes.decode(self.codes.encode(real))}
         right = {
-            which: said_right(source.style, values, seen, judge.read(seen))
+            which: matches_caption(source.style, values, seen, judge.read(seen))
             for which, seen in found.items()
         }
         named = [(name, which) for name in ("digit", "exact_match") for which in found]
@@ -310,7 +310,7 @@ class Captions(Task):
             return {**found, "examples": len(captions)}
         model, judge = cast(Draws, cast(Any, learner).model), self._of_scenes()[0]
         drawn = self._draw(model, captions, values)
-        right = said_right(self.style, values, drawn, judge.read(drawn))
+        right = matches_caption(self.style, values, drawn, judge.read(drawn))
         found |= {name: float(value.mean()) for name, value in right.items()}
         return {**found, **self._facts["ceiling"], "examples": len(captions)}
 
@@ -357,9 +357,7 @@ class Captions(Task):
 
     def _of_scenes(self) -> tuple[DigitClassifier, DigitClassifier]:
         if self._judges is None:
-            raise UserError(
-                "images are judged and chosen among for scenes alone; leave rerank away"
-            )
+            raise UserError("images are judged and chosen among for scenes alone; omit rerank")
         return self._judges
 
     @property
@@ -428,7 +426,8 @@ class Captions(Task):
         if self.style is None:
             return None
         images = image.unsqueeze(0)
-        return worded(self.style, images, self._of_scenes()[0].read(images))[0] or BLANK
+        digits = self._of_scenes()[0].read(images)
+        return describe_images(self.style, images, digits)[0] or BLANK
 
     def expected(self, line: str) -> str | None:
         """The caption itself, as `judged` would word it; None for one that is not of the style, or is not judged."""
