@@ -96,6 +96,11 @@ class Digits:
         return (extent / longer * sides.unsqueeze(-1)).round().clamp_min(least)
 
     @staticmethod
+    def load(folder: str | None, part: Part) -> Digits:
+        """MNIST's from a folder, or scikit-learn's scans where none is named. Raises UserError."""
+        return Digits.mnist(Path(folder), part) if folder else Digits.scans(part)
+
+    @staticmethod
     def scans(part: Part) -> Digits:
         """scikit-learn's 1,797 scans of 8 x 8 pixels; the last fifth of them is held out."""
         pixels, labels = _scans()

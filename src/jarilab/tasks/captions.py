@@ -21,8 +21,8 @@ from jarilab.captions.styles import STYLES, Style
 from jarilab.errors import UserError
 from jarilab.images.captioned import LONGEST_CAPTION
 from jarilab.images.fitting import progress_bar
-from jarilab.images.labelled import fitted
-from jarilab.images.notices import shown
+from jarilab.images.notices import printable
+from jarilab.images.resize import fitted
 from jarilab.images.tokenizer import (
     STRIDE,
     ImageTokenizer,
@@ -372,7 +372,7 @@ class Captions(Task):
         strange = self.words.unknown(line)
         if strange:
             known = ", ".join(self.words.names(list(range(4, min(44, len(self.words))))))
-            named = ", ".join(shown(word[:40]) for word in strange[:5])
+            named = ", ".join(printable(word[:40]) for word in strange[:5])
             raise UserError(f"no caption to train on had {named}; known: {known}")
         ids = self.words.encode(line)
         if not 1 <= len(ids) < self._facts["longest"]:
