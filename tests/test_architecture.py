@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "models": GROUND | {"patches", "boxes"},
     "decoding": BASE | {"models", "positions"},
     "images": BASE | {"options", "patches", "text", "boxes", "storage", "nn", "models"},
-    "captions": BASE | {"registry", "patches", "nn", "images"},
+    "captions": BASE | {"registry", "patches", "boxes", "nn", "images"},
     "tasks": BASE
     | {"options", "registry", "positions", "patches", "boxes", "storage", "text", "images", "captions", "nn"},
     "inspect": BASE | {"positions", "patches", "boxes", "encodings", "attention"},

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from jarilab.boxes import iou
 from jarilab.errors import UserError, needs
 from jarilab.images import idx
 from jarilab.shapes import Bool, Float, Int, Tensor
@@ -85,7 +86,8 @@ class Digits:
     @property
     def extent(self) -> Float[Tensor, "N 2"]:
         """Width and height of the box around each digit."""
-        return self.ink[:, 2:] - self.ink[:, :2]
+        low, high = self.ink.split(2, 1)
+        return high - low
 
     def scaled(
         self, sources: Int[Tensor, "B N"], sides: Float[Tensor, "B N"], *, least: float
@@ -93,7 +95,8 @@ class Digits:
         """Width and height in whole pixels of these digits once their longer side is `sides`; `least` at least."""
         extent = self.extent[sources]
         longer = extent.amax(-1, keepdim=True)
-        return (extent / longer * sides.unsqueeze(-1)).round().clamp_min(least)
+        scaled = extent / longer * sides.unsqueeze(-1)
+        return scaled.round().clamp_min(least)
 
     @staticmethod
     def load(folder: str | None, part: Part) -> Digits:
@@ -117,7 +120,8 @@ class Digits:
             raise UserError(
                 f"{folder}: expected a folder with MNIST's four idx files; got no such; name another"
             )
-        pixels, labels = idx.read(path, idx.IMAGES), idx.read(idx.labels_of(path), idx.LABELS)
+        pixels = idx.read(path, idx.IMAGES)
+        labels = idx.read(idx.labels_of(path), idx.LABELS)
         if len(pixels) != len(labels):
             raise UserError(
                 f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again"
@@ -131,7 +135,8 @@ class Digits:
         """Images whose ink is what is brighter than `threshold`. Those without any are left out."""
         bright = pixels > threshold
         has_ink = bright.any(-1).any(-1)
-        pixels, labels, bright = pixels[has_ink], labels[has_ink], bright[has_ink]
+        pixels, labels = pixels[has_ink], labels[has_ink]
+        bright = bright[has_ink]
         left, right = ink_span(bright.any(1))
         top, bottom = ink_span(bright.any(2))
         ink = torch.stack((left, top, right, bottom), 1).float()
@@ -152,15 +157,19 @@ class Scenes:
         """What stands where in the scenes of these numbers."""
         world, most = self.world, self.world.most
         # Of each scene: how many digits; of each digit: source, side and colour; then places that are tried.
-        chance = _uniform(self.seed, numbers, 1 + most * (3 + 2 * TRIES))
-        of_scene, of_digits, of_places = chance.split((1, 3 * most, 2 * TRIES * most), 1)
-        source_chance, side_chance, colour_chance = of_digits.unflatten(1, (most, 3)).unbind(-1)
+        parts = (1, 3 * most, 2 * TRIES * most)
+        chance = _uniform(self.seed, numbers, sum(parts))
+        of_scene, of_digits, of_places = chance.split(parts, 1)
+        of_digits = of_digits.unflatten(1, (most, 3))
+        source_chance, side_chance, colour_chance = of_digits.unbind(-1)
         tries_BNT2 = of_places.unflatten(1, (most, TRIES, 2)).float()
 
-        counts_B1 = world.fewest + (of_scene * (most - world.fewest + 1)).long()
+        counts = most - world.fewest + 1
+        counts_B1 = world.fewest + (of_scene * counts).long()
         real_BN = torch.arange(most) < counts_B1
         sources_BN = (source_chance * len(self.digits.labels)).long()
-        sides_BN = world.smallest + (side_chance * (world.largest - world.smallest + 1)).floor()
+        sizes = world.largest - world.smallest + 1
+        sides_BN = world.smallest + (side_chance * sizes).floor()
         extent_BN2 = self.digits.scaled(sources_BN, sides_BN.float(), least=1.0)
         room_BN2 = world.canvas - extent_BN2
         places_BNT2 = (tries_BNT2 * room_BN2.unsqueeze(2)).floor()
@@ -171,8 +180,9 @@ class Scenes:
     def draw(self, plan: Plan) -> UInt8[Tensor, "B C H W"]:
         """The images of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
         the brighter one is seen."""
-        scenes = torch.arange(len(plan.real)).split(max(1, PIXELS // self.world.canvas**2))
-        return torch.cat([self._draw(plan, some) for some in scenes])
+        at_once = max(1, PIXELS // self.world.canvas**2)
+        scenes = torch.arange(len(plan.real))
+        return torch.cat([self._draw(plan, some) for some in scenes.split(at_once)])
 
     def _draw(self, plan: Plan, scenes: Int[Tensor, " S"]) -> UInt8[Tensor, "S C H W"]:
         side = self.world.canvas
@@ -180,33 +190,44 @@ class Scenes:
         for slot in range(plan.real.shape[1]):
             here = plan.real[scenes, slot].nonzero()[:, 0]
             scene = scenes[here]
-            colours = self._palette[plan.colours[scene, slot], : self.channels]
+            colours = self._palette[plan.colours[scene, slot]]
             glyphs = self._glyphs(plan.sources[scene, slot], plan.boxes[scene, slot])
-            inked = glyphs.unsqueeze(1) * colours[:, :, None, None]
+            glyphs = glyphs.unsqueeze(1)
+            inked = glyphs * colours[:, : self.channels, None, None]
             canvas[here] = torch.maximum(canvas[here], inked)
-        return canvas.round().clamp(0, 255).to(torch.uint8)
+        canvas = canvas.round().clamp(0, 255)
+        return canvas.to(torch.uint8)
 
     def _glyphs(
         self, source: Int[Tensor, " M"], box: Float[Tensor, "M 4"]
     ) -> Float[Tensor, "M canvas canvas"]:
         """Each of these digits in its box on a canvas of its own, from 0 to 1."""
-        pixels, ink = self.digits.pixels[source], self.digits.ink[source]
-        rows = _spread(box[:, 1::2], ink[:, 1::2], self.world.canvas, pixels.shape[1])
-        columns = _spread(box[:, 0::2], ink[:, 0::2], self.world.canvas, pixels.shape[2])
-        return torch.bmm(torch.bmm(rows, pixels), columns.transpose(1, 2))
+        canvas = self.world.canvas
+        pixels = self.digits.pixels[source]
+        _, height, width = pixels.shape
+        # Of each box, and of the ink in its source: from left to right, and from top to bottom.
+        across, down = box.unflatten(1, (2, 2)).unbind(2)
+        ink = self.digits.ink[source]
+        ink_across, ink_down = ink.unflatten(1, (2, 2)).unbind(2)
+        rows = _spread(down, ink_down, canvas, height)
+        columns = _spread(across, ink_across, canvas, width)
+        stretched = torch.bmm(rows, pixels)
+        return torch.bmm(stretched, columns.transpose(1, 2))
 
     def describe(self) -> str:
         """In a few words: `1 to 3 of 60,000 digits of 12 to 22 pixels on 48 x 48`."""
         world = self.world
-        counts = f"{world.fewest} to {world.most}" if world.fewest < world.most else f"{world.most}"
-        return (
-            f"{counts} of {len(self.digits.labels):,} digits of {world.smallest} to {world.largest} pixels on "
-            f"{world.canvas} x {world.canvas}"
-        )
+        counts = str(world.most)
+        if world.fewest < world.most:
+            counts = f"{world.fewest} to {counts}"
+        digits = f"{len(self.digits.labels):,} digits"
+        sides = f"{world.smallest} to {world.largest} pixels"
+        return f"{counts} of {digits} of {sides} on {world.canvas} x {world.canvas}"
 
     def fingerprint(self) -> str:
         """What all scenes follow from."""
-        whole = hashlib.sha256(f"{self.world} {self.seed}".encode())
+        facts = f"{self.world} {self.seed}"
+        whole = hashlib.sha256(facts.encode())
         for part in (self.digits.pixels, self.digits.labels):
             whole.update(part.numpy().tobytes())
         return f"sha256 {whole.hexdigest()}"
@@ -225,18 +246,17 @@ def _apart(
 ) -> tuple[Float[Tensor, "B N 4"], Bool[Tensor, "B N"]]:
     """For one digit after the other the first place where it overlaps none before by more than `overlap`; a digit
     without such a place is left out."""
-    tried = torch.cat((places, places + extent.unsqueeze(2)), -1)
-    area = extent.prod(-1)
-    boxes, fits = tried[:, :, 0].clone(), real.clone()
+    opposite = places + extent.unsqueeze(2)
+    tried = torch.cat((places, opposite), -1)
+    boxes = tried[:, :, 0].clone()
+    fits = real.clone()
     scene_B = torch.arange(len(boxes))
     for n in range(1, boxes.shape[1]):
-        here, before = tried[:, n, :, None], boxes[:, None, :n]  # B T 1 4 and B 1 n 4
-        low = torch.maximum(here[..., :2], before[..., :2])
-        high = torch.minimum(here[..., 2:], before[..., 2:])
-        shared = (high - low).clamp_min(0).prod(-1)
-        union = area[:, n, None, None] + area[:, None, :n] - shared
-        apart = shared / union <= overlap
-        free_BT = (apart | ~fits[:, None, :n]).all(-1)
+        here_BT4 = tried[:, n]
+        before_Bn4 = boxes[:, :n]
+        apart_BTn = iou(here_BT4.unsqueeze(2), before_Bn4.unsqueeze(1)) <= overlap
+        absent_B1n = ~fits[:, None, :n]
+        free_BT = (apart_BTn | absent_B1n).all(-1)
         first_B = free_BT.long().argmax(1)
         boxes[:, n] = tried[scene_B, n, first_B]
         fits[:, n] &= free_BT.any(1)
@@ -255,11 +275,12 @@ def _spread(
     at = torch.arange(canvas) + 0.5
     inside = (at > start) & (at < stop)
     source = first + (at - start) * scale - 0.5
-    source = torch.maximum(torch.minimum(source, end - 1), first)
-    distance = (source.unsqueeze(2) - torch.arange(length)).abs()
-    away = distance / scale.clamp_min(1.0).unsqueeze(2)
-    share = (1 - away).clamp_min(0.0)
-    return share / share.sum(2, keepdim=True) * inside.unsqueeze(2)
+    source = source.minimum(end - 1).maximum(first)
+    distance = source.unsqueeze(2) - torch.arange(length)
+    width = scale.clamp_min(1.0).unsqueeze(2)
+    share = (1 - distance.abs() / width).clamp_min(0.0)
+    total = share.sum(2, keepdim=True)
+    return share / total * inside.unsqueeze(2)
 
 
 def _uniform(seed: int, numbers: Int[Tensor, " B"], count: int) -> Tensor:
@@ -284,7 +305,7 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
+def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
     """The first and one past the last True of each row."""
     number = ink.long()
     behind = number.flip(1).argmax(1)

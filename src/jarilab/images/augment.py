@@ -16,31 +16,37 @@ from jarilab.errors import UserError
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int, Tensor
 
+Pixels = Float[Tensor, "B C H W"]
+
+Targets = Float[Tensor, "B V"]
+"""How much of each class is in each image."""
+
 
 def background(pixels_BCHW: Num[Tensor, "B C H W"]) -> Num[Tensor, "B C 1 1"]:
     """What lies around the object in each image, per channel: the median of the pixels at its border."""
     top, bottom = pixels_BCHW[..., 0, :], pixels_BCHW[..., -1, :]
     left, right = pixels_BCHW[..., 0], pixels_BCHW[..., -1]
     border = torch.cat((top, bottom, left, right), -1)
-    return border.median(-1).values[..., None, None]
+    median_BC = border.median(-1).values
+    return median_BC[..., None, None]
 
 
-def shift(
-    pixels_BCHW: Float[Tensor, "B C H W"], most: int, generator: torch.Generator
-) -> Float[Tensor, "B C H W"]:
+def shift(pixels_BCHW: Pixels, most: int, generator: torch.Generator) -> Pixels:
     """Each image moved by whole pixels, up to `most` each way, with its `background` where it came from."""
     if most < 0:
         raise UserError(
             f"images are moved by 0 pixels or more; got {most}; give the most they may move"
         )
     batch, _, height, width = pixels_BCHW.shape
-    down_B1, right_B1 = torch.randint(-most, most + 1, (2, batch, 1), generator=generator)
+    moves_2B1 = torch.randint(-most, most + 1, (2, batch, 1), generator=generator)
+    down_B1, right_B1 = moves_2B1
     row_BH, inside_BH = _sources(down_B1, height)
     column_BW, inside_BW = _sources(right_B1, width)
-    image_B11 = torch.arange(batch)[:, None, None]
-    moved_BHWC = pixels_BCHW[image_B11, :, row_BH[:, :, None], column_BW[:, None, :]]
-    inside_BHW = inside_BH[:, :, None] & inside_BW[:, None, :]
-    return torch.where(inside_BHW[:, None], moved_BHWC.movedim(-1, 1), background(pixels_BCHW))
+    image_B11 = torch.arange(batch).view(-1, 1, 1)
+    moved_BHWC = pixels_BCHW[image_B11, :, row_BH.unsqueeze(2), column_BW.unsqueeze(1)]
+    moved_BCHW = moved_BHWC.movedim(-1, 1)
+    inside_BHW = inside_BH.unsqueeze(2) & inside_BW.unsqueeze(1)
+    return torch.where(inside_BHW.unsqueeze(1), moved_BCHW, background(pixels_BCHW))
 
 
 def _sources(moves_B1: Int[Tensor, "B 1"], count: int) -> tuple[Tensor, Tensor]:
@@ -50,9 +56,7 @@ def _sources(moves_B1: Int[Tensor, "B 1"], count: int) -> tuple[Tensor, Tensor]:
     return source_BN.clamp(0, count - 1), inside_BN
 
 
-def flip(
-    pixels_BCHW: Float[Tensor, "B C H W"], generator: torch.Generator
-) -> Float[Tensor, "B C H W"]:
+def flip(pixels_BCHW: Pixels, generator: torch.Generator) -> Pixels:
     """Each image mirrored left to right or not, with equal chance."""
     mirrored_B111 = torch.rand((len(pixels_BCHW), 1, 1, 1), generator=generator) < 0.5
     return torch.where(mirrored_B111, pixels_BCHW.flip(-1), pixels_BCHW)
@@ -85,8 +89,11 @@ class Windows:
     def pixels(self, images: Images) -> Images:
         """What is in the windows (bilinear). Whole images stay as they are to the bit, and so does padding."""
         keep, (height, width) = images.keep, images.size
-        high_B = torch.full_like(self.side, height) if keep is None else keep.any(2).sum(1)
-        wide_B = torch.full_like(self.side, width) if keep is None else keep.any(1).sum(1)
+        high_B = torch.full_like(self.side, height)
+        wide_B = torch.full_like(self.side, width)
+        if keep is not None:
+            high_B = keep.any(2).sum(1)
+            wide_B = keep.any(1).sum(1)
         row_BH = self._sources(self.corner[:, 1], high_B, height)
         column_BW = self._sources(self.corner[:, 0], wide_B, width)
         cut = _interpolated(images.pixels, 2, row_BH)
@@ -111,17 +118,21 @@ class Windows:
         side_B11 = self.side.view(-1, 1, 1)
         corners_B14 = self.corner.repeat(1, 2).unsqueeze(1)
         whole_BM4 = to_xyxy(boxes_BM4)
-        inside_BM4 = ((whole_BM4 - corners_B14) / side_B11).clamp(0.0, 1.0)
-        sides_BM2 = (inside_BM4[..., 2:] - inside_BM4[..., :2]) * side_B11
+        inside_BM4 = (whole_BM4 - corners_B14) / side_B11
+        inside_BM4 = inside_BM4.clamp(0.0, 1.0)
+        low_BM2, high_BM2 = inside_BM4.split(2, -1)
+        sides_BM2 = (high_BM2 - low_BM2) * side_B11
         left_BM = sides_BM2.prod(-1) / area(whole_BM4)
-        return torch.where(side_B11 < 1, to_cxcywh(inside_BM4), boxes_BM4), left_BM
+        cut_BM4 = torch.where(side_B11 < 1, to_cxcywh(inside_BM4), boxes_BM4)
+        return cut_BM4, left_BM
 
 
 def _interpolated(
     pixels: Float[Tensor, "B C H W"], axis: int, place_BN: Float[Tensor, "B N"]
 ) -> Float[Tensor, "B C h w"]:
     """Rows (axis 2) or columns (3) at places between those there are."""
-    shape, sizes = [len(pixels), 1, 1, 1], list(pixels.shape)
+    shape = [len(pixels), 1, 1, 1]
+    sizes = list(pixels.shape)
     shape[axis] = sizes[axis] = -1
 
     def taken(index_BN: Float[Tensor, "B N"]) -> Tensor:
@@ -135,11 +146,11 @@ def _interpolated(
 
 
 def mixup(
-    pixels_BCHW: Float[Tensor, "B C H W"],
-    targets_BV: Float[Tensor, "B V"],
+    pixels_BCHW: Pixels,
+    targets_BV: Targets,
     alpha: float,
     generator: torch.Generator,
-) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
+) -> tuple[Pixels, Targets]:
     """Each image and its target mixed with another's, by a share from Beta(alpha, alpha) of its own
     (Zhang et al. 2018, mixup, section 2, who draw one share for a batch)."""
     share_B = _shares(len(pixels_BCHW), alpha, generator)
@@ -148,11 +159,11 @@ def mixup(
 
 
 def cutmix(
-    pixels_BCHW: Float[Tensor, "B C H W"],
-    targets_BV: Float[Tensor, "B V"],
+    pixels_BCHW: Pixels,
+    targets_BV: Targets,
     alpha: float,
     generator: torch.Generator,
-) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
+) -> tuple[Pixels, Targets]:
     """A rectangle of each image replaced by another's, and the targets mixed by the pixels that each has in it
     (Yun et al. 2019, CutMix, equations 1 and 2: the share left is from Beta(alpha, alpha), the middle anywhere)."""
     batch, _, height, width = pixels_BCHW.shape
@@ -164,16 +175,18 @@ def cutmix(
     column_W = (torch.arange(width) + 0.5) / width
     inside_BH = (row_H - row_B1).abs() < half_B1
     inside_BW = (column_W - column_B1).abs() < half_B1
-    cut_BHW = inside_BH[:, :, None] & inside_BW[:, None, :]
+    cut_BHW = inside_BH.unsqueeze(2) & inside_BW.unsqueeze(1)
     left_B = 1 - cut_BHW.float().mean((1, 2))
-    mixed_BCHW = torch.where(cut_BHW[:, None], pixels_BCHW[partner_B], pixels_BCHW)
+    others_BCHW = pixels_BCHW[partner_B]
+    mixed_BCHW = torch.where(cut_BHW.unsqueeze(1), others_BCHW, pixels_BCHW)
     return mixed_BCHW, _mixed(targets_BV, partner_B, left_B)
 
 
 def _mixed(
     values: Float[Tensor, "B *rest"], partner_B: Tensor, share_B: Tensor
 ) -> Float[Tensor, "B *rest"]:
-    share = share_B.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
+    others = [1] * (values.ndim - 1)
+    share = share_B.to(values.dtype).view(-1, *others)
     return share * values + (1 - share) * values[partner_B]
 
 
@@ -184,7 +197,8 @@ def _shares(count: int, alpha: float, generator: torch.Generator) -> Float[Tenso
         )
     # torch's gamma distribution takes no generator.
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
-    return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, count)).float()
+    shares = np.random.default_rng(seed).beta(alpha, alpha, count)
+    return torch.from_numpy(shares).float()
 
 
 def _partners(count: int, generator: torch.Generator) -> Tensor:

@@ -32,13 +32,14 @@ class Captioned:
 
     def split(self, share: float) -> tuple[list[int], list[int]]:
         """The numbers of the images to train on, and of about `share` of them to hold out. Raises UserError."""
-        held = [number for number, key in enumerate(self.keys) if key < share * 2**32]
-        train = [number for number, key in enumerate(self.keys) if key >= share * 2**32]
-        if not held or not train:
+        train, held_out = [], []
+        for number, key in enumerate(self.keys):
+            (held_out if key < share * 2**32 else train).append(number)
+        if not held_out or not train:
             raise UserError(
                 f"{len(self.keys)} captioned images are too few to hold some out; give more"
             )
-        return train, held
+        return train, held_out
 
 
 def read_captioned(folder: Path, size: int) -> Captioned:

@@ -132,8 +132,11 @@ def _colours(texts: Sequence[str]) -> list[str]:
 
 def _on_sheet(box: Box, factor: int, size: tuple[int, int]) -> list[float]:
     """A box on the enlarged image, cut at its rim."""
-    ends = (*size, *size)
-    return [float(min(max(factor * x, 0), end - 1)) for x, end in zip(box, ends, strict=True)]
+    corners = []
+    for place, end in zip(box, (*size, *size), strict=True):
+        inside = min(max(factor * place, 0), end - 1)
+        corners.append(float(inside))
+    return corners
 
 
 def png(image: Any) -> bytes:

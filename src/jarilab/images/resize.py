@@ -37,7 +37,8 @@ def resize(
     """
     height, width = pixels.shape[-2:]
     if fit == "crop":
-        rows, columns = _middle(_within((height, width), size), (height, width))
+        inner = _within((height, width), size)
+        rows, columns = _middle(inner, (height, width))
         pixels = pixels[..., rows, columns]
     inner = _within(size, (height, width)) if fit == "pad" else size
     if pixels.shape[-2:] != inner:
@@ -52,13 +53,16 @@ def resize(
 
 def _middle(inner: Size, outer: Size) -> tuple[slice, slice]:
     """The rows and columns of what lies in the middle."""
-    top, left = (outer[0] - inner[0]) // 2, (outer[1] - inner[1]) // 2
-    return slice(top, top + inner[0]), slice(left, left + inner[1])
+    height, width = inner
+    top = (outer[0] - height) // 2
+    left = (outer[1] - width) // 2
+    return slice(top, top + height), slice(left, left + width)
 
 
 def _within(outer: Size, shape: Size) -> Size:
     """The largest height and width of the proportions of `shape` that lie in `outer`."""
-    scale = min(outer[0] / shape[0], outer[1] / shape[1])
-    height = min(outer[0], max(1, round(shape[0] * scale)))
-    width = min(outer[1], max(1, round(shape[1] * scale)))
-    return height, width
+    height, width = shape
+    scale = min(outer[0] / height, outer[1] / width)
+    scaled_height = max(1, round(height * scale))
+    scaled_width = max(1, round(width * scale))
+    return min(outer[0], scaled_height), min(outer[1], scaled_width)

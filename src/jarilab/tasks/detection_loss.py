@@ -47,7 +47,8 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
             queries, matches = linear_sum_assignment(cost_SBNM[layer, image, :, :count])
             for query, number in zip(queries.tolist(), matches.tolist(), strict=True):
                 pairs.append((layer, image, query, number))
-    layer, image, query, number = torch.tensor(pairs, dtype=torch.int64).view(-1, 4).unbind(1)
+    columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 4)
+    layer, image, query, number = columns.unbind(1)
     return layer, image, query, number
 
 
@@ -60,8 +61,9 @@ def _cost(found: Detected, objects: Objects) -> Float[Tensor, "S B N M"]:
     probability_SBNM = found.scores.softmax(-1).gather(-1, label_SBNM)
     boxes, truth = found.boxes.unsqueeze(3), objects.boxes[None, :, None]
     _, giou_SBNM = iou_and_giou(to_xyxy(boxes), to_xyxy(truth))
+    l1_SBNM = (boxes - truth).abs().sum(-1)
     cost_SBNM = -COST_CLASS * probability_SBNM
-    cost_SBNM += COST_L1 * (boxes - truth).abs().sum(-1)
+    cost_SBNM += COST_L1 * l1_SBNM
     cost_SBNM -= COST_GIOU * giou_SBNM
     # What is not finite is told by the loss; the assignment would only say that it cannot be.
     return torch.nan_to_num(cost_SBNM, nan=1e6, posinf=1e6, neginf=-1e6)
@@ -79,12 +81,15 @@ def loss(
     classes = found.scores.shape[-1] - 1
     labels_SBN = torch.full(found.scores.shape[:3], classes)
     labels_SBN[layer, image, query] = objects.labels[image, number]
-    boxes, truth = found.boxes[layer, image, query], objects.boxes[image, number]
+    boxes = found.boxes[layer, image, query]
+    truth = objects.boxes[image, number]
     _, giou = iou_and_giou(to_xyxy(boxes), to_xyxy(truth))
+    l1 = (boxes - truth).abs().sum()
     count = max(1, int(objects.real.sum()))
+    of_classes = _of_classes(found.scores, labels_SBN, nothing, smoothing)
     return {
-        "classes": COST_CLASS * _of_classes(found.scores, labels_SBN, nothing, smoothing),
-        "l1": COST_L1 * (boxes - truth).abs().sum() / count,
+        "classes": COST_CLASS * of_classes,
+        "l1": COST_L1 * l1 / count,
         "giou": COST_GIOU * (1 - giou).sum() / count,
     }
 
