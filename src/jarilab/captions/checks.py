@@ -11,7 +11,8 @@ import torch
 from jaxtyping import UInt8
 from torch.nn import functional
 
-from jarilab.captions.scenes import COLOURS, Digits, Plan, Scenes, World, ink_span
+from jarilab.captions.digits import Digits, ink_span
+from jarilab.captions.scenes import COLOURS, Plan, Scenes, World
 from jarilab.captions.styles import Style
 from jarilab.shapes import Bool, Float, Int, Tensor
 

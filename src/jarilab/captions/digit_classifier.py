@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.captions.checks import FRAME, drawn, glyphs
-from jarilab.captions.scenes import Digits
+from jarilab.captions.digits import Digits
 from jarilab.captions.styles import Painter, Style
 from jarilab.images.fitting import Progress, fit, read_weights, take_weights
 from jarilab.nn.init import initialise

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from jaxtyping import UInt8
 
-from jarilab.captions.scenes import Digits, Part
+from jarilab.captions.digits import Digits, Part
 from jarilab.captions.styles import Painter, Style
 from jarilab.errors import UserError
 from jarilab.images.captioned import Captioned, read_captioned

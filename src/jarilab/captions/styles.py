@@ -17,7 +17,8 @@ from typing import final
 import torch
 from jaxtyping import UInt8
 
-from jarilab.captions.scenes import Digits, Plan, Scenes, World
+from jarilab.captions.digits import Digits
+from jarilab.captions.scenes import Plan, Scenes, World
 from jarilab.errors import UserError
 from jarilab.nn.init import generator_for
 from jarilab.shapes import Float, Int, Tensor

@@ -12,7 +12,8 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from jarilab.boxes import Detected
-from jarilab.captions.scenes import Digits, Part, Scenes, World
+from jarilab.captions.digits import Digits, Part
+from jarilab.captions.scenes import Scenes, World
 from jarilab.errors import UserError
 from jarilab.images.files import decode
 from jarilab.patches import Images

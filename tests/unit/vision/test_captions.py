@@ -13,7 +13,7 @@ from jarilab import api, seeing
 from jarilab.captions import sources
 from jarilab.captions.checks import attributes, describe_images, glyphs, matches_caption
 from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
-from jarilab.captions.scenes import Digits
+from jarilab.captions.digits import Digits
 from jarilab.captions.sources import FolderSource, SceneSource
 from jarilab.captions.styles import STYLES, Painter
 from jarilab.cli import main
