@@ -52,60 +52,19 @@ class Matching:
 
 
 def match_heads(divergence: Float[Tensor, "H G"]) -> Matching:
-    """The pairs of heads with the least divergence in all; exact (Hungarian method, by shortest augmenting paths).
+    """The pairs of heads with the least divergence in all; exact (scipy's `linear_sum_assignment`).
 
     A difference between models means something only beside that of two seeds of the same model.
     Of different numbers of heads, those left over stay alone. Raises UserError for NaN and infinity.
     """
+    from scipy.optimize import linear_sum_assignment
+
     if not bool(divergence.isfinite().all()):
         raise UserError(
-            "heads can be matched by finite divergences only; leave maps without any keys out"
+            "heads can be matched by finite divergences only; omit maps without any keys"
         )
-    if divergence.shape[0] > divergence.shape[1]:
-        turned = match_heads(divergence.t())
-        pairs = [(h, g) for g, h in turned.pairs]
-        return Matching(sorted(pairs), turned.distance)
-    cost = divergence.double().tolist()
-    assigned = enumerate(_assigned(cost))
-    pairs = sorted((h, g) for g, h in assigned if h is not None)
-    total = sum(cost[h][g] for h, g in pairs)
-    return Matching(pairs, total / max(1, len(pairs)))
-
-
-def _assigned(cost: list[list[float]]) -> list[int | None]:
-    """For each column the row it goes to, of at least as many columns as rows. Rows come one by one; each takes the
-    cheapest path to a free column, and the prices keep what was assigned before optimal (Jonker & Volgenant 1987)."""
-    count = len(cost[0]) if cost else 0
-    columns = range(count)
-    row_of: list[int | None] = [None] * count
-    price_of_row = [0.0] * len(cost)
-    price = [0.0] * count
-    for start in range(len(cost)):
-        before = [-1] * count  # the column before each on the way, -1 for the start
-        least = [float("inf")] * count
-        done: set[int] = set()
-        row, came, reach = start, -1, 0.0
-        while True:
-            free = [j for j in columns if j not in done]
-            for j in free:
-                step = reach + cost[row][j] - price_of_row[row] - price[j]
-                if step < least[j]:
-                    least[j] = step
-                    before[j] = came
-            column = min(free, key=least.__getitem__)
-            reach = least[column]
-            owner = row_of[column]
-            if owner is None:
-                break
-            done.add(column)
-            row, came = owner, column
-        price_of_row[start] += reach
-        for j in done:
-            slack = reach - least[j]
-            price_of_row[row_of[j] or 0] += slack
-            price[j] -= slack
-        while column >= 0:
-            came = before[column]
-            row_of[column] = start if came < 0 else row_of[came]
-            column = came
-    return row_of
+    cost_HG = divergence.detach().double().cpu().numpy()
+    heads, others = linear_sum_assignment(cost_HG)
+    distance = cost_HG[heads, others].sum() / max(1, len(heads))
+    pairs = zip(heads.tolist(), others.tolist(), strict=True)
+    return Matching(list(pairs), float(distance))

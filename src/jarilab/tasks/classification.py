@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from jarilab.errors import UserError
 from jarilab.images import HELD_OUT, augment
-from jarilab.images.labelled import Fit, Labelled, fitted
+from jarilab.images.labelled import Labelled
+from jarilab.images.resize import Fit, fitted
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, Task, evenly

@@ -50,16 +50,11 @@ class Encoded:
         """The number of tokens of each row (int64), worked out at each call."""
         return torch.from_numpy(np.diff(self.offsets))
 
-    def rows(self, indices: Int[Tensor, " B"] | Sequence[int]) -> list[Int[Tensor, "_"]]:
-        """The rows of these numbers, int64. Raises IndexError for a number that is no row's."""
-        starts, ends = self._ends(indices)
-        return [
-            torch.from_numpy(self.ids[start:end].astype(np.int64))
-            for start, end in zip(starts, ends, strict=True)
-        ]
-
     def padded(self, indices: Int[Tensor, " B"] | Sequence[int]) -> Int[Tensor, "B L"]:
-        """The rows of these numbers with PADDING behind, up to the longest of them, int64. Raises as `rows`."""
+        """The rows of these numbers with PADDING behind, up to the longest of them, int64.
+
+        Raises IndexError for a number that is no row's.
+        """
         starts, ends = self._ends(indices)
         lengths_B = ends - starts
         column_L = np.arange(lengths_B.max(initial=0))
