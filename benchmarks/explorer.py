@@ -213,7 +213,7 @@ def look_one(table: timing.Table, rounds: int, run: Path, case: tuple[str, int, 
     for _ in range(rounds):
         watch, line = Parts(), line_of(model, tokens, numbers)
         wall, cpu = time.perf_counter(), time.process_time()
-        with watch.watching(explorer.opened[0].loaded.model):
+        with watch.watching(explorer.opened[0].run.model):
             found = explorer.look(line, live=True)
             with watch.timed("json"):
                 to_json(found)

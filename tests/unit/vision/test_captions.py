@@ -351,7 +351,7 @@ def test_a_caption_is_what_its_image_should_show(ready: Captions) -> None:
     ],
 )
 def test_facts_that_cannot_be_are_refused(ready: Captions, tmp_path: Path, name: str, value: Any, said: str) -> None:
-    for file, data in ready.kept().items():
+    for file, data in ready.artifacts().items():
         (tmp_path / file).write_bytes(data)
     Captions(captions="attributes").restore(tmp_path)
     facts = json.loads((tmp_path / "captions.json").read_bytes())
@@ -483,7 +483,7 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
     other = Captions(train=str(folder), size=16, codes=str(tmp_path / "one"))
     other.prepare()
     kept = (tmp_path / "one" / "codes.safetensors").read_bytes()
-    assert other.kept()["codes.safetensors"] == kept
+    assert other.artifacts()["codes.safetensors"] == kept
     with pytest.raises(UserError, match="for scenes alone; leave rerank away"):
         other._of_scenes()
 

@@ -365,10 +365,12 @@ def test_padding_stays_where_it_is_when_images_are_flipped() -> None:
 class Knowing:
     """A learner that says the truth, in the form of a model."""
 
+    model = None
+
     def write(self, sources: Any) -> list[list[int]]:
         raise NotImplementedError
 
-    def looked_at(self, source: Any, written: Any) -> list[int]:
+    def most_attended(self, source: Any, written: Any) -> list[int]:
         raise NotImplementedError
 
     def scores(self, batch: Any) -> Detected:
@@ -387,7 +389,7 @@ def test_what_is_said_is_in_pixels_of_the_file_the_surest_first(tmp_path: Path) 
     made = task(train=tuple(photographs(tmp_path)), size=20)
     scores = torch.tensor([[[[0.0, 1.0, 2.0], [5.0, 0.0, 0.0]]]])
     outputs = Detected(scores, torch.tensor([[[[0.5, 0.5, 0.5, 0.5], [0.25, 0.5, 0.1, 0.2]]]]))
-    ((first, second),) = made.said(outputs, [made.read(str(tmp_path / "images" / "p0.png"))])
+    ((first, second),) = made.interpret(outputs, [made.read(str(tmp_path / "images" / "p0.png"))])
     assert first.box == pytest.approx((8, 8, 12, 12))
     assert (first.number, second.number) == (0, 1)
     assert first.probability == pytest.approx(float(scores[0, 0, 1].softmax(-1)[0]))
@@ -419,12 +421,12 @@ def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.Capture
     model = experiment.model_instance(again)
     assert isinstance(model, Detector)
     image = again.read("#0")
-    assert len(again.said(model(again.sources([image])), [image])[0]) == 8  # type: ignore[attr-defined]
+    assert len(again.interpret(model(again.sources([image])), [image])[0]) == 8  # type: ignore[attr-defined]
     capsys.readouterr()
-    assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "1"]) == 0
+    assert main(["predict", str(tmp_path / "run"), "#0", "--threshold", "1"]) == 0
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "jarilab: #0: nothing found that is sure enough; see --at-least\n")
-    assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "0"]) == 0
+    assert (said.out, said.err) == ("", "jarilab: #0: nothing found that is sure enough; see --threshold\n")
+    assert main(["predict", str(tmp_path / "run"), "#0", "--threshold", "0"]) == 0
     said = capsys.readouterr()
     assert (len(said.out.splitlines()), said.err) == (8, "")
 
@@ -435,7 +437,7 @@ def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
     experiment = Experiment.of("detection", settings=settings, precision="float32")
     loop.train(experiment, tmp_path / "run", threads=1)
     from jarilab.runs.checkpoint import load_model, newest
-    from jarilab.training.answering import evaluate
+    from jarilab.predictors.base import predictor_for
 
     learned = experiment.task_instance()
     model = experiment.model_instance(learned)
@@ -444,4 +446,4 @@ def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
     load_model(begun, model, experiment.hash)
     assert isinstance(learned, Detection)
     learned._held_out = learned._training
-    assert evaluate(model, learned)["ap"] > 0.95
+    assert predictor_for(model, learned).evaluate()["ap"] > 0.95
