@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "training": GROUND | {"storage", "models", "tasks", "predictors", "inspect", "runs"},
     "conformance": GROUND | {"models", "decoding"},
     "web": set(),
-    "comparison": BASE | {"positions", "storage", "text", "tasks", "inspect", "training", "runs", "web"},
+    "comparison": BASE | {"positions", "storage", "text", "tasks", "inspect", "predictors", "training", "runs", "web"},
     "explorer": BASE
     | {
         "positions",
@@ -54,12 +54,13 @@ MAY_IMPORT = {
         "attention",
         "tasks",
         "inspect",
+        "predictors",
         "training",
         "runs",
         "api",
         "web",
     },
-    "api": BASE | {"positions", "storage", "text", "tasks", "inspect", "training", "runs", "comparison", "decoding"},
+    "api": BASE | {"options", "storage", "inspect", "predictors", "training", "runs", "comparison"},
     "export": BASE | {"positions", "text", "tasks", "encodings", "nn", "models", "api"},
     "cli": BASE | {"export", "api", "explorer", "inspect", "conformance", "tasks", "predictors", "training", "runs"},
     "__main__": {"cli"},

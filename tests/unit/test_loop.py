@@ -293,7 +293,7 @@ def test_an_encoding_that_cannot_read_the_data_is_refused_before_anything_is_wri
     settings = {"task.train": str(tmp_path / "text.txt"), "task.context": 8, "model.width": 16, "model.heads": 2}
     settings |= {"model.layers": 1, "training.examples": 32, "training.batch": 16, "training.evaluations": 1}
     run = tmp_path / "run"
-    with pytest.raises(UserError, match="two coordinates expected, got .*; choose an encoding for 1 axis"):
+    with pytest.raises(UserError, match=r"two coordinates expected, got .*; choose an encoding for 1 axis"):
         api.train("text", run, encoding="rotary2d", settings=settings, threads=1)
     assert not run.exists()
     assert api.train("text", run, encoding="rotary", settings=settings, threads=1)["steps"] == 2

@@ -18,6 +18,6 @@ def test_a_trial_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
 
 
 def test_an_encoding_that_cannot_read_the_data_is_refused_before_any_trial(tmp_path):
-    with pytest.raises(UserError, match="two coordinates expected, got .*; choose an encoding for 1 axis"):
+    with pytest.raises(UserError, match=r"two coordinates expected, got .*; choose an encoding for 1 axis"):
         jarilab.compare("arithmetic:maximum=30", tmp_path / "study", encodings=["none", "rotary2d"], settings=TINY)
     assert not (tmp_path / "study").exists()

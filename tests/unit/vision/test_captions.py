@@ -306,7 +306,7 @@ def test_batches_hold_captions_codes_and_what_is_left_out(ready: Captions) -> No
     assert batch.labels[heard, :7].tolist() == [*rows[heard, 1:].tolist(), 0]
     assert int(batch.labels[without, :7].abs().sum()) == 0
     assert torch.equal(batch.labels[:, 7:], codes)
-    assert ready.write(rows[0, 1:].tolist()) in set(ready._source.captions)
+    assert ready.words.decode(rows[0, 1:].tolist()) in set(ready._source.captions)
 
 
 def test_the_loss_weighs_codes_seven_to_one(ready: Captions) -> None:
@@ -428,7 +428,7 @@ def _refuses_what_cannot_be_painted(loaded: OpenRun, caption: str, folder: Path)
     for options, told in [
         ({"count": 0}, f"{rule}; got count 0 and rerank 1"),
         ({"count": 6000, "rerank": 2}, f"{rule}; got count 6,000 and rerank 2"),
-        ({"top_k": 0}, "top_k: expected 1 token or more, got 0"),
+        ({"top_k": 0}, "top_k: expected a count, 1 code or more; got 0"),
     ]:
         with pytest.raises(UserError, match=told):
             list(jarilab.predict(loaded, [caption], **options))
