@@ -198,7 +198,8 @@ def test_several_prompts_each_go_on(model: OpenRun) -> None:
     first, wrong, second = jarilab.predict(model, prompts, tokens=9, seed=5)
     assert first.record() == {"prompt": "one ", "text": text_of(model, "one ", tokens=9, seed=5)}
     assert second.record() == {"prompt": "two ", "text": text_of(model, "two ", tokens=9, seed=5)}
-    assert (wrong.error, wrong.messages) == ("byte 4 is no UTF-8", ["byte 4 is no UTF-8"])
+    assert wrong.messages == ["byte 4 is no UTF-8"]
+    assert wrong.record() == {"prompt": "", "text": "", "error": "byte 4 is no UTF-8"}
     assert "".join(wrong.text()) == "\n", "its place stays"
     assert "".join(next(jarilab.predict(model, ["one "], tokens=9, seed=5)).text()) == f"one {first.record()['text']}\n"
 

@@ -450,7 +450,7 @@ def _reconstructs(loaded: OpenRun, folder: Path, capsys: pytest.CaptureFixture[s
     task: Any = loaded.task
     drawing, out = folder / "some name.png", folder / "again.png"
     Image.fromarray(task.image("#3").permute(1, 2, 0).numpy()).resize((64, 32)).save(drawing)
-    held_out, file, wrong = jarilab.predict(loaded, [" #3", str(drawing), "#12"])
+    held_out, file, wrong = jarilab.predict(loaded, [" #3", drawing, "#12"])
     assert held_out.images is not None
     assert torch.equal(held_out.images[0], task.image("#3"))
     assert torch.equal(held_out.images[1], task.codes.decode(task.codes.encode(held_out.images[:1]))[0])
@@ -479,7 +479,7 @@ def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     for lines, code, said in (
         ("a small red 3 top left\n", 0, "said.png"),
         ("", 2, "got nothing"),
-        ("a\nb\n", 2, "got more"),
+        ("a\nb\n", 2, "got 2 captions"),
     ):
         (folder / "lines").write_text(lines)
         with (folder / "lines").open() as stream:

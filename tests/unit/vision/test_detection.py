@@ -464,7 +464,8 @@ def test_what_is_found_is_what_each_query_says_and_is_drawn(image_runs: Path, tm
 
 def test_an_image_that_cannot_be_read_gets_its_error_and_stops_nothing(image_runs: Path, tmp_path: Path) -> None:
     wrong = UserError("byte 3 is no UTF-8")
-    missing, unread, found = jarilab.predict(image_runs / "detection", ["no.png", wrong, "#3"], threshold=0)
+    missing, unread, found = jarilab.predict(image_runs / "detection", [Path("no.png"), wrong, "#3"], threshold=0)
+    assert missing.input == "no.png"
     assert "no.png" in str(missing.error)
     assert (unread.input, unread.messages) == ("", ["byte 3 is no UTF-8"])
     assert len(found.objects) == 4
