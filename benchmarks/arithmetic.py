@@ -37,12 +37,12 @@ from jarilab.attention.cache import KVCache
 from jarilab.decoding import greedy
 from jarilab.nn.init import generator_for
 from jarilab.positions import Positions, Tokens
+from jarilab.predictors.base import predictor_for
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.precision import Precision
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.text import END, FIRST, PADDING
-from jarilab.training.answering import evaluate
 from jarilab.training.batching import FixedSizeBatches
 from jarilab.training.loop import deterministic
 
@@ -188,13 +188,13 @@ class PeerAnswers:
     def scores(self, batch: Batch) -> Tensor:
         return self.model(*batch.inputs)
 
-    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+    def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
         raise NotImplementedError  # nothing is copied in arithmetic
 
 
 def exact_match(task: Arithmetic, model: nn.Module) -> float:
     if not isinstance(model, Peer):
-        return evaluate(model, task, 2000)["exact_match"]
+        return predictor_for(model, task).evaluate(2000)["exact_match"]
     model.eval()
     found = task.evaluate(PeerAnswers(model, task.longest["target"]), 2000)["exact_match"]
     model.train()

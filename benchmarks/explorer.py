@@ -55,6 +55,7 @@ import jarilab
 from jarilab.attention.kernels import attend
 from jarilab.explorer import Explorer, payload, session, summaries
 from jarilab.inspect.capture import record
+from jarilab.predictors.base import Predictor
 from jarilab.runs.experiment import Experiment
 from jarilab.training import loop
 from jarilab.web.page import to_json
@@ -175,18 +176,18 @@ class Parts:
         return run
 
     @contextmanager
-    def watching(self, trained: torch.nn.Module) -> Iterator[None]:
-        """While `jarilab.explorer` answers with the model that was `trained`."""
+    def watching(self, predictor: Predictor) -> Iterator[None]:
+        """While `jarilab.explorer` answers with the model that was trained."""
 
         @contextmanager
         def recording(model: torch.nn.Module) -> Iterator[Any]:
-            with self.timed("record" if model is trained else "untrained"), record(model) as tape:
+            with self.timed("record" if model is predictor.traced_model else "untrained"), record(model) as tape:
                 yield tape
 
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(session, "record", recording))
             for module, function, name in (
-                (session, "answered", "answer"),
+                (type(predictor), "trace", "answer"),
                 (payload, "sites_of", "maps"),
                 (payload, "measures_of", "measures"),
                 (summaries, "checks", "checks"),
@@ -213,7 +214,7 @@ def look_one(table: timing.Table, rounds: int, run: Path, case: tuple[str, int, 
     for _ in range(rounds):
         watch, line = Parts(), line_of(model, tokens, numbers)
         wall, cpu = time.perf_counter(), time.process_time()
-        with watch.watching(explorer.opened[0].loaded.model):
+        with watch.watching(explorer.opened[0].run.predictor):
             found = explorer.look(line, live=True)
             with watch.timed("json"):
                 to_json(found)

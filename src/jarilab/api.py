@@ -106,7 +106,7 @@ def evaluate(
 
 def predict(
     run: str | Path | OpenRun,
-    sources: Iterable[str | UserError],
+    sources: Iterable[str | Path | UserError],
     *,
     at_once: int = AT_ONCE,
     checkpoint: Checkpoint = "last",
@@ -123,7 +123,8 @@ def predict(
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code)
     predictor = opened.predictor
     chosen = _options("predict", predictor.options, options)
-    return predictor.predict(sources, chosen, at_once=at_once)
+    texts = (str(source) if isinstance(source, Path) else source for source in sources)
+    return predictor.predict(texts, chosen, at_once=at_once)
 
 
 def compare(

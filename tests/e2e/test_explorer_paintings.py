@@ -89,7 +89,8 @@ def test_the_image_is_the_painted_one_and_its_codes_are_those_of_the_map(
 ) -> None:
     task: Any = jarilab.load(painted_runs / "painter").task
     how = {"guidance": task.guidance, "temperature": task.temperature}
-    image = list(jarilab.paint(painted_runs / "painter", CAPTION, n=1, **how))[-1][0]
+    (painting,) = jarilab.predict(painted_runs / "painter", [CAPTION], count=1, **how)
+    image = painting.images[0]
     page = pages.open(render(shown), at="#site=decoder.1.self&head=1&query=20&key=3")
     assert numpy.array_equal(image_pixels(page, "pixels")[..., :3], image.permute(1, 2, 0))
     weights = unpacked(shown["views"][0]["sites"][1]["weights"])[1]

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import jarilab
+from jarilab.decoding.answers import GREEDY, Decoding
 from jarilab.positions import Tokens
+from jarilab.predictors.learner import write
 from jarilab.text import FIRST
-from jarilab.training import answering
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +103,7 @@ def test_a_beam_is_no_worse_than_greedy(translated: Any, kind: str) -> None:
     loaded = jarilab.load(translated[kind][0])
     lines = sentences(60, 3)
     greedy = list(jarilab.predict(loaded, lines))
-    best = list(jarilab.predict(loaded, lines, decoding=jarilab.Decoding(beam=4, best=4)))
+    best = list(jarilab.predict(loaded, lines, beam=4, n_best=4))
     assert [answer.rank for answer in best] == [1, 2, 3, 4] * len(lines)
     for one, start in zip(greedy, range(0, len(best), 4), strict=True):
         scores = [answer.score for answer in best[start : start + 4]]
@@ -118,8 +119,8 @@ def test_the_probabilities_are_those_of_the_model(translated: Any, kind: str) ->
     loaded = jarilab.load(translated[kind][0])
     task, model = loaded.task, loaded.model
     source = task.sources([task.read("wort1 wort9 wort2")])
-    for decoding in (answering.GREEDY, jarilab.Decoding(beam=4)):
-        ((found, *_),) = answering.written(model, task, source, decoding)
+    for decoding in (GREEDY, Decoding(beam=4)):
+        ((found, *_),) = write(model, task, source, decoding)
         said = Tokens.of(torch.tensor([[FIRST, *found.ids.tolist()[:-1]]]), "target")
         log_p = model(source, said).log_softmax(-1)[0]
         expected = log_p.gather(1, found.ids.unsqueeze(1)).squeeze(1)
@@ -135,13 +136,13 @@ def test_what_it_attends_to(translated: Any, environment: dict[str, str], kind: 
     assert (walked["answer"], walked["site"]) == ("word1 word9 word2", site)
     assert walked["error"] < 1e-10
     loaded = jarilab.load(folder)
-    said = answering.answered(loaded.model, loaded.task, loaded.task.read("wort1 wort9 wort2"))
+    trace = loaded.predictor.trace("wort1 wort9 wort2", 100)
     with jarilab.record(loaded.model) as tape, torch.no_grad():
-        loaded.model(*said.inputs)
+        loaded.model(*trace.inputs)
     weights_HQK = tape.weights(site)[0]
     assert weights_HQK.shape[1:] == (4, 4)
     assert torch.allclose(weights_HQK.sum(-1), torch.ones_like(weights_HQK[..., 0]))
-    assert said.source == ["wort1", "wort9", "wort2", "<eos>"]
+    assert trace.source == ["wort1", "wort9", "wort2", "<eos>"]
 
 
 def test_a_text_is_learned_by_heart(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -50,6 +50,8 @@ def answer_of(task, left, operator, right):
 class Writes:
     """A learner whose answers are those of a function of the sources, a padded matrix."""
 
+    model = None
+
     def __init__(self, answers):
         self.answers = answers
 
@@ -59,7 +61,7 @@ class Writes:
     def scores(self, batch):
         raise AssertionError("exact match asks for answers alone")
 
-    def looked_at(self, source, written):
+    def most_attended(self, source, written):
         raise AssertionError("exact match asks for answers alone")
 
 

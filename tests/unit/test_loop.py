@@ -13,12 +13,14 @@ from torch.nn.functional import cross_entropy
 from helpers.runs import PowerCutError, at, cut, newest_of, outcome, timeless, tiny, train
 from jarilab import api
 from jarilab.errors import UserError
+from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.positions import Tokens
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.tasks.metrics import METRICS
 from jarilab.training import loop
+from jarilab.training.state import TrainingState
 
 # Averages ------------------------------------------------------------------------------------------------------------
 
@@ -33,8 +35,13 @@ def test_what_is_kept_is_the_moving_average(tmp_path, monkeypatch):
     for weights in trained[1:]:
         by_hand = {name: 0.75 * mean + 0.25 * weights[name] for name, mean in by_hand.items()}
 
-    measured, evaluate = [], loop.evaluate
-    monkeypatch.setattr(loop, "evaluate", lambda *a: measured.append({**a[0].state_dict()}) or evaluate(*a))
+    measured, evaluate = [], TrainingState.evaluate
+
+    def measure(state, *examples):
+        measured.append({**state.evaluated.state_dict()})
+        return evaluate(state, *examples)
+
+    monkeypatch.setattr(TrainingState, "evaluate", measure)
     train(tmp_path / "run", tiny(training__evaluations=1, training__average=0.75))
     kept = load_file(newest_of(tmp_path / "run") / "model.safetensors")
     torch.testing.assert_close(kept, by_hand)
@@ -42,6 +49,7 @@ def test_what_is_kept_is_the_moving_average(tmp_path, monkeypatch):
     assert not torch.allclose(kept[name], trained[-1][name], atol=1e-4), "the last weights are others"
     rest = load_file(newest_of(tmp_path / "run") / "optimizer.safetensors")
     assert all(torch.equal(rest[f"raw/{name}"], value) for name, value in trained[-1].items()), "as if not averaged"
+    assert len(measured) == 2
     assert all(torch.equal(model[name], value) for model in measured for name, value in kept.items())
     loaded = api.load(tmp_path / "run").model.state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in kept.items())
@@ -78,7 +86,7 @@ def looks(monkeypatch):
     def see(*values, metric="exact_match"):
         seen = iter(values)
         monkeypatch.setattr(Arithmetic, "metric", METRICS[metric])
-        monkeypatch.setattr(loop, "evaluate", lambda *_: {metric: next(seen), "examples": 20.0})
+        monkeypatch.setattr(TrainingState, "evaluate", lambda *_: {metric: next(seen), "examples": 20.0})
 
     return see
 
@@ -96,7 +104,7 @@ def test_patience_ends_after_so_many_looks_without_a_better_one(tmp_path, looks,
     assert (result["steps"], result["metric"], result[metric]) == (4, metric, 0.25)
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
     title = METRICS[metric].title
-    assert f"jarilab: no better {title} in 2 looks: stopped early, after step 4\n" in capsys.readouterr().err
+    assert f"jarilab: no better {title} in 2 evaluations: stopped early, after step 4\n" in capsys.readouterr().err
 
 
 def test_a_better_look_renews_the_patience(tmp_path, looks):
@@ -113,7 +121,7 @@ def test_a_run_stopped_early_trains_no_further_when_its_result_was_not_written(t
     looks(0.1, 0.3, 0.2, 0.2, 0.25, 0.3)
     whole = train(tmp_path / "run", tiny(**PATIENT))
     (tmp_path / "run" / "result.json").unlink()
-    monkeypatch.setattr(Arithmetic, "training_batch", None)
+    monkeypatch.setattr(TrainingState, "update", None)
     looks(0.25, 0.3)
     assert timeless(train(tmp_path / "run", tiny(**PATIENT))) == timeless(whole)
 
@@ -210,7 +218,7 @@ def keeping(tmp_path_factory):
     """A run that keeps a vocabulary."""
     folder = tmp_path_factory.mktemp("keeping") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Arithmetic, "kept", lambda _: {"vocabulary.json": WORDS.encode()})
+        patch.setattr(Arithmetic, "artifacts", lambda _: {"vocabulary.json": WORDS.encode()})
         train(folder, tiny(training__examples=16, training__evaluations=1))
     return folder
 
@@ -255,7 +263,7 @@ def test_a_start_cut_off_behind_a_vocabulary_is_no_foreign_folder(tmp_path, monk
     (run / ".lock").touch()
     (run / "vocabulary.json").write_text(text, encoding="utf-8")
     (run / ".vocabulary.json.4711.partial").write_text('{"to')
-    monkeypatch.setattr(Arithmetic, "kept", lambda _: {"vocabulary.json": WORDS.encode()})
+    monkeypatch.setattr(Arithmetic, "artifacts", lambda _: {"vocabulary.json": WORDS.encode()})
     experiment = tiny(training__examples=16, training__evaluations=1)
     if ours:
         assert train(run, experiment)["steps"] == 1
@@ -263,3 +271,42 @@ def test_a_start_cut_off_behind_a_vocabulary_is_no_foreign_folder(tmp_path, monk
         with pytest.raises(UserError, match="exists and is no run of jari; choose another --out"):
             train(run, experiment)
     assert (run / "vocabulary.json").read_text(encoding="utf-8") == text
+
+
+# What training says, and what it checks before it writes --------------------------------------------------------------
+
+
+def test_what_goes_on_and_what_is_finished_say_so(tmp_path, capsys):
+    with pytest.raises(PowerCutError):
+        train(tmp_path / "run", tiny(), report=at(5, cut))
+    assert "going on" not in capsys.readouterr().err
+    result = train(tmp_path / "run", tiny())
+    assert capsys.readouterr().err == "jarilab: going on from step 3 of 12\n"
+    assert train(tmp_path / "run", tiny()) == result
+    run = tmp_path / "run"
+    told = f"jarilab: {run} is finished already: this is its result; choose another --out to train anew\n"
+    assert capsys.readouterr().err == told
+
+
+def test_an_encoding_that_cannot_read_the_data_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "text.txt").write_text("one two three four five " * 40)
+    settings = {"task.train": str(tmp_path / "text.txt"), "task.context": 8, "model.width": 16, "model.heads": 2}
+    settings |= {"model.layers": 1, "training.examples": 32, "training.batch": 16, "training.evaluations": 1}
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match=r"two coordinates expected, got .*; choose an encoding for 1 axis"):
+        api.train("text", run, encoding="rotary2d", settings=settings, threads=1)
+    assert not run.exists()
+    assert api.train("text", run, encoding="rotary", settings=settings, threads=1)["steps"] == 2
+
+
+def test_the_check_before_training_reads_two_examples_without_dropout(tmp_path, monkeypatch):
+    heard, forward = [], EncoderDecoder.forward
+
+    def hearing(model, source, target, *rest):
+        heard.append((len(source.ids), model.training, torch.is_grad_enabled(), (tmp_path / "run").exists()))
+        return forward(model, source, target, *rest)
+
+    monkeypatch.setattr(EncoderDecoder, "forward", hearing)
+    train(tmp_path / "run", tiny(training__examples=16, training__evaluations=1))
+    assert heard[0] == (2, False, False, False)
+    assert heard[1] == (16, True, True, True)

@@ -49,7 +49,7 @@ def test_a_step_gets_the_memory_that_the_one_before_freed():
 def test_training_asks_for_it(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(loop, "keep_freed_memory", lambda: asked.append(True))
-    monkeypatch.setattr(loop, "Learning", None)
+    monkeypatch.setattr(loop, "TrainingState", None)
     with pytest.raises(TypeError):  # right after it
         loop.train(tiny(), tmp_path / "run")
     assert asked

@@ -80,6 +80,8 @@ def rows(texts: Sequence[str]) -> Matrix:
 class Says:
     """A learner that says what it is told about a source; its scores are drawn from the tokens before."""
 
+    model = None
+
     def __init__(self, answers: dict[str, str]):
         self.answers = answers
         self.table = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(3))
@@ -92,7 +94,7 @@ class Says:
     def scores(self, batch: Batch) -> Tensor:
         return self.table[batch.inputs[1].ids]
 
-    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+    def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
         raise NotImplementedError
 
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import jarilab
-from jarilab.api import Loaded
 from jarilab.cli import main
 from jarilab.errors import UserError
 from jarilab.models.base import Generates
 from jarilab.positions import Positions, Tokens
+from jarilab.predictors.continuation import Continuation
 from jarilab.runs.experiment import Experiment
+from jarilab.runs.loaded import OpenRun
 from jarilab.tasks.text import Text
 from jarilab.text import END
 from jarilab.text.tokenizers import Tokenizer
@@ -52,12 +53,19 @@ class Script(nn.Module):
         return scores
 
 
-def writes(tokenizer: Tokenizer, ids: list[int], context: int = 500) -> Loaded:
+def writes(tokenizer: Tokenizer, ids: list[int], context: int = 500) -> OpenRun:
     task = Text(context=context)
     task._tokenizer = tokenizer
     model = Script(ids, len(tokenizer))
     assert isinstance(model, Generates)
-    return Loaded(Experiment.of("text"), task, model, 1)
+    return OpenRun(Path("script"), Experiment.of("text"), task, model, 1)
+
+
+def gone_on(run: OpenRun | Path, prompt: str, **options: Any) -> Continuation:
+    (continuation,) = jarilab.predict(run, [prompt], **options)
+    assert isinstance(continuation, Continuation)
+    assert (continuation.input, continuation.error) == (prompt, None)
+    return continuation
 
 
 def cut(tokenizer: Tokenizer, ids: list[int], stop: list[str]) -> str:
@@ -75,7 +83,7 @@ def cut(tokenizer: Tokenizer, ids: list[int], stop: list[str]) -> str:
 )
 def test_a_stop_is_never_shown_and_a_character_never_cut(text: str, stop: list[str]) -> None:
     ids = BPE.encode(text)
-    pieces = list(jarilab.generate(writes(BPE, ids), "", stop=stop))
+    pieces = list(gone_on(writes(BPE, ids), "", stop=stop))
     shown = "".join(pieces)
     assert shown == cut(BPE, ids, stop)
     assert text.startswith(shown)
@@ -85,14 +93,14 @@ def test_a_stop_is_never_shown_and_a_character_never_cut(text: str, stop: list[s
 
 @given(ids=st.lists(st.integers(3, len(BPE) - 1), max_size=12))
 def test_bytes_that_are_no_character_stay_signs(ids: list[int]) -> None:
-    assert "".join(jarilab.generate(writes(BPE, ids), "one")) == BPE.decode(ids)
+    assert gone_on(writes(BPE, ids), "one").continuation == BPE.decode(ids)
 
 
 def test_text_is_shown_as_soon_as_it_is_certain() -> None:
     ids = BPE.encode("one 🎉 two")
 
     def shown(**options: Any) -> list[str]:
-        return list(jarilab.generate(writes(BPE, ids), "x", **options))
+        return list(gone_on(writes(BPE, ids), "x", **options))
 
     pieces = shown()
     assert "".join(pieces) == "one 🎉 two"
@@ -100,22 +108,24 @@ def test_text_is_shown_as_soon_as_it_is_certain() -> None:
     assert len(pieces) > 2
     assert "".join(shown(stop=["twofold", "x"])) == "one 🎉 two", "what might have been a stop comes at the end"
     assert "".join(shown(tokens=1)) == BPE.decode(ids[:1])
-    drawn = jarilab.generate(writes(BPE, ids), "x")
-    assert next(drawn) == pieces[0]
+    drawn = gone_on(writes(BPE, ids), "x")
+    assert next(iter(drawn)) == pieces[0]
+    assert drawn.continuation == "one 🎉 two", "whoever reads a piece misses none of the rest"
     model: Any = (late := writes(BPE, ids)).model
-    next(jarilab.generate(late, "x", stop=["q" * 3]))
+    next(iter(gone_on(late, "x", stop=["q" * 3])))
     assert len(model.read) < len(ids), "three letters behind, not the whole text"
 
 
 def test_words_are_parted_from_the_prompt() -> None:
-    assert "".join(jarilab.generate(writes(WORDS, WORDS.encode("two three")), "one")) == " two three"
-    assert "".join(jarilab.generate(writes(WORDS, WORDS.encode("two three")), "")) == "two three"
-    assert "".join(jarilab.generate(writes(WORDS, WORDS.encode("two three four")), "one", stop=["three"])) == " two "
+    assert gone_on(writes(WORDS, WORDS.encode("two three")), "one").continuation == " two three"
+    assert gone_on(writes(WORDS, WORDS.encode("two three")), "").continuation == "two three"
+    stopped = gone_on(writes(WORDS, WORDS.encode("two three four")), "one", stop=["three"])
+    assert stopped.continuation == " two "
 
 
 def test_the_end_ends_it() -> None:
     ids = [*BPE.encode("one"), END, *BPE.encode(" two")]
-    assert "".join(jarilab.generate(writes(BPE, ids), "")) == "one"
+    assert gone_on(writes(BPE, ids), "").continuation == "one"
 
 
 # A real one ----------------------------------------------------------------------------------------------------------
@@ -143,22 +153,23 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(language: Path) -> Loaded:
+def model(language: Path) -> OpenRun:
     return jarilab.load(language)
 
 
-def text_of(model: Loaded, prompt: str = "one ", **options: Any) -> str:
-    return "".join(jarilab.generate(model, prompt, **options))
+def text_of(model: OpenRun, prompt: str = "one ", **options: Any) -> str:
+    return gone_on(model, prompt, **options).continuation
 
 
-def test_the_same_seed_gives_the_same_text(model: Loaded, language: Path) -> None:
+def test_the_same_seed_gives_the_same_text(model: OpenRun, language: Path) -> None:
     first = text_of(model, tokens=40, seed=5)
-    assert text_of(model, tokens=40, seed=5) == first == "".join(jarilab.generate(language, "one ", tokens=40, seed=5))
+    assert text_of(model, tokens=40, seed=5) == first
+    assert gone_on(language, "one ", tokens=40, seed=5).continuation == first
     assert text_of(model, tokens=40, seed=6) != first
 
 
 @torch.no_grad()
-def greedy_by_hand(model: Loaded, prompt: str, tokens: int) -> str:
+def greedy_by_hand(model: OpenRun, prompt: str, tokens: int) -> str:
     """The likeliest token each time, of a context read anew for each."""
     ids: list[int] = model.task.read(prompt)
     written: list[int] = []
@@ -175,29 +186,41 @@ def greedy_by_hand(model: Loaded, prompt: str, tokens: int) -> str:
 
 
 @pytest.mark.parametrize("prompt", ["one ", "t", "one two three four five one two three "])
-def test_temperature_0_takes_the_likeliest_whatever_the_length(model: Loaded, prompt: str) -> None:
+def test_temperature_0_takes_the_likeliest_whatever_the_length(model: OpenRun, prompt: str) -> None:
     text = text_of(model, prompt, tokens=60, temperature=0.0)
     assert text == greedy_by_hand(model, prompt, 60)
     assert len(text) == 60, "far beyond the context of 16"
     assert text == text_of(model, prompt, tokens=60, temperature=0.7, top_k=1, seed=3)
 
 
-def test_a_language_model_answers_no_lines(model: Loaded) -> None:
-    with pytest.raises(UserError, match="a language model goes on with a text instead of answering lines; give it one"):
-        next(jarilab.predict(model, ["one"]))
+def test_several_prompts_each_go_on(model: OpenRun) -> None:
+    prompts = ["one ", UserError("byte 4 is no UTF-8"), "two "]
+    first, wrong, second = jarilab.predict(model, prompts, tokens=9, seed=5)
+    assert first.record() == {"prompt": "one ", "text": text_of(model, "one ", tokens=9, seed=5)}
+    assert second.record() == {"prompt": "two ", "text": text_of(model, "two ", tokens=9, seed=5)}
+    assert wrong.messages == ["byte 4 is no UTF-8"]
+    assert wrong.record() == {"prompt": "", "text": "", "error": "byte 4 is no UTF-8"}
+    assert "".join(wrong.text()) == "\n", "its place stays"
+    assert "".join(next(jarilab.predict(model, ["one "], tokens=9, seed=5)).text()) == f"one {first.record()['text']}\n"
+
+
+def test_a_language_model_searches_for_no_answers(model: OpenRun) -> None:
+    own = "tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed"
+    with pytest.raises(UserError, match=f"has no option 'beam'; Options: {own}$"):
+        jarilab.predict(model, ["one"], beam=2)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"stop": [""]}, "a text to stop at has one character or more, got an empty one; leave it out"),
+        ({"stop": [""]}, "a text to stop at has one character or more, got an empty one; omit it"),
         ({"top_p": 2.0}, "top_p: expected a probability above 0, 1 at most, got 2.0; leave it out to keep every"),
         ({"tokens": 0}, "expected 1 token or more to draw, got longest 0"),
     ],
 )
-def test_drawing_that_cannot_be(model: Loaded, options: dict[str, Any], told: str) -> None:
+def test_drawing_that_cannot_be(model: OpenRun, options: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        next(jarilab.generate(model, "one", **options))
+        next(jarilab.predict(model, ["one"], **options))
 
 
 # The command line ----------------------------------------------------------------------------------------------------

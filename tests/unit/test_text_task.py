@@ -37,6 +37,8 @@ def prepared(train: Path, **options: Any) -> Text:
 class Notices:
     """A learner that keeps the batches it is asked about and finds every token as likely, or as the table says."""
 
+    model = None
+
     def __init__(self, vocabulary: int, table: Tensor | None = None):
         self.table = torch.zeros(vocabulary, vocabulary) if table is None else table
         self.batches: list[Batch] = []
@@ -48,7 +50,7 @@ class Notices:
         self.batches.append(batch)
         return self.table[batch.inputs[0].ids]
 
-    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+    def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
         raise NotImplementedError
 
 
@@ -200,7 +202,7 @@ def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folde
     own = tmp_path / "own.txt"
     own.write_text("one two three four " * 20)
     task = prepared(own, valid=str(folder))
-    for name, held in task.kept().items():
+    for name, held in task.artifacts().items():
         (tmp_path / name).write_bytes(held)
     again = Text(train=str(own), valid=str(folder), context=7)
     again.restore(tmp_path)

@@ -15,12 +15,12 @@ from jarilab.errors import UserError
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import generator_for, initialise
 from jarilab.nn.layers import TokenEmbedding
+from jarilab.predictors.base import predictor_for
 from jarilab.runs.experiment import Experiment, settings_of
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.runs.options import Training, deciding
 from jarilab.runs.precision import choose_precision
 from jarilab.training import loop
-from jarilab.training.answering import evaluate
 from jarilab.training.batching import FixedSizeBatches, batches_of
 from jarilab.training.optim import build_optimizers
 
@@ -507,7 +507,7 @@ def test_evaluation_leaves_the_model_in_training(tmp_path):
     model = experiment.model_instance(task)
     model.train()
     state = torch.get_rng_state()
-    assert evaluate(model, task, 5)["examples"] == 5
+    assert predictor_for(model, task).evaluate(5)["examples"] == 5
     assert model.training
     assert torch.equal(torch.get_rng_state(), state), "looking draws nothing"
 

@@ -15,15 +15,16 @@ import torch
 
 import jarilab
 from helpers.tasks import training_pairs
-from jarilab.api import Loaded
 from jarilab.errors import UserError
 from jarilab.positions import Tokens
+from jarilab.predictors import sequences
+from jarilab.predictors.learner import ModelLearner
+from jarilab.runs.loaded import OpenRun
 from jarilab.tasks import translation
 from jarilab.tasks.base import Batch
 from jarilab.tasks.translation import Translation
 from jarilab.text import END, FIRST, store
 from jarilab.text.tokenizers import UNKNOWN
-from jarilab.training import answering
 
 WORDS = ["eins", "zwei", "drei", "vier", "Fünf", "sechs", "sieben", "Acht"]
 MEANING = dict(zip(WORDS, ["one", "two", "three", "four", "Five", "six", "seven", "Eight"], strict=True))
@@ -189,6 +190,8 @@ def test_data_to_measure_on_that_cannot_be(files: tuple[str, str]) -> None:
 class Looks:
     """A learner that looks at the same tokens whatever it is asked, by default at one after the other."""
 
+    model = None
+
     def __init__(self, at: tuple[int, ...], says: Sequence[int] = ()):
         self.at, self.says = at, says
 
@@ -198,7 +201,7 @@ class Looks:
     def scores(self, batch: Batch) -> torch.Tensor:
         return torch.zeros(*batch.labels.shape, 50)
 
-    def looked_at(self, source: list[int], written: Sequence[int]) -> list[int]:
+    def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
         return list(self.at) or list(range(len(written)))
 
 
@@ -283,7 +286,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, st
 
 
 @pytest.fixture(scope="module")
-def loaded(finished: tuple[Path, tuple[str, str]]) -> Loaded:
+def loaded(finished: tuple[Path, tuple[str, str]]) -> OpenRun:
     return jarilab.load(finished[0])
 
 
@@ -354,7 +357,7 @@ def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) ->
         jarilab.load(moved)
 
 
-def test_a_run_answers_without_its_files(loaded: Loaded, moved: Path, tmp_path: Path) -> None:
+def test_a_run_answers_without_its_files(loaded: OpenRun, moved: Path, tmp_path: Path) -> None:
     lines = ["eins zwei", "Acht"]
     assert list(jarilab.predict(moved, lines)) == list(jarilab.predict(loaded, lines))
     found = jarilab.evaluate(moved, data=written(tmp_path, [(line, meaning(line)) for line in lines]), threads=1)
@@ -376,7 +379,7 @@ def test_a_run_is_measured_on_what_it_held_out(finished: tuple[Path, tuple[str, 
 # Answers -------------------------------------------------------------------------------------------------------------
 
 
-def test_answers_stand_beside_their_lines(loaded: Loaded) -> None:
+def test_answers_stand_beside_their_lines(loaded: OpenRun) -> None:
     lines = [*sentences(30, longest=12, seed=3), "", "eins " * 200, *sentences(30, seed=4)]
     alone = [next(jarilab.predict(loaded, [line])) for line in lines]
     together = list(jarilab.predict(loaded, lines))
@@ -393,10 +396,9 @@ def test_answers_stand_beside_their_lines(loaded: Loaded) -> None:
     assert len({answer.answer for answer in together}) > 3, "or no order could be wrong"
 
 
-def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: Loaded) -> None:
+def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: OpenRun) -> None:
     lines = sentences(40, seed=6)
-    decoding = jarilab.Decoding(beam=3, best=2)
-    few, many = (list(jarilab.predict(loaded, lines, decoding=decoding, at_once=n)) for n in (3, 100))
+    few, many = (list(jarilab.predict(loaded, lines, beam=3, n_best=2, at_once=n)) for n in (3, 100))
     assert [(one.line, one.rank, one.answer) for one in few] == [(one.line, one.rank, one.answer) for one in many]
     assert [(one.line, one.rank) for one in few] == [(line, rank) for line in range(1, 41) for rank in (1, 2)]
     for best, second in zip(few[::2], few[1::2], strict=True):
@@ -410,55 +412,54 @@ def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: Loaded
     [
         ({"beam": 0}, "a beam is 1 hypothesis wide or more, got width 0; 1 is greedy, 4 or 5 is usual"),
         ({"beam": -4}, "a beam is 1 hypothesis wide or more, got width -4"),
-        ({"beam": 2, "best": 5}, "a beam of width 2 can be asked for its 1 to 2 best answers, got best 5; widen"),
-        ({"best": 0}, "a beam of width 1 can be asked for its 1 to 1 best answers, got best 0"),
+        ({"beam": 2, "n_best": 5}, "a beam of width 2 can be asked for its 1 to 2 best answers, got best 5; widen"),
+        ({"n_best": 0}, "a beam of width 1 can be asked for its 1 to 1 best answers, got best 0"),
         ({"longest": 0}, "longest 1 or more, got shortest 0 and longest 0"),
         ({"shortest": 500}, "expected 0 <= shortest <= longest .* got shortest 500 and longest 13"),
         ({"no_repeat": -1}, "no_repeat is the length of an n-gram, or 0 for no rule; got -1"),
         ({"length_penalty": -1.0}, "the length penalty is 0 or more, got -1.0"),
-        ({"length_penalty": float("nan")}, "the length penalty is 0 or more, got nan"),
+        ({"length_penalty": float("nan")}, "length_penalty: input should be a finite number; got nan"),
     ],
 )
-def test_decoding_that_cannot_be(loaded: Loaded, options: dict[str, Any], told: str) -> None:
+def test_decoding_that_cannot_be(loaded: OpenRun, options: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        list(jarilab.predict(loaded, ["eins"], decoding=jarilab.Decoding(**options)))
+        list(jarilab.predict(loaded, ["eins"], **options))
 
 
-def test_unknown_words_are_copied_into_answers(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_words_are_copied_into_answers(loaded: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
     one = loaded.task.read("one")
     asked: list[list[int]] = []
 
-    def says(model: Any, task: Any, read: list[list[int]], decoding: Any) -> list[list[jarilab.Hypothesis]]:
+    def says(model: Any, task: Any, read: Tokens, options: Any, n_best: int) -> list[list[jarilab.Hypothesis]]:
         known, unknown = torch.tensor([*one, *one, END]), torch.tensor([*one, UNKNOWN, END])
-        return [[jarilab.Hypothesis(ids, torch.zeros(3), 0.0, 0.0) for ids in (known, unknown)] for _ in read]
+        return [[jarilab.Hypothesis(ids, torch.zeros(3), 0.0, 0.0) for ids in (known, unknown)] for _ in read.ids]
 
     def looks(self: Any, source: list[int], written: list[int]) -> list[int]:
         asked.append(source)
         return [0, 2, 3]
 
-    monkeypatch.setattr(answering, "answers", says)
-    monkeypatch.setattr(answering.Answering, "looked_at", looks)
-    found = list(
-        jarilab.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], decoding=jarilab.Decoding(beam=2, best=2))
-    )
+    monkeypatch.setattr(sequences, "write", says)
+    monkeypatch.setattr(ModelLearner, "most_attended", looks)
+    found = list(jarilab.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], beam=2, n_best=2))
     assert [answer.answer for answer in found] == ["one one", "one Berlin", "one one", "one Busan"]
     assert asked == [loaded.task.read("eins zwei Berlin"), loaded.task.read("Seoul zwei Busan")]
     assert [name for name, _ in found[1].tokens] == ["one", "<unk>", "<eos>"], "what the model wrote stays to be seen"
 
 
-def test_what_the_last_attention_looked_at(loaded: Loaded) -> None:
+def test_what_the_last_attention_looked_at(loaded: OpenRun) -> None:
     task, ids = loaded.task, loaded.task.read("eins zwei drei Berlin")
     written = [UNKNOWN, 7, UNKNOWN, END]
     with jarilab.record(loaded.model) as tape:
         loaded.model(task.sources([ids]), Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target"))
     (weights_HQK,) = tape.weights("decoder.0.cross")
     expected = [max(range(5), key=lambda k, q=q: float(weights_HQK[:, q, k].sum())) for q in range(4)]
-    assert answering.Answering(loaded.model, task).looked_at(ids, written) == expected
+    assert ModelLearner(loaded.model, task).most_attended(ids, written) == expected
 
 
-def test_a_translation_is_no_language_model(loaded: Loaded) -> None:
-    with pytest.raises(UserError, match="only a language model goes on with a text; give lines to answer on standard"):
-        next(jarilab.generate(loaded, "eins"))
+def test_a_translation_is_no_language_model(loaded: OpenRun) -> None:
+    own = "Options: beam, length_penalty, no_repeat, shortest, longest, n_best"
+    with pytest.raises(UserError, match=f"has no option 'temperature'; {own}$"):
+        jarilab.predict(loaded, ["eins"], temperature=0.5)
 
 
 # What is held out of the training files ------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from jarilab.runs.precision import Precision
 from jarilab.storage.files import write_json, write_text
 from jarilab.tasks.base import Task
 from jarilab.tasks.metrics import Metric
+from jarilab.training.loop import check_trainable
 from jarilab.training.progress import TrainingProgress
 
 
@@ -72,9 +73,7 @@ def run(
     )
     instance = trials[0].experiment.task_instance()
     for experiment in {trial.experiment.encoding: trial.experiment for trial in trials}.values():
-        experiment.model_instance(
-            instance
-        )  # what cannot be built is refused before anything is trained
+        check_trainable(experiment, instance)  # all of them, before any is trained
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -69,8 +69,8 @@ class PatchedImage:
     pixels: UInt8[Tensor, "C H W"]
     rows: int
     columns: int
-    height: float
-    width: float
+    height: int | float
+    width: int | float
     first: int
     pool: str | None = None
 

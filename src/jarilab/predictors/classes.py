@@ -156,7 +156,7 @@ def patch_grid(model: Any, positions: Positions) -> tuple[int, int, int]:
     return first, rows, columns
 
 
-def _extent(positions: Positions, rows: int, columns: int) -> tuple[float, float]:
+def _extent(positions: Positions, rows: int, columns: int) -> tuple[int | float, int | float]:
     """Height and width of the image in patches: less than the grid's where padding was added."""
     extent = positions.extent
     if extent is None or extent.shape[-1] != 2:
@@ -165,7 +165,7 @@ def _extent(positions: Positions, rows: int, columns: int) -> tuple[float, float
     return _within(height, rows), _within(width, columns)
 
 
-def _within(side: float, count: int) -> float:
+def _within(side: int | float, count: int) -> int | float:
     return side if count - 1 < side <= count else count
 
 

@@ -80,7 +80,8 @@ class Continuation(Prediction):
         return self.written
 
     def record(self) -> dict[str, Any]:
-        return {"prompt": self.input, "text": self.continuation}
+        record = {"prompt": self.input, "text": self.continuation}
+        return record if self.error is None else record | {"error": self.error}
 
     def text(self) -> Iterator[str]:
         if self.error is None:

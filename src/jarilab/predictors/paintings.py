@@ -141,14 +141,15 @@ class PaintingPredictor(Predictor):
         if isinstance(caption, UserError):
             return Painting("", error=str(caption))
         try:
-            images = None
-            for images in self.steps(caption, options):
-                if options.out is not None:
-                    columns = math.ceil(math.sqrt(len(images)))
-                    grid = drawing.grid(list(images), columns)
-                    write_bytes(Path(options.out), drawing.png(grid))
+            self.task.read(caption)
         except UserError as error:
             return Painting(caption, error=str(error))
+        images = None
+        for images in self.steps(caption, options):
+            if options.out is not None:
+                columns = math.ceil(math.sqrt(len(images)))
+                grid = drawing.grid(list(images), columns)
+                write_bytes(Path(options.out), drawing.png(grid))
         return Painting(caption, images, options.out)
 
     def steps(
@@ -257,7 +258,12 @@ def is_image(source: str | UserError) -> bool:
     if isinstance(source, UserError):
         return False
     text = source.strip()
-    return text.startswith(HELD_OUT) or _FILE.search(text) is not None or Path(text).is_file()
+    if text.startswith(HELD_OUT) or _FILE.search(text) is not None:
+        return True
+    try:
+        return Path(text).is_file()
+    except OSError:  # too long to be the name of a file
+        return False
 
 
 def _write_beside(found: Sequence[Reconstruction], out: str) -> None:

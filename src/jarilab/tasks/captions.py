@@ -383,8 +383,8 @@ class Captions(Task):
         """`count` images for one caption, again after each row of codes: what is not drawn yet is empty. Last come
         the chosen ones of `rerank` times as many. drawing: guidance, temperature, top_k, top_p. Raises UserError."""
         if count < 1 or rerank < 1 or count * rerank > MOST:
-            rule = f"n and rerank are 1 or more, and {MOST:,} at most when multiplied"
-            raise UserError(f"{rule}; got n {count:,} and rerank {rerank:,}")
+            rule = f"count and rerank are 1 or more, and {MOST:,} at most when multiplied"
+            raise UserError(f"{rule}; got count {count:,} and rerank {rerank:,}")
         words, values = self.read(prompt), None
         if rerank > 1:
             self._of_scenes()

@@ -11,11 +11,12 @@ import jarilab
 from helpers.blocks import unpacked
 from jarilab.boxes import Detected
 from jarilab.errors import UserError
-from jarilab.explorer import seen, session
+from jarilab.explorer import payload, session
 from jarilab.explorer.session import Explorer
 from jarilab.models.detector import Detector
 from jarilab.patches import Images
-from jarilab.training.answering import seen as seen_of
+from jarilab.predictors import detection
+from jarilab.predictors.classes import image_sequence
 
 GRID = [f"{row},{column}" for row in range(4) for column in range(4)]
 
@@ -125,7 +126,7 @@ def test_object_queries_have_boxes_and_what_they_say(image_runs: Path) -> None:
     assert target["tokens"] == ["q0", "q1", "q2", "q3"]
     task: Any = (loaded := jarilab.load(image_runs / "detection")).task
     read = task.read("#3")
-    (said,) = seen_of(loaded.model, task, [read])
+    (said,) = task.interpret(loaded.model(task.sources([read])), [read])
     height, width = read.size
     boxes = sorted((np.array(one.box) / [width, height, width, height]).clip(0, 1).tolist() for one in said)
     assert np.allclose(sorted(target["boxes"]), boxes, atol=1e-5)
@@ -144,19 +145,19 @@ def test_object_queries_have_boxes_and_what_they_say(image_runs: Path) -> None:
 def test_a_image_that_was_padded_covers_less_than_its_patches() -> None:
     model = Detector(3, 2, width=16, heads=2, encoder_layers=1, decoder_layers=1).eval()
     pixels = torch.randint(0, 256, (3, 45, 60), dtype=torch.uint8)
-    shown = seen.image_of(model, Images(pixels.unsqueeze(0).float()), pixels)
+    shown = payload.side_of(image_sequence(model, Images(pixels.unsqueeze(0).float()), pixels))["picture"]
     assert (shown["rows"], shown["columns"], shown["height"], shown["width"]) == (6, 8, 45 / 8, 60 / 8)
     assert shown["pixels"]["shape"] == [45, 60, 3]
 
 
 def test_a_large_image_is_made_smaller_and_keeps_its_shape() -> None:
     pixels = torch.full((3, 640, 1280), 77, dtype=torch.uint8)
-    small = seen._small(pixels)
+    small = payload._small(pixels)
     assert small.shape == (3, 160, 320)
     assert bool((small == 77).all())
 
 
 def test_boxes_stay_on_the_image() -> None:
     boxes = torch.tensor([[[[0.5, 0.5, 0.5, 0.25], [0.0, 1.0, 0.5, 0.5]]]])
-    found = seen.boxes_of(Detected(torch.zeros(1, 1, 2, 3), boxes))
+    found = detection._boxes(Detected(torch.zeros(1, 1, 2, 3), boxes))
     assert np.allclose(found, [[0.25, 0.375, 0.75, 0.625], [0, 0.75, 0.25, 1]])

@@ -35,7 +35,8 @@ def painted(run: Path, line: str = CAPTION) -> torch.Tensor:
     """The image of `jarilab predict`, by the run's own settings."""
     task: Any = jarilab.load(run).task
     how = {"guidance": task.guidance, "temperature": task.temperature, "seed": 1}
-    return list(jarilab.paint(run, line, n=1, **how))[-1][0]
+    (painting,) = jarilab.predict(run, [line], count=1, **how)
+    return painting.images[0]
 
 
 def test_a_view_shows_the_image_that_predict_paints(explorers: dict[str, Explorer], painted_runs: Path) -> None:
@@ -150,7 +151,7 @@ def test_a_image_is_painted_once_for_all_that_is_shown_of_it(
     painted_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explorer = Explorer([painted_runs / "painter"])
-    loaded: Any = explorer.opened[0].loaded
+    loaded: Any = explorer.opened[0].run
     drawn, steps = [], loaded.model.steps
     monkeypatch.setattr(loaded.model, "steps", lambda *a, **how: drawn.append(how) or steps(*a, **how))
     explorer.look(CAPTION, live=True)

@@ -84,7 +84,7 @@ def test_only_the_last_inputs_are_remembered(runs: Path) -> None:
     explorer = Explorer([runs / "rotary"])
     for number in range(REMEMBERED + 3):
         explorer.look(f"{number}+1", live=False)
-    assert len(explorer.opened[0]._seen) == REMEMBERED
+    assert len(explorer.opened[0]._recorded) == REMEMBERED
 
 
 def test_a_file_holds_every_head_and_step_while_it_is_small(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

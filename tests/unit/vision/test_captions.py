@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from jarilab.tasks.painted import image_of
 from PIL import Image
 
-from jarilab import api, seeing
+import jarilab
 from jarilab.captions import sources
 from jarilab.captions.checks import attributes, describe_images, glyphs, matches_caption
 from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
@@ -22,11 +21,12 @@ from jarilab.errors import UserError
 from jarilab.images.captioned import read_captioned
 from jarilab.images.tokenizer import decibels, train_image_tokenizer
 from jarilab.nn.init import generator_for
+from jarilab.predictors.paintings import Painting, PaintingOptions, PaintingPredictor
 from jarilab.runs.experiment import Experiment
+from jarilab.runs.loaded import OpenRun
 from jarilab.tasks import captions
 from jarilab.tasks.base import evenly
 from jarilab.tasks.captions import Captions
-from jarilab.training import answering
 from jarilab.training.loop import train
 
 TINY = {
@@ -306,7 +306,7 @@ def test_batches_hold_captions_codes_and_what_is_left_out(ready: Captions) -> No
     assert batch.labels[heard, :7].tolist() == [*rows[heard, 1:].tolist(), 0]
     assert int(batch.labels[without, :7].abs().sum()) == 0
     assert torch.equal(batch.labels[:, 7:], codes)
-    assert ready.write(rows[0, 1:].tolist()) in set(ready._source.captions)
+    assert ready.words.decode(rows[0, 1:].tolist()) in set(ready._source.captions)
 
 
 def test_the_loss_weighs_codes_seven_to_one(ready: Captions) -> None:
@@ -351,7 +351,7 @@ def test_a_caption_is_what_its_image_should_show(ready: Captions) -> None:
     ],
 )
 def test_facts_that_cannot_be_are_refused(ready: Captions, tmp_path: Path, name: str, value: Any, said: str) -> None:
-    for file, data in ready.kept().items():
+    for file, data in ready.artifacts().items():
         (tmp_path / file).write_bytes(data)
     Captions(captions="attributes").restore(tmp_path)
     facts = json.loads((tmp_path / "captions.json").read_bytes())
@@ -386,40 +386,71 @@ def test_a_run_trains_is_measured_and_draws(
     assert result["examples"] == 12
     task = experiment.task_instance(tmp_path / "run")
     assert isinstance(task, Captions)
-    loaded = api.load(tmp_path / "run")
-    shown = list(seeing.paint(loaded, "a small red 3 top left", n=3))
+    loaded = jarilab.load(tmp_path / "run")
+    predictor = loaded.predictor
+    assert isinstance(predictor, PaintingPredictor)
+    caption = "a small red 3 top left"
+    shown = list(predictor.steps(caption, PaintingOptions(count=3)))
     assert len(shown) == 8
     assert shown[-1].shape == (3, 3, 32, 32)
     assert shown[-1].dtype is torch.uint8
     # What is not drawn yet is empty, and so alike in all.
     assert torch.equal(shown[0][0, :, 20:], shown[0][1, :, 20:])
-    again = list(seeing.paint(loaded, "a small red 3 top left", n=3))[-1]
-    assert torch.equal(again, shown[-1])
-    chosen = list(seeing.paint(loaded, "a small red 3 top left", n=2, rerank=4))[-1]
+    assert torch.equal(painted(loaded, caption, count=3), shown[-1])
+    chosen = painted(loaded, caption, count=2, rerank=4)
     assert chosen.shape == (2, 3, 32, 32)
-    assert torch.equal(list(seeing.paint(loaded, "A small RED 3 top left", n=2, rerank=4))[-1], chosen)
-    with pytest.raises(UserError, match="no caption to train on had purple"):
-        list(seeing.paint(loaded, "a small purple 3 top left", n=1, rerank=2))
-    with pytest.raises(UserError, match="got n 0 and rerank 1"):
-        list(seeing.paint(loaded, "a small red 3 top left", n=0))
-    first = list(seeing.paint(loaded, "a small red 3 top left", n=1))[-1][0]
+    assert torch.equal(painted(loaded, "A small RED 3 top left", count=2, rerank=4), chosen)
+    first = painted(loaded, caption, count=1)[0]
     assert torch.equal(first, shown[-1][0])
-    said = answering.answered(loaded.model, task, task.read("a small red 3 top left"))
-    assert torch.equal(first, image_of(task, said.written))
-    with pytest.raises(
-        UserError, match=r"n and rerank are 1 or more, and 10,000 at most when multiplied; got n 6,000 and rerank 2"
-    ):
-        list(seeing.paint(loaded, "a small red 3 top left", n=6000, rerank=2))
+    traced = predictor.trace(caption, 100).sequences["target"].image
+    assert traced is not None
+    assert torch.equal(first, traced.pixels)
+    unread, read = jarilab.predict(loaded, ["a small purple 3 top left", caption], count=1, rerank=2)
+    assert unread.error is not None
+    assert unread.error.startswith("no caption to train on had purple; known: ")
+    assert unread.record() == {"prompt": "a small purple 3 top left", "out": None, "error": unread.error}
+    assert read.error is None, "a caption that cannot be read stops nothing"
+    _refuses_what_cannot_be_painted(loaded, caption, tmp_path)
     _reconstructs(loaded, tmp_path, capsys)
     _reads_a_caption(tmp_path, monkeypatch, capsys)
 
 
-def _reconstructs(loaded: api.Loaded, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def painted(run: OpenRun, caption: str, **options: Any) -> torch.Tensor:
+    (painting,) = jarilab.predict(run, [caption], **options)
+    assert isinstance(painting, Painting)
+    assert painting.images is not None
+    return painting.images
+
+
+def _refuses_what_cannot_be_painted(loaded: OpenRun, caption: str, folder: Path) -> None:
+    """A mistake in the options is raised; it is no fault of a caption."""
+    rule = "count and rerank are 1 or more, and 10,000 at most when multiplied"
+    for options, told in [
+        ({"count": 0}, f"{rule}; got count 0 and rerank 1"),
+        ({"count": 6000, "rerank": 2}, f"{rule}; got count 6,000 and rerank 2"),
+        ({"top_k": 0}, "top_k: expected a count, 1 code or more; got 0"),
+    ]:
+        with pytest.raises(UserError, match=told):
+            list(jarilab.predict(loaded, [caption], **options))
+    for several, got in [([caption] * 2, "2 captions"), ([], "nothing")]:
+        with pytest.raises(UserError, match=f"one file is painted for one caption; got {got}"):
+            list(jarilab.predict(loaded, several, out=str(folder / "o.png")))
+    for name in ("o.jpg", "o", "png", "o.png.gif", ""):
+        for source in (caption, "#1"):
+            with pytest.raises(UserError, match=r"expected a name that ends in \.png, since PNG is what is written"):
+                list(jarilab.predict(loaded, [source], out=str(folder / name)))
+    with pytest.raises(UserError, match="expected a caption or images, got both; give one or the other"):
+        list(jarilab.predict(loaded, [caption, "#1"]))
+    (long,) = jarilab.predict(loaded, ["a" * 5000])
+    assert "no caption to train on had" in str(long.error), "no name of a file is as long"
+
+
+def _reconstructs(loaded: OpenRun, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Held-out images and files beside what their codes stand for, by function and by command."""
     task: Any = loaded.task
     drawing, out = folder / "some name.png", folder / "again.png"
     Image.fromarray(task.image("#3").permute(1, 2, 0).numpy()).resize((64, 32)).save(drawing)
-    held_out, file, wrong = seeing.reconstruct(loaded, [" #3", drawing, "#12"])
+    held_out, file, wrong = jarilab.predict(loaded, [" #3", drawing, "#12"])
     assert held_out.images is not None
     assert torch.equal(held_out.images[0], task.image("#3"))
     assert torch.equal(held_out.images[1], task.codes.decode(task.codes.encode(held_out.images[:1]))[0])
@@ -427,7 +458,7 @@ def _reconstructs(loaded: api.Loaded, folder: Path, capsys: pytest.CaptureFixtur
     assert file.images is not None
     assert file.images.shape == (2, 3, 32, 32)  # the middle of it
     assert "#0 to #11" in str(wrong.error)
-    assert "#0 to #11" in str(next(iter(seeing.reconstruct(loaded, ["#" + "9" * 5000]))).error)
+    assert "#0 to #11" in str(next(jarilab.predict(loaded, ["#" + "9" * 5000])).error)
     command = ["predict", str(folder / "run"), "#3", "none.png", str(drawing), "--threads", "1", "--out"]
     capsys.readouterr()
     assert main([*command, str(out), "--json"]) == 2
@@ -439,16 +470,16 @@ def _reconstructs(loaded: api.Loaded, folder: Path, capsys: pytest.CaptureFixtur
     assert main([*command, str(drawing)]) == 2
     assert drawing.read_bytes() == before
     with pytest.raises(UserError, match="expected at most 100 images in a grid, got 101; name fewer"):
-        seeing.reconstruct_to(loaded, ["#1"] * 101, out)
+        list(jarilab.predict(loaded, ["#1"] * 101, out=str(out)))
 
 
 def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """From standard input, one alone."""
-    command = ["predict", str(folder / "run"), "--n", "2", "--threads", "1", "--out", str(folder / "said.png")]
+    command = ["predict", str(folder / "run"), "--count", "2", "--threads", "1", "--out", str(folder / "said.png")]
     for lines, code, said in (
         ("a small red 3 top left\n", 0, "said.png"),
         ("", 2, "got nothing"),
-        ("a\nb\n", 2, "got more"),
+        ("a\nb\n", 2, "got 2 captions"),
     ):
         (folder / "lines").write_text(lines)
         with (folder / "lines").open() as stream:
@@ -483,7 +514,7 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
     other = Captions(train=str(folder), size=16, codes=str(tmp_path / "one"))
     other.prepare()
     kept = (tmp_path / "one" / "codes.safetensors").read_bytes()
-    assert other.kept()["codes.safetensors"] == kept
+    assert other.artifacts()["codes.safetensors"] == kept
     with pytest.raises(UserError, match="for scenes alone; omit rerank"):
         other._of_scenes()
 

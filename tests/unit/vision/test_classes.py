@@ -13,7 +13,7 @@ import jarilab
 from jarilab import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.digits import Digits
-from jarilab.training.answering import evaluate
+from jarilab.tasks.images import ImageClassification
 
 pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")
@@ -80,7 +80,7 @@ def test_a_batch_is_the_same_for_a_seed_and_its_targets_add_up_to_1():
 
 def test_a_run_answers_without_its_data_and_is_measured_as_it_was(run):
     loaded = jarilab.load(run)
-    measured = evaluate(loaded.model, loaded.task)
+    measured = loaded.predictor.evaluate()
     result = json.loads((run / "result.json").read_text())
     assert measured["accuracy"] == result["accuracy"]
     assert measured["loss"] == pytest.approx(result["loss"], rel=1e-6)
@@ -89,7 +89,7 @@ def test_a_run_answers_without_its_data_and_is_measured_as_it_was(run):
 
 
 def test_what_is_predicted_is_ranked_and_adds_up_to_1(run):
-    (answers,) = [list(jarilab.predict(run, ["#3"], decoding=jarilab.Decoding(best=10)))]
+    answers = list(jarilab.predict(run, ["#3"], n_best=10))
     assert [answer.rank for answer in answers] == list(range(1, 11))
     probabilities = [answer.tokens[0][1] for answer in answers]
     assert probabilities == sorted(probabilities, reverse=True)
@@ -129,8 +129,10 @@ def test_what_is_no_image_gets_its_error_and_stops_nothing(run, line, why):
 
 
 def test_a_search_for_tokens_is_refused(run):
-    with pytest.raises(UserError, match="says what is in an image and writes no tokens"):
-        list(jarilab.predict(run, ["#3"], decoding=jarilab.Decoding(beam=2)))
+    with pytest.raises(UserError, match=r"has no option 'beam'; Options: n_best$"):
+        jarilab.predict(run, ["#3"], beam=2)
+    with pytest.raises(UserError, match=r"has no option 'beam'; Options: nothing$"):
+        jarilab.evaluate(run, threads=1, beam=2)
 
 
 def test_folders_of_images_are_learned(folders, tmp_path):
@@ -193,53 +195,14 @@ def test_held_out_images_that_are_trained_on_are_counted(folders, tmp_path, caps
     assert "1 of 3 held-out images are training images too" in capsys.readouterr().err
 
 
-def test_a_image_is_drawn_over_no_device(run, tmp_path):
-    from jarilab.seeing import Looked, draw
-
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(UserError, match=r"folder\.png is there already and no file that could be replaced"):
-        draw(jarilab.load(run), Looked("#3"), tmp_path / "folder.png")
-
-
-@pytest.mark.parametrize("name", ["o.jpg", "o", "png", "o.png.gif", ""])
-def test_a_image_is_drawn_as_png_only(run, tmp_path, name):
-    from jarilab.seeing import Looked, draw, paint_to
-
-    for write in (
-        lambda out: draw(jarilab.load(run), Looked("#3"), out),
-        lambda out: paint_to(jarilab.load(run), "3", out),
-    ):
-        with pytest.raises(UserError, match=r"expected a name that ends in \.png, since PNG is what is written"):
-            write(tmp_path / name)
-    assert not list(tmp_path.iterdir())
-    draw(jarilab.load(run), Looked("#3"), tmp_path / "o.PNG")
-    assert (tmp_path / "o.PNG").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_image_is_not_drawn_over_itself(run, tmp_path):
-    from jarilab.seeing import Looked, draw
-
-    image = tmp_path / "image.png"
-    Image.new("L", (8, 8), 9).save(image)
-    before = image.read_bytes()
-    (tmp_path / "link.png").symlink_to(image)
-    for out in (image, tmp_path / "link.png", tmp_path / ".." / tmp_path.name / "image.png"):
-        with pytest.raises(UserError, match="expected another file than the image itself, which would be gone"):
-            draw(jarilab.load(run), Looked(str(image)), out)
-    assert image.read_bytes() == before
-    draw(jarilab.load(run), Looked(str(image)), tmp_path / "other.png")
-    draw(jarilab.load(run), Looked(str(image)), tmp_path / "other.png")  # what was drawn may be drawn again
-    assert (tmp_path / "link.png").is_symlink()
-
-
 def test_fewer_answers_than_one_are_refused(run):
-    with pytest.raises(UserError, match="expected 1 answer or more to each image, got 0"):
-        list(jarilab.predict(run, ["#3"], decoding=jarilab.Decoding(best=0)))
+    with pytest.raises(UserError, match="n_best: input should be greater than or equal to 1; got 0"):
+        jarilab.predict(run, ["#3"], n_best=0)
 
 
 def test_without_images_to_train_on_it_says_so():
     with pytest.raises(UserError, match="--train names no images; write --train FOLDER"):
-        Images().prepare()
+        ImageClassification().prepare()
 
 
 def test_an_encoding_for_a_line_and_one_for_a_plane_train_alike(tmp_path):
@@ -268,9 +231,9 @@ def test_images_on_the_command_line(run, tmp_path):
     assert (said.returncode, said.stdout.splitlines()[0]) == (2, "")
     assert "no.png" in said.stderr
     for arguments, why in [
-        (("--draw", "x.png", "#3"), "--draw means nothing here: this run does not say where things are"),
-        (("--n", "2", "#3"), "--n means nothing here"),
-        (("--prompt", "#3", "#4"), "give images or --prompt, not both"),
+        (("--draw", "x.png", "#3"), "has no option 'draw'; Options: n_best"),
+        (("--count", "2", "#3"), "has no option 'count'"),
+        (("--prompt", "#3", "#4"), "give sources or --prompt, not both"),
     ]:
         said = jari_says("predict", run, *arguments)
         assert (said.returncode, said.stdout) == (2, "")

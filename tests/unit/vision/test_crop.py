@@ -240,13 +240,15 @@ def test_images_are_flipped_as_they_are_without_cropping() -> None:
 class Looking:
     """A learner that keeps what it is shown."""
 
+    model = None
+
     def __init__(self) -> None:
         self.shown: list[torch.Tensor] = []
 
     def write(self, sources: Any) -> list[list[int]]:
         raise NotImplementedError
 
-    def looked_at(self, source: Any, written: Any) -> list[int]:
+    def most_attended(self, source: Any, written: Any) -> list[int]:
         raise NotImplementedError
 
     def scores(self, batch: Any) -> Detected:

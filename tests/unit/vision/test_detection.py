@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+import jarilab
 from jarilab.boxes import Detected, iou_and_giou, to_xyxy
 from jarilab.cli import main
 from jarilab.errors import UserError
 from jarilab.models.detector import Detector
 from jarilab.nn.init import generator_for
+from jarilab.predictors.detection import DetectionResult
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks import detection_loss
@@ -365,10 +367,12 @@ def test_padding_stays_where_it_is_when_images_areflipped() -> None:
 class Knowing:
     """A learner that says the truth, in the form of a model."""
 
+    model = None
+
     def write(self, sources: Any) -> list[list[int]]:
         raise NotImplementedError
 
-    def looked_at(self, source: Any, written: Any) -> list[int]:
+    def most_attended(self, source: Any, written: Any) -> list[int]:
         raise NotImplementedError
 
     def scores(self, batch: Any) -> Detected:
@@ -387,7 +391,7 @@ def test_what_is_said_is_in_pixels_of_the_file_the_surest_first(tmp_path: Path) 
     made = task(train=tuple(photographs(tmp_path)), size=20)
     scores = torch.tensor([[[[0.0, 1.0, 2.0], [5.0, 0.0, 0.0]]]])
     outputs = Detected(scores, torch.tensor([[[[0.5, 0.5, 0.5, 0.5], [0.25, 0.5, 0.1, 0.2]]]]))
-    ((first, second),) = made.said(outputs, [made.read(str(tmp_path / "images" / "p0.png"))])
+    ((first, second),) = made.interpret(outputs, [made.read(str(tmp_path / "images" / "p0.png"))])
     assert first.box == pytest.approx((8, 8, 12, 12))
     assert (first.number, second.number) == (0, 1)
     assert first.probability == pytest.approx(float(scores[0, 0, 1].softmax(-1)[0]))
@@ -419,14 +423,92 @@ def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.Capture
     model = experiment.model_instance(again)
     assert isinstance(model, Detector)
     image = again.read("#0")
-    assert len(again.said(model(again.sources([image])), [image])[0]) == 8  # type: ignore[attr-defined]
+    assert len(again.interpret(model(again.sources([image])), [image])[0]) == 8  # type: ignore[attr-defined]
     capsys.readouterr()
-    assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "1"]) == 0
+    assert main(["predict", str(tmp_path / "run"), "#0", "--threshold", "1"]) == 0
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "jarilab: #0: nothing found that is sure enough; see --at-least\n")
-    assert main(["predict", str(tmp_path / "run"), "#0", "--at-least", "0"]) == 0
+    assert (said.out, said.err) == ("", "jarilab: #0: nothing found that is sure enough; see --threshold\n")
+    assert main(["predict", str(tmp_path / "run"), "#0", "--threshold", "0"]) == 0
     said = capsys.readouterr()
     assert (len(said.out.splitlines()), said.err) == (8, "")
+
+
+def drawn(run: Path, out: Path | str, *images: str, **options: Any) -> DetectionResult:
+    (result,) = jarilab.predict(run, images or ["#3"], draw=str(out), **options)
+    assert isinstance(result, DetectionResult)
+    return result
+
+
+def test_what_is_found_is_what_each_query_says_and_is_drawn(image_runs: Path, tmp_path: Path) -> None:
+    run = image_runs / "detection"
+    opened = jarilab.load(run)
+    image = opened.task.read("#3")
+    (said,) = opened.task.interpret(opened.model(opened.task.sources([image])), [image])
+    everything = drawn(run, tmp_path / "all.PNG", threshold=0)
+    assert [(one.label, one.probability, one.box) for one in everything.objects] == [
+        (opened.task.classes[one.number], one.probability, one.box) for one in said
+    ]
+    record = everything.record()
+    assert (record["input"], record["error"], len(record["objects"])) == ("#3", None, 4)
+    assert "".join(everything.text()).count("\n") == 4
+    sure = said[1].probability
+    (some,) = jarilab.predict(run, ["#3"], threshold=sure)
+    assert some.objects == everything.objects[:2]
+    nothing = drawn(run, tmp_path / "nothing.png", threshold=1)
+    assert (nothing.objects, "".join(nothing.text())) == ((), "")
+    pillow = pytest.importorskip("PIL.Image")
+    with pillow.open(tmp_path / "all.PNG") as boxed, pillow.open(tmp_path / "nothing.png") as plain:
+        assert boxed.size == plain.size
+        assert boxed.tobytes() != plain.tobytes()
+
+
+def test_an_image_that_cannot_be_read_gets_its_error_and_stops_nothing(image_runs: Path, tmp_path: Path) -> None:
+    wrong = UserError("byte 3 is no UTF-8")
+    missing, unread, found = jarilab.predict(image_runs / "detection", [Path("no.png"), wrong, "#3"], threshold=0)
+    assert missing.input == "no.png"
+    assert "no.png" in str(missing.error)
+    assert (unread.input, unread.messages) == ("", ["byte 3 is no UTF-8"])
+    assert len(found.objects) == 4
+    assert drawn(image_runs / "detection", tmp_path / "x.png", "no.png").error is not None
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.1])
+def test_a_threshold_is_a_probability(image_runs: Path, threshold: float) -> None:
+    with pytest.raises(UserError, match=rf"threshold: input should be .* than or equal to [01]; got {threshold}"):
+        jarilab.predict(image_runs / "detection", ["#3"], threshold=threshold)
+
+
+def test_an_image_is_drawn_over_no_folder_and_one_at_a_time(image_runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(UserError, match=r"folder\.png is there already and no file that could be replaced"):
+        drawn(image_runs / "detection", tmp_path / "folder.png")
+    with pytest.raises(UserError, match="draw writes one image, got 2 to look at; give one image"):
+        drawn(image_runs / "detection", tmp_path / "two.png", "#3", "#4")
+
+
+@pytest.mark.parametrize("name", ["o.jpg", "o", "png", "o.png.gif", ""])
+def test_an_image_is_drawn_as_png_only(image_runs: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"expected a name that ends in \.png, since PNG is what is written"):
+        drawn(image_runs / "detection", tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    drawn(image_runs / "detection", tmp_path / "o.PNG")
+    assert (tmp_path / "o.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_image_is_not_drawn_over_itself(image_runs: Path, tmp_path: Path) -> None:
+    image = tmp_path / "image.png"
+    pytest.importorskip("PIL.Image").new("L", (48, 48), 9).save(image)
+    before = image.read_bytes()
+    (tmp_path / "link.png").symlink_to(image)
+    run = image_runs / "detection"
+    for out in (image, tmp_path / "link.png", tmp_path / ".." / tmp_path.name / "image.png"):
+        with pytest.raises(UserError, match="expected another file than the image itself, which would be gone"):
+            drawn(run, out, str(image))
+    assert image.read_bytes() == before
+    drawn(run, tmp_path / "other.png", str(image))
+    drawn(run, tmp_path / "other.png", str(image))  # what was drawn may be drawn again
+    assert (tmp_path / "link.png").is_symlink()
 
 
 @pytest.mark.long
@@ -434,8 +516,7 @@ def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
     settings = {"task.scenes": 16, "training.examples": 16 * 600, "training.batch": 16, "training.evaluations": 1}
     experiment = Experiment.of("detection", settings=settings, precision="float32")
     loop.train(experiment, tmp_path / "run", threads=1)
-    from jarilab.training.answering import evaluate
-
+    from jarilab.predictors.base import predictor_for
     from jarilab.runs.checkpoint import load_model, newest
 
     learned = experiment.task_instance()
@@ -445,4 +526,4 @@ def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
     load_model(begun, model, experiment.hash)
     assert isinstance(learned, Detection)
     learned._held_out = learned._training
-    assert evaluate(model, learned)["ap"] > 0.95
+    assert predictor_for(model, learned).evaluate()["ap"] > 0.95
