@@ -170,6 +170,41 @@ def test_files_are_short_enough_to_hold_in_the_head(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 420
 
 
+BARE = {"q", "k", "v", "x", "scores", "weights"}
+LETTERED = ("attention", "models")
+# These wait for their own change, which writes them anew.
+UNLETTERED = {"attention/call.py", "attention/recurrent.py", "attention/scores.py", "models/autoencoder.py"}
+
+
+def bare_tensors(tree: ast.AST) -> list[str]:
+    """Locals and private parameters named like a tensor, without the letters of its axes. Fields of a class and the
+    parameters of public functions keep their short names."""
+    fields = {id(field.target) for cls in ast.walk(tree) if isinstance(cls, ast.ClassDef)
+              for field in cls.body if isinstance(field, ast.AnnAssign)}  # fmt: skip
+    found: list[ast.Name | ast.arg] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
+            found.append(node)
+        private = isinstance(node, ast.FunctionDef) and node.name.startswith("_") and not node.name.startswith("__")
+        if private or isinstance(node, ast.Lambda):
+            found += [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    names = [(node.id if isinstance(node, ast.Name) else node.arg, node.lineno) for node in found]
+    return [f"line {line}: {name}" for name, line in names if name in BARE]
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in LETTERED], ids=lambda p: str(p.relative_to(SOURCE)))
+def test_tensors_carry_the_letters_of_their_axes(path: Path) -> None:
+    if str(path.relative_to(SOURCE)) not in UNLETTERED:
+        assert not bare_tensors(ast.parse(path.read_text()))
+
+
+def test_the_check_for_letters_can_fail() -> None:
+    bad = "def _f(x, y_BLD):\n    q = x\n    for k in y_BLD: [v for v in k]\n    return lambda scores: (q, scores)"
+    good = "class A:\n    q: int\n\n    def f(self, x):\n        x_BLD = x\n        return x_BLD"
+    assert len(bare_tensors(ast.parse(bad))) == 5
+    assert not bare_tensors(ast.parse(good))
+
+
 def test_every_room_is_in_the_plan() -> None:
     rooms = {room(path) for path in MODULES} - {"__init__"}
     assert rooms == set(MAY_IMPORT)
