@@ -14,7 +14,7 @@ from jarilab.encodings import compose
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
 from jarilab.masks import Mask
-from jarilab.models.encoder_decoder import Decoder, Encoder
+from jarilab.models.stacks import Decoder, Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 from jarilab.registry import trust_code
@@ -296,7 +296,7 @@ def test_a_sum_adds_what_its_parts_add():
 
 
 def test_the_longest_of_a_sum_is_that_of_its_shortest_part():
-    assert Encoder(WIDTH, HEADS, encoding="learned:positions=9+rotary+learned:positions=7").encoding.longest == 7
+    assert Encoder(WIDTH, HEADS, encoding="learned:positions=9+rotary+learned:positions=7").encoding.max_positions == 7
     assert Encoder(WIDTH, HEADS, encoding="rotary+t5").encoding.max_positions is None
 
 

@@ -15,8 +15,9 @@ from jarilab.inspect.capture import record
 from jarilab.inspect.measures import equal_tokens, row_difference
 from jarilab.inspect.score_parts import parts, turned_together, valued
 from jarilab.models.decoder import LanguageModel
-from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 

@@ -17,7 +17,8 @@ from jarilab.encodings.compose import WITHOUT, build, canonical, part_spec, part
 from jarilab.encodings.formulas import ORACLES
 from jarilab.encodings.oracle import Cell, Oracle, Place, sum_of
 from jarilab.errors import UserError
-from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.stacks import Encoder
 from jarilab.nn.init import generator_for, initialise
 from jarilab.options import options_of
 from jarilab.positions import Positions

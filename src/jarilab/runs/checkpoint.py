@@ -41,7 +41,9 @@ def save(
 
     model: the weights to use. raw: those to train on, where `model` is their average.
     """
-    broken = [name for name, tensor in model.state_dict().items() if not bool(tensor.isfinite().all())]
+    broken = [
+        name for name, tensor in model.state_dict().items() if not bool(tensor.isfinite().all())
+    ]
     if broken:
         raise UserError(
             f"step {step}: {broken[0]} holds values that are no finite numbers, so no checkpoint of it was written; "
@@ -63,7 +65,9 @@ def save(
         partial.mkdir(parents=True)
         write_weights(model.state_dict(), partial / "model.safetensors")
         write_weights(tensors, partial / "optimizer.safetensors")
-        write_json(partial / "state.json", {"format": FORMAT, "step": step, "groups": groups, **state})
+        write_json(
+            partial / "state.json", {"format": FORMAT, "step": step, "groups": groups, **state}
+        )
         names = ("model.safetensors", "optimizer.safetensors", "state.json")
         write_json(partial / "manifest.json", {name: sha256(partial / name) for name in names})
         for name in names:
@@ -138,7 +142,9 @@ def verify(path: Path) -> None:
         if file.is_symlink() or not file.is_file():
             raise DamagedError(f"checkpoint {path} is damaged: {name} is missing or no plain file")
         if sha256(file) != manifest[name]:
-            raise DamagedError(f"checkpoint {path} is damaged: {name} is not what it was when it was written")
+            raise DamagedError(
+                f"checkpoint {path} is damaged: {name} is not what it was when it was written"
+            )
 
 
 def load_model(path: Path, model: nn.Module, run: str) -> None:
@@ -147,7 +153,9 @@ def load_model(path: Path, model: nn.Module, run: str) -> None:
     state = read_json(path / "state.json")
     owner = state.get("run") if isinstance(state, dict) else None
     if owner != run:
-        raise UserError(f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; put it back")
+        raise UserError(
+            f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; put it back"
+        )
     fill(model, path / "model.safetensors")
 
 
@@ -157,7 +165,9 @@ def fill(model: nn.Module, path: Path) -> None:
     own = model.state_dict()
     for name in sorted(own.keys() | tensors.keys()):
         if name not in tensors or name not in own:
-            raise UserError(f"{path}: {name} is {'missing' if name in own else 'unknown to the model'}")
+            raise UserError(
+                f"{path}: {name} is {'missing' if name in own else 'unknown to the model'}"
+            )
         if own[name].shape != tensors[name].shape or own[name].dtype != tensors[name].dtype:
             raise UserError(
                 f"{path}: {name} is {tuple(tensors[name].shape)} {tensors[name].dtype}, "
@@ -175,7 +185,9 @@ def load_training(
     of what was saved."""
     state = read_json(path / "state.json")
     if state.get("format") != FORMAT:
-        raise UserError(f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}")
+        raise UserError(
+            f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}"
+        )
     tensors = _tensors(path / "optimizer.safetensors")
     for name, optimizer in optimizers.items():
         values: dict[int, dict[str, Tensor]] = {}
@@ -200,7 +212,11 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 def _folders(folder: Path) -> list[Path]:
     """Checkpoints, newest first."""
-    return sorted((p for p in folder.glob("step-*") if p.is_dir() and _step_of(p) >= 0), key=_step_of, reverse=True)
+    return sorted(
+        (p for p in folder.glob("step-*") if p.is_dir() and _step_of(p) >= 0),
+        key=_step_of,
+        reverse=True,
+    )
 
 
 def _step_of(path: Path) -> int:

@@ -16,14 +16,14 @@ from jarilab.encodings import compose
 from jarilab.errors import UserError, unknown
 from jarilab.models.base import Checks
 from jarilab.models.base import registry as models
-from jarilab.registry import file_of, trust_code
 from jarilab.options import Option, check_fields, options_of, read_options
-from jarilab.storage.files import sha256
-from jarilab.tasks.base import Task
-from jarilab.tasks.base import registry as tasks
+from jarilab.registry import file_of, trust_code
 from jarilab.runs import former
 from jarilab.runs.options import REPLACED, Training
 from jarilab.runs.precision import Precision, choose_precision
+from jarilab.storage.files import sha256
+from jarilab.tasks.base import Task
+from jarilab.tasks.base import registry as tasks
 
 SECTIONS = ("task", "model", "training")
 
@@ -76,14 +76,20 @@ class Experiment:
                 sections["training"][new] = None
         if encoding is not None:
             if settings.get("model.encoding", encoding) != encoding:
-                raise UserError(f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one")
+                raise UserError(
+                    f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one"
+                )
             sections["model"]["encoding"] = encoding
         model_options = _complete(f"model ({model})", models.spec(model).target, sections["model"])
-        for name in [n for n in model_options if n.endswith("encoding") and model_options[n] is not None]:
+        for name in [
+            n for n in model_options if n.endswith("encoding") and model_options[n] is not None
+        ]:
             for path in compose.files_of(model_options[name]):
                 trust_code(path)
             model_options[name] = compose.canonical(model_options[name])
-        task_options = _complete(task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]})
+        task_options = _complete(
+            task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]}
+        )
         training = _complete("training", Training, sections["training"])
         for old, new in REPLACED.items():
             if {old, new} <= asked and training[new] is not None:
@@ -95,7 +101,9 @@ class Experiment:
             precision = choose_precision(model_options.get("width", 0))
         if precision not in ("float32", "bfloat16"):
             raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
-        return Experiment(task_spec.name, task_options, model, model_options, training, seed, precision)
+        return Experiment(
+            task_spec.name, task_options, model, model_options, training, seed, precision
+        )
 
     @staticmethod
     def read(record: Mapping[str, Any], where: str) -> Experiment:
@@ -106,7 +114,9 @@ class Experiment:
         record = former.current(record)
         experiment = Experiment(**{name: record[name] for name in fields})
         own = experiment.model_options
-        encodings = {name: str | None for name in own if name.endswith("encoding")} | {"encoding": str}
+        encodings = {name: str | None for name in own if name.endswith("encoding")} | {
+            "encoding": str
+        }
         check_fields(f"{where}: experiment: model_options", encodings, own)
         _checked(f"{where}: experiment: training", Training, experiment.training)
         for section, registry in (("task", tasks), ("model", models)):
@@ -200,7 +210,9 @@ def _complete(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, An
     read = read_options(owner, options, given)
     complete = {name: read.get(name, option.default) for name, option in options.items()}
     # Lists, as the record of a run gives them back.
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in complete.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in complete.items()
+    }
 
 
 def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +234,9 @@ def model_of(task: str, model: str | None = None) -> str:
         return kinds[0]
     models.spec(model)
     if model not in kinds:
-        raise UserError(f"{task.partition(':')[0]} cannot be done by the model {model}; use {' or '.join(kinds)}")
+        raise UserError(
+            f"{task.partition(':')[0]} cannot be done by the model {model}; use {' or '.join(kinds)}"
+        )
     return model
 
 
@@ -233,11 +247,17 @@ def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
     model = model_of(task, model)
     sections = {"task": task_class, "model": models.spec(model).target, "training": Training}
     own = dict(task_class.defaults(model))
-    own |= {f"training.{old}": None for old, new in REPLACED.items() if own.get(f"training.{new}") is not None}
+    own |= {
+        f"training.{old}": None
+        for old, new in REPLACED.items()
+        if own.get(f"training.{new}") is not None
+    }
     return {
         key: replace(option, default=own.get(key, option.default))
         for section, target in sections.items()
-        for key, option in ((f"{section}.{name}", option) for name, option in options_of(target).items())
+        for key, option in (
+            (f"{section}.{name}", option) for name, option in options_of(target).items()
+        )
     }
 
 

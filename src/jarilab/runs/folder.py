@@ -55,13 +55,17 @@ class Run:
         self.result: dict[str, Any] | None = None
 
     @classmethod
-    def open(cls, folder: Path, experiment: Experiment, fingerprint: str, kept: Mapping[str, bytes]) -> Run:
+    def open(
+        cls, folder: Path, experiment: Experiment, fingerprint: str, kept: Mapping[str, bytes]
+    ) -> Run:
         """Make the folder, or take up the same run in it. Raises UserError if it holds anything else.
 
         fingerprint: of the training data. kept: the files that answering needs, by name.
         """
         path = folder / "run.json"
-        if folder.exists() and (not folder.is_dir() or (not path.exists() and _foreign(folder, kept))):
+        if folder.exists() and (
+            not folder.is_dir() or (not path.exists() and _foreign(folder, kept))
+        ):
             raise UserError(f"{folder} exists and is no run of jari; choose another --out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +76,9 @@ class Run:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise UserError(f"another process is training in {folder}; wait for it, or choose another --out") from None
+            raise UserError(
+                f"another process is training in {folder}; wait for it, or choose another --out"
+            ) from None
         environment = environment_record()
         record = {
             "format": FORMAT,
@@ -109,11 +115,15 @@ class Run:
             differences.append(f"data: {fingerprint!r} here, {held['data']!r} there")
         if differences:
             lines = "\n  ".join(differences)
-            raise UserError(f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}")
+            raise UserError(
+                f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}"
+            )
         before, now = held["environment"], self.record["environment"]
         for key in ("torch", "threads", "cpu", "capability"):
             if before.get(key) != now[key]:
-                self.notice(f"not bit-exact from here on: {key} was {before.get(key)}, is {now[key]}")
+                self.notice(
+                    f"not bit-exact from here on: {key} was {before.get(key)}, is {now[key]}"
+                )
         self.record = {**held, "environment": now}
 
     def __enter__(self) -> Run:
@@ -136,7 +146,9 @@ class Run:
             with self._metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row, allow_nan=False) + "\n")
         except OSError as error:
-            raise UserError(f"{self._metrics} cannot be written: {error}; the last checkpoint is untouched") from None
+            raise UserError(
+                f"{self._metrics} cannot be written: {error}; the last checkpoint is untouched"
+            ) from None
 
     def cut_metrics(self, step: int) -> None:
         """Drop what was logged after `step`, which is about to be computed again."""
@@ -174,7 +186,9 @@ def check_kept(record: dict[str, Any], folder: Path) -> None:
         try:
             found = sha256(path)
         except OSError as error:
-            raise UserError(f"{path} cannot be read: {error}; the run cannot answer without it") from None
+            raise UserError(
+                f"{path} cannot be read: {error}; the run cannot answer without it"
+            ) from None
         if found != digest:
             raise UserError(f"{path} is not the one this run was trained with; put it back")
 
@@ -203,7 +217,9 @@ def read_result(folder: Path, run: str) -> dict[str, Any]:
     result = read_json(path)
     ours = isinstance(result, dict) and result.get("hash") == run
     if not ours or not isinstance(result.get(str(result.get("metric"))), float):
-        raise UserError(f"{path} is not the result of the run {run}; remove it, and the same command measures again")
+        raise UserError(
+            f"{path} is not the result of the run {run}; remove it, and the same command measures again"
+        )
     return result
 
 

@@ -14,7 +14,11 @@ REPLACED = {"examples": "epochs", "batch": "tokens"}
 
 def deciding(training: Mapping[str, Any]) -> dict[str, Any]:
     """Without the options that others take the place of."""
-    return {name: value for name, value in training.items() if training.get(REPLACED.get(name, "")) is None}
+    return {
+        name: value
+        for name, value in training.items()
+        if training.get(REPLACED.get(name, "")) is None
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from torch import nn
 
 from jarilab.errors import UserError
 from jarilab.nn.init import initialise
-from jarilab.storage.files import replacing, write_weights
-from jarilab.tasks.base import Task
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
+from jarilab.storage.files import replacing, write_weights
+from jarilab.tasks.base import Task
 
 FOLDER = "snapshots"
 
@@ -36,7 +36,9 @@ def save(folder: Path, step: int, model: nn.Module, run: str) -> None:
         with replacing(path) as partial:
             write_weights(model.state_dict(), partial, {"run": run})
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be written: {error}; make room, or train without --snapshots") from None
+        raise UserError(
+            f"{path} cannot be written: {error}; make room, or train without --snapshots"
+        ) from None
 
 
 def steps_of(folder: Path, run: str) -> list[int]:

@@ -1,0 +1,1 @@
+"""A run: what decides it, its folder, its checkpoints."""
