@@ -28,6 +28,7 @@ from jarilab.shapes import Tensor
 BATCH, LENGTH, HEAD_WIDTH, VALUE_WIDTH = 2, 7, 8, 5
 VOCABULARY = 11
 STARTS = (0, 7, 1000, 5000)
+FORMULAS = ORACLES | ORACLES_2D
 CLAIMS = ("shift_invariant", "cross", "keeps_norms")
 NODES = 300  # of the graph, for encodings that read labels of pairs
 # On two axes tokens are read row by row, WIDE to a row, in a frame that is larger and not square.
@@ -394,7 +395,7 @@ def _formula_of(spec: str) -> Oracle | None:
     """The encoding's own oracle, or the paper's formula for one of the package; None where a part has neither, and
     where the parts are no sum: two of them rotate, or one rotates the queries that another's terms compare."""
     specs = [registry.spec(part) for part in parts_of(spec)]
-    oracles = [getattr(part.target, "oracle", None) or ORACLES.get(part.name) for part in specs]
+    oracles = [getattr(part.target, "oracle", None) or FORMULAS.get(part.name) for part in specs]
     known = [oracle for oracle in oracles if oracle is not None]
     rotating = sum("rotate" in hooks_of(part.target) for part in specs)
     if len(known) < len(oracles) or rotating > 1:

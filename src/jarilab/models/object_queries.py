@@ -10,7 +10,8 @@ from torch import nn
 
 from jarilab.attention.geometry import geometry_of
 from jarilab.encodings.base import Encoding, Site
-from jarilab.encodings.compose import LayerEncodings, Sum, part_spec, parts_of
+from jarilab.encodings.compose import LayerEncodings, part_spec, parts_of
+from jarilab.encodings.sums import Sum
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.models.layers import DecoderLayer, LayerOptions
