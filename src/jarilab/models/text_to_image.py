@@ -219,20 +219,20 @@ class TextToImage(nn.Module):
 
 @final
 class OneSequence(nn.Module):
-    """A painter as a language model of one sequence, of caption, mark and codes, for those who look inside.
+    """A `TextToImage` as a language model of one sequence, of caption, mark and codes, for those who look inside.
 
     After a word come words, from the mark on codes. Where there is nothing to choose, after the last word and the last
     code, the mark has all of the probability. What cannot follow has a finite score that no probability comes of, so
     that logarithms and distances of distributions stay finite.
     """
 
-    def __init__(self, painter: TextToImage):
+    def __init__(self, model: TextToImage):
         super().__init__()
-        self.embedding, self.decoder = painter.embedding, painter.decoder
-        self.generator = painter.generator
-        self.mark, self.nothing, self.offset = painter.mark, painter.nothing, painter.offset
-        self.image = painter.rows * painter.columns
-        self.training = painter.training
+        self.embedding, self.decoder = model.embedding, model.decoder
+        self.generator = model.generator
+        self.mark, self.nothing, self.offset = model.mark, model.nothing, model.offset
+        self.image = model.rows * model.columns
+        self.training = model.training
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B L V"]:
         """Scores of the token after each; V counts words, the mark, the token for no caption, and codes."""

@@ -141,9 +141,9 @@ def prepare_pairs(
             )
         return asdict(reading)
 
-    def load(folder: Path, kept: Mapping[str, Any]) -> EncodedPairs:
+    def load(folder: Path, counts: Mapping[str, Any]) -> EncodedPairs:
         sides = _mapped(folder, "source", source), _mapped(folder, "target", target)
-        return EncodedPairs(*sides, Reading(**kept), np.memmap(folder / _NUMBERS, np.int64, "r"))
+        return EncodedPairs(*sides, Reading(**counts), np.memmap(folder / _NUMBERS, np.int64, "r"))
 
     return cached(facts, make, load)
 
