@@ -99,8 +99,8 @@ class EncoderDecoder(nn.Module):
     def start(self, source: Tokens | None) -> Memory:
         """Read the source once. Raises UserError where there is none, or several packed into a row."""
         source = one_a_row(source)
-        shared = self.source_embedding is None
-        embedding = self.target_embedding if shared else self.source_embedding
+        own = self.source_embedding
+        embedding = self.target_embedding if own is None else own
         x_BKD = embedding(source.ids)
         memory_BKD = self.encoder(x_BKD, positions=source.positions, keep=source.keep)
         return Memory(memory_BKD, source.positions, source.keep)

@@ -232,7 +232,7 @@ class PairsTask(TokenTask):
         return self.tokenizers[1].names(list(numbers))
 
 
-def _chosen(texts: Sequence[Sequence[int]], rows: Sequence[int]) -> Int[Tensor, "B L"]:
+def _chosen(texts: Sequence[list[int]], rows: Sequence[int]) -> Int[Tensor, "B L"]:
     """Some of the texts, padded."""
     ids_BL, _ = right_padded([texts[row] for row in rows], PADDING)
     return ids_BL

@@ -88,7 +88,8 @@ def pairs(
             f"expected two files, or one of tab-separated values; got {len(paths)}; name one or two files"
         )
     usable = False
-    both = (_columns if len(paths) == 1 else _parallel)(*paths, longest_line)
+    first, *others = paths
+    both = _parallel(first, *others, longest_line) if others else _columns(first, longest_line)
     for one, other in both:
         if one.strip() and other.strip():
             reading.pairs += 1
