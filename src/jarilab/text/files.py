@@ -89,7 +89,7 @@ def pairs(
         )
     usable = False
     first, *others = paths
-    both = _parallel(first, *others, longest_line) if others else _columns(first, longest_line)
+    both = _parallel(first, others[0], longest_line) if others else _columns(first, longest_line)
     for one, other in both:
         if one.strip() and other.strip():
             reading.pairs += 1
