@@ -55,7 +55,7 @@ MAY_IMPORT = {
 # What others may import of a room that is full of implementations: what it asks of them.
 INTERFACES = {
     "models": {"base", "stacks"},
-    "encodings": {"base", "compose", "formulas", "oracle"},
+    "encodings": {"base", "compose", "sums", "formulas", "oracle"},
     "tasks": {"base", "metrics"},
     "predictors": {"base", "learner", "reading"},
 }
@@ -142,9 +142,9 @@ def test_no_encoding_is_named_outside_its_folder(path: Path) -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in registry.names() and id(node) not in allowed
     ]
-    own = {f"jarilab.encodings.{module}" for module in ("base", "compose", "formulas", "oracle")} | {
-        "jarilab.encodings"
-    }
+    own = {
+        f"jarilab.encodings.{module}" for module in ("base", "compose", "formulas", "formulas2d", "oracle", "sums")
+    } | {"jarilab.encodings"}
     named += [name for name in imports(path) if name.startswith("jarilab.encodings") and name not in own]
     assert not named
 
@@ -192,6 +192,87 @@ def test_pages_never_write_html() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_files_are_short_enough_to_hold_in_the_head(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 420
+
+
+BARE = {"q", "k", "v", "x", "scores", "weights"}
+LETTERED = ("attention", "models")
+# These wait for their own change, which writes them anew.
+UNLETTERED = {"attention/call.py", "attention/recurrent.py", "attention/scores.py", "models/autoencoder.py"}
+
+
+def bare_tensors(tree: ast.AST) -> list[str]:
+    """Locals and private parameters named like a tensor, without the letters of its axes. Fields of a class and the
+    parameters of public functions keep their short names."""
+    fields = {id(field.target) for cls in ast.walk(tree) if isinstance(cls, ast.ClassDef)
+              for field in cls.body if isinstance(field, ast.AnnAssign)}  # fmt: skip
+    found: list[ast.Name | ast.arg] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
+            found.append(node)
+        private = isinstance(node, ast.FunctionDef) and node.name.startswith("_") and not node.name.startswith("__")
+        if private or isinstance(node, ast.Lambda):
+            found += [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    names = [(node.id if isinstance(node, ast.Name) else node.arg, node.lineno) for node in found]
+    return [f"line {line}: {name}" for name, line in names if name in BARE]
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in LETTERED], ids=lambda p: str(p.relative_to(SOURCE)))
+def test_tensors_carry_the_letters_of_their_axes(path: Path) -> None:
+    if str(path.relative_to(SOURCE)) not in UNLETTERED:
+        assert not bare_tensors(ast.parse(path.read_text()))
+
+
+def test_the_check_for_letters_can_fail() -> None:
+    bad = "def _f(x, y_BLD):\n    q = x\n    for k in y_BLD: [v for v in k]\n    return lambda scores: (q, scores)"
+    good = "class A:\n    q: int\n\n    def f(self, x):\n        x_BLD = x\n        return x_BLD"
+    assert len(bare_tensors(ast.parse(bad))) == 5
+    assert not bare_tensors(ast.parse(good))
+
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+# These wait for their own change: take a line out when its file has none left.
+NESTED = {
+    "api.py",
+    "cli/__init__.py",
+    "comparison/report_data.py",
+    "comparison/study.py",
+    "explorer/intervention.py",
+    "explorer/page_file.py",
+    "explorer/payload.py",
+    "explorer/summaries.py",
+    "images/draw.py",
+    "images/labelled.py",
+    "images/notices.py",
+    "inspect/capture.py",
+    "inspect/effects.py",
+    "inspect/interventions.py",
+    "inspect/measures.py",
+    "inspect/score_parts.py",
+    "inspect/steps.py",
+    "runs/experiment.py",
+    "tasks/classification.py",
+    "tasks/detection_data.py",
+    "tasks/detection_loss.py",
+    "training/answering.py",
+}
+
+
+def nested_comprehensions(tree: ast.AST) -> list[str]:
+    """Comprehensions that hold another: two thoughts in one line."""
+    found = [node for node in ast.walk(tree) if isinstance(node, COMPREHENSIONS)]
+    inner = {id(child): child for node in found for child in ast.walk(node) if child is not node}
+    return [f"line {node.lineno}" for node in inner.values() if isinstance(node, COMPREHENSIONS)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_comprehension_stands_in_another(path: Path) -> None:
+    if str(path.relative_to(SOURCE)) not in NESTED:
+        assert not nested_comprehensions(ast.parse(path.read_text()))
+
+
+def test_the_check_for_nested_comprehensions_can_fail() -> None:
+    assert len(nested_comprehensions(ast.parse("[[x for x in y] for y in z]\n[x for x in set(y for y in z)]"))) == 2
+    assert not nested_comprehensions(ast.parse("[x for x in y]\n{x: 1 for x in y}"))
 
 
 def test_every_room_is_in_the_plan() -> None:

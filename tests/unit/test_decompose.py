@@ -17,8 +17,9 @@ from jarilab.inspect.rotations import turned_together
 from jarilab.inspect.score_parts import parts
 from jarilab.inspect.value_norms import valued
 from jarilab.models.decoder import LanguageModel
-from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 

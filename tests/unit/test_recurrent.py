@@ -413,7 +413,7 @@ def test_encodings_that_add_to_the_input_are_accepted(encoding):
     )
     assert torch.equal(model(other, target), scores) == (encoding == "none")
     end = 512 if encoding.endswith("+learned") else 7 if "learned" in encoding else None
-    assert model.longest() == {"source": end, "target": end}
+    assert model.max_positions() == {"source": end, "target": end}
 
 
 @pytest.mark.parametrize("encoding", ["rotary", "t5", "sinusoidal+shaw"])

@@ -66,13 +66,12 @@ class ClassPredictor(Predictor):
     def _answers(self, sources: Sequence[Source], options: ClassOptions) -> dict[int, list[Answer]]:
         images = [source.read for source in sources]
         ranked = self.task.interpret(self.model(self.task.sources(images)), images)
-        return {
-            source.number: [
-                self._answer(source, rank, found, options.n_best > 1)
-                for rank, found in enumerate(of_image[: options.n_best], 1)
-            ]
-            for source, of_image in zip(sources, ranked, strict=True)
-        }
+        answers: dict[int, list[Answer]] = {}
+        for source, of_image in zip(sources, ranked, strict=True):
+            best = enumerate(of_image[: options.n_best], 1)
+            several = options.n_best > 1
+            answers[source.number] = [self._answer(source, n, one, several) for n, one in best]
+        return answers
 
     def _answer(self, source: Source, rank: int, found: Any, ranked: bool) -> Answer:
         name = self.task.classes[found.number]

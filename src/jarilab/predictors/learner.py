@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from jarilab.decoding.answers import GREEDY, Decoding, answers
-from jarilab.decoding.search import Hypothesis
+from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.inspect.capture import record
 from jarilab.positions import Tokens
 from jarilab.tasks.base import Batch

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from jarilab.decoding.answers import Decoding
-from jarilab.decoding.search import Hypothesis
+from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.errors import UserError
 from jarilab.inspect.interventions import operate
 from jarilab.inspect.places import Displaced, moved
