@@ -252,18 +252,20 @@ def test_train_without_a_folder_says_which(tmp_path):
 
 def test_a_terminal_without_input_says_that_it_waits(run):
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "jarilab", "predict", run]
-    with subprocess.Popen(
-        command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
-    ) as process:
-        os.close(terminal)
-        told = process.stderr.readline().decode()
-        assert told == "jarilab: waiting for a line to answer; Ctrl-D on an empty line ends\n"
-        os.write(controller, b"1+1\n")
-        assert process.stdout.readline(), "answered before the end"
-        os.write(controller, b"\x04")
-        assert process.wait(30) == 0
+    os.write(controller, b"1+1\n\x04")  # a line, and Ctrl-D
+    done = subprocess.run(
+        [sys.executable, "-m", "jarilab", "predict", run],
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=300,
+        check=False,
+    )
+    os.close(terminal)
     os.close(controller)
+    assert done.stderr == "jarilab: waiting for a line to answer; Ctrl-D on an empty line ends\n"
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
 
 
 # What there is -------------------------------------------------------------------------------------------------------
