@@ -196,11 +196,11 @@ def _moved(model, first, second):
 
 def test_a_learned_table_that_is_too_short_says_both_numbers():
     model = model_of("learned:positions=8")
-    assert model.longest() == {"target": 8}
+    assert model.max_positions() == {"target": 8}
     model(ids_of(8))
     with pytest.raises(UserError, match=r"knows the positions 0 to 7, got 8; use learned:positions=9 or"):
         model(ids_of(9))
-    assert model_of("rotary").longest() == {"target": None}
+    assert model_of("rotary").max_positions() == {"target": None}
 
 
 def test_its_attentions_are_recorded_under_the_sites_of_a_decoder():
@@ -267,6 +267,7 @@ def test_an_encoding_for_causal_attention_alone_may_be_used(tmp_path):
         "    def __init__(self, site: jarilab.Site):\n"
         "        super().__init__(site)\n"
     )
+    jarilab.trust_code(file)
     model = LanguageModel(VOCABULARY, width=16, heads=2, encoding=f"{file}:Late+t5")
     assert model.decoder.encoding.of_layer[0].site.causal
     assert model(ids_of()).shape == (BATCH, LENGTH, VOCABULARY)
