@@ -18,7 +18,7 @@ import steps
 import timing
 import torch
 
-from jarilab.models.encoder_decoder import Encoder
+from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.arithmetic import Arithmetic

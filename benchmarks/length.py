@@ -40,8 +40,8 @@ import timing
 import torch
 from torch import Tensor
 
-from jarilab.models.encoder_decoder import Encoder
-from jarilab.models.recurrent import RecurrentEncoder
+from jarilab.models.recurrent_encoder import RecurrentEncoder
+from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 from jarilab.training.loop import deterministic

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from jarilab.models.base import Generates as Generates
     from jarilab.models.decoder import LanguageModel as LanguageModel
     from jarilab.models.detector import Detector as Detector
-    from jarilab.models.encoder_decoder import Decoder as Decoder
-    from jarilab.models.encoder_decoder import Encoder as Encoder
     from jarilab.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from jarilab.models.recurrent import Recurrent as Recurrent
+    from jarilab.models.stacks import Decoder as Decoder
+    from jarilab.models.stacks import Encoder as Encoder
     from jarilab.models.text_to_image import TextToImage as TextToImage
     from jarilab.models.vision import VisionTransformer as VisionTransformer
     from jarilab.nn.init import initialise as initialise
@@ -74,8 +74,8 @@ _HOME = {
     "Tape": "jarilab.inspect.capture",
     "record": "jarilab.inspect.capture",
     "Mask": "jarilab.masks",
-    "Decoder": "jarilab.models.encoder_decoder",
-    "Encoder": "jarilab.models.encoder_decoder",
+    "Decoder": "jarilab.models.stacks",
+    "Encoder": "jarilab.models.stacks",
     "EncoderDecoder": "jarilab.models.encoder_decoder",
     "Detector": "jarilab.models.detector",
     "TextToImage": "jarilab.models.text_to_image",

@@ -10,10 +10,9 @@ from typing import Any
 
 from jarilab.comparison import study
 from jarilab.errors import UserError
-from jarilab.inspect import walk as walking
-from jarilab.inspect.capture import record
+from jarilab.inspect.capture import look_inside
 from jarilab.inspect.model_io import precise
-from jarilab.inspect.walk import Walk
+from jarilab.inspect.walk import Walk, goes_step_by_step, walk_of
 from jarilab.options import options_of, read_options
 from jarilab.predictors.base import AT_ONCE, Prediction
 from jarilab.predictors.reading import chunks
@@ -182,31 +181,16 @@ def walk(
     predictor = opened.predictor
     trace = predictor.trace(opened.example() if input is None else input, LONGEST_INPUT)
     # The answer is what `predict` gives; the numbers on the way to it are followed in float64.
-    model, inputs = predictor.traced_model.double(), precise(trace.inputs)
-    with record(model) as tape:
-        model(*inputs)
+    tape = look_inside(predictor.traced_model.double(), precise(trace.inputs))
     site = tape.sites[0] if site is None else site
-    queries, keys = (trace.names(frame) for frame in _frames(site))
-    size = next(reversed(opened.task.model_options.values()))
-    # A recurrent model's walk ends at the tokens that may come next.
-    vocabulary = predictor.names(range(size)) if opened.experiment.model == "recurrent" else None
-    walked = walking.walk(
-        model,
-        inputs,
-        site=site,
-        head=head,
-        queries=queries,
-        keys=keys,
-        step=step,
-        vocabulary=vocabulary,
-    )
+    where = tape.site(site)
+    names = {"queries": trace.names(where.queries), "keys": trace.names(where.keys)}
+    vocabulary = None
+    if goes_step_by_step(tape, site):  # whose walk ends at the tokens that may come next
+        size = next(reversed(opened.task.model_options.values()))
+        vocabulary = predictor.names(range(size))
+    walked = walk_of(tape, site, head, **names, step=step, vocabulary=vocabulary)
     return WalkResult(trace.line, trace.answer, walked)
-
-
-def _frames(site: str) -> tuple[str, str]:
-    if site.endswith("cross"):
-        return "target", "source"
-    return ("source", "source") if site.startswith("encoder") else ("target", "target")
 
 
 def open_run(

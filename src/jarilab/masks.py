@@ -1,4 +1,4 @@
-"""Who may look at whom. True always means: may attend.
+"""Who may attend to whom. True always means: may attend.
 
 A Mask is a set of rules, kept symbolic so that a kernel can use its own flag for them; `dense` writes it out.
 """
@@ -46,9 +46,8 @@ class Mask:
     @property
     def plain_causal(self) -> bool:
         """Nothing but the causal rule."""
-        return self.causal and all(
-            r is None for r in (self.window, self.keys, self.documents, self.pairs)
-        )
+        others = (self.window, self.keys, self.documents, self.pairs)
+        return self.causal and all(rule is None for rule in others)
 
     def dense(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "B 1 Q K"] | None:
         """All rules as one tensor whose first and third axis may be 1 for broadcasting; None if nothing is hidden."""
@@ -68,7 +67,8 @@ class Mask:
             q_BQ, k_BK = self.documents
             rules.append((q_BQ.unsqueeze(-1) == k_BK.unsqueeze(-2))[:, None])
         if self.pairs is not None:
-            rules.append(self.pairs[None, None] if self.pairs.ndim == 2 else self.pairs[:, None])
+            shared = self.pairs.ndim == 2
+            rules.append(self.pairs[None, None] if shared else self.pairs[:, None])
         if not rules:
             return None
         allowed = rules[0]

@@ -68,7 +68,7 @@ def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         where = "".join(f"{part}: " for part in problem["loc"] if isinstance(value, dict))
-        text = problem["msg"]
+        text = problem["msg"].removeprefix("Value error, ")
         raise UserError(f"{where}{text[0].lower()}{text[1:]}; got {problem['input']!r}") from None
 
 

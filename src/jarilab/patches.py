@@ -45,11 +45,11 @@ class Images:
 def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
     """Rows and columns of the patches of an image. Raises UserError where they do not divide it."""
     height, width = size
-    if height < patch or width < patch or height % patch or width % patch:
-        fitting = tuple(max(patch, side - side % patch) for side in size)
+    if any(side < patch or side % patch for side in size):
+        rows, columns = (max(1, side // patch) for side in size)
         raise UserError(
             f"patches of {patch} x {patch} pixels do not fill an image of {height} x {width}; use images of "
-            f"{fitting[0]} x {fitting[1]}, or a patch that divides both sides"
+            f"{rows * patch} x {columns * patch}, or a patch that divides both sides"
         )
     rows, columns = height // patch, width // patch
     if rows * columns > MOST:
@@ -62,40 +62,38 @@ def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
 
 def patchify(pixels: Float[Tensor, "B C H W"], patch: int) -> Float[Tensor, "B L N"]:
     """The patches in row-major order, each the N = C * patch * patch numbers of its channels, rows and columns."""
-    rows, columns = grid_of((pixels.shape[2], pixels.shape[3]), patch)
+    height, width = pixels.shape[2:]
+    rows, columns = grid_of((height, width), patch)
     cut = pixels.unflatten(3, (columns, patch)).unflatten(2, (rows, patch))  # B C rows P columns P
-    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
-
-
-def unpatchify(
-    patches: Float[Tensor, "B L N"], patch: int, grid: tuple[int, int]
-) -> Float[Tensor, "B C H W"]:
-    """The image that these are the patches of."""
-    rows, columns = grid
-    cut = patches.unflatten(2, (-1, patch, patch)).unflatten(
-        1, (rows, columns)
-    )  # B rows columns C P P
-    return cut.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+    patches = cut.permute(0, 2, 4, 1, 3, 5)  # B rows columns C P P
+    return patches.flatten(3).flatten(1, 2)
 
 
 def patch_keep(keep: Bool[Tensor, "B H W"] | None, patch: int) -> Bool[Tensor, "B L"] | None:
     """Which patches hold anything of their image."""
-    return None if keep is None else (patchify(keep.unsqueeze(1).float(), patch) > 0).any(-1)
+    if keep is None:
+        return None
+    patches = patchify(keep.unsqueeze(1).float(), patch)
+    return (patches > 0).any(-1)
 
 
 def patch_names(positions: Positions) -> list[str]:
     """Each token of an image as a person reads it: `3,0` is the patch in row 3, column 0; those without a place are
     `[0]`, `[1]`, ..."""
-    coordinates = (
-        positions.coordinates if positions.coordinates.ndim == 2 else positions.coordinates[0]
-    )
-    nowhere = [False] * positions.length
+    coordinates_LA = _of_first(positions.coordinates, 2).tolist()
+    unplaced_L = [False] * positions.length
     if positions.unplaced is not None:
-        nowhere = (
-            positions.unplaced if positions.unplaced.ndim == 1 else positions.unplaced[0]
-        ).tolist()
-    names, without = [], 0
-    for place, lost in zip(coordinates.tolist(), nowhere, strict=True):
-        names.append(f"[{without}]" if lost else ",".join(f"{number:g}" for number in place))
-        without += lost
+        unplaced_L = _of_first(positions.unplaced, 1).tolist()
+    names, count = [], 0
+    for coordinates, unplaced in zip(coordinates_LA, unplaced_L, strict=True):
+        if unplaced:
+            names.append(f"[{count}]")
+            count += 1
+        else:
+            names.append(",".join(f"{number:g}" for number in coordinates))
     return names
+
+
+def _of_first(values: Tensor, axes: int) -> Tensor:
+    """Those of the first image of a batch; of values without a batch, all."""
+    return values if values.ndim == axes else values[0]

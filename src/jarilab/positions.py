@@ -25,7 +25,7 @@ class Positions:
     axes: the name of each coordinate.
     frame: what the coordinates belong to (`source`, `target`, `image`). Distances between frames mean nothing unless
         an encoding for cross-attention was asked for.
-    placeless: `(L,)` or `(B, L)`, True for tokens without a place (class token, registers), or None.
+    unplaced: `(L,)` or `(B, L)`, True for tokens without a place (class token, registers), or None.
     relations: `(L, L)` or `(B, L, L)` int64 labels of arbitrary relations between the nodes that the one coordinate
         numbers, or None. Slices keep the whole table.
     extent: `(A,)` or `(B, A)`, the size of the frame along each axis (an image of h x w patches has h, w; where
@@ -41,22 +41,22 @@ class Positions:
     extent: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.coordinates.dtype not in (torch.int64, torch.float32, torch.float64):
+        coordinates, extent = self.coordinates, self.extent
+        count, axes = len(self.axes), f"A = {len(self.axes)} for the axes {self.axes}"
+        if coordinates.dtype not in (torch.int64, torch.float32, torch.float64):
             raise UserError(
-                f"positions must be int64, float32 or float64, got {self.coordinates.dtype}; "
+                f"positions must be int64, float32 or float64, got {coordinates.dtype}; "
                 "half precision repeats positions (bfloat16 from 257 on): convert with .long() or .float()"
             )
-        if self.coordinates.ndim not in (2, 3) or self.coordinates.shape[-1] != len(self.axes):
+        if coordinates.ndim not in (2, 3) or coordinates.shape[-1] != count:
             raise UserError(
-                f"positions must be (L, A) or (B, L, A) with A = {len(self.axes)} for the axes {self.axes}, "
-                f"got {tuple(self.coordinates.shape)}; add the last axis with unsqueeze(-1)"
+                f"positions must be (L, A) or (B, L, A) with {axes}, got {tuple(coordinates.shape)}; add the last "
+                "axis with unsqueeze(-1)"
             )
-        if self.extent is not None and (
-            self.extent.ndim not in (1, 2) or self.extent.shape[-1] != len(self.axes)
-        ):
+        if extent is not None and (extent.ndim not in (1, 2) or extent.shape[-1] != count):
             raise UserError(
-                f"the extent must be (A,) or (B, A) with A = {len(self.axes)} for the axes {self.axes}, "
-                f"got {tuple(self.extent.shape)}; give the frame's size along each axis"
+                f"the extent must be (A,) or (B, A) with {axes}, got {tuple(extent.shape)}; give the frame's size "
+                "along each axis"
             )
 
     @staticmethod
@@ -74,12 +74,10 @@ class Positions:
     @staticmethod
     def from_mask(keep_BL: Bool[Tensor, "B L"], *, frame: str = "sequence") -> Positions:
         """Number the real tokens of each row from 0, wherever the padding is. Padding gets 0, and must be masked."""
-        index_BL = (keep_BL.long().cumsum(-1) - 1).clamp_min(0) * keep_BL
-        return Positions(
-            index_BL.unsqueeze(-1),
-            torch.arange(keep_BL.shape[1], device=keep_BL.device),
-            frame=frame,
-        )
+        number_BL = keep_BL.long().cumsum(-1) - 1
+        index_BL = number_BL.clamp_min(0) * keep_BL
+        order_L = torch.arange(keep_BL.shape[1], device=keep_BL.device)
+        return Positions(index_BL.unsqueeze(-1), order_L, frame=frame)
 
     @staticmethod
     def grid(
@@ -88,10 +86,8 @@ class Positions:
         """Rows and columns of an image's patches in row-major order, in a frame of height x width."""
         rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
         coordinates_LA = torch.cartesian_prod(rows, columns)
-        order_L, extent_A = (
-            torch.arange(height * width, device=device),
-            torch.tensor((height, width), device=device),
-        )
+        order_L = torch.arange(height * width, device=device)
+        extent_A = torch.tensor((height, width), device=device)
         return Positions(coordinates_LA, order_L, ("row", "column"), frame, extent=extent_A)
 
     @staticmethod
@@ -139,9 +135,10 @@ class Positions:
     @property
     def parts(self) -> list[str]:
         """What a sequence of several parts is made of: `text` and `image` of the axes `text`, `image.row`,
-        `image.column`. Nothing where no axis says by a dot what it is of: `row` and `column` are one image's."""
-        names = list(dict.fromkeys(axis.partition(".")[0] for axis in self.axes))
-        return names if len(names) > 1 and any("." in axis for axis in self.axes) else []
+        `image.column`. Nothing where no axis names by a dot what it is of: `row` and `column` are one image's."""
+        names = list(dict.fromkeys(map(_part_of, self.axes)))
+        dotted = any("." in axis for axis in self.axes)
+        return names if dotted and len(names) > 1 else []
 
     @property
     def absent(self) -> Bool[Tensor, "*B L A"] | None:
@@ -149,7 +146,8 @@ class Positions:
         there are no parts."""
         if not self.parts:
             return None
-        return torch.stack([self.only(axis.partition(".")[0]).unplaced for axis in self.axes], -1)  # type: ignore[arg-type]
+        of_axes = [self.only(_part_of(axis)).unplaced for axis in self.axes]
+        return torch.stack(of_axes, -1)  # type: ignore[arg-type]
 
     def only(self, part: str) -> Positions:
         """What an encoding for `part` sees: the axes named `part` or `part.something`. Tokens that have none, marked by
@@ -157,11 +155,10 @@ class Positions:
 
         A caption and its image in one sequence have the axes `text`, `image.row`, `image.column`.
         """
-        chosen = [
-            i for i, axis in enumerate(self.axes) if axis == part or axis.startswith(f"{part}.")
-        ]
+        inside = f"{part}."
+        chosen = [i for i, axis in enumerate(self.axes) if axis == part or axis.startswith(inside)]
         if not chosen:
-            parts = ", ".join(dict.fromkeys(axis.partition(".")[0] for axis in self.axes))
+            parts = ", ".join(dict.fromkeys(map(_part_of, self.axes)))
             raise UserError(
                 f"these positions have no part {part!r}, got the axes {self.axes}; choose one of {parts}"
             )
@@ -190,10 +187,8 @@ class Positions:
 
     def concat(self, later: Positions) -> Positions:
         """These tokens, then the `later` ones. Both must have the same axes, frame and relations."""
-        if (self.axes, self.frame) != (
-            later.axes,
-            later.frame,
-        ) or self.relations is not later.relations:
+        alike = self.axes == later.axes and self.frame == later.frame
+        if not alike or self.relations is not later.relations:
             raise UserError(
                 f"cannot join positions of frame {self.frame!r} {self.axes} with {later.frame!r} {later.axes}; "
                 "tokens of one sequence share frame, axes and relations"
@@ -201,8 +196,7 @@ class Positions:
         first, second = _alike(self.coordinates, later.coordinates)
         unplaced = None
         if self.unplaced is not None or later.unplaced is not None:
-            parts = [_no_place(p) for p in (self, later)]
-            unplaced = torch.cat(_alike(*parts), -1)
+            unplaced = torch.cat(_alike(_no_place(self), _no_place(later)), -1)
         _check_same_extent(self.extent, later.extent)
         return replace(
             self,
@@ -224,12 +218,16 @@ def _check_same_extent(first: Tensor | None, second: Tensor | None) -> None:
         )
 
 
+def _part_of(axis: str) -> str:
+    """`image` for `image.row`."""
+    return axis.partition(".")[0]
+
+
 def _no_place(positions: Positions) -> Tensor:
     if positions.unplaced is not None:
         return positions.unplaced
-    return torch.zeros(
-        positions.coordinates.shape[:-1], dtype=torch.bool, device=positions.coordinates.device
-    )
+    coordinates = positions.coordinates
+    return torch.zeros(coordinates.shape[:-1], dtype=torch.bool, device=coordinates.device)
 
 
 def _alike(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -253,8 +251,8 @@ def distance(q_pos: Positions, k_pos: Positions) -> Tensor:
 
 def offsets(q_pos: Positions, k_pos: Positions) -> tuple[Tensor, Tensor]:
     """How many rows each key lies below each query and how many columns to its right: two of what `distance` is."""
-    q, k = q_pos.plane(), k_pos.plane()
-    ahead = k.unsqueeze(-3) - q.unsqueeze(-2)
+    q_place, k_place = q_pos.plane(), k_pos.plane()
+    ahead = k_place.unsqueeze(-3) - q_place.unsqueeze(-2)
     apart = unrelated(q_pos, k_pos)
     if apart is not None:
         ahead = ahead.masked_fill(apart.unsqueeze(-1), 0)
@@ -265,9 +263,8 @@ def unrelated(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | No
     """True for pairs of which one has no place, or that have none in the same part, so that no distance lies between
     them; None where there are no such pairs."""
     if q_pos.parts:
-        return torch.stack(
-            [_either(q_pos.only(part), k_pos.only(part)) for part in q_pos.parts]
-        ).all(0)
+        of_parts = [_either(q_pos.only(part), k_pos.only(part)) for part in q_pos.parts]
+        return torch.stack(of_parts).all(0)
     if q_pos.unplaced is None and k_pos.unplaced is None:
         return None
     return _either(q_pos, k_pos)

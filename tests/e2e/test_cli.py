@@ -443,7 +443,7 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, number, code):
 )
 def test_nothing_heavy_is_imported_for_a_word_of_help(code):
     script = f"import sys\ntry:\n    exec({code!r})\nexcept SystemExit as end:\n    assert not end.code\n"
-    script += "print(sorted({'torch', 'numpy', 'pydantic', 'rich'} & sys.modules.keys()))"
+    script += "print(sorted({'torch', 'numpy', 'scipy', 'pydantic', 'rich'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=ENVIRONMENT)
     assert done.stdout.decode().splitlines()[-1] == "[]"
 

@@ -1,6 +1,7 @@
 """The experiments on images do what they say, with budgets of seconds."""
 
 import json
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -283,3 +284,16 @@ def test_the_order_of_captions_is_compared(
         "| `rotary2d@image`",
     ]
     assert table.count(" shows |") == 2
+
+
+# quantizers.py -------------------------------------------------------------------------------------------------------
+
+
+def test_quantizers_are_measured_side_by_side(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantizers = load("quantizers")
+    monkeypatch.setattr(quantizers, "SCENES", 60)
+    table = quantizers.run(tmp_path, seeds=1, digits="", steps=3)
+    assert (tmp_path / "quantizers.md").read_text() in table
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
+    assert [row[1].strip() for row in rows] == ["`fsq`", "`gumbel`"]
+    assert all(re.fullmatch(r" -?\d+\.\d\d dB \(-?\d+\.\d\d to -?\d+\.\d\d\) ", row[2]) for row in rows)

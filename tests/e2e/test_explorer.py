@@ -20,11 +20,12 @@ from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, rea
 from helpers.explorer import made_page, made_site, made_view, random_rows
 from jarilab.explorer import Explorer, page_file, render
 from jarilab.inspect.capture import record
+from jarilab.web.page import read
 
 pytestmark = pytest.mark.browser
 
 MAP = ".field >> nth=0"
-PANELS = ["walk", "lens", "parts", "surgery", "measures", "tasklens"]
+PANELS = re.findall(r"panels/(\w+)\.js", read("jarilab.explorer", "panels.js"))
 HATCH = [(0xF2, 0xF0, 0xEA), (0xC4, 0xC0, 0xB6)]
 SMALL = [[0.05, 0.25, 0.7], [0.4, 0.6, 0.0]]
 
@@ -107,8 +108,10 @@ def test_hidden_cells_have_no_colour(pages: Pages) -> None:
 )
 def test_colours_are_the_weights(pages: Pages, scale: str, share: Callable[..., numpy.ndarray]) -> None:
     weights = random_rows(2, 9, 13)
-    sites = [made_site("decoder.0.cross", weights, "target", "source"), made_site("decoder.1.cross", weights[::-1])]
-    sites[1] |= {"queries": "target"}
+    sites = [
+        made_site("decoder.0.cross", weights, "target", "source"),
+        made_site("decoder.1.cross", weights[::-1], "target", "source"),
+    ]
     document = render(made_page(made_view(sites, source="abcdefghijklm", target="ABCDEFGHI"), head=1))
     page = pages.open(document)
     page.locator("[data-keep=scale]").select_option(index=["linear", "sqrt", "log"].index(scale))
@@ -534,3 +537,36 @@ def test_a_page_inside_a_notebook(pages: Pages) -> None:
     assert frame.locator("#head-title").text_content() == "encoder.0, head 1"
     frame.locator("#tab-measures").click()
     assert frame.locator("#panel-measures table").count() == 1
+
+
+PANEL = """import { note } from "web/controls.js";
+import { adopt, refill } from "web/elements.js";
+import { speaking } from "web/words.js";
+import { WORDS } from "../words.js";
+
+const t = speaking({ title: ["Mine", "내 것"], about: ["Head {0}", "헤드 {0}번"] }, WORDS);
+
+adopt(".mine p { color: rgb(1, 2, 3); }");
+
+const draw = (root, app) => refill(root, note(t("about", app.state.head)));
+export const panel = { id: "mine", title: () => t("title"), draw };
+"""
+
+
+def test_a_panel_is_one_module_and_a_line_in_one_list(
+    pages: Pages, trained: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = read("jarilab.explorer", "panels.js")
+    more = f'import {{ panel as mine }} from "./panels/mine.js";\n{listed.replace("tasklens];", "tasklens, mine];")}'
+    monkeypatch.setattr(
+        "jarilab.web.page.read",
+        lambda package, name: {"panels.js": more, "panels/mine.js": PANEL}.get(name) or read(package, name),
+    )
+    page = pages.open(render(trained))
+    assert page.locator("[role=tab]").all_text_contents()[-1] == "Mine"
+    page.locator("#tab-mine").click()
+    words = page.locator("#panel-mine p")
+    assert words.text_content() == "Head 0"
+    assert words.evaluate("node => getComputedStyle(node).color") == "rgb(1, 2, 3)", "no policy is in the way"
+    page.locator("#language button").click()
+    assert (page.locator("#tab-mine").text_content(), words.text_content()) == ("내 것", "헤드 0번")

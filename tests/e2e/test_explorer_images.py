@@ -143,7 +143,7 @@ def test_a_query_is_chosen_and_its_box_and_attention_are_shown(pages: Pages, fou
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, found: dict[str, Any], scheme: str) -> None:
-    for language, heading in (("en", "The image"), ("ko", "그림")):
+    for language, heading in (("en", "The image"), ("ko", "이미지")):
         page = pages.open(render(found), at=f"#site=decoder.0.cross&lang={language}", width=420, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420
         assert page.locator("#image h3").text_content() == heading

@@ -117,7 +117,7 @@ def canvas_bytes(page: Any, place: int = 0) -> numpy.ndarray:
     return numpy.array(numbers).reshape(rows, columns, 4)
 
 
-IMAGE = ".picture-field"
+IMAGE = ".image-field"
 """Where the explorer shows the image of a run that sees or paints."""
 
 

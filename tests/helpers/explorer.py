@@ -10,10 +10,12 @@ import pytest
 from helpers.runs import tiny, train
 from jarilab.captions import sources
 from jarilab.explorer import payload
+from jarilab.inspect.sites import SEQUENCES
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks import captions
 
 TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40
+KINDS = {sides: kind for kind, sides in SEQUENCES.items()}
 PROOF = {"row_sum_error": 1e-7, "masked_weight": 0.0, "rebuild_error": 2e-7, "dropout": 0.0}
 
 
@@ -92,7 +94,7 @@ def made_site(
     weights = numpy.asarray(weights, dtype=float)
     return {
         "site": name,
-        "kind": payload.kind_of(name),
+        "kind": KINDS[queries, keys],
         "layer": int(name.split(".")[1]),
         "heads": len(weights),
         "queries": queries,

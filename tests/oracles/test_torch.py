@@ -8,7 +8,7 @@ from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.masks import Mask
-from jarilab.models.encoder_decoder import DecoderLayer, EncoderLayer, LayerOptions
+from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions
 from jarilab.positions import Positions
 
 WIDTH, HEADS, HIDDEN = 24, 3, 40

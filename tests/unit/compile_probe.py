@@ -14,7 +14,8 @@ from torch import nn
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
 from jarilab.masks import Mask
-from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 

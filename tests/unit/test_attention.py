@@ -14,7 +14,7 @@ from jarilab.encodings import compose
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
 from jarilab.masks import Mask
-from jarilab.models.encoder_decoder import Decoder, Encoder
+from jarilab.models.stacks import Decoder, Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 from jarilab.registry import trust_code
@@ -201,9 +201,7 @@ def test_the_fused_kernel_is_refused_where_the_weights_are_needed():
 
 
 def test_a_cache_without_geometry_is_refused():
-    told = (
-        r"needs to be told where its queries and keys are; pass geometry=jarilab.place\(encoding, q_pos, k_pos, mask\)"
-    )
+    told = r"does not know where its queries and keys are; pass geometry=jarilab.geometry_of\(encoding, q_pos, k_pos, "
     with pytest.raises(UserError, match=told):
         Attention(WIDTH, HEADS)(randn(1, 2), cache=LayerCache())
     with pytest.raises(UserError, match=told):
@@ -298,8 +296,8 @@ def test_a_sum_adds_what_its_parts_add():
 
 
 def test_the_longest_of_a_sum_is_that_of_its_shortest_part():
-    assert Encoder(WIDTH, HEADS, encoding="learned:positions=9+rotary+learned:positions=7").encoding.longest == 7
-    assert Encoder(WIDTH, HEADS, encoding="rotary+t5").encoding.longest is None
+    assert Encoder(WIDTH, HEADS, encoding="learned:positions=9+rotary+learned:positions=7").encoding.max_positions == 7
+    assert Encoder(WIDTH, HEADS, encoding="rotary+t5").encoding.max_positions is None
 
 
 def test_layers_share_what_is_shared_and_own_the_rest():

@@ -6,9 +6,12 @@ from torch import nn
 
 from jarilab.attention.module import Attention
 from jarilab.errors import UserError
-from jarilab.inspect.capture import record, site_name
+from jarilab.inspect.capture import record
+from jarilab.inspect.passages import same
+from jarilab.inspect.sites import site_name
 from jarilab.masks import Mask
 from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
@@ -225,3 +228,69 @@ def test_equal_tokens_have_equal_rows_without_an_encoding_and_only_then():
         rows[spec] = tape.weights("encoder.1")
     assert torch.equal(rows["none"][:, :, 0], rows["none"][:, :, 2])
     assert not torch.allclose(rows["rotary"][:, :, 0], rows["rotary"][:, :, 2], atol=1e-3)
+
+
+# What a score is the sum of ------------------------------------------------------------------------------------------
+
+
+@every_encoding
+def test_the_summands_add_up_to_the_scores_to_the_last_bit(spec):
+    model = model_of(spec)
+    with record(model) as tape:
+        model(*inputs())
+    for site in tape.sites:
+        call = tape.recorded(site).call
+        expected = torch.einsum("bhqe,bhke->bhqk", call.q, call.k)
+        terms = call.geometry.encoding.terms(call.q, call.k, call.geometry.relation)
+        expected = call.scale * (expected if terms is None else expected + terms)
+        expected = expected if call.geometry.bias is None else expected + call.geometry.bias
+        assert torch.equal(tape.scores(site), expected.detach())
+        for head in range(2):
+            parts = tape.summands(site, head)
+            assert torch.equal(parts.scores, expected[0, head])
+            assert (parts.terms is None, parts.bias is None) == (terms is None, call.geometry.bias is None)
+            assert torch.equal(parts.scaled, parts.scale * parts.unscaled)
+
+
+def test_the_summands_of_steps_are_below_each_other():
+    model = Recurrent(9, 9, width=8, cross_encoding="shaw+t5", input_feeding=True).eval()
+    with record(model) as tape:
+        model(*inputs())
+    parts = tape.summands("decoder.0.cross", 0)
+    assert parts.terms.shape == parts.bias.shape == parts.product.shape == (5, 6)
+    assert torch.equal(parts.scores, tape.scores("decoder.0.cross")[0, 0])
+
+
+# What else goes by ---------------------------------------------------------------------------------------------------
+
+
+def listening(model):
+    return {type(m).__name__ for m in model.modules() if m._forward_hooks or m._forward_pre_hooks}
+
+
+def test_plain_recording_listens_to_attention_alone():
+    model = model_of()
+    with record(model) as tape:
+        assert listening(model) == {"Attend", "Attention"}
+        model(*inputs())
+    with pytest.raises(UserError, match=r"holds attention alone, and what is .*record\(model, inside=True\)$"):
+        tape.inside  # noqa: B018
+
+
+@every_encoding
+def test_recording_inside_keeps_stacks_norms_and_attentions_and_no_graph(spec):
+    model, (source, target) = model_of(spec), inputs()
+    before = model(source, target)
+    with record(model, inside=True) as tape:
+        assert torch.equal(model(source, target), before)
+    assert listening(model) == set()
+    assert torch.equal(tape.inside.output, before)
+    assert tape.inside.arguments[0] is source
+    (stack,) = tape.inside.through(model.encoder)
+    torch.testing.assert_close(stack.inputs[0], model.source_embedding(source.ids))
+    (norm,) = tape.inside.through(model.encoder.norm)
+    assert torch.equal(norm.output, stack.output)
+    (attention,) = tape.inside.through(model.decoder.layers[0].cross_attention)
+    assert same(attention.inputs[1], stack.output)
+    assert not any(x.requires_grad for passage in tape.inside.passages for x in (*passage.inputs, passage.output))
+    assert len(tape.inside.passages) == len({id(passage.module) for passage in tape.inside.passages})

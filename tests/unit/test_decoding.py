@@ -7,7 +7,7 @@ import torch
 from helpers.decoding import Read, Rows
 from jarilab.attention.cache import KVCache, LayerCache, positions_of
 from jarilab.decoding import beam, greedy
-from jarilab.decoding.search import _likeliest
+from jarilab.decoding.beam_search import _likeliest
 from jarilab.errors import UserError
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise

@@ -13,10 +13,13 @@ from jarilab.encodings.formulas import sinusoidal_embed
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
 from jarilab.inspect.measures import equal_tokens, row_difference
-from jarilab.inspect.score_parts import parts, turned_together, valued
+from jarilab.inspect.rotations import turned_together
+from jarilab.inspect.score_parts import parts
+from jarilab.inspect.value_norms import valued
 from jarilab.models.decoder import LanguageModel
-from jarilab.models.encoder_decoder import Encoder, EncoderDecoder
+from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
+from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 

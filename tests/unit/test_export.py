@@ -13,7 +13,8 @@ from jarilab import export
 from jarilab.decoding import beam, greedy
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
-from jarilab.export import LEAST, Rotary, _places, _told_apart, write
+from jarilab.export import LEAST, _unique, write
+from jarilab.export.positions import Rotary, places_of
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
 from jarilab.nn.init import initialise
@@ -126,13 +127,13 @@ def layers_of(encoding: str, *, causal: bool = False) -> LayerEncodings:
     ("encoding", "expected"), [("rotary", Rotary(8, 10000.0, False)), (ROTARY, Rotary(4, 500.0, True))]
 )
 def test_a_rotation_is_read_from_what_it_does(encoding: str, expected: Rotary) -> None:
-    assert _places(layers_of(encoding), LEAST).rotary == expected
+    assert places_of(layers_of(encoding), LEAST).rotary == expected
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_bias_has_a_bucket_for_each_distance(causal: bool) -> None:
     with torch.no_grad():
-        places = _places(layers_of("alibi", causal=causal), 16)
+        places = places_of(layers_of("alibi", causal=causal), 16)
     assert places.bias is not None
     assert places.bias.shape == (32 if causal else 64, 4)
     assert places.bias[:18, 0].tolist() == [-0.25 * min(d, 15) for d in range(18)]
@@ -143,13 +144,13 @@ def test_a_bias_has_a_bucket_for_each_distance(causal: bool) -> None:
 def test_a_table_is_as_long_as_the_encoding_knows() -> None:
     for encoding, length in (("learned:positions=7", 7), ("sinusoidal", LEAST)):
         with torch.no_grad():
-            table = _places(layers_of(encoding), LEAST).table
+            table = places_of(layers_of(encoding), LEAST).table
         assert table is not None
         assert table.shape == (length, 32)
 
 
-def test_names_are_told_apart() -> None:
-    assert _told_apart(["a", "b", "a", "a<2>"]) == ["a", "b", "a<2>", "a<2><3>"]
+def test_names_are_unique() -> None:
+    assert _unique(["a", "b", "a", "a<2>"]) == ["a", "b", "a<2>", "a<2><3>"]
 
 
 # What is refused ------------------------------------------------------------------------------------------------------

@@ -7,21 +7,13 @@ import pytest
 import torch
 
 from jarilab.errors import UserError
-from jarilab.inspect.lenses import (
-    Place,
-    alignment,
-    alignment_error_rate,
-    divergence,
-    induction_ids,
-    induction_score,
-    match_heads,
-    pharaoh,
-    place_share,
-    places_of,
-    rollout,
-)
+from jarilab.inspect.alignment import alignment, alignment_error_rate, pharaoh
+from jarilab.inspect.digit_places import Place, place_share, places_of
+from jarilab.inspect.head_matching import divergence, match_heads
+from jarilab.inspect.induction import induction_ids, induction_score
 from jarilab.inspect.maps import Map
 from jarilab.inspect.measures import MEASURES
+from jarilab.inspect.rollout import rollout
 
 
 def map_of(weights, allowed=None, *, names=None, same=True):

@@ -3,41 +3,80 @@
 import json
 import re
 from importlib.resources import files as resources
+from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
 from jarilab.web import page
 
 FILES = {
-    "main.js": 'import { paint, tone } from "./draw.js";\nexport const panel = { id: "x" };\npaint("export const y");',
-    "draw.js": 'import { panel } from "./main.js";\nexport const tone = 1;\nexport function paint(text) {}\n',
-    "page.html": '<meta content="${policy}"><title>${title}</title><style>${style}</style>'
+    "main.js": 'import { paint as draw } from "web/draw.js";\nimport { shade } from "./parts/shade.js";\n'
+    'const tone = 2;\ndraw("export const y", shade, tone);',
+    "parts/shade.js": 'import { tone } from "../tones.js";\nexport const shade = `${tone}`;\n',
+    "tones.js": "export const tone = 3;\n",
+    "web/draw.js": 'import { tone } from "./tones.js";\nexport async function paint(text) { return tone + text; }\n',
+    "web/tones.js": "export const tone = 1;\n",
+    "web/page.html": '<meta content="${policy}"><title>${title}</title><style>${style}</style>${body}'
     '<script type="application/json">${payload}</script><script type="module">${script}</script>',
+    "body.html": "<main></main>",
     "a.css": "b { color: red }\r\n",
+    "clash.js": 'import { tone as own } from "./tones.js";\nimport { tone as kit } from "web/tones.js";\n'
+    'import { shade } from "./parts/shade.js";\nconst tone = 2;\ndocument.title = [own, kit, shade, tone].join();',
+    "one.js": 'import { two } from "./two.js";\nexport const one = 1;',
+    "two.js": 'import { one } from "./one.js";\nexport const two = 2;',
+    "wrong.js": 'import { tone, hue } from "./tones.js";',
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "read", lambda package, name: FILES[name].replace("\r\n", "\n"))
 
 
+@pytest.mark.usefixtures("files")
 def test_modules_become_one_script_each_after_what_it_imports() -> None:
     script = page.bundle("here", "main.js")
-    assert script.index("const tone = 1") < script.index('const panel = { id: "x" }')
-    assert "import" not in script
+    modules = re.findall(r"^// (.*)$", script, re.MULTILINE)
+    assert modules == ["web/tones.js", "web/draw.js", "tones.js", "parts/shade.js", "main.js"]
+    assert not re.search("^import", script, re.MULTILINE)
     assert re.findall("export", script) == ["export"]  # the one inside a string is text
-    assert script.count("function paint") == 1
+    assert "const { paint: draw } = web_draw$;" in script
 
 
+@pytest.mark.browser
+@pytest.mark.usefixtures("files")
+def test_modules_with_the_same_names_do_not_clash(browser: Any) -> None:
+    opened = browser.new_page()
+    opened.set_content(page.assemble("here", "body.html", ["a.css"], "clash.js", {}, "t", live=False))
+    assert opened.title() == "3,1,3,2"
+    opened.close()
+
+
+@pytest.mark.usefixtures("files")
+def test_modules_that_import_each_other_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"got a circle: one\.js -> two\.js -> one\.js; move what both need to a third"
+    ):
+        page.bundle("here", "one.js")
+
+
+@pytest.mark.usefixtures("files")
+def test_a_name_that_no_module_exports_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"wrong\.js: expected \['hue'\] among the exports of tones\.js"):
+        page.bundle("here", "wrong.js")
+
+
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("live", "words"), [(True, "connect-src 'self'"), (False, "connect-src 'none'")])
 def test_only_a_live_page_may_ask_its_server(live: bool, words: str) -> None:
-    assert words in page.assemble("here", "page.html", ["a.css"], "main.js", {}, "t", live=live)
+    assert words in page.assemble("here", "body.html", ["a.css"], "main.js", {}, "t", live=live)
 
 
+@pytest.mark.usefixtures("files")
 def test_hostile_text_ends_no_element() -> None:
     hostile = "</script><img src=x onerror=alert(1)>&\u2028\ud800"
-    document = page.assemble("here", "page.html", ["a.css"], "main.js", {"token": hostile}, hostile, live=False)
+    document = page.assemble("here", "body.html", ["a.css"], "main.js", {"token": hostile}, hostile, live=False)
     assert document.count("</script>") == 2
     assert "<img" not in document
     held = re.search('json">(.*?)</script>', document)
@@ -68,10 +107,37 @@ def test_what_only_the_source_needs_is_left_out() -> None:
     ]
 
 
-@pytest.mark.parametrize("package", ["jarilab.explorer", "jarilab.comparison"])
+PAGES = {"jarilab.explorer": "main.js", "jarilab.comparison": "report.js"}
+
+
+def modules_of(package: str) -> dict[str, str]:
+    folder = resources(package) / "static"
+    folders = [folder, *(entry for entry in folder.iterdir() if entry.is_dir())]
+    found = [entry for one in folders for entry in one.iterdir() if entry.name.endswith(".js")]
+    return {PurePosixPath(str(entry)).name: entry.read_text(encoding="utf-8") for entry in found}
+
+
+@pytest.mark.parametrize("package", ["jarilab.web", *PAGES])
 def test_no_template_literal_of_a_page_spans_lines(package: str) -> None:
-    modules = [entry for entry in (resources(package) / "static").iterdir() if entry.name.endswith(".js")]
+    modules = modules_of(package)
     assert modules
-    for module in modules:
-        for number, line in enumerate(module.read_text(encoding="utf-8").split("\n"), 1):
-            assert line.count("`") % 2 == 0, f"{module.name}:{number} would lose its indentation"
+    for name, text in modules.items():
+        for number, line in enumerate(text.split("\n"), 1):
+            assert line.count("`") % 2 == 0, f"{name}:{number} would lose its indentation"
+
+
+@pytest.mark.parametrize("package", ["jarilab.web", *PAGES])
+def test_a_file_of_a_page_can_be_held_in_the_head(package: str) -> None:
+    for name, text in modules_of(package).items():
+        assert len(text.splitlines()) <= 300, name
+        exported = re.findall(r"^export \S+ \S+", text, re.MULTILINE)
+        assert not [line for line in exported if line.startswith("export let")], f"{name}: an import is a copy"
+
+
+def test_every_module_of_the_kit_is_used_by_a_page() -> None:
+    used = {
+        name
+        for package, script in PAGES.items()
+        for name in re.findall(r"^// web/(.*)$", page.bundle(package, script), re.MULTILINE)
+    }
+    assert used == set(modules_of("jarilab.web"))

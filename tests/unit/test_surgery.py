@@ -10,9 +10,14 @@ from jarilab.attention.module import Attention
 from jarilab.decoding import beam, greedy
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.inspect.effects import ablation, controls, effect, erasure, importance
-from jarilab.inspect.interventions import Cut, Displaced, HeadOff, Link, Places, Uniform, edited_weights, moved, operate
+from jarilab.inspect.controls import controls
+from jarilab.inspect.effects import effect
+from jarilab.inspect.erasure import erasure
+from jarilab.inspect.head_importance import ablation, importance
+from jarilab.inspect.interventions import Cut, HeadOff, Link, Uniform, edited_weights, operate, operate_on_copies
 from jarilab.inspect.invariance import permuted, shifted
+from jarilab.inspect.model_io import repeated
+from jarilab.inspect.places import Displaced, Places, moved
 from jarilab.masks import Mask
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -631,6 +636,30 @@ def test_erasure_compares_the_largest_weights_with_random_ones():
     assert all_gone.largest == all_gone.random, "a query without keys is one, whichever were taken first"
     with pytest.raises(UserError, match="expected 1 or more random draws, got 0"):
         erasure(model, inputs(), WRITTEN, "decoder.1.cross", 0, 1, draws=0)
+
+
+@pytest.mark.parametrize("kind", ["transformer", "fed", "at once", "language model"])
+def test_copies_with_edits_of_their_own_are_forwards_with_these(kind):
+    models = {"transformer": model_of, "language model": language_model}
+    model = models[kind]() if kind in models else recurrent(input_feeding=kind == "fed")
+    given = text() if kind == "language model" else inputs()
+    site = "decoder.0.self" if kind == "language model" else "decoder.0.cross"
+    edits = [[], [HeadOff(site, 0)], [Link(site, 0, 2, 1)], [Cut(site, 0, 1, "random", 3)], [Uniform(site)]]
+    with torch.no_grad(), operate_on_copies(model, edits):
+        together = model(*(repeated(one, len(edits)) for one in given))
+    for number, of_copy in enumerate(edits):
+        torch.testing.assert_close(together[number], edited(model, of_copy, given)[0])
+    assert not torch.allclose(together[0], together[1])
+
+
+def test_erasure_is_one_forward_or_as_many_as_there_is_room_for():
+    model, calls = model_of(), []
+    model.register_forward_pre_hook(lambda model, inputs: calls.append(inputs[0].ids.shape[0]))
+    whole = erasure(model, inputs(), WRITTEN, "encoder.0", 1, 1)
+    assert calls == [12]
+    some = erasure(model, inputs(), WRITTEN, "encoder.0", 1, 1, at_once=5)
+    assert calls[1:] == [5, 5, 2]
+    assert (some.largest, some.random) == pytest.approx((whole.largest, whole.random), rel=1e-9)
 
 
 def test_erasure_counts_decisions_that_flip():

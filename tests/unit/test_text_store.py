@@ -56,8 +56,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+def row_of(encoded: Encoded, number: int) -> list[int]:
+    return encoded.ids[encoded.offsets[number] : encoded.offsets[number + 1]].tolist()
+
+
 def texts(encoded: Encoded, tokenizer: Tokenizer) -> list[str]:
-    return [tokenizer.decode(row.tolist()) for row in encoded.rows(range(len(encoded)))]
+    return [tokenizer.decode(row_of(encoded, number)) for number in range(len(encoded))]
 
 
 def entries(cache: Path) -> list[Path]:
@@ -127,24 +131,22 @@ def test_line_ends_marks_and_packing_make_no_difference(tmp_path: Path, cache: P
 
 
 @given(st.lists(st.lists(st.integers(1, 70_000), max_size=9), min_size=1), st.data())
-def test_rows_and_padded(rows: list[list[int]], data: st.DataObject) -> None:
+def test_rows_are_padded(rows: list[list[int]], data: st.DataObject) -> None:
     ids = np.array([number for row in rows for number in row], np.uint32)
     encoded = Encoded(ids, np.cumsum([0, *map(len, rows)], dtype=np.int64))
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1))
     longest = max(len(rows[n]) for n in chosen)
     expected = [rows[n] + [PADDING] * (longest - len(rows[n])) for n in chosen]
     assert encoded.padded(torch.tensor(chosen)).tolist() == encoded.padded(chosen).tolist() == expected
-    assert [row.tolist() for row in encoded.rows(chosen)] == [rows[n] for n in chosen]
-    assert encoded.padded(chosen).dtype == encoded.rows(chosen)[0].dtype == torch.int64
+    assert encoded.padded(chosen).dtype == torch.int64
 
 
 def test_rows_that_are_none(tsv: Path) -> None:
     encoded = prepare_pairs([tsv], SOURCE, TARGET, longest=50).source
     for indices in ([-1], [0, 4]):
-        for call in (encoded.rows, encoded.padded):
-            with pytest.raises(IndexError, match="expected numbers of rows from 0 to 3; got"):
-                call(indices)
-    assert encoded.rows([]) == []
+        with pytest.raises(IndexError, match="expected numbers of rows from 0 to 3; got"):
+            encoded.padded(indices)
+    assert encoded.padded([]).shape == (0, 0)
 
 
 def test_a_large_vocabulary_has_wide_numbers(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_large_vocabulary_has_wide_numbers(tmp_path: Path) -> None:
         data = json.loads(SOURCE.to_json()) | {"pieces": [f"w{number}" for number in range(words)]}
         encoded = prepare_documents(path, Tokenizer.from_json(json.dumps(data)))
         assert encoded.ids.dtype == kind
-        assert encoded.rows([0])[0].tolist() == [4, 65_535, 65_536 if words > 65_532 else UNKNOWN, UNKNOWN]
+        assert row_of(encoded, 0) == [4, 65_535, 65_536 if words > 65_532 else UNKNOWN, UNKNOWN]
 
 
 def test_batches_make_no_difference(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +183,7 @@ def test_documents_are_rows(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(folder, "bpe", 300)
     encoded = prepare_documents(folder, tokenizer)
     assert texts(encoded, tokenizer) == ["고양이\n", long.replace("\r\n", "\n")]
-    assert encoded.rows([1])[0].tolist() == tokenizer.encode(long.replace("\r\n", "\n"))
+    assert row_of(encoded, 1) == tokenizer.encode(long.replace("\r\n", "\n"))
 
 
 def test_the_second_time_is_found(tsv: Path, tmp_path: Path, cache: Path, counted: list[int]) -> None:
@@ -304,7 +306,7 @@ def test_an_entry_outlives_its_folder(tsv: Path, cache: Path) -> None:
 PREPARE = """
 import sys
 from pathlib import Path
-from jarilab.text import cache
+from jarilab.storage import cache
 from jarilab.text.store import prepare_pairs, train_tokenizers
 path = Path(sys.argv[1])
 for _ in range(5):

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jarilab.errors import UserError
-from jarilab.text import END, FIRST, PADDING
+from jarilab.text import END, FIRST, PADDING, training
 from jarilab.text import tokenizers as module
-from jarilab.text.tokenizers import KINDS, UNKNOWN, Kind, Tokenizer, train
+from jarilab.text.pieces import KINDS, Kind
+from jarilab.text.tokenizers import UNKNOWN, Tokenizer, train
 
 TEXTS = [
     "the cat sat on the mat, and the other cat did not",
@@ -185,7 +186,7 @@ def test_training_reads_no_more_than_its_bound(tokenizer: Tokenizer, monkeypatch
         while True:
             yield from TEXTS
 
-    monkeypatch.setattr(module, "TRAINING_BYTES", len("".join(TEXTS).encode()) + 2)
+    monkeypatch.setattr(training, "TRAINING_BYTES", len("".join(TEXTS).encode()) + 2)
     assert train(tokenizer.kind, texts(), size=400) == train(tokenizer.kind, [*TEXTS, "th"], size=400)
 
 
@@ -254,7 +255,8 @@ def test_json_beyond_all_measure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SAME = """
 import itertools
-from jarilab.text.tokenizers import KINDS, train
+from jarilab.text.pieces import KINDS
+from jarilab.text.tokenizers import train
 words = ["".join(letters) for letters in itertools.product("가나다라 ", "abcde", "xyz ", "12")]
 texts = [" ".join(words[n::7]) for n in range(7)] * 3
 print([train(kind, texts, size=size).fingerprint for kind in KINDS for size in (270, 400)])

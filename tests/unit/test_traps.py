@@ -30,9 +30,9 @@ from jarilab.encodings.alibi import slopes
 from jarilab.encodings.formulas import alibi_slopes, t5_bucket
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.inspect.lenses import rollout
 from jarilab.inspect.maps import Map
 from jarilab.inspect.measures import measure
+from jarilab.inspect.rollout import rollout
 from jarilab.masks import Mask
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise

@@ -6,17 +6,21 @@ from dataclasses import replace
 import pytest
 import torch
 
+import jarilab
 import jarilab.api
+import jarilab.inspect.softmax_lens
 import jarilab.inspect.text
-import jarilab.inspect.walk
 from helpers.blocks import unpacked
 from jarilab.attention import call as definition
+from jarilab.attention.module import Attend
 from jarilab.errors import UserError
 from jarilab.explorer.session import Explorer
 from jarilab.inspect.capture import record
 from jarilab.inspect.measures import equal_row_difference, equal_tokens
+from jarilab.inspect.softmax_lens import divisors_of, softmax_jacobian, softmax_lens
 from jarilab.inspect.text import lens_text, walk_text
-from jarilab.inspect.walk import divisors_of, softmax_jacobian, softmax_lens, walk
+from jarilab.inspect.value_norms import valued_of
+from jarilab.inspect.walk import walk, walk_of
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
 from jarilab.nn.init import initialise
@@ -209,6 +213,46 @@ def test_every_step_of_a_recurrent_decoder_says_what_its_rows_are(score):
         assert one.side != "parameter" or one.equal == {}
 
 
+def test_an_encoder_alone_is_walked_from_its_input():
+    encoder = jarilab.Encoder(16, 2, encoding="sinusoidal").double().eval()
+    initialise(encoder, 1)
+    x = torch.randn(1, 3, 16, dtype=torch.float64)
+    walked = walk(encoder, (x,), site="1", head=1, queries=QUERIES, keys=QUERIES)
+    assert (walked.encoding, walked.error < 1e-12) == ("sinusoidal", True)
+    assert torch.equal(step(walked, "embedding").matrix, x[0])
+    assert step(walked, "embedding").formula == "what the model makes of its input"
+    assert step(walked, "embedding + position").formula == "embedding + sinusoidal"
+    alone = jarilab.Attention(16, 2, encoding="rotary").double().eval()
+    walked = walk(alone, (x,), site="attention", head=1, queries=QUERIES, keys=QUERIES)
+    assert (walked.encoding, walked.steps[0].name) == ("Rotary", "input")
+
+
+def test_a_walk_needs_what_goes_by_inside_and_an_attention_it_knows():
+    model = model_of("rotary")
+    with record(model) as tape:
+        model(*inputs())
+    with pytest.raises(UserError, match=r"record the forward with jarilab.record\(model, inside=True\)"):
+        walk_of(tape, "encoder.0", 0, queries=KEYS, keys=KEYS)
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = Attend()
+
+        def forward(self, call):
+            return self.attend(call)
+
+    call = tape.recorded("encoder.0").call
+    with record(own := Own(), inside=True) as tape:
+        own(call)
+    for look in (
+        lambda: walk_of(tape, "attention", 0, queries=KEYS, keys=KEYS),
+        lambda: valued_of(tape, "attention", 0),
+    ):
+        with pytest.raises(UserError, match=r"attention is a Own: expected jarilab.Attention or .* with tape.weights"):
+            look()
+
+
 def test_the_model_is_left_as_it_was():
     model = model_of("rotary")
     walk(model, inputs(), site="decoder.0.self", head=0, queries=QUERIES, keys=QUERIES)
@@ -360,8 +404,8 @@ def test_a_long_lens_looks_at_some_queries_and_says_so(encoding, monkeypatch):
         (lens,) = softmax_lens(alone, 0, [2.0])
         assert (lens.queries, lens.choosing) == (1, 1)
         each.append(lens)
-    monkeypatch.setattr(jarilab.inspect.walk, "LARGEST", 39 * 40 * 8 - 1)
-    monkeypatch.setattr(jarilab.inspect.walk, "SPREAD", 3)
+    monkeypatch.setattr(jarilab.inspect.softmax_lens, "LARGEST", 39 * 40 * 8 - 1)
+    monkeypatch.setattr(jarilab.inspect.softmax_lens, "SPREAD", 3)
     (lens,) = softmax_lens(call, 0, [2.0])
     assert (lens.queries, lens.choosing) == (3, 39)
     assert lens.entropy == pytest.approx(sum(one.entropy for one in each) / 3)

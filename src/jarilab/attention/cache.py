@@ -1,4 +1,4 @@
-"""Keys and values of what was read before, *with their positions*, for decoding one token at a time."""
+"""Keys and values of earlier tokens, *with their positions*, for decoding one token at a time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class LayerCache:
         self, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L W"]
     ) -> tuple[Tensor, Tensor]:
         """Add the new ones and give all so far, `(B, H, K, E)` and `(B, H, K, E')`."""
-        end = self.length + k.shape[2]
-        self._k, self._v = _room(self._k, k, self.length, end), _room(self._v, v, self.length, end)
-        self._k[:, :, self.length : end] = k
-        self._v[:, :, self.length : end] = v
+        start, end = self.length, self.length + k.shape[2]
+        self._k = _room(self._k, k, start, end)
+        self._v = _room(self._v, v, start, end)
+        self._k[:, :, start:end] = k
+        self._v[:, :, start:end] = v
         self.length = end
         return self.filled()
 
@@ -42,25 +43,28 @@ class LayerCache:
     def select(self, rows: Int[Tensor, " R"]) -> None:
         """Keep these rows, in this order; the tensors handed out before stay as they are."""
         if self._k is not None and self._v is not None:
-            self._k, self._v = self._k.index_select(0, rows), self._v.index_select(0, rows)
+            self._k = self._k.index_select(0, rows)
+            self._v = self._v.index_select(0, rows)
 
 
 def _room(held: Tensor | None, new: Tensor, length: int, end: int) -> Tensor:
+    """`held`, or a larger tensor with the same beginning where `end` keys do not fit into it."""
     if held is not None and held.shape[2] >= end:
         return held
-    larger = new.new_empty(*new.shape[:2], max(end, 2 * length), new.shape[3])
+    batch, heads, _, width = new.shape
+    larger = new.new_empty(batch, heads, max(end, 2 * length), width)
     if held is not None:
         larger[:, :, :length] = held[:, :, :length]
     return larger
 
 
 class OfOneSource:
-    """A cache of what was read in answer to one source."""
+    """A cache that holds for one source alone."""
 
     _origin: object = None
 
     def belong_to(self, origin: object) -> None:
-        """Note which source it is for. Raises UserError for another, whose keys or states are not those it holds."""
+        """Remember which source it is for. Raises UserError for another, whose keys or states it does not hold."""
         if self._origin is not None and self._origin is not origin:
             raise UserError("this cache is of another source; make a new one for each source")
         self._origin = origin
@@ -87,7 +91,7 @@ class KVCache(OfOneSource):
             )
 
     def extend(self, new: Positions) -> Positions:
-        """Note the positions of the tokens about to be read, and give those of all keys."""
+        """Add the positions of the tokens about to be read, and give those of all keys."""
         self.positions = new if self.positions is None else self.positions.concat(new)
         return self.positions
 
@@ -106,12 +110,16 @@ def positions_of(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
     """The places of these rows of a batch, in this order; places that the rows share stay as they are."""
 
     def picked(held: Tensor, axes: int) -> Tensor:
-        return held if held.ndim < axes or held.shape[0] == 1 else held.index_select(0, rows)
+        shared = held.ndim < axes or held.shape[0] == 1
+        return held if shared else held.index_select(0, rows)
+
+    def picked_if_any(held: Tensor | None, axes: int) -> Tensor | None:
+        return None if held is None else picked(held, axes)
 
     return replace(
         positions,
         coordinates=picked(positions.coordinates, 3),
-        unplaced=None if positions.unplaced is None else picked(positions.unplaced, 2),
-        extent=None if positions.extent is None else picked(positions.extent, 2),
-        relations=None if positions.relations is None else picked(positions.relations, 3),
+        unplaced=picked_if_any(positions.unplaced, 2),
+        extent=picked_if_any(positions.extent, 2),
+        relations=picked_if_any(positions.relations, 3),
     )

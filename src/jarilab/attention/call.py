@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,16 +31,67 @@ class AttentionCall:
     score: nn.Module | None = None
 
 
-def scores(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
-    """`scale * (q.k + terms) + bias`, in float32 or better, before the mask; the call's score in place of q.k."""
+@dataclass(frozen=True, eq=False)
+class Summands:
+    """A score as the sum it is, `scale * (product + terms) + bias`, before the mask.
+
+    product: q.k, or the call's score in its place. terms, bias: what the encoding adds, by content and place and by
+    place alone; None for nothing. Of all heads `(B, H, Q, K)`, of one `(Q, K)`.
+    """
+
+    product: Float[Tensor, "... Q K"]
+    terms: Float[Tensor, "... Q K"] | None
+    bias: Float[Tensor, "... Q K"] | None
+    scale: float
+
+    @property
+    def unscaled(self) -> Float[Tensor, "... Q K"]:
+        """`product + terms`."""
+        return self.product if self.terms is None else self.product + self.terms
+
+    @property
+    def scaled(self) -> Float[Tensor, "... Q K"]:
+        """`scale * (product + terms)`."""
+        return self.scale * self.unscaled
+
+    @property
+    def scores(self) -> Float[Tensor, "... Q K"]:
+        """All of it."""
+        return self.scaled if self.bias is None else self.scaled + self.bias
+
+    def of_head(self, head: int) -> Summands:
+        """Those of one head of the first row of a batch."""
+        terms = None if self.terms is None else self.terms[0, head]
+        bias = None if self.bias is None else self.bias.expand_as(self.product)[0, head]
+        return Summands(self.product[0, head], terms, bias, self.scale)
+
+    @staticmethod
+    def joined(steps: Sequence[Summands]) -> Summands:
+        """Those of a head whose queries were asked one after the other."""
+
+        def below(parts: list[Tensor | None]) -> Tensor | None:
+            rows = [part for part in parts if part is not None]
+            return torch.cat(rows) if rows else None
+
+        product = torch.cat([step.product for step in steps])
+        terms = below([step.terms for step in steps])
+        bias = below([step.bias for step in steps])
+        return Summands(product, terms, bias, steps[0].scale)
+
+
+def summands(call: AttentionCall) -> Summands:
+    """What the scores are the sum of, in float32 or better."""
     geometry = call.geometry
     q, k = _precise(call.q), _precise(call.k)
-    scores_BHQK = torch.einsum("bhqe,bhke->bhqk", q, k) if call.score is None else call.score(q, k)
+    compare = _product if call.score is None else call.score
+    product_BHQK = compare(q, k)
     terms_BHQK = geometry.encoding.terms(q, k, geometry.relation)
-    if terms_BHQK is not None:
-        scores_BHQK = scores_BHQK + terms_BHQK
-    scores_BHQK = call.scale * scores_BHQK
-    return scores_BHQK if geometry.bias is None else scores_BHQK + geometry.bias
+    return Summands(product_BHQK, terms_BHQK, geometry.bias, call.scale)
+
+
+def scores(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
+    """`scale * (q.k + terms) + bias`, in float32 or better, before the mask; the call's score in place of q.k."""
+    return summands(call).scores
 
 
 def weights(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
@@ -67,6 +119,10 @@ def weighted(
     output_BHQE = torch.einsum("bhqk,bhke->bhqe", weights_BHQK, _precise(call.v))
     added = call.geometry.encoding.values(weights_BHQK, call.geometry.relation)
     return output_BHQE if added is None else output_BHQE + added
+
+
+def _product(q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"]) -> Float[Tensor, "B H Q K"]:
+    return torch.einsum("bhqe,bhke->bhqk", q, k)
 
 
 def _precise(x: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ class Geometry:
     """An encoding applied to the queries' and the keys' positions, and the mask between them.
 
     allowed: `(B or 1, 1, Q or 1, K)`, True where a query may attend to a key; None where all may. In the row of a query
-        without any key everything is True, so that no kernel divides by zero; `alive` then removes its output.
-    alive: `(B or 1, 1, Q or 1, 1)`, False for queries without any key; None where there is none such.
+        without any key everything is True, so that no kernel divides by zero; `has_key` then removes its output.
+    has_key: `(B or 1, 1, Q or 1, 1)`, False for queries without any key; None where there is none such.
     causal: the mask is the plain causal one of a sequence with itself, which a kernel may know a shorter way to do.
     q_rotation, k_rotation: what `rotate` takes; the keys' covers the new keys only, cached ones being rotated already.
     bias: `(B or 1, H, Q, K)` float32, or None. relation: what `terms` and `values` take.
@@ -54,29 +54,11 @@ def geometry_of(
     new_k_pos: the keys that are not in the cache yet; by default all of them.
     Raises UserError for distances between frames that no one asked for.
     """
-    if (
-        encoding.hooks - {"embed", "inject"}
-        and q_pos.frame != k_pos.frame
-        and not encoding.site.cross
-    ):
-        raise UserError(
-            f"positions in the frame {q_pos.frame!r} cannot be compared with those in {k_pos.frame!r}: "
-            "build the attention with cross=True if distances between them mean something"
-        )
-    allowed = None if mask is None else mask.dense(q_pos, k_pos)
-    has_key = None
-    if allowed is not None:
-        has_key = allowed.any(-1, keepdim=True)
-        # Rows without any key are rare. Eagerly, look whether there are any and save the work if not.
-        if not torch.compiler.is_compiling() and bool(has_key.all()):
-            has_key = None
-        else:
-            allowed = allowed | ~has_key
+    _check_frames(encoding, q_pos, k_pos)
+    allowed, has_key = (None, None) if mask is None else _written_out(mask, q_pos, k_pos)
     causal = mask is not None and mask.plain_causal and q_pos is k_pos
-    return _encoded(
-        Geometry(encoding, q_pos, k_pos, allowed, has_key, causal),
-        k_pos if new_k_pos is None else new_k_pos,
-    )
+    geometry = Geometry(encoding, q_pos, k_pos, allowed, has_key, causal)
+    return _encoded(geometry, k_pos if new_k_pos is None else new_k_pos)
 
 
 def geometry_of_layers(
@@ -90,12 +72,36 @@ def geometry_of_layers(
     """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
     first = geometry_of(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos)
     new_k_pos = k_pos if new_k_pos is None else new_k_pos
-    return [
-        first
-        if encoding is first.encoding
-        else _encoded(replace(first, encoding=encoding), new_k_pos)
-        for encoding in encodings.of_layer
-    ]
+    geometries = []
+    for encoding in encodings.of_layer:
+        shared = encoding is first.encoding
+        own = first if shared else _encoded(replace(first, encoding=encoding), new_k_pos)
+        geometries.append(own)
+    return geometries
+
+
+def _check_frames(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> None:
+    """Raises UserError where an encoding would compare positions of two frames that no one asked it to compare."""
+    compares = bool(encoding.hooks - {"embed", "inject"})
+    if compares and q_pos.frame != k_pos.frame and not encoding.site.cross:
+        raise UserError(
+            f"positions in the frame {q_pos.frame!r} cannot be compared with those in {k_pos.frame!r}: "
+            "build the attention with cross=True if distances between them mean something"
+        )
+
+
+def _written_out(
+    mask: Mask, q_pos: Positions, k_pos: Positions
+) -> tuple[Tensor | None, Tensor | None]:
+    """`allowed` and `has_key` of a Geometry."""
+    allowed = mask.dense(q_pos, k_pos)
+    if allowed is None:
+        return None, None
+    has_key = allowed.any(-1, keepdim=True)
+    # Rows without any key are rare. Eagerly, ask whether there are any and save the work if not.
+    if not torch.compiler.is_compiling() and bool(has_key.all()):
+        return allowed, None
+    return allowed | ~has_key, has_key
 
 
 def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
@@ -112,20 +118,20 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
         bias = encoding.bias(q_pos, k_pos)
         assert bias is not None
         bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
-    additive = _additive(bias, geometry.allowed)
     return replace(
         geometry,
         q_rotation=q_rotation,
         k_rotation=k_rotation,
         bias=bias,
         relation=relation,
-        additive=additive,
+        additive=_additive(bias, geometry.allowed),
     )
 
 
 def _additive(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:
     if allowed is None:
         return bias
-    hidden = torch.zeros(allowed.shape, device=allowed.device).masked_fill(~allowed, float("-inf"))
+    zeros = torch.zeros(allowed.shape, device=allowed.device)
+    hidden = zeros.masked_fill(~allowed, float("-inf"))
     # A sum, since the gradient of a sum is cheaper than that of a choice: half the time for a learned bias at 512 keys.
     return hidden if bias is None else bias + hidden

@@ -20,7 +20,7 @@ from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
 from jarilab.errors import UserError
 from jarilab.nn.dropout import dropout
-from jarilab.shapes import Tensor
+from jarilab.shapes import Float, Tensor
 
 Kernel = Literal["auto", "explicit", "fused", "definition"]
 
@@ -39,9 +39,11 @@ def choose(call: AttentionCall) -> str:
     """The kernel for a call of this device, dtype and length."""
     if "values" in call.geometry.encoding.hooks or call.score is not None:
         return "explicit"  # the one needs the weights themselves, the other is no product
-    # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
+    if call.q.device.type != "cpu":
+        return "fused"
     short = call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0)
-    return "explicit" if call.q.device.type == "cpu" and (short or call.dropout) else "fused"
+    # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
+    return "explicit" if short or call.dropout else "fused"
 
 
 def check(kernel: str, hooks: frozenset[str], score: nn.Module | None = None) -> None:
@@ -60,70 +62,91 @@ def check(kernel: str, hooks: frozenset[str], score: nn.Module | None = None) ->
 
 def _explicit(call: AttentionCall) -> Tensor:
     geometry = call.geometry
-    batch, heads, queries, width = call.q.shape
-    keys = call.k.shape[2]
-    q = call.q.reshape(batch * heads, queries, width)
-    k = call.k.reshape(batch * heads, keys, width)
-    v = call.v.reshape(batch * heads, keys, call.v.shape[3])
-    terms = geometry.encoding.terms(call.q, call.k, geometry.relation)
-    if call.score is not None:
-        scores = call.score(call.q, call.k)
-        scores = call.scale * (scores if terms is None else scores + terms)
-    elif terms is None:
-        # The scale goes to the queries, the smallest of the tensors at hand.
-        scores = torch.bmm(q * call.scale, k.transpose(1, 2))
-    else:
-        terms = terms.reshape(batch * heads, queries, keys)
-        scores = torch.baddbmm(terms, q, k.transpose(1, 2), beta=call.scale, alpha=call.scale)
-    scores = scores.view(batch, heads, queries, keys)
+    scores_BHQK = _explicit_scores(call)
     if geometry.additive is not None:
         # Not in place: writing into a view costs autograd a copy of the whole.
-        scores = scores + geometry.additive.to(scores.dtype)
-    weights = dropout(_softmax(scores), call.dropout)
-    output = torch.bmm(weights.view(batch * heads, queries, keys), v).view(
-        batch, heads, queries, v.shape[2]
-    )
-    added = geometry.encoding.values(weights, geometry.relation)
-    if added is not None:
-        output = output + added
-    return output if geometry.has_key is None else output * geometry.has_key
+        scores_BHQK = scores_BHQK + geometry.additive.to(scores_BHQK.dtype)
+    weights_BHQK = dropout(_softmax(scores_BHQK), call.dropout)
+    y_BHQE = _explicit_sum(weights_BHQK, call.v)
+    added_BHQE = geometry.encoding.values(weights_BHQK, geometry.relation)
+    if added_BHQE is not None:
+        y_BHQE = y_BHQE + added_BHQE
+    return y_BHQE if geometry.has_key is None else y_BHQE * geometry.has_key
 
 
-def _softmax(scores: Tensor) -> Tensor:
+def _explicit_scores(call: AttentionCall) -> Float[Tensor, "B H Q K"]:
+    """`scale * (q.k + terms)`, as products of N = B * H matrices; the call's score in place of q.k."""
+    batch, heads, queries, width = call.q.shape
+    keys = call.k.shape[2]
+    terms_BHQK = call.geometry.encoding.terms(call.q, call.k, call.geometry.relation)
+    if call.score is not None:
+        scores_BHQK = call.score(call.q, call.k)
+        return call.scale * (scores_BHQK if terms_BHQK is None else scores_BHQK + terms_BHQK)
+    q_NQE = call.q.reshape(batch * heads, queries, width)
+    k_NEK = call.k.reshape(batch * heads, keys, width).transpose(1, 2)
+    if terms_BHQK is None:
+        # The scale goes to the queries, the smallest of the tensors at hand.
+        scores_NQK = torch.bmm(q_NQE * call.scale, k_NEK)
+    else:
+        terms_NQK = terms_BHQK.reshape(batch * heads, queries, keys)
+        scores_NQK = torch.baddbmm(terms_NQK, q_NQE, k_NEK, beta=call.scale, alpha=call.scale)
+    return scores_NQK.view(batch, heads, queries, keys)
+
+
+def _explicit_sum(
+    weights_BHQK: Float[Tensor, "B H Q K"], v_BHKE: Float[Tensor, "B H K W"]
+) -> Float[Tensor, "B H Q W"]:
+    """The values, summed with these weights."""
+    batch, heads, queries, keys = weights_BHQK.shape
+    width = v_BHKE.shape[3]
+    weights_NQK = weights_BHQK.view(batch * heads, queries, keys)
+    v_NKE = v_BHKE.reshape(batch * heads, keys, width)
+    return torch.bmm(weights_NQK, v_NKE).view(batch, heads, queries, width)
+
+
+def _softmax(scores_BHQK: Tensor) -> Tensor:
     """Softmax over the last axis. PyTorch's is not vectorised on a CPU where that is shorter than a vector of 64 bytes;
     along the first axis it always is, which is faster even with the two transpositions."""
-    keys = scores.shape[-1]
-    if scores.device.type != "cpu" or not scores.numel() or keys * scores.element_size() >= 64:
-        return scores.softmax(-1)
-    if scores.shape[-2] == 1 and scores.requires_grad:
+    queries, keys = scores_BHQK.shape[-2:]
+    vectorised = keys * scores_BHQK.element_size() >= 64
+    if scores_BHQK.device.type != "cpu" or not scores_BHQK.numel() or vectorised:
+        return scores_BHQK.softmax(-1)
+    if queries == 1 and scores_BHQK.requires_grad:
         # The gradient would come out transposed, and a product of single rows copies such a one row by row, which takes
         # longer than all the rest of a recurrent decoder's attention.
-        return scores.softmax(-1)
-    return scores.reshape(-1, keys).t().contiguous().softmax(0).t().contiguous().view(scores.shape)
+        return scores_BHQK.softmax(-1)
+    columns_KR = scores_BHQK.reshape(-1, keys).t().contiguous()
+    return columns_KR.softmax(0).t().contiguous().view(scores_BHQK.shape)
 
 
 def _fused(call: AttentionCall) -> Tensor:
     geometry = call.geometry
     check("fused", geometry.encoding.hooks, call.score)
-    terms = geometry.encoding.terms(call.q, call.k, geometry.relation)
-    if terms is None and geometry.bias is None:
-        mask = None if geometry.causal else geometry.allowed
-    else:
-        mask = geometry.additive
-        if terms is not None:
-            mask = call.scale * terms if mask is None else call.scale * terms + mask
-        assert mask is not None
-        mask = mask.to(call.q.dtype).expand(*call.q.shape[:2], *mask.shape[2:])
-    output = functional.scaled_dot_product_attention(
+    mask_BHQK = _fused_mask(call)
+    y_BHQE = functional.scaled_dot_product_attention(
         call.q,
         call.k,
         call.v,
-        mask,
+        mask_BHQK,
         dropout_p=call.dropout,
-        is_causal=geometry.causal and mask is None,
+        is_causal=geometry.causal and mask_BHQK is None,
         scale=call.scale,
     )
-    return output if geometry.has_key is None else output * geometry.has_key
+    return y_BHQE if geometry.has_key is None else y_BHQE * geometry.has_key
+
+
+def _fused_mask(call: AttentionCall) -> Tensor | None:
+    """What PyTorch's kernel adds to q.k, or which keys it hides; None where its causal rule, or none, will do."""
+    geometry = call.geometry
+    terms_BHQK = geometry.encoding.terms(call.q, call.k, geometry.relation)
+    if terms_BHQK is None and geometry.bias is None:
+        return None if geometry.causal else geometry.allowed
+    added = geometry.additive
+    if terms_BHQK is not None:
+        scaled_BHQK = call.scale * terms_BHQK
+        added = scaled_BHQK if added is None else scaled_BHQK + added
+    assert added is not None
+    return added.to(call.q.dtype).expand(*call.q.shape[:2], *added.shape[2:])
 
 
 def _definition(call: AttentionCall) -> Tensor:

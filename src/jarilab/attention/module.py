@@ -1,4 +1,31 @@
-"""Multi-head attention: *Attention Is All You Need*, section 3.2."""
+"""Multi-head attention: *Attention Is All You Need*, section 3.2, and where an encoding has its say.
+
+      x_BQD          source_BKD, or x itself
+        |              |        |
+      inject         inject     |           positions go into queries and keys, never into values
+        |              |        |
+      query           key     value         linear maps, then split into heads
+        |              |        |
+      rotate         rotate     |           each side by its own positions
+        |              |        |
+      q_BHQE         k_BHKE   v_BHKE        these make an AttentionCall
+        '-------.------'        |
+          q.k + terms           |           terms: from content and place
+                |               |
+          * scale + bias        |           bias: from place alone; the mask, too, comes here
+                |               |
+             softmax            |
+                |               |
+          weights_BHQK          |           what a map shows
+                '-------.-------'
+            weights.v + values              values: from the weights and place
+                        |
+                     y_BHQE                 heads side by side, then one linear map
+                        |
+                      y_BQD
+
+inject, rotate, terms, bias and values are the hooks of an `Encoding`; a Geometry holds what they need of the positions.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +47,8 @@ from jarilab.shapes import Float, Tensor
 
 
 class Attend(nn.Module):
-    """Computes an AttentionCall with the kernel it was told. It has no parameters: it is there to be listened to, by an
-    ordinary forward hook, without a second path through the model."""
+    """Computes an AttentionCall with the kernel it was given. It has no parameters: it is there for an ordinary forward
+    hook to record its calls, without a second path through the model."""
 
     def __init__(self, kernel: Kernel = "auto"):
         super().__init__()
@@ -107,55 +134,69 @@ class Attention(nn.Module):
         if geometry is None:
             geometry = self._geometry(x, source, positions, source_positions, mask, cache)
         if geometry.encoding.site.cross or source is not None:
-            q, k, v = self._project_cross(x, source, geometry, cache)
+            q_BHQE, k_BHKE, v_BHKE = self._project_cross(x, source, geometry, cache)
         else:
-            q, k, v = self._project_self(x, geometry)
+            q_BHQE, k_BHKE, v_BHKE = self._project_self(x, geometry)
             if cache is not None:
-                k, v = cache.append(k, v)
+                k_BHKE, v_BHKE = cache.append(k_BHKE, v_BHKE)
         dropout = self.dropout if self.training else 0.0
-        y_BHQE = self.attend(AttentionCall(q, k, v, geometry, self.scale, dropout))
-        return self.out(y_BHQE.transpose(1, 2).flatten(-2))
+        call = AttentionCall(q_BHQE, k_BHKE, v_BHKE, geometry, self.scale, dropout)
+        y_BHQE = self.attend(call)
+        y_BQD = y_BHQE.transpose(1, 2).flatten(-2)
+        return self.out(y_BQD)
 
-    def _project_self(self, x: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Tensor]:
-        encoding = geometry.encoding
+    def _project_self(self, x_BLD: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of all heads, each `(B, H, L, E)`."""
+        encoding, heads = geometry.encoding, self.site.heads
         if "inject" in encoding.hooks:
             # DETR: positions go into what queries and keys are made of, never into the values.
-            placed = encoding.inject(x, geometry.q_pos)
-            q, k, v = self.query(placed), self.key(placed), self.value(x)
+            placed_BLD = encoding.inject(x_BLD, geometry.q_pos)
+            q_BLD, k_BLD = self.query(placed_BLD), self.key(placed_BLD)
+            v_BLD = self.value(x_BLD)
         else:
-            # One product instead of three; the parameters stay apart, each with a name and initial values of its own.
-            parts = (self.query, self.key, self.value)
-            weight, bias = torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])
-            q, k, v = linear(x, weight, bias).split([p.out_features for p in parts], -1)
-        q, k, v = (split_heads(t, self.site.heads) for t in (q, k, v))
+            q_BLD, k_BLD, v_BLD = self._map_at_once(x_BLD)
+        q_BHLE = split_heads(q_BLD, heads)
+        k_BHLE = split_heads(k_BLD, heads)
+        v_BHLE = split_heads(v_BLD, heads)
         if "rotate" in encoding.hooks:
-            q, k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
-        return q, k, v
+            q_BHLE = encoding.rotate(q_BHLE, geometry.q_rotation)
+            k_BHLE = encoding.rotate(k_BHLE, geometry.k_rotation)
+        return q_BHLE, k_BHLE, v_BHLE
+
+    def _map_at_once(self, x_BLD: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values by one product instead of three; the parameters stay apart, each with a name and
+        initial values of its own."""
+        maps = (self.query, self.key, self.value)
+        weight = torch.cat([each.weight for each in maps])
+        bias = torch.cat([each.bias for each in maps])
+        widths = [each.out_features for each in maps]
+        return linear(x_BLD, weight, bias).split(widths, -1)
 
     def _project_cross(
-        self, x: Tensor, source: Tensor | None, geometry: Geometry, cache: LayerCache | None
+        self, x_BQD: Tensor, source_BKD: Tensor | None, geometry: Geometry, cache: LayerCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        encoding = geometry.encoding
-        q = split_heads(self.query(encoding.inject(x, geometry.q_pos)), self.site.heads)
-        q = encoding.rotate(q, geometry.q_rotation)
+        """Queries of all heads, and keys and values, from the source or as the cache holds them."""
+        encoding, heads = geometry.encoding, self.site.heads
+        q_BQD = self.query(encoding.inject(x_BQD, geometry.q_pos))
+        q_BHQE = encoding.rotate(split_heads(q_BQD, heads), geometry.q_rotation)
         if cache is not None and cache.length:
-            return q, *cache.filled()
-        if source is None:
+            return q_BHQE, *cache.filled()
+        if source_BKD is None:
             raise UserError(
                 "cross-attention reads its keys from a source; pass it as the second argument, "
                 "or a cache that holds them"
             )
-        k = split_heads(self.key(encoding.inject(source, geometry.k_pos)), self.site.heads)
-        k = encoding.rotate(k, geometry.k_rotation)
-        v = split_heads(self.value(source), self.site.heads)
+        k_BKD = self.key(encoding.inject(source_BKD, geometry.k_pos))
+        k_BHKE = encoding.rotate(split_heads(k_BKD, heads), geometry.k_rotation)
+        v_BHKE = split_heads(self.value(source_BKD), heads)
         if cache is not None:
-            k, v = cache.append(k, v)
-        return q, k, v
+            k_BHKE, v_BHKE = cache.append(k_BHKE, v_BHKE)
+        return q_BHQE, k_BHKE, v_BHKE
 
     def _geometry(
         self,
-        x: Tensor,
-        source: Tensor | None,
+        x_BQD: Tensor,
+        source_BKD: Tensor | None,
         positions: Positions | None,
         source_positions: Positions | None,
         mask: Mask | None,
@@ -163,18 +204,22 @@ class Attention(nn.Module):
     ) -> Geometry:
         if self.encoding is None or cache is not None:
             raise UserError(
-                "an attention without an encoding of its own, or with a cache, needs to be told where its queries and "
+                "an attention without an encoding of its own, or with a cache, does not know where its queries and "
                 "keys are; pass geometry=jarilab.geometry_of(encoding, q_pos, k_pos, mask)"
             )
-        check_vectors(x, self.query.weight)
-        q_pos = positions or Positions.sequence(x.shape[1], device=x.device)
-        check_positions(q_pos, x)
-        if source is None:
+        q_pos = _checked_positions(positions, x_BQD, self.query.weight)
+        if source_BKD is None:
             return geometry_of(self.encoding, q_pos, q_pos, mask)
-        check_vectors(source, self.key.weight)
-        k_pos = source_positions or Positions.sequence(source.shape[1], device=x.device)
-        check_positions(k_pos, source)
+        k_pos = _checked_positions(source_positions, source_BKD, self.key.weight)
         return geometry_of(self.encoding, q_pos, k_pos, mask)
+
+
+def _checked_positions(positions: Positions | None, x_BLD: Tensor, weight: Tensor) -> Positions:
+    """The places of the tokens, 0, 1, 2, ... by default. Raises UserError as the two checks below."""
+    check_vectors(x_BLD, weight)
+    positions = positions or Positions.sequence(x_BLD.shape[1], device=x_BLD.device)
+    check_positions(positions, x_BLD)
+    return positions
 
 
 def check_vectors(x: Tensor, weight: Float[Tensor, "N D"]) -> None:
@@ -204,9 +249,8 @@ def check_positions(positions: Positions, x: Float[Tensor, "B L D"]) -> None:
 
 def _inside() -> list[str]:
     """The encodings that need no input to add to."""
-    return [
-        name for name in registry.names() if "embed" not in hooks_of(registry.spec(name).target)
-    ]
+    classes = {name: registry.spec(name).target for name in registry.names()}
+    return [name for name, cls in classes.items() if "embed" not in hooks_of(cls)]
 
 
 def split_heads(x: Float[Tensor, "B L D"], heads: int) -> Float[Tensor, "B H L E"]:
@@ -228,10 +272,14 @@ def site_of(
         raise UserError(f"width and heads must be 1 or more, got width {width} and {heads} heads")
     if head_width is None:
         if width % heads:
-            below, above = width - width % heads, width + heads - width % heads
-            near = f"{below} or {above}" if below else f"{above}"
-            raise UserError(
-                f"the width must be divisible by the heads; got width {width}, {heads} heads; use width {near}"
-            )
+            raise UserError(_indivisible(width, heads))
         head_width = width // heads
     return Site(width, heads, head_width, value_head_width or head_width, causal, cross)
+
+
+def _indivisible(width: int, heads: int) -> str:
+    """Expected, got, and the nearest widths that work."""
+    below = width - width % heads
+    above = below + heads
+    near = f"{below} or {above}" if below else f"{above}"
+    return f"the width must be divisible by the heads; got width {width}, {heads} heads; use width {near}"

@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.captions.checks import FRAME, drawn, glyphs
-from jarilab.captions.scenes import Digits
+from jarilab.captions.digits import Digits
 from jarilab.captions.styles import Painter, Style
-from jarilab.images.tokenizer import one_cycle, read_weights, take_weights
+from jarilab.images.fitting import Progress, fit, read_weights, take_weights
 from jarilab.nn.init import initialise
 from jarilab.shapes import Float, Int, Tensor
 
@@ -104,31 +104,27 @@ def train_digit_classifier(
     steps: int = 2000,
     batch: int = 128,
     learning_rate: float = 2e-3,
+    progress: Progress | None = None,
 ) -> DigitClassifier:
     """Train on images of this style made of real digits. The same seed, digits and number of threads give the same
     weights."""
     painter = Painter(style, digits, seed=seed)
     reader = Reader()
     initialise(reader, seed)
+    scenes = math.ceil(batch / len(style.digits))
+
+    def loss_of(step: int) -> Float[Tensor, ""]:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        numbers = torch.arange(step * scenes, (step + 1) * scenes)
+        captions = torch.randint(style.combinations, numbers.shape, generator=generator)
+        values_BP = style.values(captions)
+        images = painter.paint(values_BP, numbers)
+        labels = values_BP[:, list(style.digits)].flatten()
+        scores = reader(glyphs(style, images).flatten(0, 1))
+        return functional.cross_entropy(scores, labels, label_smoothing=0.05)
+
     optimizer = torch.optim.AdamW(
         reader.parameters(), lr=learning_rate, weight_decay=0.05, fused=True
     )
-    schedule = one_cycle(optimizer, learning_rate, steps)
-    scenes = math.ceil(batch / len(style.digits))
-    for step in range(steps):
-        numbers = torch.arange(step * scenes, (step + 1) * scenes)
-        values = style.values(
-            torch.randint(style.combinations, numbers.shape, generator=_generator(seed, step))
-        )
-        found = glyphs(style, painter.paint(values, numbers)).flatten(0, 1)
-        labels = values[:, list(style.digits)].flatten()
-        loss = functional.cross_entropy(reader(found), labels, label_smoothing=0.05)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
+    fit(reader, loss_of, optimizer, steps, progress=progress)
     return DigitClassifier(style, reader)
-
-
-def _generator(seed: int, step: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed * 1_000_003 + step)

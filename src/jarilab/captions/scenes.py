@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from jarilab.errors import UserError, needs
-from jarilab.images import idx
+from jarilab.boxes import iou
+from jarilab.captions.digits import Digits
+from jarilab.errors import UserError
 from jarilab.shapes import Bool, Float, Int, Tensor
-
-Part = Literal["training", "held_out"]
 
 COLOURS = {
     "red": (230, 60, 50),
@@ -71,91 +68,46 @@ class Plan:
     colours: Int[Tensor, "B N"]
 
 
-@dataclass(frozen=True, eq=False)
-class Digits:
-    """Images of single digits. pixels: `(N, h, w)` float32, 0 for the ground and 1 for ink. labels: `(N,)`.
-
-    ink: `(N, 4)`, the smallest box around each digit: left, top, right, bottom.
-    """
-
-    pixels: Float[Tensor, "N h w"]
-    labels: Int[Tensor, " N"]
-    ink: Float[Tensor, "N 4"]
-
-    @staticmethod
-    def scans(part: Part) -> Digits:
-        """scikit-learn's 1,797 scans of 8 x 8 pixels; the last fifth of them is held out."""
-        pixels, labels = _scans()
-        start = len(labels) * 4 // 5
-        chosen = slice(None, start) if part == "training" else slice(start, None)
-        return Digits.of(pixels[chosen], labels[chosen])
-
-    @staticmethod
-    def mnist(folder: Path, part: Part) -> Digits:
-        """MNIST from a folder with its idx files, plain or gzip; its 10,000 test digits are held out. Raises
-        UserError."""
-        path = idx.find(folder, part == "held_out") if folder.is_dir() else None
-        if path is None or path.name.startswith("train") != (part == "training"):
-            raise UserError(
-                f"{folder}: expected a folder with MNIST's four idx files; got no such; name another"
-            )
-        pixels, labels = idx.read(path, idx.IMAGES), idx.read(idx.labels_of(path), idx.LABELS)
-        if len(pixels) != len(labels):
-            raise UserError(
-                f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again"
-            )
-        return Digits.of(pixels.float() / 255, labels.long())
-
-    @staticmethod
-    def of(
-        pixels: Float[Tensor, "N h w"], labels: Int[Tensor, " N"], *, threshold: float = 0.25
-    ) -> Digits:
-        """Images whose ink is what is brighter than `threshold`. Those without any are left out."""
-        bright = pixels > threshold
-        seen = bright.any(-1).any(-1)
-        pixels, labels, bright = pixels[seen], labels[seen], bright[seen]
-        left, right = _extent(bright.any(1))
-        top, bottom = _extent(bright.any(2))
-        return Digits(pixels, labels, torch.stack((left, top, right, bottom), 1).float())
-
-
 @final
 class Scenes:
     """An endless row of scenes. Raises UserError for a world in which they cannot be."""
 
     def __init__(self, world: World, digits: Digits, *, seed: int):
-        self.world, self.digits, self.seed = _checked(world), digits, seed
-        self._palette = torch.tensor(
-            [COLOURS[name] for name in world.colours or ("white",)]
-        ).float()
+        _check(world)
+        self.world, self.digits, self.seed = world, digits, seed
+        names = world.colours or ("white",)
+        self._palette = torch.tensor([COLOURS[name] for name in names]).float()
 
     def plan(self, numbers: Int[Tensor, " B"]) -> Plan:
         """What stands where in the scenes of these numbers."""
         world, most = self.world, self.world.most
-        drawn = _uniform(self.seed, numbers, 1 + most * (3 + 2 * TRIES))
-        counts = world.fewest + (drawn[:, 0] * (most - world.fewest + 1)).long()
-        of_each = drawn[:, 1 : 1 + 3 * most].unflatten(1, (most, 3))
-        tries = drawn[:, 1 + 3 * most :].unflatten(1, (most, TRIES, 2)).float()
-        sources = (of_each[..., 0] * len(self.digits.labels)).long()
-        sides = (
-            world.smallest + (of_each[..., 1] * (world.largest - world.smallest + 1)).floor()
-        ).float()
-        ink = self.digits.ink[sources]
-        extent = ink[..., 2:] - ink[..., :2]
-        extent = (
-            (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(1.0)
-        )
-        real = torch.arange(most) < counts.unsqueeze(1)
-        places = (tries * (world.canvas - extent).unsqueeze(2)).floor()
-        boxes, fits = _apart(places, extent, real, world.overlap)
-        colours = (of_each[..., 2] * len(self._palette)).long()
-        return Plan(fits, sources, self.digits.labels[sources], boxes, colours)
+        # Of each scene: how many digits; of each digit: source, side and colour; then places that are tried.
+        parts = (1, 3 * most, 2 * TRIES * most)
+        chance = _uniform(self.seed, numbers, sum(parts))
+        of_scene, of_digits, of_places = chance.split(parts, 1)
+        of_digits = of_digits.unflatten(1, (most, 3))
+        source_chance, side_chance, colour_chance = of_digits.unbind(-1)
+        tries_BNT2 = of_places.unflatten(1, (most, TRIES, 2)).float()
+
+        counts = most - world.fewest + 1
+        counts_B1 = world.fewest + (of_scene * counts).long()
+        real_BN = torch.arange(most) < counts_B1
+        sources_BN = (source_chance * len(self.digits.labels)).long()
+        sizes = world.largest - world.smallest + 1
+        sides_BN = world.smallest + (side_chance * sizes).floor()
+        extent_BN2 = self.digits.scaled(sources_BN, sides_BN.float(), least=1.0)
+        room_BN2 = world.canvas - extent_BN2
+        places_BNT2 = (tries_BNT2 * room_BN2.unsqueeze(2)).floor()
+        boxes_BN4, fits_BN = _apart(places_BNT2, extent_BN2, real_BN, world.overlap)
+        colours_BN = (colour_chance * len(self._palette)).long()
+        return Plan(fits_BN, sources_BN, self.digits.labels[sources_BN], boxes_BN4, colours_BN)
 
     def draw(self, plan: Plan) -> UInt8[Tensor, "B C H W"]:
         """The images of a plan, uint8: of three channels in a world with colours, else of one. Where digits overlap
         the brighter one is seen."""
-        scenes = torch.arange(len(plan.real)).split(max(1, PIXELS // self.world.canvas**2))
-        return torch.cat([self._draw(plan, some) for some in scenes])
+        at_once = max(1, PIXELS // self.world.canvas**2)
+        scenes = torch.arange(len(plan.real))
+        return torch.cat([self._draw(plan, some) for some in scenes.split(at_once)])
 
     def _draw(self, plan: Plan, scenes: Int[Tensor, " S"]) -> UInt8[Tensor, "S C H W"]:
         side = self.world.canvas
@@ -163,34 +115,44 @@ class Scenes:
         for slot in range(plan.real.shape[1]):
             here = plan.real[scenes, slot].nonzero()[:, 0]
             scene = scenes[here]
-            source, box = plan.sources[scene, slot], plan.boxes[scene, slot]
-            ink = self.digits.ink[source]
-            rows = _spread(
-                box[:, 1], box[:, 3], ink[:, 1], ink[:, 3], side, self.digits.pixels.shape[1]
-            )
-            columns = _spread(
-                box[:, 0], box[:, 2], ink[:, 0], ink[:, 2], side, self.digits.pixels.shape[2]
-            )
-            glyphs = torch.bmm(torch.bmm(rows, self.digits.pixels[source]), columns.transpose(1, 2))
-            inked = (
-                glyphs.unsqueeze(1)
-                * self._palette[plan.colours[scene, slot]][:, : self.channels, None, None]
-            )
+            colours = self._palette[plan.colours[scene, slot]]
+            glyphs = self._glyphs(plan.sources[scene, slot], plan.boxes[scene, slot])
+            glyphs = glyphs.unsqueeze(1)
+            inked = glyphs * colours[:, : self.channels, None, None]
             canvas[here] = torch.maximum(canvas[here], inked)
-        return canvas.round().clamp(0, 255).to(torch.uint8)
+        canvas = canvas.round().clamp(0, 255)
+        return canvas.to(torch.uint8)
+
+    def _glyphs(
+        self, source: Int[Tensor, " M"], box: Float[Tensor, "M 4"]
+    ) -> Float[Tensor, "M canvas canvas"]:
+        """Each of these digits in its box on a canvas of its own, from 0 to 1."""
+        canvas = self.world.canvas
+        pixels = self.digits.pixels[source]
+        _, height, width = pixels.shape
+        # Of each box, and of the ink in its source: from left to right, and from top to bottom.
+        across, down = box.unflatten(1, (2, 2)).unbind(2)
+        ink = self.digits.ink[source]
+        ink_across, ink_down = ink.unflatten(1, (2, 2)).unbind(2)
+        rows = _spread(down, ink_down, canvas, height)
+        columns = _spread(across, ink_across, canvas, width)
+        stretched = torch.bmm(rows, pixels)
+        return torch.bmm(stretched, columns.transpose(1, 2))
 
     def describe(self) -> str:
         """In a few words: `1 to 3 of 60,000 digits of 12 to 22 pixels on 48 x 48`."""
         world = self.world
-        counts = f"{world.fewest} to {world.most}" if world.fewest < world.most else f"{world.most}"
-        return (
-            f"{counts} of {len(self.digits.labels):,} digits of {world.smallest} to {world.largest} pixels on "
-            f"{world.canvas} x {world.canvas}"
-        )
+        counts = str(world.most)
+        if world.fewest < world.most:
+            counts = f"{world.fewest} to {counts}"
+        digits = f"{len(self.digits.labels):,} digits"
+        sides = f"{world.smallest} to {world.largest} pixels"
+        return f"{counts} of {digits} of {sides} on {world.canvas} x {world.canvas}"
 
     def fingerprint(self) -> str:
         """What all scenes follow from."""
-        whole = hashlib.sha256(f"{self.world} {self.seed}".encode())
+        facts = f"{self.world} {self.seed}"
+        whole = hashlib.sha256(facts.encode())
         for part in (self.digits.pixels, self.digits.labels):
             whole.update(part.numpy().tobytes())
         return f"sha256 {whole.hexdigest()}"
@@ -209,62 +171,66 @@ def _apart(
 ) -> tuple[Float[Tensor, "B N 4"], Bool[Tensor, "B N"]]:
     """For one digit after the other the first place where it overlaps none before by more than `overlap`; a digit
     without such a place is left out."""
-    tried = torch.cat((places, places + extent.unsqueeze(2)), -1)
-    area = extent.prod(-1)
-    boxes, fits = tried[:, :, 0].clone(), real.clone()
+    opposite = places + extent.unsqueeze(2)
+    tried = torch.cat((places, opposite), -1)
+    boxes = tried[:, :, 0].clone()
+    fits = real.clone()
+    scene_B = torch.arange(len(boxes))
     for n in range(1, boxes.shape[1]):
-        before = boxes[:, None, :n]
-        corner, opposite = (
-            (tried[:, n, :, None, :2], before[..., :2]),
-            (tried[:, n, :, None, 2:], before[..., 2:]),
-        )
-        shared = (torch.minimum(*opposite) - torch.maximum(*corner)).clamp_min(0).prod(-1)
-        iou = shared / (area[:, n, None, None] + area[:, None, :n] - shared)
-        free = ((iou <= overlap) | ~fits[:, None, :n]).all(-1)
-        boxes[:, n] = tried[torch.arange(len(boxes)), n, free.long().argmax(1)]
-        fits[:, n] &= free.any(1)
+        here_BT4 = tried[:, n]
+        before_Bn4 = boxes[:, :n]
+        apart_BTn = iou(here_BT4.unsqueeze(2), before_Bn4.unsqueeze(1)) <= overlap
+        absent_B1n = ~fits[:, None, :n]
+        free_BT = (apart_BTn | absent_B1n).all(-1)
+        first_B = free_BT.long().argmax(1)
+        boxes[:, n] = tried[scene_B, n, first_B]
+        fits[:, n] &= free_BT.any(1)
     return boxes, fits
 
 
 def _spread(
-    start: Tensor, stop: Tensor, ink_start: Tensor, ink_stop: Tensor, canvas: int, length: int
+    span: Float[Tensor, "M 2"], ink: Float[Tensor, "M 2"], canvas: int, length: int
 ) -> Float[Tensor, "M canvas length"]:
     """How much of each of `length` source pixels goes into each pixel of the canvas along one axis: linear
-    interpolation, widened to an average where the digit gets smaller; nothing outside start ... stop."""
-    scale = (ink_stop - ink_start) / (stop - start)
+    interpolation, widened to an average where the digit gets smaller. The ink, from its first to its last, fills the
+    span; there is nothing outside."""
+    start, stop = span.split(1, 1)  # each M 1
+    first, end = ink.split(1, 1)
+    scale = (end - first) / (stop - start)
     at = torch.arange(canvas) + 0.5
-    source = ink_start.unsqueeze(1) + (at - start.unsqueeze(1)) * scale.unsqueeze(1) - 0.5
-    inside = (at > start.unsqueeze(1)) & (at < stop.unsqueeze(1))
-    source = torch.maximum(torch.minimum(source, ink_stop.unsqueeze(1) - 1), ink_start.unsqueeze(1))
-    away = (source.unsqueeze(2) - torch.arange(length)).abs() / scale.clamp_min(1.0)[:, None, None]
-    share = (1 - away).clamp_min(0.0)
-    return share / share.sum(2, keepdim=True) * inside.unsqueeze(2)
+    inside = (at > start) & (at < stop)
+    source = first + (at - start) * scale - 0.5
+    source = source.minimum(end - 1).maximum(first)
+    distance = source.unsqueeze(2) - torch.arange(length)
+    width = scale.clamp_min(1.0).unsqueeze(2)
+    share = (1 - distance.abs() / width).clamp_min(0.0)
+    total = share.sum(2, keepdim=True)
+    return share / total * inside.unsqueeze(2)
 
 
 def _uniform(seed: int, numbers: Int[Tensor, " B"], count: int) -> Tensor:
     """`(B, count)` float64 in [0, 1), each a function of the seed, the number and its column alone (SplitMix64, Steele
     et al. 2014): a generator for each scene would take longer than the drawing."""
+    step = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
-        key = _mixed(np.array([seed], np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-        rows = _mixed(key ^ _mixed(numbers.numpy().astype(np.uint64)))[:, None]
-        columns = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        key = _mixed(np.array([seed], np.uint64) + step)
+        rows = _mixed(numbers.numpy().astype(np.uint64))
+        rows = _mixed(key ^ rows)[:, None]
+        columns = np.arange(1, count + 1, dtype=np.uint64) * step
         bits = _mixed(rows + columns)
-    return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    highest = (bits >> np.uint64(11)).astype(np.float64)  # 53 bits, as many as a float64 holds
+    return torch.from_numpy(highest * 2.0**-53)
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = x ^ (x >> np.uint64(30))
+    x = x * np.uint64(0xBF58476D1CE4E5B9)
+    x = x ^ (x >> np.uint64(27))
+    x = x * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def _extent(bright: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
-    """The first and one past the last True of each row."""
-    number = bright.long()
-    return number.argmax(1), bright.shape[1] - number.flip(1).argmax(1)
-
-
-def _checked(world: World) -> World:
+def _check(world: World) -> None:
     unknown_colours = [name for name in world.colours if name not in COLOURS]
     if unknown_colours:
         raise UserError(
@@ -279,10 +245,3 @@ def _checked(world: World) -> World:
             f"digits of {world.smallest} ... {world.largest} pixels cannot stand on {world.canvas} pixels: expected "
             f"4 <= smallest <= largest <= {world.canvas}; choose other sizes or a larger canvas"
         )
-    return world
-
-
-@cache
-def _scans() -> tuple[Tensor, Tensor]:
-    found = needs("sklearn.datasets", "vision").load_digits()
-    return torch.from_numpy(found["images"]).float() / 16, torch.from_numpy(found["target"]).long()

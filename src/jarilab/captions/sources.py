@@ -13,11 +13,11 @@ from typing import final
 import torch
 from jaxtyping import UInt8
 
-from jarilab.captions.scenes import Digits, Part
+from jarilab.captions.digits import Digits, Part
 from jarilab.captions.styles import Painter, Style
 from jarilab.errors import UserError
 from jarilab.images.captioned import Captioned, read_captioned
-from jarilab.images.notices import few
+from jarilab.images.notices import few_held_out
 from jarilab.nn.init import generator_for
 from jarilab.shapes import Int, Tensor
 
@@ -82,7 +82,7 @@ class SceneSource(CaptionSource):
 
     def digits(self, part: Part) -> Digits:
         """Single digits to train on, or held out."""
-        return Digits.mnist(Path(self._folder), part) if self._folder else Digits.scans(part)
+        return Digits.load(self._folder, part)
 
     @cached_property
     def _values(self) -> Int[Tensor, "N P"]:
@@ -153,7 +153,7 @@ class FolderSource(CaptionSource):
         train, held = self._found.split(SHARE)
         self.notices = [
             *self._found.notices,
-            *few(len(held), len(train) + len(held), "give more images"),
+            *few_held_out(len(held), len(train) + len(held), "give more images"),
         ]
         return torch.tensor(train), torch.tensor(held)
 

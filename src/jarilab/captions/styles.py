@@ -17,7 +17,8 @@ from typing import final
 import torch
 from jaxtyping import UInt8
 
-from jarilab.captions.scenes import Digits, Plan, Scenes, World
+from jarilab.captions.digits import Digits
+from jarilab.captions.scenes import Plan, Scenes, World
 from jarilab.errors import UserError
 from jarilab.nn.init import generator_for
 from jarilab.shapes import Float, Int, Tensor
@@ -46,6 +47,11 @@ class Style:
     colours: tuple[str, ...]
 
     @property
+    def names(self) -> list[str]:
+        """Of the parts, in their order."""
+        return [name for name, _ in self.parts]
+
+    @property
     def combinations(self) -> int:
         """How many captions there are."""
         return math.prod(len(words) for _, words in self.parts)
@@ -60,18 +66,19 @@ class Style:
 
     def caption(self, values: Int[Tensor, " P"]) -> str:
         """The caption with these words; of -1, which is none, stands a dash."""
-        chosen = {
-            name: words[int(v)] if v >= 0 else NOTHING
-            for (name, words), v in zip(self.parts, values, strict=True)
-        }
+        chosen = {}
+        for (name, words), value in zip(self.parts, values.tolist(), strict=True):
+            chosen[name] = words[value] if value >= 0 else NOTHING
         return self.template.format(**chosen)
 
     def understand(self, caption: str) -> Int[Tensor, " P"]:
         """The words of a caption. Raises UserError for one that is not of this style."""
-        groups = {
-            name: f"(?P<{name}>{'|'.join(map(re.escape, words))})" for name, words in self.parts
-        }
-        found = re.fullmatch(self.template.format(**groups), " ".join(caption.split()))
+        groups = {}
+        for name, words in self.parts:
+            choices = "|".join(map(re.escape, words))
+            groups[name] = f"(?P<{name}>{choices})"
+        pattern = self.template.format(**groups)
+        found = re.fullmatch(pattern, " ".join(caption.split()))
         if found is None:
             example = self.caption(torch.zeros(len(self.parts), dtype=torch.long))
             raise UserError(f"expected a caption such as {example!r}, got {caption!r}")
@@ -113,65 +120,66 @@ class Painter:
 
     def __init__(self, style: Style, digits: Digits, *, seed: int):
         self.style, self.digits, self.seed = style, digits, seed
-        world = World(
-            canvas=max(style.height, style.width), most=len(style.digits), colours=style.colours
-        )
+        canvas = max(style.height, style.width)
+        world = World(canvas=canvas, most=len(style.digits), colours=style.colours)
         self._scenes = Scenes(world, digits, seed=seed)
-        of_label = [(digits.labels == label).nonzero().squeeze(1) for label in range(10)]
-        if not all(len(found) for found in of_label):
-            missing = next(label for label, found in enumerate(of_label) if not len(found))
+        # A row lies across the middle of a square canvas.
+        self._above = (canvas - style.height) // 2
+        self._counts = digits.labels.bincount(minlength=10)
+        if not self._counts.all():
+            missing = int(self._counts.argmin())
             raise UserError(
                 f"captions name every digit, but these {len(digits.labels)} images show no {missing}"
             )
-        self._counts = torch.tensor([len(found) for found in of_label])
-        self._sorted = torch.cat(of_label)
+        # The digits of each label one behind the other, and where those of a label begin.
+        self._sorted = digits.labels.argsort(stable=True)
         self._starts = self._counts.cumsum(0) - self._counts
 
     def paint(
         self, values: Int[Tensor, "B P"], numbers: Int[Tensor, " B"]
     ) -> UInt8[Tensor, "B 3 H W"]:
         """Images of these words; equal numbers give equal images of equal words."""
-        drawn = torch.stack([self._drawn(int(number)) for number in numbers])
-        above = (self._scenes.world.canvas - self.style.height) // 2
-        images = self._scenes.draw(self._plan(values, drawn))
-        return images[:, :, above : above + self.style.height, : self.style.width]
+        chance_BN4 = torch.stack([self._chance(int(number)) for number in numbers])
+        images = self._scenes.draw(self._plan(values, chance_BN4))
+        below = self._above + self.style.height
+        return images[:, :, self._above : below, : self.style.width]
 
-    def _drawn(self, number: int) -> Float[Tensor, "N 4"]:
-        """For each digit: which source, which side, and where along both axes."""
-        return torch.rand(
-            len(self.style.digits), 4, generator=generator_for(self.seed, f"painted/{number}")
-        )
+    def _chance(self, number: int) -> Float[Tensor, "N 4"]:
+        """For each digit from 0 to 1: which source, which side, and where along both axes."""
+        generator = generator_for(self.seed, f"painted/{number}")
+        return torch.rand(len(self.style.digits), 4, generator=generator)
 
-    def _plan(self, values: Tensor, drawn: Tensor) -> Plan:
+    def _plan(self, values: Int[Tensor, "B P"], chance_BN4: Float[Tensor, "B N 4"]) -> Plan:
         style = self.style
-        labels = values[:, list(style.digits)]
-        sources = self._sorted[self._starts[labels] + (drawn[..., 0] * self._counts[labels]).long()]
-        sizes = values[:, :1] if len(style.sides) > 1 else torch.zeros_like(labels)
-        smallest, largest = torch.tensor(style.sides)[sizes].unbind(-1)
-        sides = smallest + (drawn[..., 1] * (largest - smallest + 1)).floor()
-        ink = self.digits.ink[sources]
-        extent = ink[..., 2:] - ink[..., :2]
-        extent = (
-            (extent / extent.amax(-1, keepdim=True) * sides.unsqueeze(-1)).round().clamp_min(2.0)
-        )
+        labels_BN = values[:, list(style.digits)]
+        number_BN = (chance_BN4[..., 0] * self._counts[labels_BN]).long()
+        sources_BN = self._sorted[self._starts[labels_BN] + number_BN]
+        sizes_BN = values[:, :1] if len(style.sides) > 1 else torch.zeros_like(labels_BN)
+        smallest_BN, largest_BN = torch.tensor(style.sides)[sizes_BN].unbind(-1)
+        sides_BN = smallest_BN + (chance_BN4[..., 1] * (largest_BN - smallest_BN + 1)).floor()
+        extent_BN2 = self.digits.scaled(sources_BN, sides_BN, least=2.0)
         if len(style.digits) > 1:
-            corner, colours = self._in_row(extent, drawn), torch.zeros_like(labels)
+            corner_BN2 = self._in_row(extent_BN2, chance_BN4[..., 2:])
+            colours_BN = torch.zeros_like(labels_BN)
         else:
-            corner, colours = self._in_corner(extent, drawn, values[:, 3:4]), values[:, 1:2]
-        boxes = torch.cat((corner, corner + extent), -1)
-        return Plan(torch.ones_like(labels, dtype=torch.bool), sources, labels, boxes, colours)
+            corner_BN2 = self._in_corner(extent_BN2, chance_BN4[..., 2:], values[:, 3:4])
+            colours_BN = values[:, 1:2]
+        boxes_BN4 = torch.cat((corner_BN2, corner_BN2 + extent_BN2), -1)
+        real_BN = torch.ones_like(labels_BN, dtype=torch.bool)
+        return Plan(real_BN, sources_BN, labels_BN, boxes_BN4, colours_BN)
 
-    def _in_row(self, extent: Tensor, drawn: Tensor) -> Tensor:
+    def _in_row(self, extent_BN2: Tensor, chance_BN2: Tensor) -> Float[Tensor, "B N 2"]:
         """The upper left corner of each digit, somewhere in a square of its own."""
         side = self.style.height
-        above = (self._scenes.world.canvas - side) // 2
-        origin = torch.stack(
-            (torch.arange(extent.shape[1]) * side, torch.full((extent.shape[1],), above)), -1
-        )
-        return (origin + drawn[..., 2:] * (side - extent)).floor()
+        left_N = torch.arange(extent_BN2.shape[1]) * side
+        origin_N2 = torch.stack((left_N, torch.full_like(left_N, self._above)), -1)
+        return (origin_N2 + chance_BN2 * (side - extent_BN2)).floor()
 
-    def _in_corner(self, extent: Tensor, drawn: Tensor, corners: Tensor) -> Tensor:
+    def _in_corner(
+        self, extent_BN2: Tensor, chance_BN2: Tensor, corners_BN: Tensor
+    ) -> Float[Tensor, "B N 2"]:
         """The same at most two pixels from a corner of the canvas."""
-        away = (drawn[..., 2:] * 3).floor()
-        far = torch.stack((corners % 2, corners // 2), -1).bool()
-        return torch.where(far, self._scenes.world.canvas - away - extent, away)
+        away_BN2 = (chance_BN2 * 3).floor()
+        far_BN2 = torch.stack((corners_BN % 2, corners_BN // 2), -1).bool()
+        opposite_BN2 = self._scenes.world.canvas - away_BN2 - extent_BN2
+        return torch.where(far_BN2, opposite_BN2, away_BN2)

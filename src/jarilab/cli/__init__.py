@@ -164,7 +164,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _walk(options: argparse.Namespace) -> int:
     from jarilab import api
     from jarilab.inspect import text
-    from jarilab.inspect.walk import softmax_lens
+    from jarilab.inspect.softmax_lens import softmax_lens
 
     chosen = _given(options, ("site", "head", "step", "trust_code"))
     followed = api.walk(options.folder, options.input, **chosen)

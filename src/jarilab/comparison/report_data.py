@@ -16,6 +16,7 @@ import torch
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.measures import equal_row_difference
 from jarilab.inspect.model_io import precise
+from jarilab.inspect.sites import AttentionSite
 from jarilab.predictors.base import Trace, predictor_class, predictor_for
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
@@ -24,6 +25,7 @@ from jarilab.runs.loaded import load_checkpoint
 from jarilab.runs.options import deciding
 from jarilab.tasks.base import Task
 
+KINDS = {"encoder": "encoder self-attention", "cross": "decoder cross-attention"}
 LONGEST_INPUT = 2048
 """Tokens of an example: a map has their square."""
 
@@ -118,34 +120,32 @@ def _model(
     model = predictor.traced_model.double()
     with record(model) as tape:
         model(*precise(trace.inputs))
-    query, key = trace.names("target"), trace.names("source")
-    sites = [
-        _site(tape, name, key if name.startswith("encoder") else query, key) for name in tape.sites
-    ]
+    # A decoder's own attention says little of how the input is read.
+    shown = [site for site in map(tape.site, tape.sites) if site.kind in KINDS]
     expected = trace.expected
     return {
         "encoding": experiment.encoding,
         "seed": experiment.seed,
         "answer": trace.answer,
         "correct": None if expected is None else trace.answer == expected,
-        "sites": [site for site in sites if not site["name"].endswith(".self")],
+        "sites": [_site(tape, site, trace) for site in shown],
     }, trace
 
 
-def _site(tape: Tape, name: str, query: Sequence[str], key: Sequence[str]) -> dict[str, Any]:
-    weights_HQK = tape.weights(name)[0]
-    trust = tape.trust(name)
-    encoder = name.startswith("encoder")
-    kind = "encoder self-attention" if encoder else "decoder cross-attention"
+def _site(tape: Tape, site: AttentionSite, trace: Trace) -> dict[str, Any]:
+    weights_HQK = tape.weights(site.name)[0]
+    trust = tape.trust(site.name)
+    query, key = list(trace.names(site.queries)), list(trace.names(site.keys))
+    equal_rows = equal_row_difference(weights_HQK, query) if site.kind == "encoder" else None
     fixed = np.rint(weights_HQK.numpy() * 65535).astype("<u2")
     return {
-        "name": name,
-        "kind": kind,
-        "query": list(query),
-        "key": list(key),
+        "name": site.name,
+        "kind": KINDS[site.kind],
+        "query": query,
+        "key": key,
         "heads": weights_HQK.shape[0],
         "weights": base64.b64encode(fixed.tobytes()).decode("ascii"),
-        "equal_rows": equal_row_difference(weights_HQK, query) if encoder else None,
+        "equal_rows": equal_rows,
         "trust": {
             "row_sum_error": trust.row_sum_error,
             "masked_weight": trust.masked_weight,

@@ -5,7 +5,7 @@
 
 Most faults of encodings look right at position 0, with as many queries as keys and with small initial values. So the
 laws look far from 0, with queries and keys of different number, and with the encoding's parameters drawn from a
-standard normal. They are in `rules.py`, one function each; `oracle.py` tries an encoding's formula.
+standard normal. `rules.py` names them all; `oracle.py` tries an encoding's formula.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Literal
 
 import torch
 
+from jarilab.conformance.checks import BrokenError, SkippedError
 from jarilab.conformance.rules import LAWS, Law
-from jarilab.conformance.subject import BrokenError, SkippedError, Subject
+from jarilab.conformance.subject import Subject
 from jarilab.encodings.compose import files_of
 from jarilab.encodings.oracle import Oracle
 from jarilab.registry import trust_code
@@ -28,7 +29,7 @@ __all__ = ["LAWS", "Oracle", "Outcome", "contained", "judge", "laws"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one law. detail: what was looked at, what went wrong, or why the law was skipped."""
+    """What became of one law. detail: what was compared, what went wrong, or why the law was skipped."""
 
     law: str
     verdict: Literal["holds", "broken", "skipped"]

@@ -10,7 +10,7 @@ import torch
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, attend
-from jarilab.conformance.subject import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise
+from jarilab.conformance.material import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise
 from jarilab.encodings.base import Encoding
 from jarilab.masks import Mask
 from jarilab.positions import Positions
@@ -31,16 +31,25 @@ class Case:
     def q_pos(self, pos: Positions) -> Positions:
         return pos if self.queries == ALL else pos.slice(self.queries.start, self.queries.stop)
 
+    def call(
+        self, encoding: Encoding, pos: Positions, *, q: Tensor, k: Tensor, v: Tensor
+    ) -> AttentionCall:
+        """The attention of these queries to all tokens."""
+        return call_of(encoding, q[:, :, self.queries], k, v, self.q_pos(pos), pos, self.mask)
+
 
 def cases() -> list[Case]:
     """Queries and masks of all kinds."""
-    some, end, dead = slice(2, 5), torch.tensor([[4], [0]]), torch.tensor([[True], [False], [True]])
+    some = slice(2, 5)
+    padding_BK = torch.arange(LENGTH) < torch.tensor([[4], [0]])
+    without_Q1 = torch.tensor([[True], [False], [True]])
+    pairs_QK = without_Q1.expand(-1, LENGTH)
     return [
         Case("without a mask", some, None),
         Case("causal", some, Mask(causal=True)),
         Case("causal over all tokens", ALL, Mask(causal=True)),
-        Case("padding, of one row nothing else", some, Mask(keys=torch.arange(LENGTH) < end)),
-        Case("one query without keys", some, Mask(causal=True, pairs=dead.expand(-1, LENGTH))),
+        Case("padding, of one row nothing else", some, Mask(keys=padding_BK)),
+        Case("one query without keys", some, Mask(causal=True, pairs=pairs_QK)),
     ]
 
 
@@ -56,7 +65,8 @@ def call_of(
     """An attention between heads that are not rotated yet."""
     geometry = geometry_of(encoding, q_pos, k_pos, mask)
     if "rotate" in encoding.hooks:
-        q, k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
+        q = encoding.rotate(q, geometry.q_rotation)
+        k = encoding.rotate(k, geometry.k_rotation)
     return AttentionCall(q, k, v, geometry, SCALE)
 
 
@@ -66,19 +76,15 @@ def differentiate(
     """Output and gradients of an attention by `kernel`, from inputs rounded to `dtype`. The definition is given them in
     float64 again: it is what the kernels are measured with."""
     precise = torch.float64 if kernel == "definition" else dtype
-    q, k, v = (x.to(dtype).to(precise).requires_grad_() for x in _qkv(encoding))
-    output = attend(
-        call_of(encoding, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask), kernel
-    )
-    inputs = {"q": q, "k": k, "v": v, **dict(encoding.named_parameters())}
-    loss = (output * _direction(output).to(dtype).to(precise)).sum()
-    gradients = torch.autograd.grad(
-        loss, list(inputs.values()), allow_unused=True, materialize_grads=True
-    )
-    named = {
-        f"gradient of {name}": gradient for name, gradient in zip(inputs, gradients, strict=True)
-    }
-    return {"output": output.detach(), **named}
+    qkv = {name: x.to(dtype).to(precise).requires_grad_() for name, x in _qkv(encoding).items()}
+    inputs = {**qkv, **dict(encoding.named_parameters())}
+    output = attend(case.call(encoding, pos, **qkv), kernel)
+    direction = _direction(output).to(dtype).to(precise)
+    loss = (output * direction).sum()
+    tensors = list(inputs.values())
+    gradients = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
+    named = zip(inputs, gradients, strict=True)
+    return {"output": output.detach()} | {f"gradient of {name}": value for name, value in named}
 
 
 @torch.no_grad()
@@ -89,23 +95,18 @@ def slope(encoding: Encoding, pos: Positions, case: Case, name: str) -> Tensor:
     """
     step, heights = 1e-3, []
     for moved in (step, -step):
-        there = copy.deepcopy(encoding)
-        inputs = dict(zip("qkv", _qkv(encoding), strict=True)) | dict(there.named_parameters())
+        there, qkv = copy.deepcopy(encoding), _qkv(encoding)
+        inputs = qkv | dict(there.named_parameters())
         inputs[name] += moved * noise(f"towards {name}", *inputs[name].shape)
-        q, k, v = (inputs[letter] for letter in "qkv")
-        output = attend(
-            call_of(there, q[:, :, case.queries], k, v, case.q_pos(pos), pos, case.mask),
-            "definition",
-        )
+        output = attend(case.call(there, pos, **qkv), "definition")
         heights.append((output * _direction(output)).sum())
     return (heights[0] - heights[1]) / (2 * step)
 
 
-def _qkv(encoding: Encoding) -> list[Tensor]:
-    widths = {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH}
-    return [
-        noise(name, BATCH, encoding.site.heads, LENGTH, width) for name, width in widths.items()
-    ]
+def _qkv(encoding: Encoding) -> dict[str, Tensor]:
+    """Queries, keys and values of all heads by name."""
+    heads, widths = encoding.site.heads, {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH}
+    return {name: noise(name, BATCH, heads, LENGTH, width) for name, width in widths.items()}
 
 
 def _direction(output: Tensor) -> Tensor:

@@ -28,18 +28,13 @@ def double_loop(
     """
     output = np.zeros((*q.shape[:3], v.shape[3]))
     for b, h, query in np.ndindex(*q.shape[:3]):
-        i = q_at[query]
-        seen = [(key, j) for key, j in enumerate(k_at) if j <= i or not causal]
-        scores = np.array(
-            [
-                oracle.score(encoding, q[b, h, query], k[b, h, key], i, j, h, scale)
-                for key, j in seen
-            ]
+        i, q_E = q_at[query], q[b, h, query]
+        allowed = [(key, j) for key, j in enumerate(k_at) if j <= i or not causal]
+        scores_K = np.array(
+            [oracle.score(encoding, q_E, k[b, h, key], i, j, h, scale) for key, j in allowed]
         )
-        weights = np.exp(scores - scores.max())
-        weights /= weights.sum()
-        output[b, h, query] = sum(
-            w * oracle.value(encoding, v[b, h, key], i, j, h)
-            for w, (key, j) in zip(weights, seen, strict=True)
-        )
+        weights_K = np.exp(scores_K - scores_K.max())
+        weights_K /= weights_K.sum()
+        for weight, (key, j) in zip(weights_K, allowed, strict=True):
+            output[b, h, query] += weight * oracle.value(encoding, v[b, h, key], i, j, h)
     return output

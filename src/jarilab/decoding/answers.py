@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from jarilab.decoding.search import Hypothesis, beam, greedy
+from jarilab.decoding.beam_search import beam
+from jarilab.decoding.greedy_search import greedy
+from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.positions import Tokens
 from jarilab.shapes import Float, Int, Tensor
 

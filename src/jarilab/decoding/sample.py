@@ -39,8 +39,9 @@ def penalise_repetition(
 
     Above 0 they are divided by `penalty`, below multiplied; 1 changes nothing.
     """
-    there = scores.gather(1, ids)
-    return scores.scatter(1, ids, torch.where(there < 0, there * penalty, there / penalty))
+    there_BL = scores.gather(1, ids)
+    lowered_BL = torch.where(there_BL < 0, there_BL * penalty, there_BL / penalty)
+    return scores.scatter(1, ids, lowered_BL)
 
 
 def keep_top_k(scores: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
@@ -53,15 +54,17 @@ def keep_top_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
     """Keep the nucleus, the fewest tokens that together have the probability `p`: *The Curious Case of Neural Text
     Degeneration* (Holtzman et al. 2020), equations 2 and 3."""
     ascending = scores.sort(-1)
-    below = ascending.values.softmax(-1).cumsum(-1) <= 1 - p
-    below[:, -1] = False  # the likeliest stays, whatever the sum was rounded to
-    return scores.masked_fill(torch.zeros_like(below).scatter(1, ascending.indices, below), NEVER)
+    below_BV = ascending.values.softmax(-1).cumsum(-1) <= 1 - p
+    below_BV[:, -1] = False  # the likeliest stays, whatever the sum was rounded to
+    outside_BV = torch.zeros_like(below_BV).scatter(1, ascending.indices, below_BV)
+    return scores.masked_fill(outside_BV, NEVER)
 
 
 def keep_min_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
     """Keep tokens at least `p` times as likely as the likeliest: *Turning Up the Heat: Min-p Sampling* (Nguyen et al.
     2024), section 3."""
-    return scores.masked_fill(scores < scores.amax(-1, keepdim=True) + math.log(p), NEVER)
+    least_B1 = scores.amax(-1, keepdim=True) + math.log(p)
+    return scores.masked_fill(scores < least_B1, NEVER)
 
 
 @dataclass(frozen=True)
@@ -181,24 +184,18 @@ def _drawn(
         if context is not None and last - first > context:
             first = read = last - max(1, context // 2)
             cache = model.new_cache()
-        positions = Positions.sequence(
-            last - read, read - first, frame="target", device=prompt.device
-        )
-        scores_BV = (
-            model.step(state, ids_BL[:, read:last].to(prompt.device), positions, cache)[:, -1]
-            .float()
-            .cpu()
-        )
+        start, device = read - first, prompt.device
+        positions = Positions.sequence(last - read, start, frame="target", device=device)
+        new_BN = ids_BL[:, read:last].to(device)
+        scores_BNV = model.step(state, new_BN, positions, cache)
+        scores_BV = scores_BNV[:, -1].float().cpu()
         read = last
         ids_B = choice.take(scores_BV, ids_BL, generator).masked_fill(ended_B, end)
-        log_B = (
-            scores_BV.log_softmax(-1)
-            .gather(1, ids_B.unsqueeze(1))
-            .squeeze(1)
-            .masked_fill(ended_B, 0.0)
-        )
+        ids_B1 = ids_B.unsqueeze(1)
+        log_B = scores_BV.log_softmax(-1).gather(1, ids_B1).squeeze(1)
+        log_B = log_B.masked_fill(ended_B, 0.0)
         ended_B = ended_B | (ids_B == end)
-        ids_BL = torch.cat((ids_BL, ids_B.unsqueeze(1)), 1)
+        ids_BL = torch.cat((ids_BL, ids_B1), 1)
         yield Drawn(ids_B, log_B, ended_B)
         if bool(ended_B.all()):
             return

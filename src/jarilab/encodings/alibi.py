@@ -38,6 +38,7 @@ def slopes(heads: int) -> list[float]:
     (12 heads: largest 0.7071 against 0.63).
     """
     below = 2 ** math.floor(math.log2(heads))
+    above = 2 * below
+    others = range(0, 2 * (heads - below), 2)
     regular = [2 ** (-8 * (h + 1) / below) for h in range(below)]
-    between = [2 ** (-8 * (h + 1) / (2 * below)) for h in range(0, 2 * (heads - below), 2)]
-    return regular + between
+    return regular + [2 ** (-8 * (h + 1) / above) for h in others]

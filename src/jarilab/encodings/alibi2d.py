@@ -29,7 +29,8 @@ class Alibi2d(Encoding):
         self.distance = distance
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
-        down, right = (ahead.abs().float() for ahead in offsets(q_pos, k_pos))
+        down, right = offsets(q_pos, k_pos)
+        down, right = down.abs().float(), right.abs().float()
         if self.distance == "euclidean":
             # The gradient of a root of 0 is not a number, and each object query is at distance 0 of itself.
             same = (down == 0) & (right == 0)

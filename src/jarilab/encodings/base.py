@@ -138,8 +138,8 @@ class Encoding(nn.Module):
                 self.initial_value(name, parameter, None)
 
     def extra_repr(self) -> str:
-        options = {n: getattr(self, n) for n in options_of(type(self)) if hasattr(self, n)}
-        return ", ".join(f"{n}={v}" for n, v in options.items())
+        names = [name for name in options_of(type(self)) if hasattr(self, name)]
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
 def hooks_of(cls: type[Encoding]) -> frozenset[str]:
@@ -153,7 +153,8 @@ def frequencies(count: int, base: float, step: float, device: torch.device) -> F
     Computed afresh from the constructor's numbers at each forward, so that no cast of the model, no checkpoint and no
     meta device can spoil it: in bfloat16 the angle at position 4,096 would be off by 1.8 radians.
     """
-    return base ** (-torch.arange(count, device=device, dtype=precise_on(device)) * step)
+    index_F = torch.arange(count, device=device, dtype=precise_on(device))
+    return base ** (-index_F * step)
 
 
 def precise_on(device: torch.device) -> torch.dtype:

@@ -40,25 +40,25 @@ class Learned(Encoding):
         self, name: str, parameter: Tensor, generator: torch.Generator | None
     ) -> None:
         # As loud as the sinusoids it stands in for (root mean square 1 / sqrt 2): the token embeddings, scaled by
-        # sqrt(D), have unit variance, and a table of 0.02 would need hundreds of steps to be heard beside them.
+        # sqrt(D), have unit variance, and a table of 0.02 would need hundreds of steps to matter beside them.
         nn.init.normal_(parameter, std=0.5**0.5, generator=generator)
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         index = whole_numbers("learned", pos.index())
         # A compiled graph cannot stop to look at the data; embedding's own bounds check remains there.
         if not torch.compiler.is_compiling() and index.numel():
-            lowest, highest = int(index.min()), int(index.max())
-            if lowest < 0 or highest >= self.positions:
-                wrong = lowest if lowest < 0 else highest
-                if wrong < 0:
-                    raise UserError(
-                        f"learned knows the positions 0 to {self.positions - 1}, got {wrong}; shift them to start at 0"
-                    )
-                raise UserError(
-                    f"learned knows the positions 0 to {self.positions - 1}, got {wrong}; "
-                    f"use learned:positions={highest + 1} or an encoding without an end"
-                )
+            self._check(int(index.min()), int(index.max()))
         rows = nn.functional.embedding(index, self.table)
         if pos.unplaced is not None:
             rows = rows.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         return x + rows.to(x.dtype)
+
+    def _check(self, lowest: int, highest: int) -> None:
+        """Raises UserError for positions that the table has no row for."""
+        known = f"learned knows the positions 0 to {self.positions - 1}"
+        if lowest < 0:
+            raise UserError(f"{known}, got {lowest}; shift them to start at 0")
+        if highest >= self.positions:
+            raise UserError(
+                f"{known}, got {highest}; use learned:positions={highest + 1} or an encoding without an end"
+            )

@@ -62,9 +62,8 @@ class Learned2d(Encoding):
         self, name: str, parameter: Tensor, generator: torch.Generator | None
     ) -> None:
         # As loud, in all, as the sinusoids it stands in for: root mean square 1 / sqrt 2.
-        nn.init.normal_(
-            parameter, std=0.5**0.5 if self.layout == "table" else 0.5, generator=generator
-        )
+        std = 0.5**0.5 if self.layout == "table" else 0.5
+        nn.init.normal_(parameter, std=std, generator=generator)
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         return self._added(x, pos) if self.where == "embed" else x
@@ -74,25 +73,21 @@ class Learned2d(Encoding):
 
     def _added(self, x: Tensor, pos: Positions) -> Tensor:
         row, column = pos.plane().unbind(-1)
-        row, column = (
-            self._known("rows", row, self.rows),
-            self._known("columns", column, self.columns),
-        )
-        if self.layout == "table":
-            vectors = interpolated(self._cell, row, column)
-        else:
-            vectors = interpolated(self._cross, row, column)
+        row = self._known("rows", row, self.rows)
+        column = self._known("columns", column, self.columns)
+        look_up = self._cell if self.layout == "table" else self._cross
+        vectors = interpolated(look_up, row, column)
         if pos.unplaced is not None:
             vectors = vectors.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         return x + vectors.to(x.dtype)
 
     def _cell(self, row: Tensor, column: Tensor) -> Tensor:
-        return nn.functional.embedding(row * self.columns + column, self.table)
+        cell = row * self.columns + column
+        return nn.functional.embedding(cell, self.table)
 
     def _cross(self, row: Tensor, column: Tensor) -> Tensor:
-        return nn.functional.embedding(row, self.row_table) + nn.functional.embedding(
-            column, self.column_table
-        )
+        of_row = nn.functional.embedding(row, self.row_table)
+        return of_row + nn.functional.embedding(column, self.column_table)
 
     def _known(self, axis: str, place: Tensor, count: int) -> Tensor:
         """`place`, at most half a step beyond the edge being at it. Raises UserError for others."""
@@ -100,13 +95,13 @@ class Learned2d(Encoding):
         # A compiled graph cannot stop to look at the data.
         if not torch.compiler.is_compiling() and place.numel():
             lowest, highest = place.min().item(), place.max().item()
+            known = f"learned2d knows the {axis} 0 to {count - 1}"
             if lowest < -half:
-                raise UserError(
-                    f"learned2d knows the {axis} 0 to {count - 1}, got {lowest:g}; shift them to start at 0"
-                )
+                raise UserError(f"{known}, got {lowest:g}; shift them to start at 0")
             if highest > count - 1 + half:
+                needed = int(highest + half) + 1
                 raise UserError(
-                    f"learned2d knows the {axis} 0 to {count - 1}, got {highest:g}; use "
-                    f"learned2d:{axis}={int(highest + half) + 1}, rescale the grid, or an encoding without an end"
+                    f"{known}, got {highest:g}; use learned2d:{axis}={needed}, rescale the grid, or an encoding "
+                    "without an end"
                 )
         return place.clamp(0, count - 1) if half else place

@@ -65,21 +65,21 @@ def sum_of(oracles: Sequence[Oracle]) -> Oracle:
     def score(
         encoding: Any, q_E: Vector, k_E: Vector, i: Place, j: Place, head: int, scale: float
     ) -> float:
-        plain = plain_score(encoding, q_E, k_E, i, j, head, scale)
-        parts = zip(oracles, encoding.parts, strict=True)
-        return plain + sum(
-            oracle.score(part, q_E, k_E, i, j, head, scale) - plain for oracle, part in parts
-        )
+        plain, added = plain_score(encoding, q_E, k_E, i, j, head, scale), 0.0
+        for oracle, part in zip(oracles, encoding.parts, strict=True):
+            added += oracle.score(part, q_E, k_E, i, j, head, scale) - plain
+        return plain + added
 
     def value(encoding: Any, v_E: Vector, i: Place, j: Place, head: int) -> Vector:
-        parts = zip(oracles, encoding.parts, strict=True)
-        return v_E + sum(oracle.value(part, v_E, i, j, head) - v_E for oracle, part in parts)
+        added_E = np.zeros_like(v_E)
+        for oracle, part in zip(oracles, encoding.parts, strict=True):
+            added_E += oracle.value(part, v_E, i, j, head) - v_E
+        return v_E + added_E
 
     def embed(encoding: Any, position: Place) -> Vector:
-        parts = zip(oracles, encoding.parts, strict=True)
-        return sum(
-            (oracle.embed(part, position) for oracle, part in parts),
-            plain_embed(encoding, position),
-        )
+        total_D = plain_embed(encoding, position)
+        for oracle, part in zip(oracles, encoding.parts, strict=True):
+            total_D += oracle.embed(part, position)
+        return total_D
 
     return Oracle(score, value, embed)

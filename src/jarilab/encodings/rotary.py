@@ -45,13 +45,14 @@ class Rotary(Encoding):
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         """Cosine and signed sine, `(1 or B, 1, L, R)`: `rotate` is then `x * cosine + partner(x) * sine`."""
         index = pos.index()
-        angle_LF = angles(
-            index, frequencies(self.rotated // 2, self.base, 2 / self.rotated, index.device)
-        )
+        pairs, step = self.rotated // 2, 2 / self.rotated
+        frequency_F = frequencies(pairs, self.base, step, index.device)
+        angle_LF = angles(index, frequency_F)
         if pos.unplaced is not None:
             angle_LF = angle_LF.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
-        angle = angle_LF[None, None] if angle_LF.ndim == 2 else angle_LF[:, None]
-        return cosine_and_sine(angle, self.pairing)
+        shared = angle_LF.ndim == 2
+        angle_BHLF = angle_LF[None, None] if shared else angle_LF[:, None]
+        return cosine_and_sine(angle_BHLF, self.pairing)
 
     def rotate(
         self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
@@ -62,9 +63,10 @@ class Rotary(Encoding):
 def cosine_and_sine(angle: Float[Tensor, "*B L F"], pairing: Pairing) -> tuple[Tensor, Tensor]:
     """Cosine and signed sine of F pairs for their 2 F components: what `turned` takes."""
     cosine, sine = angle.cos().float(), angle.sin().float()
+    signed = (-sine, sine)
     if pairing == "half":
-        return torch.cat((cosine, cosine), -1), torch.cat((-sine, sine), -1)
-    return cosine.repeat_interleave(2, -1), torch.stack((-sine, sine), -1).flatten(-2)
+        return torch.cat((cosine, cosine), -1), torch.cat(signed, -1)
+    return cosine.repeat_interleave(2, -1), torch.stack(signed, -1).flatten(-2)
 
 
 def turned(
@@ -72,33 +74,37 @@ def turned(
 ) -> Float[Tensor, "B H L E"]:
     """The first `rotated` components of `x`, paired and turned, and the others as they are."""
     cosine, sine = rotation[0].to(x.dtype), rotation[1].to(x.dtype)
-    x = x.contiguous()  # heads before positions, so that the broadcast runs over whole rows
-    moved, rest = (
-        (x, None) if rotated == x.shape[-1] else x.split((rotated, x.shape[-1] - rotated), -1)
-    )
-    partner = (
-        moved.roll(rotated // 2, -1)
-        if pairing == "half"
-        else moved.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    )
-    moved = torch.addcmul(moved * cosine, partner, sine)
-    return moved if rest is None else torch.cat((moved, rest), -1)
+    x_BHLE = x.contiguous()  # heads before positions, so that the broadcast runs over whole rows
+    width = x.shape[-1]
+    if rotated == width:
+        return _turned(x_BHLE, cosine, sine, pairing)
+    moved_BHLR, rest = x_BHLE.split((rotated, width - rotated), -1)
+    moved_BHLR = _turned(moved_BHLR, cosine, sine, pairing)
+    return torch.cat((moved_BHLR, rest), -1)
+
+
+def _turned(x_BHLR: Tensor, cosine: Tensor, sine: Tensor, pairing: Pairing) -> Tensor:
+    if pairing == "half":
+        partner_BHLR = x_BHLR.roll(x_BHLR.shape[-1] // 2, -1)
+    else:
+        pairs_BHLF2 = x_BHLR.unflatten(-1, (-1, 2))
+        partner_BHLR = pairs_BHLF2.flip(-1).flatten(-2)
+    return torch.addcmul(x_BHLR * cosine, partner_BHLR, sine)
 
 
 def _uneven(site: Site, fraction: float, rotated: int) -> str:
     """Expected, got, and the nearest thing that works."""
-    width, heads = site.width, site.heads
-    better = 2 * heads * max(1, round(site.head_width / 2 + 0.25))
-    if fraction < 1 and site.head_width > 1:
-        works = max(2, 2 * round(site.head_width * fraction / 2))
+    head_width, heads = site.head_width, site.heads
+    if fraction < 1 and head_width > 1:
+        works = max(2, 2 * round(head_width * fraction / 2))
         return (
             f"rotary rotates pairs, so an even number of components: fraction={fraction:g} of the head width "
-            f"{site.head_width} is {rotated}; use fraction={works / site.head_width:g}"
+            f"{head_width} is {rotated}; use fraction={works / head_width:g}"
         )
-    other = (
-        f", or fraction={(site.head_width - 1) / site.head_width:g}" if site.head_width > 1 else ""
-    )
+    better = 2 * max(1, round(head_width / 2 + 0.25))
+    below = (head_width - 1) / head_width
+    other = f", or fraction={below:g}" if head_width > 1 else ""
     return (
-        f"rotary needs an even head width; got {site.head_width} (width {width}, {heads} heads); "
-        f"use width {better}{other}"
+        f"rotary needs an even head width; got {head_width} (width {site.width}, {heads} heads); "
+        f"use width {better * heads}{other}"
     )

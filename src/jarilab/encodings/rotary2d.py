@@ -61,22 +61,27 @@ class Rotary2d(Encoding):
         """Of each head: `f_i (cos a, sin a)` and `f_i (-sin a, cos a)` with a random a and f_i = base^(-4i/R); the
         authors' `init_random_2d_freqs`."""
         heads = parameter.shape[0]
-        turn_H1 = 2 * math.pi * torch.rand(heads, 1, generator=generator).to(parameter)
+        share_H1 = torch.rand(heads, 1, generator=generator).to(parameter)
+        turn_H1 = 2 * math.pi * share_H1
         size_F = self._falling(parameter.device).to(parameter)
-        first = torch.stack((turn_H1.cos() * size_F, turn_H1.sin() * size_F), -1)
-        second = torch.stack((-turn_H1.sin() * size_F, turn_H1.cos() * size_F), -1)
-        parameter.copy_(torch.cat((first, second), 1))
+        cosine_HF, sine_HF = turn_H1.cos() * size_F, turn_H1.sin() * size_F
+        first_HF2 = torch.stack((cosine_HF, sine_HF), -1)
+        second_HF2 = torch.stack((-sine_HF, cosine_HF), -1)
+        parameter.copy_(torch.cat((first_HF2, second_HF2), 1))
 
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         """Cosine and signed sine, `(1 or B, 1 or H, L, R)`."""
         place = pos.plane().to(precise_on(pos.coordinates.device))
         if self.frequencies == "axial":
-            angle = (place.unsqueeze(-1) * self._falling(place.device)).flatten(-2).unsqueeze(-3)
+            both = place.unsqueeze(-1) * self._falling(place.device)
+            angle = both.flatten(-2).unsqueeze(-3)
         else:
-            angle = place.unsqueeze(-3) @ self.frequency.to(place.dtype).transpose(-1, -2)
+            frequency_H2F = self.frequency.to(place.dtype).transpose(-1, -2)
+            angle = place.unsqueeze(-3) @ frequency_H2F
         if pos.unplaced is not None:
-            angle = angle.masked_fill(pos.unplaced.unsqueeze(-1).unsqueeze(-3), 0.0)
-        return cosine_and_sine(angle if angle.ndim == 4 else angle.unsqueeze(0), self.pairing)
+            angle = angle.masked_fill(pos.unplaced[..., None, :, None], 0.0)
+        angle_BHLF = angle if angle.ndim == 4 else angle.unsqueeze(0)
+        return cosine_and_sine(angle_BHLF, self.pairing)
 
     def rotate(
         self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
@@ -91,14 +96,14 @@ class Rotary2d(Encoding):
 
 def _uneven(site: Site, fraction: float, rotated: int) -> str:
     """Expected, got, and the nearest thing that works."""
+    head_width, heads = site.head_width, site.heads
     works = max(4, 4 * round(rotated / 4))
     start = "rotary2d rotates pairs by rows and pairs by columns, so a multiple of 4 components: "
-    if fraction < 1 and works <= site.head_width:
-        share = works / site.head_width
-        return f"{start}fraction={fraction:g} of the head width {site.head_width} is {rotated}; use fraction={share:g}"
-    width = site.heads * max(4, 4 * math.ceil(site.head_width / 4))
-    below = 4 * (site.head_width // 4)
-    other = f", or fraction={below / site.head_width:g}" if below else ""
-    return (
-        f"{start}got {rotated} (width {site.width}, {site.heads} heads); use width {width}{other}"
-    )
+    if fraction < 1 and works <= head_width:
+        share = works / head_width
+        return f"{start}fraction={fraction:g} of the head width {head_width} is {rotated}; use fraction={share:g}"
+    better = max(4, 4 * math.ceil(head_width / 4))
+    below = 4 * (head_width // 4)
+    other = f", or fraction={below / head_width:g}" if below else ""
+    wrong = f"got {rotated} (width {site.width}, {heads} heads)"
+    return f"{start}{wrong}; use width {better * heads}{other}"

@@ -56,12 +56,8 @@ class Shaw(Encoding):
             )
         self.clip, self.labels = clip, labels
         self.relations = labels or 2 * clip + 1
-        self.key_table = (
-            nn.Parameter(torch.empty(self.relations, site.head_width)) if keys else None
-        )
-        self.value_table = (
-            nn.Parameter(torch.empty(self.relations, site.value_head_width)) if values else None
-        )
+        self.key_table = table(self.relations, site.head_width) if keys else None
+        self.value_table = table(self.relations, site.value_head_width) if values else None
         self.reset()
 
     @property
@@ -79,32 +75,37 @@ class Shaw(Encoding):
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Relation:
         """The row of the tables for each pair: clip(j - i) + clip, or the graph's label."""
+        apart = unrelated(q_pos, k_pos)
         if self.labels:
-            return Relation(self._label(q_pos, k_pos), unrelated(q_pos, k_pos))
+            return Relation(self._label(q_pos, k_pos), apart)
         if k_pos.relations is not None:
             raise UserError(
                 "these positions carry labelled relations; use shaw:labels=N with their number"
             )
-        return Relation(clipped("shaw", distance(q_pos, k_pos), self.clip), unrelated(q_pos, k_pos))
+        rows = clipped("shaw", distance(q_pos, k_pos), self.clip)
+        return Relation(rows, apart)
 
     def _label(self, q_pos: Positions, k_pos: Positions) -> Int[Tensor, "*B Q K"]:
         if k_pos.relations is None or q_pos.relations is not k_pos.relations:
             raise UserError(
                 "shaw:labels needs positions with relations; make them with Positions.graph(labels)"
             )
-        q, k = q_pos.index().unsqueeze(-1), k_pos.index().unsqueeze(-2)
-        if k_pos.relations.ndim == 3 and q.ndim == 3:
-            rows = torch.arange(len(q), device=q.device).view(-1, 1, 1)
-            label = k_pos.relations[rows, q, k]
+        node_Q1, node_1K = q_pos.index().unsqueeze(-1), k_pos.index().unsqueeze(-2)
+        if k_pos.relations.ndim == 3 and node_Q1.ndim == 3:
+            row = torch.arange(len(node_Q1), device=node_Q1.device).view(-1, 1, 1)
+            label = k_pos.relations[row, node_Q1, node_1K]
         else:
-            label = k_pos.relations[..., q, k]
+            label = k_pos.relations[..., node_Q1, node_1K]
         if not torch.compiler.is_compiling() and label.numel():
-            lowest, highest = int(label.min()), int(label.max())
-            if lowest < 0 or highest >= self.labels:
-                raise UserError(
-                    f"shaw:labels={self.labels} knows labels 0 to {self.labels - 1}, got {lowest} to {highest}"
-                )
+            self._check(int(label.min()), int(label.max()))
         return label
+
+    def _check(self, lowest: int, highest: int) -> None:
+        """Raises UserError for labels that the tables have no row for."""
+        if lowest < 0 or highest >= self.labels:
+            raise UserError(
+                f"shaw:labels={self.labels} knows labels 0 to {self.labels - 1}, got {lowest} to {highest}"
+            )
 
     def terms(
         self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Relation
@@ -117,6 +118,11 @@ class Shaw(Encoding):
     ) -> Float[Tensor, "B H Q E"] | None:
         """Sum over j of alpha_ij a^V_ij: the second part of equation 3. None without value vectors."""
         return None if self.value_table is None else collected(weights, self.value_table, relation)
+
+
+def table(rows: int, width: int) -> nn.Parameter:
+    """Vectors that the caller is to fill."""
+    return nn.Parameter(torch.empty(rows, width))
 
 
 def clipped(name: str, ahead: Tensor, clip: int) -> Int[Tensor, "*B Q K"]:
@@ -133,15 +139,13 @@ def compared(
     if _few_pairs(rows, table):
         # One product per query with the vectors of its own keys: (Q, B H, E) x (Q, E, K).
         key_QKE = nn.functional.embedding(rows, table).to(q.dtype)
-        product = torch.bmm(
-            q.permute(2, 0, 1, 3).reshape(queries, batch * heads, width), key_QKE.transpose(1, 2)
-        )
-        terms_BHQK = product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
+        q_QNE = q.permute(2, 0, 1, 3).reshape(queries, batch * heads, width)
+        terms_QNK = torch.bmm(q_QNE, key_QKE.transpose(1, 2))
+        terms_BHQK = _heads_first(terms_QNK, batch, heads)
     else:
         # One product with each of the table's vectors, then pick: no tensor of Q x K vectors.
         each_BHQR = q @ table.to(q.dtype).t()
-        index = rows if rows.ndim == 3 else rows.unsqueeze(0)
-        terms_BHQK = each_BHQR.gather(-1, index.unsqueeze(1).expand(batch, heads, -1, -1))
+        terms_BHQK = each_BHQR.gather(-1, _for_each_head(rows, batch, heads))
     return _placed(terms_BHQK, relation)
 
 
@@ -150,20 +154,29 @@ def collected(
 ) -> Float[Tensor, "B H Q E"]:
     """For each query the vectors of its relations to the keys, summed with its weights."""
     batch, heads, queries, keys = weights.shape
-    weights, rows = _placed(weights, relation), relation.rows
+    weights_BHQK, rows = _placed(weights, relation), relation.rows
     if _few_pairs(rows, table):
         value_QKE = nn.functional.embedding(rows, table).to(weights.dtype)
-        product = torch.bmm(
-            weights.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys), value_QKE
-        )
-        return product.view(queries, batch, heads, product.shape[2]).permute(1, 2, 0, 3)
+        weights_QNK = weights_BHQK.permute(2, 0, 1, 3).reshape(queries, batch * heads, keys)
+        sum_QNE = torch.bmm(weights_QNK, value_QKE)
+        return _heads_first(sum_QNE, batch, heads)
     # The weight each relation gets in all, then one product with the table.
-    index = rows if rows.ndim == 3 else rows.unsqueeze(0)
-    share_BHQR = weights.new_zeros(batch, heads, queries, len(table))
-    share_BHQR = share_BHQR.scatter_add(
-        -1, index.unsqueeze(1).expand(batch, heads, -1, -1), weights
-    )
+    zeros_BHQR = weights.new_zeros(batch, heads, queries, len(table))
+    index_BHQK = _for_each_head(rows, batch, heads)
+    share_BHQR = zeros_BHQR.scatter_add(-1, index_BHQK, weights_BHQK)
     return share_BHQR @ table.to(weights.dtype)
+
+
+def _heads_first(x_QNE: Tensor, batch: int, heads: int) -> Float[Tensor, "B H Q _"]:
+    """Rows of queries, of N = B * H heads each, as queries of heads."""
+    queries, _, width = x_QNE.shape
+    return x_QNE.view(queries, batch, heads, width).permute(1, 2, 0, 3)
+
+
+def _for_each_head(rows: Tensor, batch: int, heads: int) -> Int[Tensor, "B H Q K"]:
+    """The row of the table for each pair, the same for all heads."""
+    index_BQK = rows if rows.ndim == 3 else rows.unsqueeze(0)
+    return index_BQK.unsqueeze(1).expand(batch, heads, -1, -1)
 
 
 def _few_pairs(rows: Tensor, table: Tensor) -> bool:
@@ -172,6 +185,6 @@ def _few_pairs(rows: Tensor, table: Tensor) -> bool:
 
 def _placed(x_BHQK: Tensor, relation: Relation) -> Tensor:
     """0 for pairs of which one has no place."""
-    return (
-        x_BHQK if relation.apart is None else x_BHQK.masked_fill(relation.apart.unsqueeze(-3), 0.0)
-    )
+    if relation.apart is None:
+        return x_BHQK
+    return x_BHQK.masked_fill(relation.apart.unsqueeze(-3), 0.0)

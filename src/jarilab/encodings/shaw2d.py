@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import nn
 
 from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.shaw import Relation, clipped, collected, compared
+from jarilab.encodings.shaw import Relation, clipped, collected, compared, table
 from jarilab.errors import UserError
 from jarilab.positions import Positions, offsets, unrelated
 from jarilab.shapes import Float, Tensor
@@ -44,10 +44,11 @@ class Shaw2d(Encoding):
                 "shaw2d with keys=false and values=false adds nothing; use the encoding none to say so"
             )
         self.clip = clip
-        self.key_row_table, self.key_column_table = _pair(clip, site.head_width if keys else 0)
-        self.value_row_table, self.value_column_table = _pair(
-            clip, site.value_head_width if values else 0
-        )
+        rows, width, value_width = 2 * clip + 1, site.head_width, site.value_head_width
+        self.key_row_table = table(rows, width) if keys else None
+        self.key_column_table = table(rows, width) if keys else None
+        self.value_row_table = table(rows, value_width) if values else None
+        self.value_column_table = table(rows, value_width) if values else None
         self.reset()
 
     @property
@@ -66,9 +67,9 @@ class Shaw2d(Encoding):
         """The rows of the tables for each pair: of those for rows, and of those for columns."""
         apart = unrelated(q_pos, k_pos)
         down, right = offsets(q_pos, k_pos)
-        return Relation(clipped("shaw2d", down, self.clip), apart), Relation(
-            clipped("shaw2d", right, self.clip), apart
-        )
+        rows = clipped("shaw2d", down, self.clip)
+        columns = clipped("shaw2d", right, self.clip)
+        return Relation(rows, apart), Relation(columns, apart)
 
     def terms(
         self,
@@ -80,7 +81,8 @@ class Shaw2d(Encoding):
         if self.key_row_table is None or self.key_column_table is None:
             return None
         down, right = relation
-        return compared(q, self.key_row_table, down) + compared(q, self.key_column_table, right)
+        by_rows = compared(q, self.key_row_table, down)
+        return by_rows + compared(q, self.key_column_table, right)
 
     def values(
         self, weights: Float[Tensor, "B H Q K"], relation: tuple[Relation, Relation]
@@ -89,15 +91,5 @@ class Shaw2d(Encoding):
         if self.value_row_table is None or self.value_column_table is None:
             return None
         down, right = relation
-        return collected(weights, self.value_row_table, down) + collected(
-            weights, self.value_column_table, right
-        )
-
-
-def _pair(clip: int, width: int) -> tuple[nn.Parameter | None, nn.Parameter | None]:
-    """Tables for rows and for columns; none for a width of 0."""
-    if not width:
-        return None, None
-    return nn.Parameter(torch.empty(2 * clip + 1, width)), nn.Parameter(
-        torch.empty(2 * clip + 1, width)
-    )
+        by_rows = collected(weights, self.value_row_table, down)
+        return by_rows + collected(weights, self.value_column_table, right)

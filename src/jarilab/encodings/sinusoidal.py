@@ -57,9 +57,14 @@ def sinusoids(index: Tensor, width: int, layout: Layout, base: float) -> Float[T
     else:
         pairs = (width + 1) // 2
         step = 2 / width
-    angle_LF = angles(index, frequencies(pairs, base, step, index.device))
-    if layout == "interleaved":
-        return torch.stack((angle_LF.sin(), angle_LF.cos()), -1).flatten(-2)[..., :width]
+    frequency_F = frequencies(pairs, base, step, index.device)
+    angle_LF = angles(index, frequency_F)
+    sine_LF = angle_LF.sin()
     if layout == "concatenated":
-        return torch.cat((angle_LF.sin(), angle_LF[..., : width // 2].cos()), -1)
-    return torch.nn.functional.pad(torch.cat((angle_LF.sin(), angle_LF.cos()), -1), (0, width % 2))
+        cosine_LF = angle_LF[..., : width // 2].cos()
+        return torch.cat((sine_LF, cosine_LF), -1)
+    cosine_LF = angle_LF.cos()
+    if layout == "interleaved":
+        return torch.stack((sine_LF, cosine_LF), -1).flatten(-2)[..., :width]
+    waves_LD = torch.cat((sine_LF, cosine_LF), -1)
+    return torch.nn.functional.pad(waves_LD, (0, width % 2))

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
-from jarilab.encodings.base import Encoding, Site, registry, whole_numbers
+from jarilab.encodings.base import Encoding, Site, precise_on, registry, whole_numbers
 from jarilab.errors import UserError
 from jarilab.positions import Positions, distance, unrelated
 from jarilab.shapes import Float, Int, Tensor
@@ -60,10 +60,13 @@ class T5(Encoding):
         ahead = whole_numbers("t5", distance(q_pos, k_pos))
         # Beyond `distance` all share a bucket: look up those up to there, 2 distance + 1 rows, and pick from them. The
         # gradient of picking whole columns is cheap, that of a lookup for every pair is not.
-        near = torch.arange(-self.distance, self.distance + 1, device=ahead.device)
-        row_HR = nn.functional.embedding(self.bucket(near), self.table).t().contiguous()
-        picked = (ahead.clamp(-self.distance, self.distance) + self.distance).flatten()
-        bias = row_HR.index_select(1, picked).view(self.site.heads, *ahead.shape).movedim(0, -3)
+        end, heads = self.distance, self.site.heads
+        near_R = torch.arange(-end, end + 1, device=ahead.device)
+        row_RH = nn.functional.embedding(self.bucket(near_R), self.table)
+        row_HR = row_RH.t().contiguous()
+        picked = (ahead.clamp(-end, end) + end).flatten()
+        bias_H = row_HR.index_select(1, picked).view(heads, *ahead.shape)
+        bias = bias_H.movedim(0, -3)
         apart = unrelated(q_pos, k_pos)
         return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
 
@@ -71,12 +74,15 @@ class T5(Encoding):
         """The bucket of each distance key - query. The logarithm is taken in float64, whatever the model's precision:
         bfloat16 puts up to 17 distances into the wrong bucket."""
         if self.site.causal:
-            buckets, first, away = self.buckets, torch.zeros_like(ahead), (-ahead).clamp_min(0)
+            buckets = self.buckets
+            first, away = torch.zeros_like(ahead), (-ahead).clamp_min(0)
         else:
             buckets = self.buckets // 2
             first, away = (ahead > 0).long() * buckets, ahead.abs()
         exact = buckets // 2
-        precise = torch.float32 if ahead.device.type == "mps" else torch.float64
-        ratio = (away.clamp_min(1).to(precise) / exact).log() / math.log(self.distance / exact)
-        far = (exact + (ratio * (buckets - exact)).long()).clamp_max(buckets - 1)
+        logarithmic = buckets - exact
+        precise_away = away.clamp_min(1).to(precise_on(ahead.device))
+        ratio = (precise_away / exact).log() / math.log(self.distance / exact)
+        far = exact + (ratio * logarithmic).long()
+        far = far.clamp_max(buckets - 1)
         return first + torch.where(away < exact, away, far)

@@ -52,20 +52,18 @@ class Table2d(Encoding):
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         down, right = offsets(q_pos, k_pos)
-        down, right = (
-            self._known("rows", down, self.rows),
-            self._known("columns", right, self.columns),
-        )
-        bias = interpolated(self._cell, down + self.rows, right + self.columns).movedim(-1, -3)
+        row = self._known("rows", down, self.rows) + self.rows
+        column = self._known("columns", right, self.columns) + self.columns
+        bias = interpolated(self._cell, row, column).movedim(-1, -3)
         apart = unrelated(q_pos, k_pos)
         return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
 
     def _cell(self, row: Tensor, column: Tensor) -> Tensor:
         # The gradient of picking whole columns is cheap, that of a lookup for every pair is not.
         picked = (row * (2 * self.columns + 1) + column).flatten()
-        return (
-            self.table.t().contiguous().index_select(1, picked).view(-1, *row.shape).movedim(0, -1)
-        )
+        table_HR = self.table.t().contiguous()
+        bias_H = table_HR.index_select(1, picked).view(-1, *row.shape)
+        return bias_H.movedim(0, -1)
 
     def _known(self, axis: str, ahead: Tensor, largest: int) -> Tensor:
         if not self.clip and not torch.compiler.is_compiling() and ahead.numel():

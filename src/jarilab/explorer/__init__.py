@@ -14,7 +14,7 @@ from jarilab.inspect.capture import Tape
 from jarilab.storage.files import write_text
 from jarilab.web.page import assemble
 
-STYLES = ("explore.css", "panels.css")
+STYLES = ("web/theme.css", "web/base.css", "web/maps.css", "explore.css", "panels.css", "image.css")
 
 
 @dataclass(frozen=True)

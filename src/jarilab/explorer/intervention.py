@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from jarilab.errors import UserError
-from jarilab.inspect import effects, interventions
 from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.effects import Effect
-from jarilab.inspect.interventions import Edit, HeadOff, Link, Places, displaced
+from jarilab.inspect.controls import controls
+from jarilab.inspect.effects import Effect, effect
+from jarilab.inspect.interventions import Edit, HeadOff, Link, edited_weights, operate
 from jarilab.inspect.model_io import Inputs
+from jarilab.inspect.places import Places, displaced, moved
 from jarilab.patches import Images
+from jarilab.positions import Tokens
 from jarilab.predictors.base import Trace
 
 CONTROLS = 20
@@ -52,10 +54,10 @@ class Operation:
     def moved(self, inputs: Inputs) -> Inputs:
         """The same tokens at other places. The last of them is the target, also where it is the only one."""
         sides = ("source", "target")[-len(inputs) :]
-        return tuple(
-            interventions.moved(tokens, self.places[side]) if side in self.places else tokens
-            for side, tokens in zip(sides, inputs, strict=True)
-        )
+        return tuple(self._moved(tokens, side) for side, tokens in zip(sides, inputs, strict=True))
+
+    def _moved(self, tokens: Tokens, side: str) -> Tokens:
+        return moved(tokens, self.places[side]) if side in self.places else tokens
 
     @contextmanager
     def moving(self, model: nn.Module, inputs: Inputs) -> Iterator[Inputs]:
@@ -78,7 +80,7 @@ class Operation:
 
     def run(self, model: nn.Module, said: Trace) -> tuple[Tape, Any]:
         """The tape and the outputs of the edited forward over the original answer."""
-        moving, edited = self.moving(model, said.inputs), interventions.operate(model, self.edits)
+        moving, edited = self.moving(model, said.inputs), operate(model, self.edits)
         with torch.no_grad(), moving as inputs, edited, record(model) as tape:
             outputs = model(*inputs)
         return tape, outputs
@@ -86,30 +88,29 @@ class Operation:
     def effect(self, model: nn.Module, said: Trace) -> Effect:
         placed: Any = None
         if self.places:
-            placed = (
-                self.of_image if isinstance(said.inputs[-1], Images) else self.moved(said.inputs)
-            )
-        return effects.effect(model, said.inputs, said.written, self.edits, placed)
+            of_image = isinstance(said.inputs[-1], Images)
+            placed = self.of_image if of_image else self.moved(said.inputs)
+        return effect(model, said.inputs, said.written, self.edits, placed)
 
     def controls(self, model: nn.Module, said: Trace) -> dict[str, Any]:
         """The same edits at random other places; there is nothing to compare a move of all tokens with."""
         if not self.edits or self.places:
             return {"controls": [], "rank": None}
-        found = effects.controls(model, said.inputs, self.edits, CONTROLS)
-        rows = [
-            {"what": ", ".join(str(e) for e in edits), "divergence": value}
-            for edits, value in found.each
-        ]
+        found = controls(model, said.inputs, self.edits, CONTROLS)
+        rows = []
+        for edits, divergence in found.each:
+            what = ", ".join(str(edit) for edit in edits)
+            rows.append({"what": what, "divergence": divergence})
         return {"controls": rows, "rank": found.rank}
 
     def weights(self, tape: Tape, site: str) -> torch.Tensor | None:
         """The edited map `(H, Q, K)` of a site whose weights were edited: a tape knows those the model meant to use."""
         if not any(edit.site == site for edit in self.edits):
             return None
-        calls = [recorded.call for recorded in tape.calls[site]]
-        return torch.cat(
-            [interventions.edited_weights(site, call, self.edits) for call in calls], 2
-        )[0]
+        rows = []
+        for recorded in tape.calls[site]:
+            rows.append(edited_weights(site, recorded.call, self.edits))
+        return torch.cat(rows, 2)[0]
 
 
 def _needed(change: Mapping[str, Any], *names: str) -> list[Any]:

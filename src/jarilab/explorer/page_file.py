@@ -65,7 +65,8 @@ def of_tape(
     for site in tape.sites:
         call = tape.calls[site][0].call
         lengths = (sum(recorded.call.q.shape[2] for recorded in tape.calls[site]), call.k.shape[2])
-        for side, length in zip(payload.sides_of(site), lengths, strict=True):
+        sides = tape.site(site).queries, tape.site(site).keys
+        for side, length in zip(sides, lengths, strict=True):
             given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
             names.setdefault(
                 side, [str(place) for place in range(length)] if given is None else list(given)

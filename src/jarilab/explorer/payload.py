@@ -20,10 +20,11 @@ from jarilab._version import __version__
 from jarilab.attention.call import AttentionCall
 from jarilab.errors import UserError
 from jarilab.inspect.capture import Tape
-from jarilab.inspect.maps import Map, allowed_of
+from jarilab.inspect.maps import Map, Scored, allowed_of
 from jarilab.inspect.measures import MEASURES, measure
+from jarilab.inspect.sites import AttentionSite
+from jarilab.inspect.softmax_lens import divisors_of, softmax_lens
 from jarilab.inspect.steps import Step
-from jarilab.inspect.walk import divisors_of, softmax_lens
 from jarilab.predictors.base import PatchedImage, TracedSequence
 from jarilab.shapes import Float, Tensor
 
@@ -37,29 +38,34 @@ MEASURED = 2**22
 memory."""
 AT_ONCE = MEASURED
 """Weights that are measured at a time, of a model and the untrained one together."""
+
+
+def _described(
+    name: str, label: str, about: str, range: Sequence[int | float] | None
+) -> dict[str, Any]:
+    return {"name": name, "label": label, "about": about, "range": range}
+
+
 MEASURED_BY = [
-    *(
-        {"name": m.name, "label": m.label, "about": m.about, "range": m.range}
-        for m in MEASURES.values()
+    *(_described(one.name, one.label, one.about, one.range) for one in MEASURES.values()),
+    _described(
+        "importance",
+        "importance",
+        "|<output, gradient of the loss>| of the head, each site's L2-normalised (Michel et al. 2019)",
+        [0, 1],
     ),
-    {
-        "name": "importance",
-        "label": "importance",
-        "about": "|<output, gradient of the loss>| of the head, each site's L2-normalised (Michel et al. 2019)",
-        "range": [0, 1],
-    },
-    {
-        "name": "ablation",
-        "label": "loss without it",
-        "about": "how much the loss of this answer, in nats, really rises with the head off",
-        "range": None,
-    },
-    {
-        "name": "induction_probe",
-        "label": "induction, probed",
-        "about": "on a random block read twice: the weight on what followed the last time (Olsson et al. 2022)",
-        "range": [0, 1],
-    },
+    _described(
+        "ablation",
+        "loss without it",
+        "how much the loss of this answer, in nats, really rises with the head off",
+        None,
+    ),
+    _described(
+        "induction_probe",
+        "induction, probed",
+        "on a random block read twice: the weight on what followed the last time (Olsson et al. 2022)",
+        [0, 1],
+    ),
 ]
 """What the measures are; the last ones take forwards of their own."""
 HIDDEN = -3.4e38
@@ -120,56 +126,39 @@ def _small(pixels: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C _ _"]:
     return smaller[0].round().clamp(0, 255).to(pixels.dtype)
 
 
-def kind_of(site: str) -> str:
-    """`encoder`, `decoder` or `cross`: which of the three kinds of attention stands at a site."""
-    if site.endswith("cross"):
-        return "cross"
-    return "encoder" if site.startswith("encoder") else "decoder"
-
-
-def sides_of(site: str) -> tuple[str, str]:
-    """Whose tokens a site's queries and keys are."""
-    return {
-        "encoder": ("source", "source"),
-        "decoder": ("target", "target"),
-        "cross": ("target", "source"),
-    }[kind_of(site)]
-
-
 def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[dict[str, Any]]:
     """Every site of a forward of one input. untrained: the same input through the model as it was before training."""
-    return [_site(tape, site, number, names, untrained) for number, site in enumerate(tape.sites)]
+    return [_site(tape, tape.site(name), names, untrained) for name in tape.sites]
 
 
-def _site(
-    tape: Tape, site: str, number: int, names: Names, untrained: Tape | None
-) -> dict[str, Any]:
-    queries, keys = sides_of(site)
-    shown = _map(tape, site, names) if measurable(tape, site) else None
+def _site(tape: Tape, site: AttentionSite, names: Names, untrained: Tape | None) -> dict[str, Any]:
+    name = site.name
+    shown = _map(tape, site, names) if measurable(tape, name) else None
     if shown is not None:
-        (weights_HQK, factor), allowed_QK = pooled(shown.weights), shown.allowed
+        weights_HQK, factor = pooled(shown.weights)
+        allowed_QK = shown.allowed
     else:
-        (weights_HQK, factor), allowed_QK = _pooled_in_pieces(tape, site), allowed_of(tape, site)
+        weights_HQK, factor = _pooled_in_pieces(tape, name)
+        allowed_QK = allowed_of(tape, name)
     if factor > 1:
         allowed_QK = pooled(allowed_QK.double().unsqueeze(0))[0][0] > 0
-    call = tape.calls[site][0].call
-    layer = next((int(part) for part in site.split(".") if part.isdigit()), 0)
+    measures = {}
+    if shown is not None:
+        measures = measures_of(shown, untrained and _map(untrained, site, names))
     return {
-        "site": site,
-        "kind": kind_of(site),
-        "layer": layer,
+        "site": name,
+        "kind": site.kind,
+        "layer": site.layer,
         "heads": len(weights_HQK),
-        "queries": queries,
-        "keys": keys,
-        "head_width": call.v.shape[-1],
+        "queries": site.queries,
+        "keys": site.keys,
+        "head_width": tape.calls[name][0].call.v.shape[-1],
         "shape": list(weights_HQK.shape[1:]),
         "pooled": factor,
         "weights": block(weights_HQK, "uint16"),
         "hidden": None if bool(allowed_QK.all()) else block(~allowed_QK, "uint8"),
-        "trust": asdict(tape.trust(site)),
-        "measures": {}
-        if shown is None
-        else measures_of(shown, untrained and _map(untrained, site, names)),
+        "trust": asdict(tape.trust(name)),
+        "measures": measures,
         "details": {},
     }
 
@@ -184,29 +173,16 @@ def _size(tape: Tape, site: str) -> tuple[int, int, int]:
     return calls[0].k.shape[1], sum(call.q.shape[2] for call in calls), calls[0].k.shape[2]
 
 
-def _map(tape: Tape, site: str, names: Names) -> Map:
-    queries, keys = sides_of(site)
-    return Map.of(tape, site, names[queries], names[keys])
+def _map(tape: Tape, site: AttentionSite, names: Names) -> Map:
+    return Map.of(tape, site.name, names[site.queries], names[site.keys])
 
 
 def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
     """Each measure of every head, beside what chance and the untrained model have; those that mean something here."""
     heads, both = len(shown.weights), [shown] if untrained is None else [shown, untrained]
-    # What is measured does not mix heads, so those of both models are measured together.
-    weights, scores = (
-        torch.cat([getattr(map, name) for map in both]) for name in ("weights", "scores")
-    )
-    some = max(1, AT_ONCE // max(1, weights[0].numel()))
-    parts = [
-        measure(
-            replace(
-                shown, weights=weights[first : first + some], scores=scores[first : first + some]
-            )
-        )
-        for first in range(0, len(weights), some)
-    ]
+    parts = _measured(both)
     found = {}
-    for name in parts[0]:
+    for name in MEASURES:
         value = _numbers(torch.cat([part[name].value for part in parts]))
         chance = _numbers(torch.cat([part[name].chance for part in parts]))
         if any(one is not None for one in value):
@@ -216,6 +192,15 @@ def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
                 "untrained": value[heads:] or None,
             }
     return found
+
+
+def _measured(maps: Sequence[Map]) -> list[dict[str, Scored]]:
+    """The measures of the heads of all maps, one after the other: what is measured does not mix heads."""
+    weights = torch.cat([map.weights for map in maps])
+    scores = torch.cat([map.scores for map in maps])
+    some = max(1, AT_ONCE // max(1, weights[0].numel()))
+    pieces = zip(weights.split(some), scores.split(some), strict=True)
+    return [measure(replace(maps[0], weights=of_w, scores=of_s)) for of_w, of_s in pieces]
 
 
 def _numbers(values: Float[Tensor, " H"]) -> list[float | None]:
@@ -233,13 +218,12 @@ def pooled(maps_HQK: Float[Tensor, "H Q K"]) -> tuple[Float[Tensor, "H R C"], in
 def _pooled_in_pieces(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], int]:
     """The same for a map that is never held whole."""
     factor = -(-max(_size(tape, site)[1:]) // LARGEST)
-    pieces = [
-        functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True).cpu()
-        for piece_BHRK in tape.pieces(site)
-    ]
-    return functional.max_pool2d(torch.cat(pieces, 2), (factor, 1), ceil_mode=True)[
-        0
-    ].double(), factor
+    pieces = []
+    for piece_BHRK in tape.pieces(site):
+        across = functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True)
+        pieces.append(across.cpu())
+    down = functional.max_pool2d(torch.cat(pieces, 2), (factor, 1), ceil_mode=True)
+    return down[0].double(), factor
 
 
 def outputs_of(
@@ -250,14 +234,11 @@ def outputs_of(
 ) -> list[dict[str, Any]]:
     """What was written after each token of the target, and what was likeliest. show: names of tokens by number."""
     top = scores_LV.softmax(-1).topk(min(best, scores_LV.shape[-1]))
-    rows = zip(show(written), top.indices.tolist(), top.values.tolist(), strict=True)
-    return [
-        {
-            "token": token,
-            "top": [list(pair) for pair in zip(show(indices), probabilities, strict=True)],
-        }
-        for token, indices, probabilities in rows
-    ]
+    found = []
+    for token, numbers, likely in zip(show(written), top.indices, top.values, strict=True):
+        best_tokens = zip(show(numbers.tolist()), likely.tolist(), strict=True)
+        found.append({"token": token, "top": [list(pair) for pair in best_tokens]})
+    return found
 
 
 def page_of(
@@ -279,21 +260,14 @@ def page_of(
 
 def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
     """The scores of a head and what they are made of: `products * scale + bias`."""
-    scores_QK = tape.scores(site)[0, head]
-    calls = [recorded.call for recorded in tape.calls[site]]
-    biases = [call.geometry.bias for call in calls]
-    bias_QK = None
-    if biases[0] is not None:
-        heads = calls[0].q.shape[1]
-        bias_QK = torch.cat(
-            [bias.expand(-1, heads, -1, -1)[0, head] for bias in biases if bias is not None]
-        )
-    scale = calls[0].scale
-    products_QK = (scores_QK if bias_QK is None else scores_QK - bias_QK) / scale
+    parts = tape.summands(site, head)
+    scores_QK, scale = parts.scores, parts.scale
+    # What the page multiplies and adds up again must be the scores, so that it is taken from them.
+    scaled_QK = scores_QK if parts.bias is None else scores_QK - parts.bias
     return {
         "scores": block(scores_QK, "float32"),
-        "products": block(products_QK, "float32"),
-        "bias": None if bias_QK is None else block(bias_QK, "float32"),
+        "products": block(scaled_QK / scale, "float32"),
+        "bias": None if parts.bias is None else block(parts.bias, "float32"),
         "scale": scale,
     }
 
@@ -304,7 +278,8 @@ def lens_of(call: AttentionCall, head: int) -> dict[str, Any] | None:
         rows = softmax_lens(call, head, divisors_of(call.q.shape[-1]))
     except UserError:
         return None
-    own = min(range(len(rows)), key=lambda number: abs(rows[number].divisor * call.scale - 1))
+    apart = [abs(row.divisor * call.scale - 1) for row in rows]
+    own = apart.index(min(apart))
     columns = ("entropy", "largest", "trace", "jacobian", "gradient")
     lens = {name: [getattr(row, name) for row in rows] for name in columns}
     return {"divisors": [row.divisor for row in rows], "own": own, **lens}
@@ -315,12 +290,14 @@ def step_of(step: Step, whole: int = 64) -> dict[str, Any]:
     matrix = step.matrix
     if step.side == "parameter":
         matrix = matrix[:whole, :whole]
-    keys = step.name != "likeliest next tokens"
+    columns = "components"
+    if step.columns is not None:
+        columns = "tokens" if step.name == "likeliest next tokens" else "keys"
     return {
         "name": step.name,
         "formula": step.formula,
         "rows": step.side,
-        "columns": "components" if step.columns is None else "keys" if keys else "tokens",
+        "columns": columns,
         "row_names": list(step.rows[: len(matrix)]),
         "column_names": None if step.columns is None else list(step.columns),
         "of": list(step.matrix.shape),

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from jarilab.errors import UserError
 from jarilab.explorer import render
 from jarilab.explorer.session import Explorer
-from jarilab.tasks.classification import HELD_OUT
+from jarilab.images import HELD_OUT
 from jarilab.web.page import to_json
 
 LARGEST_BODY = 2**20

@@ -16,12 +16,12 @@ from torch import nn
 
 from jarilab.errors import UserError, unknown
 from jarilab.explorer import payload, summaries
+from jarilab.explorer.detail import detail_of
 from jarilab.explorer.intervention import Operation
-from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.lenses import Link, pharaoh
+from jarilab.inspect.alignment import Link, pharaoh
+from jarilab.inspect.capture import Tape, look_inside, record
 from jarilab.inspect.model_io import precise, scores_of
-from jarilab.inspect.score_parts import Parts, parts, valued
-from jarilab.inspect.walk import attention_at, walk
+from jarilab.inspect.walk import goes_step_by_step, walk_of
 from jarilab.predictors.base import Predictor, Trace, predictor_for
 from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
@@ -58,6 +58,7 @@ class ExploredRun:
         self._models: OrderedDict[Hashable, Any] = OrderedDict()
         self._recorded: OrderedDict[Hashable, RecordedInput] = OrderedDict()
         self._views: OrderedDict[Hashable, dict[str, Any]] = OrderedDict()
+        self._inside: dict[Hashable, Tape] = {}
 
     def predictor(self, step: int) -> Predictor:
         """What answers, as it was after so many steps. Raises UserError for a step that was not kept."""
@@ -128,7 +129,9 @@ class ExploredRun:
         if not trace.is_text:
             return None
         ones_first = getattr(self.run.task, "ones_first", False)
-        written = predictor.names(trace.written)
+        # Of one sequence, what is written is the sequence itself.
+        of_two = "source" in trace.sequences
+        written = predictor.names(trace.measured) if of_two else trace.source
         digits = summaries.digits(tape, trace, written, ones_first=ones_first)
         return digits or summaries.aligned(tape, gold)
 
@@ -167,46 +170,29 @@ class ExploredRun:
         """One head, matrix by matrix, in float64. query: of a recurrent decoder, whose walk follows one step. Raises
         UserError for a site, a head or a query that is not there."""
         recorded = self.record(line, step)
-        said, model = recorded.trace, self.model(step, precise=True)
-        predictor = self.predictor(step)
-        attention_at(model, site, head)
-        inputs = precise(said.inputs)
-        of_side = {"source": said.source, "target": said.target}
-        queries, keys = (of_side[side] for side in payload.sides_of(site))
+        trace, inside = recorded.trace, self._look_inside(line, step, recorded.trace)
+        inside.head(site, head)  # told before anything is computed
+        where = inside.site(site)
+        queries, keys = trace.names(where.queries), trace.names(where.keys)
         if not 0 <= query < len(queries):
             raise UserError(f"{site} has the queries 0 to {len(queries) - 1}, got {query}")
-        recurrent = self.experiment.model == "recurrent"
-        walked = walk(
-            model,
-            inputs,
-            site=site,
-            head=head,
-            queries=queries,
-            keys=keys,
-            step=query if recurrent else None,
-            vocabulary=predictor.names(range(next(reversed(self.run.task.model_options.values()))))
-            if recurrent
-            else None,
-        )
-        try:
-            found = parts(model, inputs, site, head)
-        except UserError as error:  # positions that were added cannot be told apart after a norm
-            found = Parts([], [], str(error), 0.0)
+        by_step: dict[str, Any] = {}
+        if goes_step_by_step(inside, site):
+            tokens = range(next(reversed(self.run.task.model_options.values())))
+            by_step = {"step": query, "vocabulary": self.predictor(step).names(tokens)}
+        walked = walk_of(inside, site, head, queries=queries, keys=keys, **by_step)
         return {
-            "query": query if recurrent else None,
-            "steps": [payload.step_of(step) for step in walked.steps],
-            "walk_error": walked.error,
-            **payload.scores_of(recorded.tape, site, head),
-            "lens": payload.lens_of(walked.call, head),
-            "parts": [
-                {"name": name, "matrix": payload.block(matrix, "float32")}
-                for name, matrix in zip(found.names, found.matrices, strict=True)
-            ],
-            "parts_about": found.about,
-            "parts_error": found.error,
-            "valued": payload.block(valued(model, inputs, site, head), "float32"),
-            "erasure": summaries.erased(self.model(step), said, site, head),
+            "query": by_step.get("step"),
+            **detail_of(recorded.tape, inside, walked),
+            "erasure": summaries.erased(inside, trace, site, head),
         }
+
+    def _look_inside(self, line: str, step: int, trace: Trace) -> Tape:
+        """One forward in float64 for all heads of an input; the last one alone is kept, since it is large."""
+        if (line, step) not in self._inside:
+            tape = look_inside(self.model(step, precise=True), precise(trace.inputs))
+            self._inside = {(line, step): tape}
+        return self._inside[line, step]
 
     def operate(self, line: str, step: int, operation: Operation) -> dict[str, Any]:
         """The answer and the maps under edits, and how far they are from what they were."""
@@ -220,7 +206,7 @@ class ExploredRun:
                 site["weights"] = payload.block(payload.pooled(edited)[0], "uint16")
         effect = operation.effect(model, trace)
         before, after = effect.before.tolist(), effect.after.tolist()
-        tokens = predictor.names(trace.labels[: len(before)])
+        tokens = predictor.names(trace.measured)
         rows = zip(tokens, before, after, strict=True)
         return {
             "view": view,

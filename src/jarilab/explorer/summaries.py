@@ -13,10 +13,16 @@ from torch import nn
 from jarilab.errors import UserError
 from jarilab.explorer import payload
 from jarilab.explorer.payload import Names
-from jarilab.inspect import effects, invariance, lenses
+from jarilab.inspect.alignment import Link, alignment, alignment_error_rate
 from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.lenses import Link, Place
-from jarilab.inspect.maps import Map
+from jarilab.inspect.digit_places import Place, place_share, places_of
+from jarilab.inspect.erasure import erasure
+from jarilab.inspect.head_importance import ablation, importance
+from jarilab.inspect.head_matching import divergence, match_heads
+from jarilab.inspect.induction import induction_ids, induction_score
+from jarilab.inspect.invariance import permuted, shifted
+from jarilab.inspect.maps import Map, Scored
+from jarilab.inspect.rollout import rollout as rolled_out
 from jarilab.positions import Positions, Tokens
 from jarilab.predictors.base import Trace
 
@@ -24,6 +30,9 @@ TESTED = 256
 """Tokens up to which order is tested, in float64, and heads are switched off."""
 FORWARDS = 128
 """Heads up to which each is switched off."""
+PAIRS = 2**20
+"""Pairs of tokens up to which copies of an input are read together, each with other keys taken away: the twelve of 295
+tokens; of more tokens, fewer at once, since each copy has a map of its own."""
 BLOCK = 16
 """Tokens of the random block that is repeated to find induction heads."""
 
@@ -32,21 +41,21 @@ def checks(model: nn.Module, said: Trace) -> list[dict[str, Any]]:
     """Whether attention can tell order at all, and whether it goes by distance alone. model: in float64."""
     if max(len(said.source), len(said.target)) > TESTED:
         return []
-    found = []
     about = "the largest change of a weight when tokens are dealt out anew and places stay; 0: blind to order"
-    for site, value in invariance.permuted(model, said.inputs).items():
-        found.append(
-            {"name": "permutation", "label": f"permutation, {site}", "value": value, "about": about}
-        )
+    found = _checked("permutation", permuted(model, said.inputs), about)
     about = "the largest change of a weight when every position moves by 1; 0: only distances count"
     try:
-        moves: Mapping[str, float | None] = invariance.shifted(model, said.inputs, 1)
+        changes: Mapping[str, float | None] = shifted(model, said.inputs, 1)
     except UserError as error:  # a table of places ends
-        moves, about = {"all sites": None}, str(error)
-    found += [
-        {"name": "shift", "label": f"shift, {site}", "value": v, "about": about}
-        for site, v in moves.items()
-    ]
+        changes, about = {"all sites": None}, str(error)
+    return found + _checked("shift", changes, about)
+
+
+def _checked(name: str, changes: Mapping[str, float | None], about: str) -> list[dict[str, Any]]:
+    found = []
+    for site, value in changes.items():
+        label = f"{name}, {site}"
+        found.append({"name": name, "label": label, "value": value, "about": about})
     return found
 
 
@@ -55,10 +64,12 @@ def matters(model: nn.Module, said: Trace) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     if max(len(said.source), len(said.target)) > TESTED:
         return found
-    for site, value_H in effects.importance(model, said.inputs, said.written).items():
+    heads = 0
+    for site, value_H in importance(model, said.inputs, said.written).items():
+        heads += len(value_H)
         found.setdefault(site, {})["importance"] = _alone(value_H.tolist())
-    if sum(len(next(iter(of_site.values()))["value"]) for of_site in found.values()) <= FORWARDS:
-        for site, value_H in effects.ablation(model, said.inputs, said.written).items():
+    if heads <= FORWARDS:
+        for site, value_H in ablation(model, said.inputs, said.written).items():
             found.setdefault(site, {})["ablation"] = _alone(value_H.tolist())
     return found
 
@@ -70,28 +81,26 @@ def probe(
     if len(vocabulary) < 4:
         return {}
     block = min(BLOCK, len(vocabulary))
-    ids = lenses.induction_ids(vocabulary, block)
-    names = [str(place) for place in range(ids.shape[-1])]
-    scored = []
-    for one in (model, untrained):
-        with torch.no_grad(), record(one) as tape:
-            one(Tokens(ids.reshape(1, -1), Positions.sequence(len(names), frame="target")))
-        scored.append(
-            {
-                site: lenses.induction_score(Map.of(tape, site, names, names), block)
-                for site in tape.sites
-            }
-        )
-    return {
-        site: {
+    ids = induction_ids(vocabulary, block)
+    before = _probed(untrained, ids, block)
+    found = {}
+    for site, score in _probed(model, ids, block).items():
+        found[site] = {
             "induction_probe": {
                 "value": score.value.tolist(),
                 "chance": score.chance.tolist(),
-                "untrained": scored[1][site].value.tolist(),
+                "untrained": before[site].value.tolist(),
             }
         }
-        for site, score in scored[0].items()
-    }
+    return found
+
+
+def _probed(model: nn.Module, ids: torch.Tensor, block: int) -> dict[str, Scored]:
+    names = [str(place) for place in range(ids.shape[-1])]
+    tokens = Tokens(ids.reshape(1, -1), Positions.sequence(len(names), frame="target"))
+    with torch.no_grad(), record(model) as tape:
+        model(tokens)
+    return {site: induction_score(Map.of(tape, site, names, names), block) for site in tape.sites}
 
 
 def _alone(values: list[float]) -> dict[str, Any]:
@@ -105,7 +114,7 @@ def digits(
     """Digit places and carries of an expression and its answer, and how much each head looks at its own place."""
     real = [token for token in written if not token.startswith("<")]
     try:
-        places = lenses.places_of([*said.source, "=", *real], ones_first=ones_first)
+        places = places_of([*said.source, "=", *real], ones_first=ones_first)
     except UserError:  # no expression
         return None
     source, answer = places[: len(said.source)], places[len(said.source) + 1 :]
@@ -114,21 +123,22 @@ def digits(
     of_side = {"source": source, "target": target}
     names = {"source": said.source, "target": said.target}
     share = {}
-    for site in tape.sites:
-        queries, keys = payload.sides_of(site)
-        if keys == "source":
-            scored = lenses.place_share(
-                Map.of(tape, site, names[queries], names[keys]), of_side[queries], source
-            )
-            share[site] = {"value": _known(scored.value), "chance": _known(scored.chance)}
+    for name in tape.sites:
+        site = tape.site(name)
+        if site.keys == "source":
+            shown = Map.of(tape, name, names[site.queries], names[site.keys])
+            scored = place_share(shown, of_side[site.queries], source)
+            share[name] = {"value": _known(scored.value), "chance": _known(scored.chance)}
     return {
         "kind": "arithmetic",
-        "places": {
-            side: [{"role": p.part, "place": p.place} for p in of] for side, of in of_side.items()
-        },
+        "places": {side: _roles(of) for side, of in of_side.items()},
         "carries": [place.carry for place in target],
         "share": share,
     }
+
+
+def _roles(places: Sequence[Place]) -> list[dict[str, Any]]:
+    return [{"role": place.part, "place": place.place} for place in places]
 
 
 def _known(values: torch.Tensor) -> list[float | None]:
@@ -138,34 +148,31 @@ def _known(values: torch.Tensor) -> list[float | None]:
 def aligned(tape: Tape, gold: Sequence[Link] | None) -> dict[str, Any] | None:
     """Which source token each target token looks at most, by the last attention to the source, on the mean of its
     heads; with gold links, how wrong that is."""
-    sites = [site for site in tape.sites if payload.kind_of(site) == "cross"]
+    sites = tape.sites_of("cross")
     if not sites:
         return None
     weights_QK = tape.weights(sites[-1])[0].mean(0)
-    links = [list(link) for link in lenses.alignment(weights_QK)]
     found: dict[str, Any] = {
         "kind": "alignment",
         "site": sites[-1],
-        "links": links,
+        "links": [list(link) for link in alignment(weights_QK)],
         "gold": None,
         "error_rate": None,
     }
     if gold is not None:
         sure = [list(link) for link in gold]
-        rate = lenses.alignment_error_rate(weights_QK, list(gold), list(gold))
-        found |= {"gold": {"sure": sure, "possible": []}, "error_rate": rate}
+        found["gold"] = {"sure": sure, "possible": []}
+        found["error_rate"] = alignment_error_rate(weights_QK, list(gold), list(gold))
     return found
 
 
 def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
     """What each place of the encoder's output is made of; None without an encoder, and for inputs that are pooled."""
-    sites = [site for site in tape.sites if payload.kind_of(site) == "encoder"]
+    sites = tape.sites_of("encoder")
     if not sites or len(names["source"]) > payload.LARGEST:
         return None
-    return payload.block(
-        lenses.rollout([Map.of(tape, site, names["source"], names["source"]) for site in sites]),
-        "uint16",
-    )
+    maps = [Map.of(tape, site, names["source"], names["source"]) for site in sites]
+    return payload.block(rolled_out(maps), "uint16")
 
 
 def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:
@@ -177,20 +184,28 @@ def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:
     for number, (first, one) in enumerate(tapes):
         for second, other in tapes[number + 1 :]:
             if first == second:
-                found += [
-                    _apart(one, other, site) for site in one.sites if payload.measurable(one, site)
-                ]
+                found += _apart(one, other)
     if not found:
         return None
     about = "mean Jensen-Shannon divergence, in nats, of best matching heads, of runs that differ by their seed alone"
     return {"value": sum(found) / len(found), "about": about}
 
 
-def _apart(one: Tape, other: Tape, site: str) -> float:
-    p, q = (tape.weights(site)[0].double() for tape in (one, other))
-    return lenses.match_heads(lenses.divergence(p, q)).distance
+def _apart(one: Tape, other: Tape) -> list[float]:
+    """How far the heads of each site are from those that match them best."""
+    found = []
+    for site in one.sites:
+        if payload.measurable(one, site):
+            p, q = (tape.weights(site)[0].double() for tape in (one, other))
+            found.append(match_heads(divergence(p, q)).distance)
+    return found
 
 
-def erased(model: nn.Module, said: Trace, site: str, head: int) -> dict[str, Any]:
-    """What it does to take each query's most attended key away, beside random ones."""
-    return {"keys": 1, **asdict(effects.erasure(model, said.inputs, said.written, site, head, 1))}
+def erased(inside: Tape, said: Trace, site: str, head: int) -> dict[str, Any]:
+    """What it does to take each query's most attended key away, beside random ones. inside: in float64, where it does
+    not matter how many copies of an input are read together."""
+    longest = max(len(said.source), len(said.target), 1)
+    at_once = max(1, PAIRS // longest**2)
+    model, inputs = inside.inside.model, inside.inside.arguments
+    found = erasure(model, inputs, said.written, site, head, 1, at_once=at_once)
+    return {"keys": 1, **asdict(found)}

@@ -16,21 +16,22 @@ from jarilab.errors import UserError
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int, Tensor
 
+Pixels = Float[Tensor, "B C H W"]
+
+Targets = Float[Tensor, "B V"]
+"""How much of each class is in each image."""
+
 
 def background(pixels_BCHW: Num[Tensor, "B C H W"]) -> Num[Tensor, "B C 1 1"]:
-    """What lies around the thing in each image, per channel: the median of the pixels at its border."""
-    sides = (
-        pixels_BCHW[..., 0, :],
-        pixels_BCHW[..., -1, :],
-        pixels_BCHW[..., 0],
-        pixels_BCHW[..., -1],
-    )
-    return torch.cat(sides, -1).median(-1).values[..., None, None]
+    """What lies around the object in each image, per channel: the median of the pixels at its border."""
+    top, bottom = pixels_BCHW[..., 0, :], pixels_BCHW[..., -1, :]
+    left, right = pixels_BCHW[..., 0], pixels_BCHW[..., -1]
+    border = torch.cat((top, bottom, left, right), -1)
+    median_BC = border.median(-1).values
+    return median_BC[..., None, None]
 
 
-def shift(
-    pixels_BCHW: Float[Tensor, "B C H W"], most: int, generator: torch.Generator
-) -> Float[Tensor, "B C H W"]:
+def shift(pixels_BCHW: Pixels, most: int, generator: torch.Generator) -> Pixels:
     """Each image moved by whole pixels, up to `most` each way, with its `background` where it came from."""
     if most < 0:
         raise UserError(
@@ -38,20 +39,24 @@ def shift(
         )
     batch, _, height, width = pixels_BCHW.shape
     moves_2B1 = torch.randint(-most, most + 1, (2, batch, 1), generator=generator)
-    row_BH, column_BW = torch.arange(height) - moves_2B1[0], torch.arange(width) - moves_2B1[1]
-    moved_BCHW = pixels_BCHW[
-        torch.arange(batch)[:, None, None], :, row_BH.clamp(0, height - 1)[:, :, None],
-        column_BW.clamp(0, width - 1)[:, None, :],
-    ].movedim(-1, 1)  # fmt: skip
-    inside_BHW = ((row_BH >= 0) & (row_BH < height))[:, :, None] & (
-        (column_BW >= 0) & (column_BW < width)
-    )[:, None, :]
-    return torch.where(inside_BHW[:, None], moved_BCHW, background(pixels_BCHW))
+    down_B1, right_B1 = moves_2B1
+    row_BH, inside_BH = _sources(down_B1, height)
+    column_BW, inside_BW = _sources(right_B1, width)
+    image_B11 = torch.arange(batch).view(-1, 1, 1)
+    moved_BHWC = pixels_BCHW[image_B11, :, row_BH.unsqueeze(2), column_BW.unsqueeze(1)]
+    moved_BCHW = moved_BHWC.movedim(-1, 1)
+    inside_BHW = inside_BH.unsqueeze(2) & inside_BW.unsqueeze(1)
+    return torch.where(inside_BHW.unsqueeze(1), moved_BCHW, background(pixels_BCHW))
 
 
-def flip(
-    pixels_BCHW: Float[Tensor, "B C H W"], generator: torch.Generator
-) -> Float[Tensor, "B C H W"]:
+def _sources(moves_B1: Int[Tensor, "B 1"], count: int) -> tuple[Tensor, Tensor]:
+    """Along one axis: from where each of `count` pixels of a moved image is taken, and whether there is anything."""
+    source_BN = torch.arange(count) - moves_B1
+    inside_BN = (source_BN >= 0) & (source_BN < count)
+    return source_BN.clamp(0, count - 1), inside_BN
+
+
+def flip(pixels_BCHW: Pixels, generator: torch.Generator) -> Pixels:
     """Each image mirrored left to right or not, with equal chance."""
     mirrored_B111 = torch.rand((len(pixels_BCHW), 1, 1, 1), generator=generator) < 0.5
     return torch.where(mirrored_B111, pixels_BCHW.flip(-1), pixels_BCHW)
@@ -76,28 +81,34 @@ class Windows:
                 f"images lose from 0 to less than 1 of each side; got {most}; give the most they may lose"
             )
         chance_4B = torch.rand((4, count), generator=generator)
-        side_B = 1 - most * chance_4B[0] * (chance_4B[1] < 0.5)
-        return Windows(chance_4B[2:].T * (1 - side_B).unsqueeze(1), side_B)
+        cut_B = chance_4B[1] < 0.5
+        side_B = 1 - most * chance_4B[0] * cut_B
+        room_B = 1 - side_B
+        return Windows(chance_4B[2:].T * room_B.unsqueeze(1), side_B)
 
     def pixels(self, images: Images) -> Images:
         """What is in the windows (bilinear). Whole images stay as they are to the bit, and so does padding."""
         keep, (height, width) = images.keep, images.size
-        high_B = torch.full_like(self.side, height) if keep is None else keep.any(2).sum(1)
-        wide_B = torch.full_like(self.side, width) if keep is None else keep.any(1).sum(1)
-        cut = _along(images.pixels, 2, self._places(self.corner[:, 1], high_B, height))
-        cut = _along(cut, 3, self._places(self.corner[:, 0], wide_B, width))
-        return Images(
-            cut if keep is None else torch.where(keep.unsqueeze(1), cut, images.pixels), keep
-        )
+        high_B = torch.full_like(self.side, height)
+        wide_B = torch.full_like(self.side, width)
+        if keep is not None:
+            high_B = keep.any(2).sum(1)
+            wide_B = keep.any(1).sum(1)
+        row_BH = self._sources(self.corner[:, 1], high_B, height)
+        column_BW = self._sources(self.corner[:, 0], wide_B, width)
+        cut = _interpolated(images.pixels, 2, row_BH)
+        cut = _interpolated(cut, 3, column_BW)
+        if keep is not None:
+            cut = torch.where(keep.unsqueeze(1), cut, images.pixels)
+        return Images(cut, keep)
 
-    def _places(self, corner_B: Tensor, real_B: Tensor, count: int) -> Float[Tensor, "B N"]:
+    def _sources(self, corner_B: Tensor, real_B: Tensor, count: int) -> Float[Tensor, "B N"]:
         """Where in its row, or column, of `real` pixels each of `count` is taken from."""
-        place_BN = (
-            (corner_B * real_B).unsqueeze(1)
-            + (torch.arange(count) + 0.5) * self.side.unsqueeze(1)
-            - 0.5
-        )
-        return place_BN.clamp_min(0.0).minimum((real_B - 1).unsqueeze(1))
+        start_B1 = (corner_B * real_B).unsqueeze(1)
+        middle_N = torch.arange(count) + 0.5
+        source_BN = start_B1 + middle_N * self.side.unsqueeze(1) - 0.5
+        last_B1 = (real_B - 1).unsqueeze(1)
+        return source_BN.clamp_min(0.0).minimum(last_B1)
 
     def boxes(
         self, boxes_BM4: Float[Tensor, "B M 4"]
@@ -105,75 +116,77 @@ class Windows:
         """Boxes, centre, width and height as shares of the image, as shares of the windows and cut at their rims; and
         how much of the area of each is left. Those of whole images stay as they are to the bit."""
         side_B11 = self.side.view(-1, 1, 1)
+        corners_B14 = self.corner.repeat(1, 2).unsqueeze(1)
         whole_BM4 = to_xyxy(boxes_BM4)
-        inside_BM4 = ((whole_BM4 - self.corner.repeat(1, 2).unsqueeze(1)) / side_B11).clamp(
-            0.0, 1.0
-        )
-        left_BM = (inside_BM4[..., 2:] - inside_BM4[..., :2]).mul(side_B11).prod(-1) / area(
-            whole_BM4
-        )
-        return torch.where(side_B11 < 1, to_cxcywh(inside_BM4), boxes_BM4), left_BM
+        inside_BM4 = (whole_BM4 - corners_B14) / side_B11
+        inside_BM4 = inside_BM4.clamp(0.0, 1.0)
+        low_BM2, high_BM2 = inside_BM4.split(2, -1)
+        sides_BM2 = (high_BM2 - low_BM2) * side_B11
+        left_BM = sides_BM2.prod(-1) / area(whole_BM4)
+        cut_BM4 = torch.where(side_B11 < 1, to_cxcywh(inside_BM4), boxes_BM4)
+        return cut_BM4, left_BM
 
 
-def _along(
+def _interpolated(
     pixels: Float[Tensor, "B C H W"], axis: int, place_BN: Float[Tensor, "B N"]
 ) -> Float[Tensor, "B C h w"]:
     """Rows (axis 2) or columns (3) at places between those there are."""
-    low_BN = place_BN.floor()
     shape = [len(pixels), 1, 1, 1]
-    shape[axis] = -1
+    sizes = list(pixels.shape)
+    shape[axis] = sizes[axis] = -1
 
-    def taken(index_BN: Int[Tensor, "B N"]) -> Tensor:
-        sizes = list(pixels.shape)
-        sizes[axis] = -1
-        return pixels.gather(axis, index_BN.view(shape).expand(sizes))
+    def taken(index_BN: Float[Tensor, "B N"]) -> Tensor:
+        index = index_BN.long().view(shape)
+        return pixels.gather(axis, index.expand(sizes))
 
-    next_BN = (low_BN + 1).clamp_max(pixels.shape[axis] - 1)
-    return taken(low_BN.long()).lerp(taken(next_BN.long()), (place_BN - low_BN).view(shape))
+    below_BN = place_BN.floor()
+    above_BN = (below_BN + 1).clamp_max(pixels.shape[axis] - 1)
+    share_BN = place_BN - below_BN
+    return taken(below_BN).lerp(taken(above_BN), share_BN.view(shape))
 
 
 def mixup(
-    pixels_BCHW: Float[Tensor, "B C H W"],
-    targets_BV: Float[Tensor, "B V"],
+    pixels_BCHW: Pixels,
+    targets_BV: Targets,
     alpha: float,
     generator: torch.Generator,
-) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
+) -> tuple[Pixels, Targets]:
     """Each image and its target mixed with another's, by a share from Beta(alpha, alpha) of its own
     (Zhang et al. 2018, mixup, section 2, who draw one share for a batch)."""
-    share_B, partner_B = (
-        _shares(len(pixels_BCHW), alpha, generator),
-        _partners(len(pixels_BCHW), generator),
-    )
+    share_B = _shares(len(pixels_BCHW), alpha, generator)
+    partner_B = _partners(len(pixels_BCHW), generator)
     return _mixed(pixels_BCHW, partner_B, share_B), _mixed(targets_BV, partner_B, share_B)
 
 
 def cutmix(
-    pixels_BCHW: Float[Tensor, "B C H W"],
-    targets_BV: Float[Tensor, "B V"],
+    pixels_BCHW: Pixels,
+    targets_BV: Targets,
     alpha: float,
     generator: torch.Generator,
-) -> tuple[Float[Tensor, "B C H W"], Float[Tensor, "B V"]]:
+) -> tuple[Pixels, Targets]:
     """A rectangle of each image replaced by another's, and the targets mixed by the pixels that each has in it
     (Yun et al. 2019, CutMix, equations 1 and 2: the share left is from Beta(alpha, alpha), the middle anywhere)."""
     batch, _, height, width = pixels_BCHW.shape
-    share_B, partner_B = _shares(batch, alpha, generator), _partners(batch, generator)
-    middle_2B1 = torch.rand((2, batch, 1), generator=generator)
+    share_B = _shares(batch, alpha, generator)
+    partner_B = _partners(batch, generator)
+    row_B1, column_B1 = torch.rand((2, batch, 1), generator=generator)
     half_B1 = (1 - share_B).sqrt()[:, None] / 2
-    row_H, column_W = (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width
-    rows_BH, columns_BW = (
-        (row_H - middle_2B1[0]).abs() < half_B1,
-        (column_W - middle_2B1[1]).abs() < half_B1,
-    )
-    cut_BHW = rows_BH[:, :, None] & columns_BW[:, None, :]
+    row_H = (torch.arange(height) + 0.5) / height
+    column_W = (torch.arange(width) + 0.5) / width
+    inside_BH = (row_H - row_B1).abs() < half_B1
+    inside_BW = (column_W - column_B1).abs() < half_B1
+    cut_BHW = inside_BH.unsqueeze(2) & inside_BW.unsqueeze(1)
     left_B = 1 - cut_BHW.float().mean((1, 2))
-    mixed_BCHW = torch.where(cut_BHW[:, None], pixels_BCHW[partner_B], pixels_BCHW)
+    others_BCHW = pixels_BCHW[partner_B]
+    mixed_BCHW = torch.where(cut_BHW.unsqueeze(1), others_BCHW, pixels_BCHW)
     return mixed_BCHW, _mixed(targets_BV, partner_B, left_B)
 
 
 def _mixed(
     values: Float[Tensor, "B *rest"], partner_B: Tensor, share_B: Tensor
 ) -> Float[Tensor, "B *rest"]:
-    share = share_B.to(values.dtype).view(-1, *[1] * (values.ndim - 1))
+    others = [1] * (values.ndim - 1)
+    share = share_B.to(values.dtype).view(-1, *others)
     return share * values + (1 - share) * values[partner_B]
 
 
@@ -184,7 +197,8 @@ def _shares(count: int, alpha: float, generator: torch.Generator) -> Float[Tenso
         )
     # torch's gamma distribution takes no generator.
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
-    return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, count)).float()
+    shares = np.random.default_rng(seed).beta(alpha, alpha, count)
+    return torch.from_numpy(shares).float()
 
 
 def _partners(count: int, generator: torch.Generator) -> Tensor:

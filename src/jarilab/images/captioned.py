@@ -11,8 +11,9 @@ from jaxtyping import UInt8
 
 from jarilab.errors import UserError
 from jarilab.images.files import check_room
-from jarilab.images.labelled import fitted, natural
+from jarilab.images.listing import natural
 from jarilab.images.notices import Notices
+from jarilab.images.resize import fitted
 from jarilab.shapes import Tensor
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
@@ -31,13 +32,14 @@ class Captioned:
 
     def split(self, share: float) -> tuple[list[int], list[int]]:
         """The numbers of the images to train on, and of about `share` of them to hold out. Raises UserError."""
-        held = [number for number, key in enumerate(self.keys) if key < share * 2**32]
-        train = [number for number, key in enumerate(self.keys) if key >= share * 2**32]
-        if not held or not train:
+        train, held_out = [], []
+        for number, key in enumerate(self.keys):
+            (held_out if key < share * 2**32 else train).append(number)
+        if not held_out or not train:
             raise UserError(
                 f"{len(self.keys)} captioned images are too few to hold some out; give more"
             )
-        return train, held
+        return train, held_out
 
 
 def read_captioned(folder: Path, size: int) -> Captioned:
@@ -53,20 +55,20 @@ def read_captioned(folder: Path, size: int) -> Captioned:
     names = natural(path.name for path in folder.iterdir() if not path.name.startswith("."))
     texts = {Path(name).stem: name for name in names if name.lower().endswith(".txt")}
     drawn: dict[str, str] = {}
-    notes = Notices()
+    notices = Notices()
     for name in (name for name in names if name.lower().endswith(ENDINGS)):
         if Path(name).stem not in texts:
-            notes.add("images without a caption, left out", name)
+            notices.add("images without a caption, left out", name)
         elif drawn.setdefault(Path(name).stem, name) != name:
-            notes.add("second images of one caption, left out", name)
+            notices.add("second images of one caption, left out", name)
     for stem in natural(texts.keys() - drawn.keys()):
-        notes.add("captions without an image, left out", texts[stem])
+        notices.add("captions without an image, left out", texts[stem])
     check_room(folder, len(drawn), 3, (size, size))
     captions, images, keys = [], [], []
     for stem, name in drawn.items():
         caption = _caption(folder / texts[stem])
         if caption is None:
-            notes.add(
+            notices.add(
                 "captions that are empty, too long or no UTF-8, left out with their images",
                 texts[stem],
             )
@@ -74,16 +76,16 @@ def read_captioned(folder: Path, size: int) -> Captioned:
         try:
             images.append(fitted(folder / name, 3, (size, size), "crop").pixels)
         except UserError as error:
-            notes.unreadable(name, error, len(drawn), folder)
+            notices.unreadable(name, error, len(drawn), folder)
             continue
         captions.append(caption)
         keys.append(zlib.crc32(name.encode("utf-8", "surrogateescape")))
     if not images:
-        found = "; ".join(notes.told()) or "no image at all"
+        found = "; ".join(notices.lines()) or "no image at all"
         raise UserError(
             f"{folder}: expected images with a *.txt of the same name beside each; got none: {found}"
         )
-    return Captioned(captions, torch.stack(images), keys, notes.told())
+    return Captioned(captions, torch.stack(images), keys, notices.lines())
 
 
 def _caption(path: Path) -> str | None:

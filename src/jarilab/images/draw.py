@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import UInt8
@@ -35,8 +36,6 @@ def grid(
 ) -> Any:
     """Images in rows of `columns`, each with its caption below, as a Pillow image. Small ones are enlarged by a whole
     number; captions are cut to their place. Raises UserError where there is nothing to draw, or far too much."""
-    library: Any = needs("PIL.Image", "vision")
-    drawing: Any = needs("PIL.ImageDraw", "vision")
     if not images or columns < 1:
         raise UserError(
             f"expected images and a column or more; got {len(images)} in {columns}; give some"
@@ -45,24 +44,55 @@ def grid(
         raise UserError(
             f"expected a caption for each of {len(images)} images; got {len(captions)}; give as many"
         )
-    height, width = (max(image.shape[side] for image in images) for side in (1, 2))
-    factor = math.ceil(_CELL / max(height, width))
-    columns = min(columns, len(images))
-    across, down = factor * width + _GAP, factor * height + _GAP + (_TEXT + _GAP if captions else 0)
-    rows = math.ceil(len(images) / columns)
-    if (whole := (across * columns + _GAP) * (down * rows + _GAP)) > MOST_PIXELS:
-        raise UserError(
-            f"expected a grid of at most {MOST_PIXELS:,} pixels; got {whole:,}; give fewer or smaller ones"
-        )
-    sheet = library.new("RGB", (across * columns + _GAP, down * rows + _GAP), "white")
+    cells = _cells(images, columns, bool(captions))
+    library: Any = needs("PIL.Image", "vision")
+    drawing: Any = needs("PIL.ImageDraw", "vision")
+    sheet = library.new("RGB", cells.sheet, "white")
     pen, font = drawing.Draw(sheet), _font(captions or ())
     for number, image in enumerate(images):
-        left, top = number % columns * across + _GAP, number // columns * down + _GAP
-        sheet.paste(_enlarged(image, factor), (left, top))
+        left, top = cells.corner(number)
+        sheet.paste(_enlarged(image, cells.factor), (left, top))
         if captions:
-            place = (left, top + factor * height + 2)
-            pen.text(place, cut(captions[number], factor * width, font), fill="black", font=font)
+            text = cut(captions[number], cells.width, font)
+            pen.text((left, top + cells.height + 2), text, fill="black", font=font)
     return sheet
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Where the images of a grid stand. factor: what they are enlarged by. height, width: of an enlarged one.
+    across, down: from one to the next. sheet: width and height of all."""
+
+    columns: int
+    factor: int
+    height: int
+    width: int
+    across: int
+    down: int
+    sheet: tuple[int, int]
+
+    def corner(self, number: int) -> tuple[int, int]:
+        """Left and top of an image."""
+        row, column = divmod(number, self.columns)
+        return column * self.across + _GAP, row * self.down + _GAP
+
+
+def _cells(images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, with_captions: bool) -> _Cells:
+    height = max(image.shape[1] for image in images)
+    width = max(image.shape[2] for image in images)
+    factor = math.ceil(_CELL / max(height, width))
+    height, width = factor * height, factor * width
+    across, down = width + _GAP, height + _GAP
+    if with_captions:
+        down += _TEXT + _GAP
+    columns = min(columns, len(images))
+    rows = math.ceil(len(images) / columns)
+    sheet = (across * columns + _GAP, down * rows + _GAP)
+    if (pixels := math.prod(sheet)) > MOST_PIXELS:
+        raise UserError(
+            f"expected a grid of at most {MOST_PIXELS:,} pixels; got {pixels:,}; give fewer or smaller ones"
+        )
+    return _Cells(columns, factor, height, width, across, down, sheet)
 
 
 def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> Any:
@@ -73,29 +103,40 @@ def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> An
     """
     drawing: Any = needs("PIL.ImageDraw", "vision")
     for box, text in found:
-        if not all(map(math.isfinite, box)) or box[2] < box[0] or box[3] < box[1]:
+        left, top, right, bottom = box
+        if not all(map(math.isfinite, box)) or right < left or bottom < top:
             raise UserError(
                 f"expected a box as left, top, right, bottom; got {box} of {_plain(text)!r}; mend it"
             )
     factor = max(1, _SHEET // max(image.shape[1:]))
     sheet = _enlarged(image, factor).convert("RGB")
-    pen, font = drawing.Draw(sheet), _font([text for _, text in found])
-    kinds = {
-        kind: number for number, kind in enumerate(dict.fromkeys(_kind(text) for _, text in found))
-    }
-    tags = []
-    for box, text in found:
-        colour = COLOURS[kinds[_kind(text)] % len(COLOURS)]
-        corners = [
-            float(min(max(factor * x, 0), most - 1))
-            for x, most in zip(box, sheet.size * 2, strict=True)
-        ]
-        for line, widths in (("black", 4), ("white", 3), (colour, 2)):
-            pen.rectangle(corners, outline=line, width=widths)
-        tags.append((corners, text, colour))
-    for corners, text, colour in tags:  # over all boxes, so that no line crosses a word
+    texts = [text for _, text in found]
+    pen, font = drawing.Draw(sheet), _font(texts)
+    colours = _colours(texts)
+    on_sheet = [_on_sheet(box, factor, sheet.size) for box, _ in found]
+    for corners, colour in zip(on_sheet, colours, strict=True):
+        for line, width in (("black", 4), ("white", 3), (colour, 2)):
+            pen.rectangle(corners, outline=line, width=width)
+    # Over all boxes, so that no line crosses a word.
+    for corners, text, colour in zip(on_sheet, texts, colours, strict=True):
         _tag(pen, sheet.size, corners, text, colour, font)
     return sheet
+
+
+def _colours(texts: Sequence[str]) -> list[str]:
+    """A colour for each text: the same for equal ones, but for what stands behind the last space."""
+    kinds = [text.rpartition(" ")[0] or text for text in texts]
+    order = list(dict.fromkeys(kinds))
+    return [COLOURS[order.index(kind) % len(COLOURS)] for kind in kinds]
+
+
+def _on_sheet(box: Box, factor: int, size: tuple[int, int]) -> list[float]:
+    """A box on the enlarged image, cut at its rim."""
+    corners = []
+    for place, end in zip(box, (*size, *size), strict=True):
+        inside = min(max(factor * place, 0), end - 1)
+        corners.append(float(inside))
+    return corners
 
 
 def png(image: Any) -> bytes:
@@ -117,14 +158,17 @@ def cut(text: str, width: int, font: Any) -> str:
 
 def ink(colour: str) -> str:
     """Black or white, whichever is told better from a colour (WCAG 2.2, relative luminance)."""
-    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-    linear = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    luminance = sum(
-        weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
-    )
-    return "black" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "white"
+    red, green, blue = (_linear(part) for part in bytes.fromhex(colour[1:]))
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    beside_black = (luminance + 0.05) / 0.05
+    beside_white = 1.05 / (luminance + 0.05)
+    return "black" if beside_black > beside_white else "white"
+
+
+def _linear(byte: int) -> float:
+    """A channel of sRGB as light, from 0 to 1."""
+    share = byte / 255
+    return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
 
 
 def _tag(
@@ -135,9 +179,10 @@ def _tag(
     if not text:
         return
     wide, high = math.ceil(font.getlength(text)) + 6, _TEXT + 5
-    left = min(max(0, int(corners[0])), max(0, size[0] - wide))
-    top = int(corners[1]) - high
-    top = top if top >= 0 else min(int(corners[1]), max(0, size[1] - high))
+    furthest, lowest = max(0, size[0] - wide), max(0, size[1] - high)
+    left = min(max(0, int(corners[0])), furthest)
+    rim = int(corners[1])
+    top = rim - high if rim >= high else min(rim, lowest)
     pen.rectangle((left, top, left + wide - 1, top + high - 1), fill=colour)
     pen.text((left + 3, top + 1), text, fill=ink(colour), font=font)
 
@@ -151,11 +196,8 @@ def _enlarged(image: UInt8[Tensor, "C H W"], factor: int) -> Any:
 
 def _plain(text: str) -> str:
     """Text on one line that a font can draw: what is not printable, or half a character, becomes a box."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:_LONGEST])
-
-
-def _kind(text: str) -> str:
-    return text.rpartition(" ")[0] or text
+    box = "\N{REPLACEMENT CHARACTER}"
+    return "".join(c if c.isprintable() else box for c in text[:_LONGEST])
 
 
 def _font(texts: Iterable[str]) -> Any:

@@ -35,25 +35,24 @@ class Notices:
         self._wholes: dict[str, int] = {}
         self.first_error = ""
 
-    def add(self, said: str, name: str, count: int = 1) -> None:
-        """`said` holds of the thing of this name, or of `count` things."""
-        number, names = self._found.get(said, (0, []))
-        name = shown(name)
-        self._found[said] = (
-            number + count,
-            [*names, name[:_NAMED] + "..." * (len(name) > _NAMED)][:3],
-        )
+    def add(self, what: str, name: str, count: int = 1) -> None:
+        """`what` holds of the image, file or line of this name, or of `count` of them."""
+        number, names = self._found.get(what, (0, []))
+        name = printable(name)
+        if len(name) > _NAMED:
+            name = name[:_NAMED] + "..."
+        self._found[what] = number + count, [*names, name][:3]
 
-    def among(self, whole: int, said: str, names: Sequence[str]) -> None:
-        """`said` holds of the images of these names, of `whole` in all."""
+    def among(self, whole: int, what: str, names: Sequence[str]) -> None:
+        """`what` holds of the images of these names, of `whole` in all."""
         for name in names:
-            self.add(said, name)
-        self._wholes[said] = whole
+            self.add(what, name)
+        self._wholes[what] = whole
 
     def unreadable(self, name: str, error: UserError, tried: int, where: Path) -> None:
         """A file that cannot be read, of `tried`. Raises UserError where they are too many to leave out."""
         self.add(_UNREADABLE, name)
-        self.first_error = self.first_error or shown(str(error))
+        self.first_error = self.first_error or printable(str(error))
         number = self._found[_UNREADABLE][0]
         if number == tried or number > max(TOLERATED, tried // 10):
             raise UserError(
@@ -67,29 +66,31 @@ class Notices:
         """Tell which images have the same pixels as one of another class; 8 bytes are kept of each."""
         _, group_N = np.unique(digests(pixels), return_inverse=True)
         order_N = np.argsort(group_N, kind="stable")
-        groups = np.split(order_N, np.flatnonzero(np.diff(group_N[order_N])) + 1)
-        several = [
-            group.tolist()
-            for group in groups
-            if len(group) > 1 and len({classes[i] for i in group}) > 1
-        ]
-        for i in itertools.chain(*sorted(several)):
-            self.add(_DISPUTED, f"{names[i]} of {classes[i]}")
+        starts = np.flatnonzero(np.diff(group_N[order_N])) + 1
+        disputed = []
+        for group in np.split(order_N, starts):
+            if len({classes[number] for number in group}) > 1:
+                disputed.append(group.tolist())
+        for number in itertools.chain(*sorted(disputed)):
+            self.add(_DISPUTED, f"{names[number]} of {classes[number]}")
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """A sentence for each matter."""
-        found = []
-        for said, (number, names) in self._found.items():
-            named = ", ".join(names) + (", ..." if number > len(names) else "")
-            if said in self._wholes:
-                verb = "was" if number == 1 else "were"
-                found.append(f"{number:,} of {self._wholes[said]:,} images {verb} {said} ({named})")
-            else:
-                found.append(
-                    f"{said}: {number:,} ({named})"
-                    + f"; {self.first_error}" * (said == _UNREADABLE)
-                )
-        return found
+        return [self._line(what, number, names) for what, (number, names) in self._found.items()]
+
+    def _line(self, what: str, number: int, names: Sequence[str]) -> str:
+        named = ", ".join(names)
+        if number > len(names):
+            named += ", ..."
+        if what in self._wholes:
+            verb = "was" if number == 1 else "were"
+            return f"{number:,} of {self._wholes[what]:,} images {verb} {what} ({named})"
+        line = f"{what}: {number:,} ({named})"
+        return f"{line}; {self.first_error}" if what == _UNREADABLE else line
+
+    def tail(self) -> str:
+        """All of it as the end of a sentence."""
+        return "".join(f"; {line}" for line in self.lines())
 
 
 def digests(pixels: UInt8[Tensor, "N C H W"]) -> UInt64[np.ndarray, " N"]:
@@ -98,7 +99,7 @@ def digests(pixels: UInt8[Tensor, "N C H W"]) -> UInt64[np.ndarray, " N"]:
     return np.frombuffer(b"".join(found), dtype=np.uint64)
 
 
-def few(held_out: int, whole: int, remedy: str = "name more with --valid") -> list[str]:
+def few_held_out(held_out: int, whole: int, remedy: str = "name more with --valid") -> list[str]:
     """What to say where a share of all images was held out, and these are so few that their score says little."""
     if held_out >= FEW:
         return []
@@ -108,9 +109,10 @@ def few(held_out: int, whole: int, remedy: str = "name more with --valid") -> li
     ]
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Text of a stranger for a line in a terminal: what cannot be printed is written as an escape."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text
-    )
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode()

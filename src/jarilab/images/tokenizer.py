@@ -6,26 +6,25 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import UInt8
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch.nn import functional
-from torch.optim.lr_scheduler import OneCycleLR
 
 from jarilab.errors import UserError
+from jarilab.images.fitting import Progress, fit, foreign_weights, read_weights, take_weights
 from jarilab.models.autoencoder import STRIDE as STRIDE
 from jarilab.models.autoencoder import Autoencoder
+from jarilab.models.autoencoder import QuantizerName as QuantizerName
 from jarilab.nn.init import initialise
 from jarilab.options import options_of, read_options
-from jarilab.shapes import Int, Tensor
+from jarilab.shapes import Float, Int, Tensor
 
 AT_ONCE = 256  # images encoded together
-LARGEST = 256 * 2**20  # bytes of a file of weights
 
 Images = Callable[[Int[Tensor, " B"]], UInt8[Tensor, "B 3 H W"]]
 """The images with these numbers."""
@@ -55,12 +54,10 @@ class ImageTokenizer:
     def to_bytes(self) -> bytes:
         """The weights as safetensors, what they belong to in the header."""
         # One entry: of several, safetensors writes now this one first and now that, and the sha256 would change.
-        header = {
-            "codes": json.dumps({"options": dict(self.options), "measured": dict(self.measured)})
-        }
-        return save(
-            {n: t.contiguous() for n, t in self.autoencoder.state_dict().items()}, metadata=header
-        )
+        facts = {"options": dict(self.options), "measured": dict(self.measured)}
+        state = self.autoencoder.state_dict()
+        tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+        return save(tensors, metadata={"codes": json.dumps(facts)})
 
     @property
     def fingerprint(self) -> str:
@@ -69,16 +66,16 @@ class ImageTokenizer:
 
     @staticmethod
     def read(path: Path) -> ImageTokenizer:
-        """The codes in a file of `to_bytes`. Raises UserError for anything else."""
+        """The tokenizer in a file of `to_bytes`. Raises UserError for anything else."""
         tensors, header = read_weights(path)
         try:
-            said = json.loads(header["codes"])
-            options = read_options(str(path), options_of(Autoencoder), said["options"])
-            measured = {str(name): float(value) for name, value in said["measured"].items()}
+            facts = json.loads(header["codes"])
+            options = read_options(str(path), options_of(Autoencoder), facts["options"])
+            measured = {str(name): float(value) for name, value in facts["measured"].items()}
         except UserError:
             raise
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise _foreign(path, error) from None
+            raise foreign_weights(path, error) from None
         autoencoder = Autoencoder(**options)
         take_weights(autoencoder, tensors, path)
         return ImageTokenizer(autoencoder, options, measured)
@@ -93,61 +90,45 @@ def train_image_tokenizer(
     steps: int = 1500,
     batch: int = 64,
     learning_rate: float = 4e-3,
-    report: Callable[[dict[str, Any]], None] | None = None,
+    progress: Progress | None = None,
 ) -> ImageTokenizer:
     """Train an autoencoder on `count` images by the squared error, and freeze it.
 
-    options: of the Autoencoder. report: told at each step: step, steps, loss. The same seed, images and number of
-    threads give the same weights. Raises UserError where the loss is no finite number.
+    options: of the Autoencoder. The same seed, images and number of threads give the same weights. Raises UserError
+    where the loss is no finite number.
     """
     options = dict(options or {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         autoencoder = Autoencoder(**options)
         initialise(autoencoder, seed)
+
+        def loss_of(step: int) -> Float[Tensor, ""]:
+            autoencoder.quantizer.anneal(step / steps)
+            pixels_BCHW = images(torch.randint(count, (batch,))).float() / 255
+            decoded_BCHW, quantized = autoencoder(pixels_BCHW)
+            # Summed over colours, so that the quantizer's own loss weighs little beside it.
+            return 3 * functional.mse_loss(decoded_BCHW, pixels_BCHW) + 0.01 * quantized.loss
+
         optimizer = torch.optim.AdamW(
             autoencoder.parameters(), lr=learning_rate, betas=(0.9, 0.99), fused=True
         )
-        schedule = one_cycle(optimizer, learning_rate, steps)
-        autoencoder.train()
-        for step in range(1, steps + 1):
-            autoencoder.quantizer.progress((step - 1) / steps)
-            pixels_BCHW = images(torch.randint(count, (batch,))).float() / 255
-            again_BCHW, quantized = autoencoder(pixels_BCHW)
-            # Summed over colours, so that the quantizer's own loss weighs little beside it.
-            loss = 3 * functional.mse_loss(again_BCHW, pixels_BCHW) + 0.01 * quantized.loss
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(autoencoder.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            if not math.isfinite(loss.item()):
-                raise UserError(
-                    f"codes: step {step}: the loss is {loss.item()}; a lower learning rate may help"
-                )
-            if report is not None:
-                report({"step": step, "steps": steps, "loss": loss.item()})
-    autoencoder.eval().requires_grad_(False)
+        fit(autoencoder, loss_of, optimizer, steps, clip=1.0, progress=progress)
     frozen = ImageTokenizer(autoencoder, options, {})
-    return ImageTokenizer(autoencoder, options, measure(frozen, images, min(count, 4096)))
+    return replace(frozen, measured=measure(frozen, images, min(count, 4096)))
 
 
-def one_cycle(optimizer: torch.optim.Optimizer, learning_rate: float, steps: int) -> OneCycleLR:
-    """A learning rate that rises over a tenth of the steps, and falls over the others."""
-    # Of a rise that is over with the first step torch divides by 0.
-    return OneCycleLR(optimizer, learning_rate, steps, pct_start=0.1 if steps > 10 else 0.0)
-
-
-def measure(codes: ImageTokenizer, images: Images, count: int) -> dict[str, float]:
+def measure(tokenizer: ImageTokenizer, images: Images, count: int) -> dict[str, float]:
     """Over the first `count` images, not a batch: `psnr` in decibels of what is decoded from hard codes; the share
     `codes_used`; `perplexity`, how many codes used alike would be as hard to guess."""
-    squared, values, uses_K = 0.0, 0, torch.zeros(len(codes))
+    squared, values, uses_K = 0.0, 0, torch.zeros(len(tokenizer))
     for some in torch.arange(count).split(AT_ONCE):
-        given = images(some)
-        ids = codes.encode(given)
-        uses_K += torch.bincount(ids.flatten(), minlength=len(codes))
-        squared += float((codes.autoencoder.decode(ids) - given.float() / 255).square().sum())
-        values += given.numel()
+        pixels = images(some)
+        ids = tokenizer.encode(pixels)
+        error = tokenizer.autoencoder.decode(ids) - pixels.float() / 255
+        uses_K += torch.bincount(ids.flatten(), minlength=len(tokenizer))
+        squared += float(error.square().sum())
+        values += pixels.numel()
     share_K = uses_K / uses_K.sum()
     return {
         "psnr": _psnr(squared / values),
@@ -158,42 +139,9 @@ def measure(codes: ImageTokenizer, images: Images, count: int) -> dict[str, floa
 
 def decibels(first: UInt8[Tensor, "*S"], second: UInt8[Tensor, "*S"]) -> float:
     """PSNR: how alike two images are; 100 for equal ones."""
-    return _psnr(float((first.float() - second.float()).square().mean()) / 255**2)
+    squared = (first.float() - second.float()).square()
+    return _psnr(float(squared.mean()) / 255**2)
 
 
 def _psnr(error: float) -> float:
     return -10 * math.log10(max(error, 1e-10))
-
-
-def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, and its header. Raises UserError for anything else."""
-    try:
-        if path.stat().st_size > LARGEST:
-            raise UserError(
-                f"{path} is larger than {LARGEST >> 20} MB, which no tokenizer of images is"
-            )
-        data = path.read_bytes()
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get(
-            "__metadata__", {}
-        )
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"{path} cannot be read: {error}; the run cannot answer without it"
-        ) from None
-    return tensors, header
-
-
-def take_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Give a model these weights and freeze it. Raises UserError where they are of another."""
-    try:
-        model.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        raise _foreign(path, error) from None
-    model.eval().requires_grad_(False)
-
-
-def _foreign(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"{path} holds other weights than expected: {' '.join(str(error).split())[:200]}; put back the file of the run"
-    )

@@ -14,51 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
-from jarilab.attention.kernels import choose
+from jarilab.attention.call import AttentionCall, Summands
 from jarilab.attention.module import Attend, Attention, split_heads
 from jarilab.errors import UserError, unknown
+from jarilab.inspect.calls import blocks
+from jarilab.inspect.passages import Inside
+from jarilab.inspect.recorded import Recorded
+from jarilab.inspect.sites import AttentionSite, Inputs, Kind, Placed, attentions_of, site_of
+from jarilab.inspect.trust import Trust, trust_of
 from jarilab.shapes import Float, Tensor
-
-BLOCK = 2**22
-"""How many weights are worked out at a time; a map needs some four times as many numbers while it is computed."""
-
-
-@dataclass(frozen=True, eq=False)
-class Recorded:
-    """One call that went by, its output, and the kernel that computed it.
-
-    inputs: what a multi-head attention was given, its queries' side and its keys'; None of other attentions.
-    """
-
-    call: AttentionCall
-    output: Float[Tensor, "B H Q W"]
-    kernel: str
-    versions: list[tuple[int, ...]]
-    owner: nn.Module | None = None
-    inputs: tuple[Tensor, Tensor] | None = None
-
-
-@dataclass(frozen=True)
-class Trust:
-    """How far a map can be believed; all are largest absolute differences, over the whole batch.
-
-    row_sum_error: of a row's sum from 1 (from 0 for a query without keys). masked_weight: the weight on hidden keys,
-    exactly 0. rebuild_error: of weights times values from the recorded output, relative to its largest value.
-    dropout: the share of weights that was dropped while recording; a map then is what was meant, not what was used.
-    """
-
-    row_sum_error: float
-    masked_weight: float
-    rebuild_error: float
-    dropout: float
 
 
 @dataclass
@@ -68,52 +39,70 @@ class Tape:
     A site that ran several times, as in generation, has several calls; `index` picks one. Without an index there is one
     map where the calls are steps through one sequence over the very same keys, as a recurrent decoder takes: a row of
     the map is then a step. A tape holds as long as the parameters stand still, since an encoding's and a score's are
-    not copied.
+    not copied. whole: what else went by, where it was recorded with `inside=True`.
     """
 
     calls: dict[str, list[Recorded]] = field(default_factory=dict)
+    whole: Inside | None = None
 
     @property
     def sites(self) -> list[str]:
         return list(self.calls)
 
-    def recorded(self, site: str, index: int | None = None) -> Recorded:
-        """The call at `site`. Raises UserError for an unknown site, or where one of several must be picked."""
+    def site(self, name: str) -> AttentionSite:
+        """Whose tokens look at whose there, as data. Raises UserError for an unknown site."""
+        first = self._calls(name)[0]
+        return site_of(name, first.placed, first.call, first.inputs)
+
+    def sites_of(self, kind: Kind) -> list[str]:
+        """The names of the sites of one kind, `encoder`, `decoder` or `cross`."""
+        return [name for name in self.calls if self.site(name).kind == kind]
+
+    def head(self, site: str, head: int) -> Placed:
+        """The attention at `site`. Raises UserError where it or the head is not there."""
+        first = self._calls(site)[0]
+        heads = first.call.q.shape[1]
+        if not 0 <= head < heads:
+            raise UserError(f"{site} has the heads 0 to {heads - 1}, got {head}")
+        return first.placed
+
+    @property
+    def inside(self) -> Inside:
+        """What else went by. Raises UserError where it was not recorded."""
+        if self.whole is None:
+            raise UserError(
+                "this tape holds attention alone, and what is asked for needs what went into stacks and through "
+                "norms; record the forward with jarilab.record(model, inside=True)"
+            )
+        return self.whole
+
+    def _calls(self, site: str) -> list[Recorded]:
         if site not in self.calls:
             raise unknown("site", site, self.calls)
-        calls = self.calls[site]
+        return self.calls[site]
+
+    def recorded(self, site: str, index: int | None = None) -> Recorded:
+        """The call at `site`. Raises UserError for an unknown site, or where one of several must be picked."""
+        calls = self._calls(site)
+        ran = f"{site} ran {len(calls)} times while recording"
         if index is None and len(calls) > 1:
-            raise UserError(
-                f"{site} ran {len(calls)} times while recording; pick one with index=0 ... {len(calls) - 1}"
-            )
+            raise UserError(f"{ran}; pick one with index=0 ... {len(calls) - 1}")
         try:
             recorded = calls[index or 0]
         except IndexError:
-            raise UserError(
-                f"{site} ran {len(calls)} times while recording; there is no index {index}"
-            ) from None
-        for owner, then, now in zip(
-            _owners(recorded.call), recorded.versions, _versions(recorded.call), strict=True
-        ):
-            if then != now:
-                raise UserError(
-                    f"the parameters of {type(owner).__name__} have changed since {site} was recorded, so the map "
-                    "would not be the one that was used; look at the tape before the next step"
-                )
+            raise UserError(f"{ran}; there is no index {index}") from None
+        recorded.check_unchanged(site)
         return recorded
 
     def _rows(self, site: str, index: int | None) -> Iterator[AttentionCall]:
         for step in self._steps(site, index):
-            yield from (rows for _, rows in blocks(step.call))
+            for _, rows in blocks(step.call):
+                yield rows
 
     def _steps(self, site: str, index: int | None) -> list[Recorded]:
         """The calls that make up one map. Raises UserError as `recorded` does."""
-        calls = self.calls.get(site, [])
-        if (
-            index is None
-            and len(calls) > 1
-            and _follow_each_other([recorded.call for recorded in calls])
-        ):
+        calls = [recorded.call for recorded in self.calls.get(site, [])]
+        if index is None and len(calls) > 1 and _follow_each_other(calls):
             return [self.recorded(site, step) for step in range(len(calls))]
         return [self.recorded(site, index)]
 
@@ -134,6 +123,12 @@ class Tape:
         return _joined([definition.scores(rows) for rows in self._rows(site, index)])
 
     @torch.no_grad()
+    def summands(self, site: str, head: int, index: int | None = None) -> Summands:
+        """What the scores of one head are the sum of, each `(Q, K)`."""
+        rows = self._rows(site, index)
+        return Summands.joined([definition.summands(of_rows).of_head(head) for of_rows in rows])
+
+    @torch.no_grad()
     def before(
         self, site: str, index: int | None = None
     ) -> tuple[Float[Tensor, "B H Q E"], Float[Tensor, "B H K E"]]:
@@ -142,27 +137,27 @@ class Tape:
         Raises UserError where keys come from a cache or the attention is a recurrent decoder's and they are not there.
         """
         recorded = self.recorded(site, index)
-        call, owner = recorded.call, recorded.owner
-        if "rotate" not in call.geometry.encoding.hooks:
+        call, owner, inputs = recorded.call, recorded.placed.owner, recorded.inputs
+        geometry, encoding = call.geometry, call.geometry.encoding
+        if "rotate" not in encoding.hooks:
             return call.q, call.k
-        if (
-            recorded.inputs is None
-            or not isinstance(owner, Attention)
-            or recorded.inputs[1].shape[1] != call.k.shape[2]
-        ):
-            raise UserError(
-                f"{site} was recorded after its encoding only; run the model on whole sequences to see both"
-            )
-        encoding, (x, source) = call.geometry.encoding, recorded.inputs
-        q = owner.query(encoding.inject(x, call.geometry.q_pos))
-        k = owner.key(encoding.inject(source, call.geometry.k_pos))
+        if inputs is None or not isinstance(owner, Attention):
+            raise _turned_only(site)
+        x, source = inputs
+        if source.shape[1] != call.k.shape[2]:
+            raise _turned_only(site)
+        q = owner.query(encoding.inject(x, geometry.q_pos))
+        k = owner.key(encoding.inject(source, geometry.k_pos))
         return split_heads(q, owner.site.heads), split_heads(k, owner.site.heads)
 
     @torch.no_grad()
     def trust(self, site: str, index: int | None = None) -> Trust:
         """Compare the map with what was recorded; of several steps, the worst of each."""
-        each = [astuple(trust) for step in self._steps(site, index) for trust in _trust(step)]
-        return Trust(*(max(values) for values in zip(*each, strict=True)))
+        each = []
+        for step in self._steps(site, index):
+            each += [astuple(trust) for trust in trust_of(step.call, step.output)]
+        worst = [max(values) for values in zip(*each, strict=True)]
+        return Trust(*worst)
 
     def show(
         self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape"
@@ -177,73 +172,31 @@ class Tape:
         return {site: calls[0].kernel for site, calls in self.calls.items()}
 
 
-def blocks(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]]:
-    """The same attention a few queries at a time, so that what is computed of it at once stays bounded."""
-    queries = call.q.shape[2]
-    size = max(1, BLOCK // max(1, call.q.shape[0] * call.q.shape[1] * call.k.shape[2]))
-    if size >= queries:
-        yield slice(0, queries), call
-        return
-    for first in range(0, queries, size):
-        rows = slice(first, min(first + size, queries))
-        yield rows, of_queries(call, rows)
-
-
-def of_queries(call: AttentionCall, rows: slice) -> AttentionCall:
-    """The same attention for some of its queries alone."""
-    whole = call.geometry
-
-    def cut(of_queries: Tensor | None) -> Tensor | None:
-        return (
-            of_queries
-            if of_queries is None or of_queries.shape[-2] == 1
-            else of_queries[..., rows, :]
-        )
-
-    encoding, q_pos = whole.encoding, whole.q_pos.slice(rows.start, rows.stop)
-    relation = None if whole.relation is None else encoding.relation(q_pos, whole.k_pos)
-    allowed, has_key, bias = cut(whole.allowed), cut(whole.has_key), cut(whole.bias)
-    geometry = replace(
-        whole,
-        q_pos=q_pos,
-        relation=relation,
-        allowed=allowed,
-        has_key=has_key,
-        bias=bias,
-        additive=None,
-    )
-    return replace(call, q=call.q[:, :, rows], geometry=geometry)
-
-
 @contextmanager
-def record(model: nn.Module, sites: Collection[str] | None = None) -> Iterator[Tape]:
+def record(
+    model: nn.Module, sites: Collection[str] | None = None, *, inside: bool = False
+) -> Iterator[Tape]:
     """Keep every attention call of `model` that runs inside the `with` block, or those at `sites` alone.
 
-    Raises UserError at its end if none did: a module compiled by `torch.compile` before runs past the hooks, and has to
-    be recorded through its original (`compiled._orig_mod`), which shares its parameters.
+    inside: keep what goes into stacks, norms and attentions as well, and what comes out, for `inspect.walk` and
+    `inspect.score_parts`. Raises UserError at its end if nothing was recorded: a module compiled by `torch.compile`
+    before runs past the hooks, and has to be recorded through its original (`compiled._orig_mod`), which shares its
+    parameters.
     """
     model = getattr(model, "_orig_mod", model)
-    tape = Tape()
-    found = {
-        site_name(path): path
-        for path, module in model.named_modules()
-        if isinstance(module, Attend)
-    }
+    found = attentions_of(model)
     if not found:
         raise UserError(
             f"{type(model).__name__} has no attention of jari in it, so there is nothing to record"
         )
-    for site in found if sites is None else sites:
+    chosen = list(found) if sites is None else list(sites)
+    for site in chosen:
         if site not in found:
             raise unknown("site", site, found)
-    handles: list[Any] = []
-    for site, path in found.items():
-        if sites is None or site in sites:
-            owner = model.get_submodule(path.rpartition(".")[0])
-            keeper = _Keeper(tape, site, owner)
-            handles.append(model.get_submodule(path).register_forward_hook(keeper.keep))
-            if isinstance(owner, Attention):
-                handles.append(owner.register_forward_pre_hook(keeper.see))
+    tape = Tape(whole=Inside(model) if inside else None)
+    handles: list[Any] = [] if tape.whole is None else tape.whole.listen()
+    for site in chosen:
+        handles += _Recorder(tape, site, found[site]).listen()
     try:
         yield tape
     finally:
@@ -256,12 +209,41 @@ def record(model: nn.Module, sites: Collection[str] | None = None) -> Iterator[T
         )
 
 
-def site_name(path: str) -> str:
-    """`decoder.layers.1.cross_attention.attend` -> `decoder.1.cross`."""
-    parts = [part.removesuffix("_attention") for part in path.split(".")]
-    return (
-        ".".join(part for part in parts if part not in ("layers", "attention", "attend"))
-        or "attention"
+@torch.no_grad()
+def look_inside(model: nn.Module, arguments: Sequence[Any]) -> Tape:
+    """The tape of one forward over `arguments`, with all that goes by inside."""
+    with record(model, inside=True) as tape:
+        model(*arguments)
+    return tape
+
+
+class _Recorder:
+    """Listens to one attention."""
+
+    def __init__(self, tape: Tape, site: str, placed: Placed):
+        self._tape, self._site, self._placed = tape, site, placed
+        self._inputs: Inputs | None = None
+
+    def listen(self) -> list[Any]:
+        handles: list[Any] = [self._placed.attend.register_forward_hook(self._keep)]
+        owner = self._placed.owner
+        if isinstance(owner, Attention):
+            handles.append(owner.register_forward_pre_hook(self._keep_inputs))
+        return handles
+
+    def _keep_inputs(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        # Queries' side first; what keys are made of second, the same where there is none.
+        given = [argument.detach() for argument in arguments[:2] if isinstance(argument, Tensor)]
+        self._inputs = given[0], given[-1]
+
+    def _keep(self, module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
+        recorded = Recorded.of(arguments[0], output, self._placed, self._inputs)
+        self._tape.calls.setdefault(self._site, []).append(recorded)
+
+
+def _turned_only(site: str) -> UserError:
+    return UserError(
+        f"{site} was recorded after its encoding only; run the model on whole sequences to see both"
     )
 
 
@@ -270,81 +252,8 @@ def _joined(pieces: list[Float[Tensor, "B H _ K"]]) -> Float[Tensor, "B H Q K"]:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2)
 
 
-def _trust(recorded: Recorded) -> Iterator[Trust]:
-    """That of each block of rows."""
-    largest = max(_largest(recorded.output), 1e-30)
-    for rows, call in blocks(recorded.call):
-        weights_BHQK = definition.weights(call)
-        sums = weights_BHQK.sum(-1, keepdim=True)
-        has_key = call.geometry.has_key
-        expected = torch.ones_like(sums) if has_key is None else has_key.expand_as(sums).to(sums)
-        masked = 0.0
-        if call.geometry.allowed is not None:
-            masked = _largest(weights_BHQK.masked_fill(call.geometry.allowed, 0.0))
-        output = recorded.output[:, :, rows].to(weights_BHQK.dtype)
-        difference = _largest(definition.weighted(call, weights_BHQK) - output)
-        yield Trust(_largest(sums - expected), masked, difference / largest, call.dropout)
-
-
 def _follow_each_other(calls: list[AttentionCall]) -> bool:
     """Whether they are steps through one sequence, each later than all before it, over the very same keys."""
     keys = {(call.k.data_ptr(), call.k.shape) for call in calls}
     order = torch.cat([call.geometry.q_pos.order for call in calls])
     return len(keys) == 1 and bool((order.diff() > 0).all())
-
-
-class _Keeper:
-    """Listens to one attention."""
-
-    def __init__(self, tape: Tape, site: str, owner: nn.Module):
-        self._tape, self._site, self._owner = tape, site, owner
-        self._inputs: tuple[Tensor, Tensor] | None = None
-
-    def see(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        # Queries' side first; what keys are made of second, the same where there is none.
-        given = [argument.detach() for argument in arguments[:2] if isinstance(argument, Tensor)]
-        self._inputs = given[0], given[-1]
-
-    def keep(self, module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
-        call = arguments[0]
-        kernel = choose(call) if module.kernel == "auto" else module.kernel
-        still = _still(call)
-        recorded = Recorded(
-            still, output.detach(), kernel, _versions(still), self._owner, self._inputs
-        )
-        self._tape.calls.setdefault(self._site, []).append(recorded)
-
-
-def _still(value: Any) -> Any:
-    """The call without its graph. Tensors are shared, not copied: nothing writes into them afterwards, except that a
-    growing cache is written beyond the keys that a call saw."""
-    geometry = replace(
-        value.geometry,
-        **{f.name: _detached(getattr(value.geometry, f.name)) for f in fields(value.geometry)},
-    )
-    return replace(
-        value, q=value.q.detach(), k=value.k.detach(), v=value.v.detach(), geometry=geometry
-    )
-
-
-def _detached(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, tuple | list):
-        return type(value)(_detached(item) for item in value)
-    return value
-
-
-def _owners(call: AttentionCall) -> list[nn.Module]:
-    """Whose parameters the definition reads."""
-    return [call.geometry.encoding] if call.score is None else [call.geometry.encoding, call.score]
-
-
-def _versions(call: AttentionCall) -> list[tuple[int, ...]]:
-    return [
-        tuple(parameter._version for parameter in owner.parameters()) for owner in _owners(call)
-    ]
-
-
-def _largest(x: Tensor) -> float:
-    return float(x.abs().max()) if x.numel() else 0.0

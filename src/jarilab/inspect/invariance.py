@@ -12,20 +12,12 @@ import torch
 from torch import nn
 
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.module import Attend
-from jarilab.inspect.capture import record
-from jarilab.inspect.effects import kind_of
-from jarilab.inspect.interventions import (
-    Places,
-    attends_of,
-    check_evaluating,
-    displaced,
-    moved,
-    permutations,
-    placed,
-)
+from jarilab.inspect.calls import allowed_links
+from jarilab.inspect.capture import Tape, record
+from jarilab.inspect.interventions import check_evaluating
 from jarilab.inspect.measures import row_difference
 from jarilab.inspect.model_io import Inputs, precise
+from jarilab.inspect.places import Places, displaced, moved, permutations, placed
 from jarilab.positions import Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 
@@ -39,51 +31,53 @@ def permuted(model: nn.Module, inputs: Inputs, seed: int = 0) -> dict[str, float
     sequences, whose queries stay where they are.
     """
     model, inputs = _precise(model), precise(inputs)
-    with torch.no_grad(), record(model) as tape:
-        model(*inputs)
-    first = next(
-        (site for site in tape.sites if kind_of(tape.calls[site][0].call) == "encoder"), None
-    )
-    if first is None:
+    tape = _recorded(model, inputs)
+    sites = tape.sites_of("encoder")
+    if not sites:
         return {}
-    # Object queries look at each other without a mask, too, and are no tokens of the input.
-    sites = [site for site in tape.sites if site.partition(".")[0] == first.partition(".")[0]]
-    call = tape.calls[sites[0]][0].call
-    index_BL = permutations(_movable(call), seed).expand(len(call.q), -1)
+    first = tape.calls[sites[0]][0]
+    stack = first.placed.stack or first.placed.owner
+    sites = [site for site in sites if stack in tape.calls[site][0].placed.above]
+    index_RL = permutations(_movable(first.call), seed)
+    index_BL = index_RL.expand(len(first.call.q), -1)
     if isinstance(inputs[0], Tokens):
         dealt = replace(inputs[0], ids=inputs[0].ids.gather(1, index_BL))
-        after = _maps(model, (dealt, *inputs[1:]), sites)
+        after = _recorded(model, (dealt, *inputs[1:]))
     else:
-        with _dealt(attends_of(model)[sites[0]], model, index_BL):
-            after = _maps(model, inputs, sites)
+        with _dealt(stack, index_BL):
+            after = _recorded(model, inputs)
+    found = {}
+    for site in sites:
+        expected = _dealt_out(tape.weights(site), index_BL)
+        found[site] = _largest_difference(expected, after.weights(site))
+    return found
 
-    def expected(before: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q K"]:
-        return torch.stack(
-            [a_HQK[:, p_L][:, :, p_L] for a_HQK, p_L in zip(before, index_BL, strict=True)]
-        )
 
-    return {site: _largest_difference(expected(tape.weights(site)), after[site]) for site in sites}
+def _dealt_out(
+    maps_BHLL: Float[Tensor, "B H L L"], index_BL: Int[Tensor, "B L"]
+) -> Float[Tensor, "B H L L"]:
+    """The same maps, were queries and keys dealt out anew."""
+    dealt = []
+    for map_HLL, index_L in zip(maps_BHLL, index_BL, strict=True):
+        dealt.append(map_HLL[:, index_L][:, :, index_L])
+    return torch.stack(dealt)
 
 
 def _movable(call: AttentionCall) -> Bool[Tensor, "R L"]:
     """Tokens of an encoder's first attention that are no padding and have a place."""
-    geometry = call.geometry
-    keep_RL = placed(geometry.k_pos)
-    if geometry.allowed is None:
-        return keep_RL
-    allowed = geometry.allowed if geometry.has_key is None else geometry.allowed & geometry.has_key
-    return keep_RL & allowed.any(-2).flatten(0, 1)
+    there_RL = placed(call.geometry.k_pos)
+    seen_BL = allowed_links(call).any(-2).flatten(0, 1)
+    return there_RL & seen_BL
 
 
 @contextmanager
-def _dealt(first: Attend, model: nn.Module, index_BL: Int[Tensor, "B L"]) -> Iterator[None]:
-    """What goes into the stack of layers that `first` belongs to is dealt out anew."""
-    path = next(path for path, module in model.named_modules() if module is first)
-    stack = model.get_submodule(path.partition(".layers.")[0])
+def _dealt(stack: nn.Module, index_BL: Int[Tensor, "B L"]) -> Iterator[None]:
+    """What goes into a stack of layers is dealt out anew."""
 
     def hook(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         x_BLD, *others = arguments
-        return x_BLD.gather(1, index_BL.unsqueeze(-1).expand_as(x_BLD)), *others
+        index_BLD = index_BL.unsqueeze(-1).expand_as(x_BLD)
+        return x_BLD.gather(1, index_BLD), *others
 
     handle = stack.register_forward_pre_hook(hook)
     try:
@@ -97,23 +91,24 @@ def shifted(model: nn.Module, inputs: Inputs, by: int | float) -> dict[str, floa
     Computed and compared as in `permuted`. 0 where only distances count, but for what an encoding rounds itself.
     Of an image, those of its encoder alone: object queries look from where their boxes are."""
     model, inputs, places = _precise(model), precise(inputs), Places("shift", by)
+    before = _recorded(model, inputs)
     if all(isinstance(one, Tokens) for one in inputs):
-        before = _maps(model, inputs)
-        after = _maps(model, tuple(moved(tokens, places) for tokens in inputs))
-        return {site: _largest_difference(before[site], after[site]) for site in before}
-    sites = [site for site in attends_of(model) if site.startswith("encoder")]
-    before = _maps(model, inputs, sites)
-    with displaced(model, places):
-        after = _maps(model, inputs, sites)
-    return {site: _largest_difference(before[site], after[site]) for site in before}
+        sites = before.sites
+        after = _recorded(model, tuple(moved(tokens, places) for tokens in inputs))
+    else:
+        sites = before.sites_of("encoder")
+        with displaced(model, places):
+            after = _recorded(model, inputs)
+    found = {}
+    for site in sites:
+        found[site] = _largest_difference(before.weights(site), after.weights(site))
+    return found
 
 
-def _maps(
-    model: nn.Module, inputs: Inputs, sites: list[str] | None = None
-) -> dict[str, Float[Tensor, "B H Q K"]]:
-    with torch.no_grad(), record(model, sites) as tape:
+def _recorded(model: nn.Module, inputs: Inputs) -> Tape:
+    with torch.no_grad(), record(model) as tape:
         model(*inputs)
-    return {site: tape.weights(site) for site in tape.sites}
+    return tape
 
 
 def _precise(model: nn.Module) -> nn.Module:

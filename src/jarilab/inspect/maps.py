@@ -10,6 +10,7 @@ import torch
 
 from jarilab.attention.geometry import Geometry
 from jarilab.errors import UserError
+from jarilab.inspect.calls import allowed_links
 from jarilab.inspect.capture import Tape
 from jarilab.positions import Positions, unrelated
 from jarilab.shapes import Bool, Float, Int, Tensor
@@ -39,15 +40,8 @@ class Map:
     apart: Bool[Tensor, "Q K"] | None = None
 
     def __post_init__(self) -> None:
-        for side, names, places in (
-            ("queries", self.queries, self.q_order),
-            ("keys", self.keys, self.k_order),
-        ):
-            if len(names) != len(places):
-                raise UserError(
-                    f"expected a name for each of the {len(places)} {side}, got {len(names)}; "
-                    "name every token that the model read, first and last ones included"
-                )
+        _check_names("queries", self.queries, len(self.q_order))
+        _check_names("keys", self.keys, len(self.k_order))
 
     @staticmethod
     def of(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map:
@@ -60,21 +54,20 @@ class Map:
             raise UserError(
                 f"a map is of one input, got a batch of {len(weights_BHQK)}; record one input at a time"
             )
-        calls = [recorded.call for recorded in tape.calls[site]]
-        q_at, q_order = zip(*(_places(call.geometry.q_pos) for call in calls), strict=True)
-        k_at, k_order = _places(calls[0].geometry.k_pos)
+        places = [recorded.call.geometry for recorded in tape.calls[site]]
+        k_pos = places[0].k_pos
         return Map(
-            weights_BHQK[0].double().cpu(),
-            scores_BHQK[0].double().cpu(),
-            allowed_of(tape, site),
-            queries,
-            keys,
-            torch.cat(q_at),
-            k_at,
-            torch.cat(q_order),
-            k_order,
-            not calls[0].geometry.encoding.site.cross,
-            _apart(calls[0].geometry) if len(calls) == 1 else None,
+            weights=weights_BHQK[0].double().cpu(),
+            scores=scores_BHQK[0].double().cpu(),
+            allowed=allowed_of(tape, site),
+            queries=queries,
+            keys=keys,
+            q_at=torch.cat([_coordinates(geometry.q_pos) for geometry in places]),
+            k_at=_coordinates(k_pos),
+            q_order=torch.cat([geometry.q_pos.order for geometry in places]).cpu(),
+            k_order=k_pos.order.cpu(),
+            same=tape.site(site).kind != "cross",
+            apart=_apart(places[0]) if len(places) == 1 else None,
         )
 
     @cached_property
@@ -102,37 +95,39 @@ class Map:
     @cached_property
     def even(self) -> Map:
         """One head that looks at all allowed keys alike."""
-        even_QK = self.allowed.to(self.weights.dtype) / self.count.clamp_min(1).unsqueeze(-1)
-        return replace(
-            self, weights=even_QK.unsqueeze(0), scores=torch.zeros_like(even_QK).unsqueeze(0)
+        count_Q1 = self.count.clamp_min(1).unsqueeze(-1)
+        even_QK = self.allowed.to(self.weights.dtype) / count_Q1
+        weights = even_QK.unsqueeze(0)
+        return replace(self, weights=weights, scores=torch.zeros_like(weights))
+
+
+def _check_names(side: str, names: Sequence[str], count: int) -> None:
+    if len(names) != count:
+        raise UserError(
+            f"expected a name for each of the {count} {side}, got {len(names)}; "
+            "name every token that the model read, first and last ones included"
         )
 
 
 def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
     """Who may look at whom at a site of a forward of one input, as a `Map` has it."""
-    allowed = []
-    for call in (recorded.call for recorded in tape.calls[site]):
-        geometry = call.geometry
-        of_call = torch.ones(
-            call.q.shape[2], call.k.shape[2], dtype=torch.bool, device=call.q.device
-        )
-        for rule in (geometry.allowed, geometry.has_key):
-            of_call = of_call if rule is None else of_call & rule[0, 0]
-        allowed.append(of_call)
+    allowed = [allowed_links(recorded.call)[0, 0] for recorded in tape.calls[site]]
     return torch.cat(allowed).cpu()
 
 
-def _places(positions: Positions) -> tuple[Tensor, Tensor]:
+def _coordinates(positions: Positions) -> Float[Tensor, "L A"]:
+    """Those of the first row of a batch."""
     coordinates = positions.coordinates
-    return (
-        coordinates if coordinates.ndim == 2 else coordinates[0]
-    ).double().cpu(), positions.order.cpu()
+    of_row = coordinates if coordinates.ndim == 2 else coordinates[0]
+    return of_row.double().cpu()
 
 
 def _apart(geometry: Geometry) -> Tensor | None:
     """Pairs of one forward of which query or key has no place."""
     apart = unrelated(geometry.q_pos, geometry.k_pos)
-    return None if apart is None else apart.reshape(-1, *apart.shape[-2:])[0].cpu()
+    if apart is None:
+        return None
+    return apart.reshape(-1, *apart.shape[-2:])[0].cpu()
 
 
 @dataclass(frozen=True, eq=False)

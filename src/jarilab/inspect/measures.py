@@ -34,7 +34,8 @@ def row_difference(
     float64 and compared in float32, rows that are equal in theory are equal exactly. Two hidden scores are equal.
     """
     rows = matrix.float()
-    return (rows[..., first, :] - rows[..., second, :]).nan_to_num(0.0).abs()
+    difference = rows[..., first, :] - rows[..., second, :]
+    return difference.nan_to_num(0.0).abs()
 
 
 def equal_row_difference(
@@ -45,7 +46,8 @@ def equal_row_difference(
     pairs = equal_tokens(tokens)
     if not pairs:
         return None
-    first, second = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    first = torch.tensor([i for i, _ in pairs])
+    second = torch.tensor([j for _, j in pairs])
     return row_difference(weights, first, second).amax((1, 2)).tolist()
 
 
@@ -106,11 +108,13 @@ def _within(value: Value) -> Value:
 
 def _entropy(map: Map) -> Tensor:
     largest_Q = map.count.clamp_min(2).to(map.weights.dtype).log()
-    return _mean(torch.special.entr(map.weights).sum(-1) / largest_Q, map.count > 1)
+    entropy_HQ = torch.special.entr(map.weights).sum(-1)
+    return _mean(entropy_HQ / largest_Q, map.count > 1)
 
 
 def _effective_keys(map: Map) -> Tensor:
-    return _mean(torch.special.entr(map.weights).sum(-1).exp(), map.count > 0)
+    entropy_HQ = torch.special.entr(map.weights).sum(-1)
+    return _mean(entropy_HQ.exp(), map.count > 0)
 
 
 def _confidence(map: Map) -> Tensor:
@@ -121,16 +125,16 @@ def _confidence(map: Map) -> Tensor:
 
 
 def _distance(map: Map) -> Tensor:
-    away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist").to(
-        map.weights.dtype
-    )
+    away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist")
+    away_QK = away_QK.to(map.weights.dtype)
     if map.apart is None:
         return _mean((map.weights * away_QK).sum(-1), map.count > 0)
     near_QK = map.allowed & ~map.apart
-    share_HQ = (map.weights * near_QK).sum(-1).clamp_min(torch.finfo(map.weights.dtype).tiny)
-    return _mean(
-        (map.weights * away_QK.masked_fill(~near_QK, 0.0)).sum(-1) / share_HQ, near_QK.any(-1)
-    )
+    smallest = torch.finfo(map.weights.dtype).tiny
+    share_HQ = (map.weights * near_QK).sum(-1).clamp_min(smallest)
+    near_away_QK = away_QK.masked_fill(~near_QK, 0.0)
+    away_HQ = (map.weights * near_away_QK).sum(-1) / share_HQ
+    return _mean(away_HQ, near_QK.any(-1))
 
 
 def _line(map: Map) -> Tensor:
@@ -142,7 +146,8 @@ def _sink(map: Map) -> Tensor:
     seen_K = map.allowed.any(0)
     if not bool(seen_K.any()):
         return undefined(map)
-    first = int(map.k_order.masked_fill(~seen_K, torch.iinfo(torch.int64).max).argmin())
+    never = torch.iinfo(torch.int64).max
+    first = int(map.k_order.masked_fill(~seen_K, never).argmin())
     rows_Q = map.count > 0
     if map.same:
         rows_Q = rows_Q & (map.ahead[:, first] <= 0)
@@ -155,14 +160,15 @@ def _commonest(map: Map) -> tuple[Tensor, Tensor]:
     if not bool(rows_Q.any()):
         return undefined(map), undefined(map)
     # Weights that are equal in theory differ in their last bits; a query with several largest ones counts in parts.
-    weights_HQK = map.weights[:, rows_Q].float().masked_fill(~map.allowed[rows_Q], -1.0)
+    weights_HQK = map.weights[:, rows_Q].float()
+    weights_HQK = weights_HQK.masked_fill(~map.allowed[rows_Q], -1.0)
     largest_HQK = weights_HQK == weights_HQK.amax(-1, keepdim=True)
     picks_HQK = largest_HQK / largest_HQK.sum(-1, keepdim=True)
     offsets, index_QK = map.offset[rows_Q].unique(return_inverse=True)
-    picked = picks_HQK.new_zeros(len(picks_HQK), len(offsets)).index_add_(
-        1, index_QK.flatten(), picks_HQK.flatten(1)
-    )
-    most, which = (picked / int(rows_Q.sum())).to(map.weights.dtype).max(-1)
+    picked = picks_HQK.new_zeros(len(picks_HQK), len(offsets))
+    picked.index_add_(1, index_QK.flatten(), picks_HQK.flatten(1))
+    shares = (picked / int(rows_Q.sum())).to(map.weights.dtype)
+    most, which = shares.max(-1)
     return offsets[which].to(most.dtype), most
 
 
@@ -181,9 +187,12 @@ def _luckiest(map: Map) -> float:
     count_Q1 = allowed_QK.sum(-1, keepdim=True)
     if not len(count_Q1):
         return float("nan")
-    offsets, index_C = map.offset[map.count > 1][allowed_QK].unique(return_inverse=True)
-    luck_QN = torch.rand(len(count_Q1), DRAWS, generator=torch.Generator().manual_seed(0))
-    nth_QN = count_Q1.cumsum(0) - count_Q1 + (luck_QN * count_Q1).long().minimum(count_Q1 - 1)
+    offsets_C = map.offset[map.count > 1][allowed_QK]
+    offsets, index_C = offsets_C.unique(return_inverse=True)
+    generator = torch.Generator().manual_seed(0)
+    luck_QN = torch.rand(len(count_Q1), DRAWS, generator=generator)
+    which_QN = (luck_QN * count_Q1).long().minimum(count_Q1 - 1)
+    nth_QN = count_Q1.cumsum(0) - count_Q1 + which_QN
     picked_ND = torch.zeros(DRAWS, len(offsets)).scatter_add_(
         1, index_C[nth_QN].t(), torch.ones_like(luck_QN).t()
     )
@@ -191,7 +200,8 @@ def _luckiest(map: Map) -> float:
 
 
 def _offset(map: Map) -> Scored:
-    value_H = _commonest(map)[0] if map.q_at.shape[-1] == 1 else undefined(map)
+    on_a_line = map.q_at.shape[-1] == 1
+    value_H = _commonest(map)[0] if on_a_line else undefined(map)
     return Scored(value_H, torch.full_like(value_H, float("nan")))
 
 
@@ -200,8 +210,10 @@ def _offset(map: Map) -> Scored:
 
 def _equal(map: Map) -> Tensor:
     """Where a key holds the query's token."""
-    numbers = {name: number for number, name in enumerate({*map.queries, *map.keys})}
-    q, k = (torch.tensor([numbers[name] for name in side]) for side in (map.queries, map.keys))
+    names = {*map.queries, *map.keys}
+    numbers = {name: number for number, name in enumerate(names)}
+    q = torch.tensor([numbers[name] for name in map.queries])
+    k = torch.tensor([numbers[name] for name in map.keys])
     return q.unsqueeze(-1) == k
 
 
@@ -219,14 +231,16 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
     """R^2 of the scores over allowed keys by a free number for each label, with a constant for each query left aside:
     the softmax does not see it. Chance is what scores without any order would give: the numbers fitted over the scores
     that are free."""
-    allowed_QK, free = map.allowed, int(map.count.clamp_min(1).sub(1).sum())
+    allowed_QK = map.allowed
+    free = int(map.count.clamp_min(1).sub(1).sum())
     if not free:
         return Scored(undefined(map), undefined(map))
     scores_HQK = map.scores.double().masked_fill(~allowed_QK, 0.0)
     count_Q = map.count.clamp_min(1).double()
     means_HQ = scores_HQK.sum(-1) / count_Q
     centred_HC = (scores_HQK - means_HQ.unsqueeze(-1))[:, allowed_QK]
-    total_H, size_H = centred_HC.square().sum(-1), scores_HQK.square().sum((-2, -1))
+    total_H = centred_HC.square().sum(-1)
+    size_H = scores_HQK.square().sum((-2, -1))
 
     labels, index_C = label_QK[allowed_QK].unique(return_inverse=True)
     row_C = allowed_QK.nonzero()[:, 0]
@@ -235,15 +249,11 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
     linked_DD = (often_QD / count_Q.unsqueeze(-1)).t() @ often_QD
     # Least squares with the queries' constants eliminated.
     normal_DD = torch.diag(often_QD.sum(0) + RIDGE) - linked_DD
-    sums_DH = centred_HC.new_zeros(len(labels), len(centred_HC)).index_add_(
-        0, index_C, centred_HC.t()
-    )
+    sums_DH = centred_HC.new_zeros(len(labels), len(centred_HC))
+    sums_DH.index_add_(0, index_C, centred_HC.t())
     fitted_DH = torch.cholesky_solve(sums_DH, torch.linalg.cholesky(normal_DD))
-    value_H = (
-        ((fitted_DH * sums_DH).sum(0) / total_H)
-        .clamp(0, 1)
-        .masked_fill(total_H <= CONSTANT * size_H, float("nan"))
-    )
+    value_H = ((fitted_DH * sums_DH).sum(0) / total_H).clamp(0, 1)
+    value_H = value_H.masked_fill(total_H <= CONSTANT * size_H, float("nan"))
     chance = (len(labels) - _components(linked_DD > 0)) / free
     if chance >= 1:  # places between the patches of an image: no two pairs lie the same way
         return Scored(undefined(map), undefined(map))

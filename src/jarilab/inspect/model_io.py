@@ -46,10 +46,13 @@ def repeated(one: Tokens | Images, copies: int) -> Tokens | Images:
     """The batch so many times, one copy below the other."""
 
     def of(held: Tensor | None, axes: int) -> Tensor | None:
-        return held if held is None or held.ndim < axes else held.repeat(copies, *[1] * (axes - 1))
+        if held is None or held.ndim < axes:
+            return held
+        return held.repeat(copies, *[1] * (axes - 1))
 
     if isinstance(one, Images):
-        return Images(one.pixels.repeat(copies, 1, 1, 1), of(one.keep, 3))
+        pixels = one.pixels.repeat(copies, 1, 1, 1)
+        return Images(pixels, of(one.keep, 3))
     places = one.positions
     positions = replace(
         places,
@@ -58,7 +61,10 @@ def repeated(one: Tokens | Images, copies: int) -> Tokens | Images:
         relations=of(places.relations, 3),
         extent=of(places.extent, 2),
     )
-    keep, documents = of(one.keep, 2), of(one.documents, 2)
     return replace(
-        one, ids=one.ids.repeat(copies, 1), positions=positions, keep=keep, documents=documents
+        one,
+        ids=one.ids.repeat(copies, 1),
+        positions=positions,
+        keep=of(one.keep, 2),
+        documents=of(one.documents, 2),
     )

@@ -1,4 +1,4 @@
-"""One matrix on the way through an attention."""
+"""The matrices on the way through an attention, and whether the last of them is the model's own output."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
+from jarilab.attention import call as definition
+from jarilab.attention.call import AttentionCall, Summands
 from jarilab.inspect.measures import equal_tokens, row_difference
 from jarilab.shapes import Float, Tensor
 
 Side = Literal["queries", "keys", "parameter", "other"]
+
+ARRIVES = {torch.float64: 1e-10, torch.float32: 1e-4}
+"""How far a walk may end from the model's own output, relative to its largest number where that is above 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +37,111 @@ class Step:
     def equal(self) -> dict[str, float]:
         if self.side == "parameter":
             return {}
-        return {
-            f"{self.rows[i]!r} at {i} and at {j}": float(row_difference(self.matrix, i, j).max())
-            for i, j in equal_tokens(self.rows)
-        }
+        found = {}
+        for i, j in equal_tokens(self.rows):
+            pair = f"{self.rows[i]!r} at {i} and at {j}"
+            found[pair] = float(row_difference(self.matrix, i, j).max())
+        return found
 
     def as_dict(self) -> dict[str, Any]:
-        # A hidden score is minus infinity, which JSON does not have: null.
-        rows = [
-            [value if value > float("-inf") else None for value in row]
-            for row in self.matrix.tolist()
-        ]
-        record = {"name": self.name, "formula": self.formula, "shape": list(self.matrix.shape)}
-        names = {
+        return {
+            "name": self.name,
+            "formula": self.formula,
+            "shape": list(self.matrix.shape),
+            "rows_are": self.side,
             "rows": list(self.rows),
             "columns": None if self.columns is None else list(self.columns),
+            "matrix": [_in_json(row) for row in self.matrix.tolist()],
+            "equal": self.equal,
         }
-        return {**record, "rows_are": self.side, **names, "matrix": rows, "equal": self.equal}
+
+
+def _in_json(row: list[float]) -> list[float | None]:
+    """A hidden score is minus infinity, which JSON does not have: null."""
+    return [value if value > float("-inf") else None for value in row]
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """The steps of one head, and how far the last is from the model's own output.
+
+    encoding: the spec at this site. call: what was recorded, of all heads; of a recurrent decoder, the one step's.
+    """
+
+    encoding: str
+    site: str
+    head: int
+    steps: list[Step]
+    error: float
+    call: AttentionCall
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "encoding": self.encoding,
+            "site": self.site,
+            "head": self.head,
+            "error": self.error,
+            "steps": [step.as_dict() for step in self.steps],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The tokens that the queries and the keys of a site are, and steps whose rows stand for them."""
+
+    queries: Sequence[str]
+    keys: Sequence[str]
+
+    def of_queries(self, name: str, formula: str, matrix: Float[Tensor, "Q C"]) -> Step:
+        return Step(name, formula, matrix, "queries", self.queries)
+
+    def of_keys(self, name: str, formula: str, matrix: Float[Tensor, "K C"]) -> Step:
+        return Step(name, formula, matrix, "keys", self.keys)
+
+    def of_pairs(self, name: str, formula: str, matrix: Float[Tensor, "Q K"]) -> Step:
+        return Step(name, formula, matrix, "queries", self.queries, self.keys)
+
+
+def of_parameter(name: str, formula: str, matrix: Float[Tensor, "R C"]) -> Step:
+    """A matrix of the model's own, whose rows are numbered."""
+    return Step(name, formula, matrix, "parameter", [str(row) for row in range(len(matrix))])
+
+
+def step_of_terms(parts: Summands, names: Names) -> list[Step]:
+    """What the encoding adds to q.k; no step where it adds nothing."""
+    if parts.terms is None:
+        return []
+    formula = "what the encoding adds, by content and place"
+    return [names.of_pairs("+ terms", formula, parts.unscaled)]
+
+
+def step_of_bias(parts: Summands, names: Names) -> list[Step]:
+    """What the encoding adds to the scores; no step where it adds nothing."""
+    if parts.bias is None:
+        return []
+    return [names.of_pairs("+ bias", "what the encoding adds, by place alone", parts.scores)]
+
+
+def step_of_mask(parts: Summands, call: AttentionCall, names: Names, formula: str) -> list[Step]:
+    """The scores without those of hidden keys; no step where nothing is hidden."""
+    allowed = call.geometry.allowed
+    if allowed is None or bool(allowed.all()):
+        return []
+    masked_QK = parts.scores.masked_fill(~allowed[0, 0], float("-inf"))
+    return [names.of_pairs("masked", formula, masked_QK)]
+
+
+def step_of_weights(call: AttentionCall, head: int, names: Names, formula: str) -> Step:
+    """The weights, by the definition."""
+    return names.of_pairs("weights", formula, definition.weights(call)[0, head])
+
+
+def distance_to_output(site: str, matrix: Tensor, output: Tensor) -> float:
+    """How far the last matrix is from the model's own output. Raises RuntimeError where it is another."""
+    error = float((matrix - output).abs().max())
+    size = max(1.0, float(output.abs().max()))
+    if error > ARRIVES[output.dtype] * size:
+        raise RuntimeError(
+            f"the walk through {site} ends {error:g} away from the model's own output"
+        )
+    return error

@@ -1,8 +1,7 @@
 """Images as a grid of code numbers, and back: what a language model of images reads and writes.
 
-Three ways to make a vector one of a few: FSQ (*Finite Scalar Quantization: VQ-VAE Made Simple*, Mentzer et al. 2023),
-VQ (*Neural Discrete Representation Learning*, van den Oord et al. 2017) and Gumbel (*Zero-Shot Text-to-Image
-Generation*, Ramesh et al. 2021, section 2.1).
+Two ways to make a vector one of a few: FSQ (*Finite Scalar Quantization: VQ-VAE Made Simple*, Mentzer et al. 2023) and
+Gumbel, that of DALL-E (*Zero-Shot Text-to-Image Generation*, Ramesh et al. 2021, section 2.1).
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal, final
+from typing import Annotated, Any, Literal, final
 
 import torch
 from annotated_types import Ge, Le
+from pydantic import BeforeValidator
 from torch import nn
 from torch.nn import functional
 
@@ -22,6 +22,17 @@ from jarilab.shapes import Float, Int, Tensor
 
 STRIDE = 4
 """Pixels of an image that one code stands for, along each axis."""
+
+
+def _refuse_vq(name: Any) -> Any:
+    if name == "vq":
+        raise ValueError(
+            "the quantizer vq is gone, since fsq gives better images in less time; train with quantizer=fsq"
+        )
+    return name
+
+
+QuantizerName = Annotated[Literal["fsq", "gumbel"], BeforeValidator(_refuse_vq)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,21 +46,21 @@ class Quantized:
 
 
 class Quantizer(nn.Module, ABC):
-    """Makes each vector of a grid one of `codes`. read: the width of what comes in; width: D of what goes out."""
+    """Makes each vector of a grid one of `codes`. width_in: R of what is read. width_out: D of what is given."""
 
     codes: int
-    read: int
-    width: int
+    width_in: int
+    width_out: int
 
     @abstractmethod
     def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
-        """Quantize; in training, what else the way needs: noise, a moving average."""
+        """Quantize; in training with noise, where the quantizer needs it."""
 
     @abstractmethod
     def vectors(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B D h w"]:
         """What the decoder reads of these codes."""
 
-    def progress(self, done: float) -> None:
+    def anneal(self, done: float) -> None:
         """Told before each step which share of the training is done."""
         return
 
@@ -59,7 +70,7 @@ class FSQ(Quantizer):
     """Rounds each of a few bounded numbers to one of its levels: no codebook, so none of it can die (section 3.1)."""
 
     levels: Tensor
-    places: Tensor
+    place_values: Tensor
 
     def __init__(self, levels: tuple[int, ...]):
         super().__init__()
@@ -67,89 +78,50 @@ class FSQ(Quantizer):
             raise UserError(
                 f"FSQ needs 2 levels or more of each number: expected such as 8 5 5, got {levels}"
             )
-        self.codes, self.read, self.width = math.prod(levels), len(levels), len(levels)
+        self.codes = math.prod(levels)
+        self.width_in = self.width_out = len(levels)
+        # A code is a number whose digits are the levels; a digit counts as much as there are codes below it.
+        place_values = [math.prod(levels[:i]) for i in range(len(levels))]
         self.register_buffer("levels", torch.tensor(levels), persistent=False)
-        places = torch.tensor([math.prod(levels[:i]) for i in range(len(levels))])
-        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("place_values", torch.tensor(place_values), persistent=False)
 
     def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
         z_BhwR = z.movedim(1, -1)
-        half = (
-            (self.levels - 1) * (1 + 1e-3) / 2
-        )  # a little more than there is, so that the outermost are reached
+        # A little more than there is, so that the outermost levels are reached.
+        half = (self.levels - 1) * (1 + 1e-3) / 2
         offset = (self.levels % 2 == 0) / 2  # an even number of levels has none at 0
-        bounded = (z_BhwR + (offset / half).atanh()).tanh() * half - offset
+        shift = (offset / half).atanh()
+        bounded = (z_BhwR + shift).tanh() * half - offset
+        level = bounded.round()
+        middle = self.levels // 2
+        ids = ((level + middle).long() * self.place_values).sum(-1)
         # Rounding has no gradient; the one of what was rounded stands in for it.
-        rounded = bounded + (bounded.round() - bounded).detach()
-        ids = ((bounded.round() + self.levels // 2).long() * self.places).sum(-1)
-        return Quantized((rounded / (self.levels // 2)).movedim(-1, 1), ids, z.new_zeros(()))
+        rounded = bounded + (level - bounded).detach()
+        vectors = (rounded / middle).movedim(-1, 1)
+        return Quantized(vectors, ids, z.new_zeros(()))
 
     def vectors(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B D h w"]:
-        level = ids.unsqueeze(-1) // self.places % self.levels
-        return ((level - self.levels // 2) / (self.levels // 2)).movedim(-1, 1)
-
-
-@final
-class VQ(Quantizer):
-    """The nearest of a book of vectors of length 1, each the moving average of what was nearest to it (van den Oord et
-    al. 2017, appendix A.1). A code that hardly anything is nearest to is put where a vector is badly met.
-
-    Few dimensions and length 1 keep codes alive (*Improved VQGAN*, Yu et al. 2022, section 3.2).
-    """
-
-    DECAY, DEAD, COMMITMENT = 0.99, 0.03, 0.25
-    book: Tensor
-    counts: Tensor
-    sums: Tensor
-
-    def __init__(self, codes: int, width: int):
-        super().__init__()
-        self.codes, self.read, self.width = codes, width, width
-        self.register_buffer("book", functional.normalize(torch.randn(codes, width), dim=-1))
-        self.register_buffer("counts", torch.zeros(codes))
-        self.register_buffer("sums", torch.zeros(codes, width))
-
-    def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
-        z_BhwD = functional.normalize(z.movedim(1, -1), dim=-1)
-        flat_ND = z_BhwD.detach().flatten(0, -2)
-        nearest_N = (flat_ND @ self.book.T).argmax(-1)
-        found = self.book[nearest_N].view_as(z_BhwD)
-        if self.training:
-            self._follow(flat_ND, nearest_N)
-        loss = self.COMMITMENT * functional.mse_loss(z_BhwD, found)
-        straight = z_BhwD + (found - z_BhwD).detach()
-        return Quantized(straight.movedim(-1, 1), nearest_N.view(z_BhwD.shape[:-1]), loss)
-
-    @torch.no_grad()
-    def _follow(self, flat_ND: Tensor, nearest_N: Tensor) -> None:
-        chosen_NK = functional.one_hot(nearest_N, self.codes).to(flat_ND.dtype)
-        self.counts.lerp_(chosen_NK.sum(0), 1 - self.DECAY)
-        self.sums.lerp_(chosen_NK.T @ flat_ND, 1 - self.DECAY)
-        dead = self.counts < self.DEAD
-        # Where the book is worst, as k-means++ does; a little of everywhere, since a distance may be 0.
-        far_N = 1 - (flat_ND * self.book[nearest_N]).sum(-1)
-        taken = flat_ND[torch.multinomial(far_N.clamp_min(0) + 1e-6, self.codes, replacement=True)]
-        self.counts[dead], self.sums[dead] = 2 * self.DEAD, 2 * self.DEAD * taken[dead]
-        self.book.copy_(functional.normalize(self.sums, dim=-1))
-
-    def vectors(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B D h w"]:
-        return self.book[ids].movedim(-1, 1)
+        level = ids.unsqueeze(-1) // self.place_values % self.levels
+        middle = self.levels // 2
+        return ((level - middle) / middle).movedim(-1, 1)
 
 
 @final
 class Gumbel(Quantizer):
     """Draws a code from scores, softly at first: Gumbel noise, a softmax whose temperature falls, the hard choice
-    forward (straight through). A little of the divergence from using all codes alike keeps them in use."""
+    forward (straight through). A little of the divergence from using all codes alike is to keep them in use."""
 
     FIRST, LAST, DIVERGENCE = 1.0, 1 / 16, 5e-4
 
     def __init__(self, codes: int, width: int):
         super().__init__()
-        self.codes, self.read, self.width, self.temperature = codes, codes, width, self.FIRST
+        self.codes, self.width_in, self.width_out = codes, codes, width
+        self.temperature = self.FIRST
         self.book = nn.Linear(codes, width, bias=False)
 
-    def progress(self, done: float) -> None:
-        self.temperature = self.FIRST * (self.LAST / self.FIRST) ** min(1.0, done / 0.75)
+    def anneal(self, done: float) -> None:
+        cooled = min(1.0, done / 0.75)
+        self.temperature = self.FIRST * (self.LAST / self.FIRST) ** cooled
 
     def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
         if not self.training:
@@ -159,10 +131,16 @@ class Gumbel(Quantizer):
         noise = -torch.empty_like(scores_BhwK).exponential_().log()
         soft_BhwK = ((scores_BhwK + noise) / self.temperature).softmax(-1)
         ids = soft_BhwK.argmax(-1)
-        hard_BhwK = soft_BhwK + (functional.one_hot(ids, self.codes) - soft_BhwK).detach()
+        chosen_BhwK = functional.one_hot(ids, self.codes)
+        hard_BhwK = soft_BhwK + (chosen_BhwK - soft_BhwK).detach()
+        vectors = self.book(hard_BhwK).movedim(-1, 1)
+        return Quantized(vectors, ids, self.DIVERGENCE * self._divergence(scores_BhwK))
+
+    def _divergence(self, scores_BhwK: Tensor) -> Float[Tensor, ""]:
+        """The mean Kullback-Leibler divergence from using all codes alike, in nats."""
         log_BhwK = scores_BhwK.log_softmax(-1)
-        divergence = (log_BhwK.exp() * (log_BhwK + math.log(self.codes))).sum(-1).mean()
-        return Quantized(self.book(hard_BhwK).movedim(-1, 1), ids, self.DIVERGENCE * divergence)
+        terms_BhwK = log_BhwK.exp() * (log_BhwK + math.log(self.codes))
+        return terms_BhwK.sum(-1).mean()
 
     def vectors(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B D h w"]:
         return self.book.weight.T[ids].movedim(-1, 1)
@@ -186,9 +164,9 @@ class Autoencoder(nn.Module):
         model = jarilab.models.autoencoder.Autoencoder(quantizer="fsq")
         ids_Bhw = model.encode(pixels_BCHW); pixels_BCHW = model.decode(ids_Bhw)
 
-    width: channels of the convolutions. blocks: pairs of them on each side. quantizer: fsq, vq or gumbel. levels: of
-    each number of an FSQ code; 8 5 5 are 200 codes. codes: how many, for vq and gumbel. code_width: the width of a
-    code, for vq and gumbel. Raises UserError for images whose sides are no multiples of 4.
+    width: channels of the convolutions. blocks: pairs of them on each side. quantizer: fsq or gumbel. levels: of
+    each number of an FSQ code; 8 5 5 are 200 codes. codes: how many, for gumbel. code_width: the width of a code, for
+    gumbel. Raises UserError for images whose sides are no multiples of 4.
     """
 
     def __init__(
@@ -196,7 +174,7 @@ class Autoencoder(nn.Module):
         *,
         width: Annotated[int, Ge(8), Le(4096)] = 48,
         blocks: Annotated[int, Ge(0), Le(100)] = 1,
-        quantizer: Literal["fsq", "vq", "gumbel"] = "fsq",
+        quantizer: QuantizerName = "fsq",
         levels: tuple[int, ...] = (8, 5, 5),
         codes: Annotated[int, Ge(2), Le(65536)] = 200,
         code_width: Annotated[int, Ge(1), Le(4096)] = 4,
@@ -206,7 +184,7 @@ class Autoencoder(nn.Module):
         if quantizer == "fsq":
             self.quantizer = FSQ(tuple(levels))
         else:
-            self.quantizer = (VQ if quantizer == "vq" else Gumbel)(codes, code_width)
+            self.quantizer = Gumbel(codes, code_width)
         half = width // 2
         self.encoder = nn.Sequential(
             nn.Conv2d(3, half, 4, stride=2, padding=1),
@@ -214,10 +192,10 @@ class Autoencoder(nn.Module):
             nn.Conv2d(half, width, 4, stride=2, padding=1),
             *(Block(width) for _ in range(blocks)),
             nn.ReLU(),
-            nn.Conv2d(width, self.quantizer.read, 1),
+            nn.Conv2d(width, self.quantizer.width_in, 1),
         )
         self.decoder = nn.Sequential(
-            nn.Conv2d(self.quantizer.width, width, 3, padding=1),
+            nn.Conv2d(self.quantizer.width_out, width, 3, padding=1),
             *(Block(width) for _ in range(blocks)),
             nn.ReLU(),
             nn.Conv2d(width, 4 * half, 3, padding=1),
@@ -236,10 +214,11 @@ class Autoencoder(nn.Module):
     ) -> tuple[Float[Tensor, "B 3 H W"], Quantized]:
         """The image again, made of its codes, and these. Its values may lie a little outside 0 to 1: a sigmoid would
         let dark images go black, where it has no gradient."""
-        if pixels.shape[-2] % STRIDE or pixels.shape[-1] % STRIDE or 0 in pixels.shape[-2:]:
+        height, width = pixels.shape[-2:]
+        if height % STRIDE or width % STRIDE or 0 in (height, width):
             raise UserError(
                 f"a code stands for {STRIDE} x {STRIDE} pixels: expected sides that are multiples of {STRIDE}, got "
-                f"{pixels.shape[-2]} x {pixels.shape[-1]}; resize or pad the images"
+                f"{height} x {width}; resize or pad the images"
             )
         quantized = self.quantizer(self.encoder(pixels * 2 - 1))
         return self.decoder(quantized.vectors), quantized
@@ -252,9 +231,12 @@ class Autoencoder(nn.Module):
     @torch.no_grad()
     def decode(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B 3 H W"]:
         """The images that codes stand for. Raises UserError for numbers that are no codes."""
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.codes:
-            raise UserError(
-                f"expected codes from 0 to {self.codes - 1}, got {int(ids.min())} to {int(ids.max())}; take the text "
-                "tokens' share off, and use the autoencoder that the codes are of"
-            )
-        return self.decoder(self.quantizer.vectors(ids)).clamp(0, 1)
+        if ids.numel():
+            lowest, highest = int(ids.min()), int(ids.max())
+            if lowest < 0 or highest >= self.codes:
+                raise UserError(
+                    f"expected codes from 0 to {self.codes - 1}, got {lowest} to {highest}; take the text "
+                    "tokens' share off, and use the autoencoder that the codes are of"
+                )
+        vectors = self.quantizer.vectors(ids)
+        return self.decoder(vectors).clamp(0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, cast
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
@@ -16,7 +16,8 @@ from jarilab.attention.module import check_positions
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.models.base import registry
-from jarilab.models.encoder_decoder import EncoderLayer, LayerOptions
+from jarilab.models.layers import EncoderLayer, LayerOptions
+from jarilab.models.limits import Heads, Hidden, Layers, Share, Width
 from jarilab.nn.layers import Activation, NormPlace, TokenEmbedding
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
@@ -47,24 +48,22 @@ class CausalStack(nn.Module):
         documents: Int[Tensor, "B L"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """keep: False on padding. documents: each token sees those of its own number only. cache: what was read before;
-        all of it can then be seen. Raises UserError for a cache beside keep or documents."""
+        """keep: False on padding. documents: each token sees those of its own number only. cache: keys and
+        values of earlier tokens, all of which can be seen then. Raises UserError for one beside keep or documents."""
         check_positions(positions, x)
         if cache is not None and (keep is not None or documents is not None):
             raise UserError(
                 "a cache does not know of padding or documents; read such tokens at once, without a cache"
             )
         k_pos = positions if cache is None else self._extended(cache, positions)
-        mask = replace(
-            self.mask, keys=keep, documents=None if documents is None else (documents, documents)
-        )
+        pairs = None if documents is None else (documents, documents)
+        mask = replace(self.mask, keys=keep, documents=pairs)
         geometries = geometry_of_layers(self.encoding, positions, k_pos, mask, new_k_pos=positions)
-        x = self.encoding.embed(x, positions)
+        x_BLD = self.encoding.embed(x, positions)
         for i, (layer, geometry) in enumerate(zip(self.layers, geometries, strict=True)):
-            x = cast(nn.ModuleDict, layer)["self"](
-                x, geometry, None if cache is None else cache.own[i]
-            )
-        return self.norm(x)
+            own_cache = None if cache is None else cache.own[i]
+            x_BLD = cast(nn.ModuleDict, layer)["self"](x_BLD, geometry, own_cache)
+        return self.norm(x_BLD)
 
     def _extended(self, cache: KVCache, new: Positions) -> Positions:
         """The positions of all keys that the new tokens may see; drops from the cache the keys that none can see."""
@@ -73,11 +72,16 @@ class CausalStack(nn.Module):
             # Of what was read in order, a new token sees the last window - 1 at most.
             first = held.length - (window - 1)
             cache.positions = held.slice(first, held.length)
-            for i, layer in enumerate(cache.own):
-                k, v = layer.filled()
-                cache.own[i] = LayerCache()
-                cache.own[i].append(k[:, :, first:], v[:, :, first:])
+            cache.own = [_from(first, layer) for layer in cache.own]
         return cache.extend(new)
+
+
+def _from(first: int, cache: LayerCache) -> LayerCache:
+    """A cache without the keys before `first`."""
+    k_BHKE, v_BHKE = cache.filled()
+    shorter = LayerCache()
+    shorter.append(k_BHKE[:, :, first:], v_BHKE[:, :, first:])
+    return shorter
 
 
 @dataclass(frozen=True)
@@ -104,14 +108,14 @@ class LanguageModel(nn.Module):
         self,
         vocabulary: int,
         *,
-        width: Annotated[int, Ge(1), Le(65536)] = 64,
-        heads: Annotated[int, Ge(1), Le(1024)] = 8,
-        layers: Annotated[int, Ge(1), Le(1000)] = 2,
-        hidden: Annotated[int, Ge(1), Le(262144)] | None = None,
+        width: Width = 64,
+        heads: Heads = 8,
+        layers: Layers = 2,
+        hidden: Hidden | None = None,
         encoding: str = "sinusoidal",
         norm: NormPlace = "pre",
         activation: Activation = "relu",
-        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        dropout: Share = 0.0,
         window: Annotated[int, Ge(1), Le(2**24)] | None = None,
         tied: bool = True,
         kernel: Kernel = "auto",
@@ -123,14 +127,15 @@ class LanguageModel(nn.Module):
         self.generator = None if tied else nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B L V"]:
-        """Scores of the token after each. Padding sees and says what it likes; nothing real sees it."""
+        """Scores of the token after each. Those at padding mean nothing, and no real token sees padding."""
         tokens = Tokens.of(tokens, "target")
-        x = self.embedding(tokens.ids)
-        return self._scores(
-            self.decoder(
-                x, positions=tokens.positions, keep=tokens.keep, documents=tokens.documents
-            )
+        x_BLD = self.decoder(
+            self.embedding(tokens.ids),
+            positions=tokens.positions,
+            keep=tokens.keep,
+            documents=tokens.documents,
         )
+        return self._scores(x_BLD)
 
     def start(self, source: Tokens | None) -> NoSource:
         """Nothing is read before the first step. Raises UserError for a source."""
@@ -144,7 +149,8 @@ class LanguageModel(nn.Module):
         self, state: NoSource, ids: Int[Tensor, "B L"], positions: Positions, cache: KVCache | None
     ) -> Float[Tensor, "B L V"]:
         """Scores after each of `ids`; with a cache, `ids` are only the tokens that are not in it yet."""
-        return self._scores(self.decoder(self.embedding(ids), positions=positions, cache=cache))
+        x_BLD = self.decoder(self.embedding(ids), positions=positions, cache=cache)
+        return self._scores(x_BLD)
 
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))
@@ -153,7 +159,6 @@ class LanguageModel(nn.Module):
         """How many positions it can tell apart, None for no end."""
         return {"target": self.decoder.encoding.max_positions}
 
-    def _scores(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
-        return functional.linear(
-            x, self.embedding.weight if self.generator is None else self.generator.weight
-        )
+    def _scores(self, x_BLD: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
+        weight = self.embedding.weight if self.generator is None else self.generator.weight
+        return functional.linear(x_BLD, weight)

@@ -3,38 +3,33 @@ al. 2020), whose queries may carry a box that each layer refines (DAB-DETR, Liu 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, final
 
 import torch
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel
 from jarilab.boxes import Detected
-from jarilab.encodings.base import Encoding, Site
-from jarilab.encodings.compose import LayerEncodings, Sum, part_spec, parts_of
-from jarilab.errors import UserError
-from jarilab.masks import Mask
+from jarilab.errors import UserError, unknown
 from jarilab.models.base import registry
-from jarilab.models.encoder_decoder import DecoderLayer, Encoder, LayerOptions
-from jarilab.nn.layers import Activation, NormPlace, Table
+from jarilab.models.layers import LayerOptions
+from jarilab.models.limits import Heads, Hidden, Layers, Share
+from jarilab.models.object_queries import QueryDecoder, QueryPositions, check_axes, check_fractions
+from jarilab.models.stacks import Encoder
+from jarilab.nn.layers import Activation, NormPlace
 from jarilab.patches import Images, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
-from jarilab.shapes import Bool, Float, Tensor
+from jarilab.shapes import Float, Tensor
 
 STRIDE = 8
 """Pixels along a side of what becomes one token."""
 
-QUERIES = "queries"
-"""The frame of queries that have no place in the image."""
-
 Stem = Literal["convolutions", "patches"]
-QueryPositions = Literal["boxes", "vectors"]
 
 
 @registry.register("detector")
@@ -62,10 +57,10 @@ class Detector(nn.Module):
         classes: int,
         *,
         width: Annotated[int, Ge(4), Le(65536)] = 96,
-        heads: Annotated[int, Ge(1), Le(1024)] = 8,
-        encoder_layers: Annotated[int, Ge(1), Le(1000)] = 3,
-        decoder_layers: Annotated[int, Ge(1), Le(1000)] = 3,
-        hidden: Annotated[int, Ge(1), Le(262144)] | None = None,
+        heads: Heads = 8,
+        encoder_layers: Layers = 3,
+        decoder_layers: Layers = 3,
+        hidden: Hidden | None = None,
         queries: Annotated[int, Ge(1), Le(10000)] = 8,
         query_positions: QueryPositions = "boxes",
         refinement: bool = True,
@@ -76,24 +71,21 @@ class Detector(nn.Module):
         cross_encoding: str | None = None,
         norm: NormPlace = "pre",
         activation: Activation = "relu",
-        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        dropout: Share = 0.0,
         kernel: Kernel = "auto",
     ):
         super().__init__()
         self.channels = channels
-        self.stem = (
-            ConvolutionStem(channels, width)
-            if stem == "convolutions"
-            else PatchStem(channels, width)
-        )
+        if stem not in STEMS:
+            raise unknown("stem", stem, STEMS)
+        self.stem = STEMS[stem](channels, width)
         options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
-        self.encoder = Encoder(
-            layers=encoder_layers, encoding=encoder_encoding or encoding, **asdict(options)
-        )
-        _check_axes(self.encoder.encoding)
+        own = encoder_encoding or encoding
+        self.encoder = Encoder(layers=encoder_layers, encoding=own, **asdict(options))
+        check_axes(self.encoder.encoding)
         specs = decoder_encoding or encoding, cross_encoding or encoding
         if query_positions == "boxes":
-            _check_fractions(*specs)
+            check_fractions(*specs)
         self.decoder = QueryDecoder(
             options, decoder_layers, specs, queries, query_positions, refinement
         )
@@ -112,16 +104,15 @@ class Detector(nn.Module):
         Detector(1, 1, **{**options, "encoder_layers": 1, "decoder_layers": 1})
 
     def forward(self, images: Float[Tensor, "B C H W"] | Images) -> Detected:
-        """What each layer of the decoder says. Padding stands below and to the right of images, and boxes are shares
+        """What each layer of the decoder finds. Padding stands below and to the right of images, and boxes are shares
         of what is no padding. Raises UserError for images of other channels."""
         images = self._padded(Images.of(images))
         places, keep = self.places(images), patch_keep(images.keep, STRIDE)
         memory = self.encoder(self.stem(images.pixels), positions=places, keep=keep)
-        scores, boxes = [], []
-        for said_BND, reference_BN4 in self.decoder(memory, places, keep, self.box):
-            scores.append(self.generator(said_BND).float())
-            boxes.append(reference_BN4.sigmoid())
-        return Detected(torch.stack(scores), torch.stack(boxes))
+        of_layers = self.decoder(memory, places, keep, self.box)
+        scores_SBNK = torch.stack([self.generator(x_BND).float() for x_BND, _ in of_layers])
+        boxes_SBN4 = torch.stack([logits_BN4.sigmoid() for _, logits_BN4 in of_layers])
+        return Detected(scores_SBNK, boxes_SBN4)
 
     def places(self, images: Images) -> Positions:
         """Where the tokens of the image are: rows and columns in row-major order."""
@@ -149,139 +140,8 @@ class Detector(nn.Module):
             return images
         if keep is None:
             keep = torch.ones_like(pixels[:, 0], dtype=torch.bool)
-        return Images(
-            functional.pad(pixels, (0, beside, 0, below)),
-            functional.pad(keep, (0, beside, 0, below)),
-        )
-
-
-@final
-class QueryDecoder(nn.Module):
-    """The layers through which object queries read an image."""
-
-    def __init__(
-        self,
-        options: LayerOptions,
-        layers: int,
-        specs: tuple[str, str],
-        queries: int,
-        positions: QueryPositions,
-        refinement: bool,
-    ):
-        super().__init__()
-        self.refinement = refinement and positions == "boxes"
-        self.encoding = options.encodings(specs[0], layers)
-        _check_axes(self.encoding)
-        self.cross_encoding = _between(options, specs[1], layers)
-        self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(layers))
-        self.norm = options.last_norm()
-        self.content = Table(queries, options.width)
-        self.anchors = Table(queries, 4) if positions == "boxes" else None
-        self.slots = (
-            Slots(self.encoding.of_layer[0].site, queries) if positions == "vectors" else None
-        )
-
-    def forward(
-        self,
-        memory: Float[Tensor, "B L D"],
-        places: Positions,
-        keep: Bool[Tensor, "B L"] | None,
-        box: nn.Module,
-    ) -> list[tuple[Float[Tensor, "B N D"], Float[Tensor, "B N 4"]]]:
-        """For each layer the queries, and the logits of their boxes, which `box` moves."""
-        x = self.content(len(memory))
-        reference_BN4 = (
-            x.new_zeros(*x.shape[:2], 4) if self.anchors is None else self.anchors(len(memory))
-        )
-        mask = None if keep is None else Mask(keys=keep)
-        found = []
-        for i, layer in enumerate(self.layers):
-            q_pos = self._places(reference_BN4, places)
-            own = geometry_of(self._with_slots(self.encoding, i), q_pos, q_pos)
-            cross = geometry_of(self._with_slots(self.cross_encoding, i), q_pos, places, mask)
-            x = layer(self.encoding.embed(x, q_pos) if i == 0 else x, memory, own, cross)
-            said = self.norm(x)
-            moved_BN4 = reference_BN4 + box(said).float()
-            found.append((said, moved_BN4))
-            if self.refinement:
-                # Each layer answers for its own step only (Deformable DETR, Zhu et al. 2021, appendix A.4).
-                reference_BN4 = moved_BN4.detach()
-        return found
-
-    def _places(self, reference_BN4: Float[Tensor, "B N 4"], places: Positions) -> Positions:
-        """The middles of the boxes on the grid of patches; nowhere where queries have no boxes."""
-        count = reference_BN4.shape[1]
-        if self.anchors is None:
-            return replace(Positions.nowhere(count, places), frame=QUERIES)
-        assert places.extent is not None
-        extent = places.extent if places.extent.ndim == 1 else places.extent.unsqueeze(1)
-        # A patch's place is that of its middle, and a box is x, y, ... where a grid is row, column.
-        coordinates = reference_BN4[..., [1, 0]].float().sigmoid() * extent - 0.5
-        return replace(
-            places, coordinates=coordinates, order=torch.arange(count, device=coordinates.device)
-        )
-
-    def _with_slots(self, encodings: LayerEncodings, layer: int) -> Encoding:
-        encoding = encodings.of_layer[layer]
-        return encoding if self.slots is None else Sum([encoding, self.slots])
-
-
-def _between(options: LayerOptions, spec: str, layers: int) -> LayerEncodings:
-    """The encoding between queries and image. Raises UserError that says what to do where it can be in the encoder
-    and the decoder only."""
-    try:
-        encodings = options.encodings(spec, layers, cross=True)
-    except UserError as error:
-        _check_axes(options.encodings(spec, layers))  # what is wrong everywhere is told as it is
-        raise UserError(
-            f"{error}, and none between queries and image, where there is no input to add to: "
-            "--set model.cross_encoding=none"
-        ) from None
-    _check_axes(encodings)
-    return encodings
-
-
-def _check_axes(encodings: LayerEncodings) -> None:
-    """Raises UserError for an encoding that is not of an image's rows and columns."""
-    encodings.check_axes(Positions.grid(1, 1).axes)
-
-
-def _check_fractions(decoder: str, cross: str) -> None:
-    """Raises UserError where queries with boxes, which stand between patches, get an encoding of whole places."""
-    given = {"decoder_encoding": decoder, "cross_encoding": cross}
-    specs = {name: [part_spec(part)[0] for part in parts_of(spec)] for name, spec in given.items()}
-    whole = {
-        name: next((s for s in of if getattr(s.target, "whole", False)), None)
-        for name, of in specs.items()
-    }
-    if any(whole.values()):
-        first = next(filter(None, whole.values()))
-        others = " ".join(f"--set model.{name}=rotary2d" for name, found in whole.items() if found)
-        raise UserError(
-            f"{first} knows whole places alone, and object queries stand between patches; leave it to the encoder and "
-            f"choose another for the queries, {others}, or let queries stand nowhere, --set "
-            "model.query_positions=vectors"
-        )
-
-
-@final
-class Slots(Encoding):
-    """A learned vector for each object query, added wherever queries and keys are made of it (DETR, section 3.2)."""
-
-    axes = (1, 2)
-
-    def __init__(self, site: Site, queries: int):
-        super().__init__(site)
-        self.weight = nn.Parameter(torch.empty(queries, site.width))
-        self.reset()
-
-    def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
-        return x + self.weight.to(x.dtype) if pos.frame == QUERIES else x
-
-    def initial_value(
-        self, name: str, parameter: Tensor, generator: torch.Generator | None
-    ) -> None:
-        nn.init.normal_(parameter, generator=generator)
+        room = (0, beside, 0, below)
+        return Images(functional.pad(pixels, room), functional.pad(keep, room))
 
 
 @final
@@ -297,10 +157,11 @@ class ConvolutionStem(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, pixels: Float[Tensor, "B C H W"]) -> Float[Tensor, "B L D"]:
-        x = pixels
+        x_BDHW = pixels
         for layer in self.layers:
-            x = functional.gelu(layer(x))
-        return self.norm(x.flatten(2).transpose(1, 2))
+            x_BDHW = functional.gelu(layer(x_BDHW))
+        x_BLD = x_BDHW.flatten(2).transpose(1, 2)
+        return self.norm(x_BLD)
 
 
 @final
@@ -314,3 +175,9 @@ class PatchStem(nn.Module):
 
     def forward(self, pixels: Float[Tensor, "B C H W"]) -> Float[Tensor, "B L D"]:
         return self.norm(self.map(patchify(pixels, STRIDE)))
+
+
+STEMS: dict[Stem, Callable[[int, int], nn.Module]] = {
+    "convolutions": ConvolutionStem,
+    "patches": PatchStem,
+}

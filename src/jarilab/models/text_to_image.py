@@ -10,13 +10,11 @@ Words have a place in the text, codes one in the image; the mark between them ha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import Any, final
 
 import torch
-from annotated_types import Ge, Le, Lt
 from torch import nn
 from torch.nn import functional
 
@@ -24,8 +22,10 @@ from jarilab.attention.cache import KVCache
 from jarilab.attention.kernels import Kernel
 from jarilab.errors import UserError
 from jarilab.models.base import registry
+from jarilab.models.code_choice import CodeChoice
 from jarilab.models.decoder import CausalStack
-from jarilab.models.encoder_decoder import LayerOptions
+from jarilab.models.layers import LayerOptions
+from jarilab.models.limits import Heads, Hidden, Layers, Share, Width
 from jarilab.nn.layers import Activation, NormPlace, TokenEmbedding
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
@@ -36,7 +36,7 @@ PADDING, FIRST = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class NextScores:
     """Scores of the next token: after each token of the caption, of words; from the mark on, of codes.
 
     No word can follow where a code must, and no code where a word must: each place has the scores of its own alone.
@@ -44,35 +44,6 @@ class Said:
 
     text: Float[Tensor, "B T V"]
     image: Float[Tensor, "B N C"]
-
-
-@dataclass(frozen=True)
-class _Drawing:
-    """How the next code is taken from its scores."""
-
-    guidance: float
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-
-    def __post_init__(self) -> None:
-        rules = [
-            (
-                0 <= self.guidance < math.inf,
-                "guidance",
-                "0 (no caption) or more; 1 is none, 2 is usual",
-            ),
-            (0 <= self.temperature < math.inf, "temperature", "0 (the likeliest always) or more"),
-            (self.top_k is None or self.top_k >= 1, "top_k", "a count, 1 code or more"),
-            (
-                self.top_p is None or 0 < self.top_p <= 1,
-                "top_p",
-                "a probability above 0, 1 at most",
-            ),
-        ]
-        for holds, name, expected in rules:
-            if not holds:
-                raise UserError(f"{name}: expected {expected}; got {getattr(self, name)}")
 
 
 @registry.register("text_to_image")
@@ -92,24 +63,19 @@ class TextToImage(nn.Module):
         rows: int,
         columns: int,
         *,
-        width: Annotated[int, Ge(1), Le(65536)] = 128,
-        heads: Annotated[int, Ge(1), Le(1024)] = 4,
-        layers: Annotated[int, Ge(1), Le(1000)] = 4,
-        hidden: Annotated[int, Ge(1), Le(262144)] | None = None,
+        width: Width = 128,
+        heads: Heads = 4,
+        layers: Layers = 4,
+        hidden: Hidden | None = None,
         encoding: str = "learned@text+rotary2d@image",
         norm: NormPlace = "pre",
         activation: Activation = "gelu",
-        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        dropout: Share = 0.0,
         kernel: Kernel = "auto",
     ):
         super().__init__()
-        self.vocabulary, self.codes, self.caption, self.rows, self.columns = (
-            vocabulary,
-            codes,
-            caption,
-            rows,
-            columns,
-        )
+        self.vocabulary, self.codes = vocabulary, codes
+        self.caption, self.rows, self.columns = caption, rows, columns
         self.mark, self.nothing, self.offset = vocabulary, vocabulary + 1, vocabulary + 2
         self.embedding = TokenEmbedding(self.offset + codes, width)
         options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
@@ -127,15 +93,15 @@ class TextToImage(nn.Module):
         captions: Int[Tensor, "B T"],
         codes: Int[Tensor, "B N"],
         without: Bool[Tensor, " B"] | None = None,
-    ) -> Said:
-        """captions: padded behind. codes: row by row. without: True where the caption is to be left out, for guidance:
+    ) -> NextScores:
+        """captions: padded behind. codes: row by row. without: True where the caption is to be omitted, for guidance:
         a learned token stands in its place."""
         # What follows the last code is nobody's guess, so that it need not be read.
-        tokens, text = self.joined(captions, codes[:, :-1], without), captions.shape[1]
-        x_BLD = self.decoder(
-            self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep
-        )
-        return Said(self._of_words(x_BLD[:, :text]), self._of_codes(x_BLD[:, text:]))
+        tokens = self.joined(captions, codes[:, :-1], without)
+        x_BLD = self.embedding(tokens.ids)
+        x_BLD = self.decoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
+        text = captions.shape[1]
+        return NextScores(self._of_words(x_BLD[:, :text]), self._of_codes(x_BLD[:, text:]))
 
     def joined(
         self,
@@ -149,10 +115,10 @@ class TextToImage(nn.Module):
             captions = torch.where(without.unsqueeze(1), self._no_caption(captions), captions)
         ids_BL = torch.cat((captions, self._marks(captions), codes + self.offset), 1)
         text = captions.shape[1]
-        keep_BL = torch.cat(
-            (captions != PADDING, torch.ones_like(ids_BL[:, text:], dtype=torch.bool)), 1
-        )
-        return Tokens(ids_BL, self._places(text, codes.shape[1], ids_BL.device), keep_BL)
+        never_padded = torch.ones_like(ids_BL[:, text:], dtype=torch.bool)
+        keep_BL = torch.cat((captions != PADDING, never_padded), 1)
+        positions = self._places(text, codes.shape[1], ids_BL.device)
+        return Tokens(ids_BL, positions, keep_BL)
 
     def one_sequence(self) -> OneSequence:
         """The same model, parameters and all, as one that reads what `joined` gives."""
@@ -177,43 +143,34 @@ class TextToImage(nn.Module):
         are drawn beside it. Raises UserError, before anything is drawn, for captions that are padded or too long and
         for options that cannot be.
         """
-        if (
-            captions.ndim != 2
-            or not 1 <= captions.shape[1] <= self.caption
-            or bool((captions == PADDING).any())
-        ):
+        fits = captions.ndim == 2 and 1 <= captions.shape[1] <= self.caption
+        if not fits or bool((captions == PADDING).any()):
             raise UserError(
                 f"expected captions of one length, 1 to {self.caption} tokens and no padding, got "
                 f"{tuple(captions.shape)}; draw captions of like length together"
             )
-        drawing = _Drawing(guidance, temperature, top_k, top_p)
-        return self._steps(captions, drawing, seed)
+        choice = CodeChoice(guidance, temperature, top_k, top_p)
+        return self._steps(captions, choice, seed)
 
     @torch.no_grad()
-    def _steps(self, captions: Tensor, drawing: _Drawing, seed: int) -> Iterator[Tensor]:
+    def _steps(self, captions: Tensor, choice: CodeChoice, seed: int) -> Iterator[Tensor]:
         # Row after row, so that an image's numbers are the same however many there are.
         generator, codes = torch.Generator().manual_seed(seed), self.rows * self.columns
         chance_BN = torch.rand(len(captions), codes, generator=generator, dtype=torch.float64)
         # What is read with the caption, and without it: a sequence and a cache for each.
-        read = (
-            [captions] if drawing.guidance == 1 else [captions, self._no_caption(captions)[:, :1]]
-        )
-        caches = [KVCache(len(self.decoder.layers)) for _ in read]
-        scores = [self._begin(ids, cache) for ids, cache in zip(read, caches, strict=True)]
+        prefixes = [captions]
+        if choice.guidance != 1:
+            prefixes.append(self._no_caption(captions)[:, :1])
+        caches = [KVCache(len(self.decoder.layers)) for _ in prefixes]
+        both = list(zip(prefixes, caches, strict=True))
+        scores_BC = choice.guided([self._begin(ids, cache) for ids, cache in both])
         for number in range(codes):
-            mixed = (
-                scores[0]
-                if len(scores) == 1
-                else torch.lerp(scores[1], scores[0], drawing.guidance)
-            )
-            ids_B = _taken(mixed.float().cpu(), drawing, chance_BN[:, number])
+            ids_B = choice.take(scores_BC.float().cpu(), chance_BN[:, number])
             yield ids_B
             if number + 1 < codes:
-                new = ids_B.to(captions.device).unsqueeze(1) + self.offset
-                scores = [
-                    self._go_on(new, number, ids.shape[1], c)
-                    for ids, c in zip(read, caches, strict=True)
-                ]
+                new_B1 = ids_B.to(captions.device).unsqueeze(1) + self.offset
+                each = [self._go_on(new_B1, number, ids.shape[1], cache) for ids, cache in both]
+                scores_BC = choice.guided(each)
 
     def max_positions(self) -> dict[str, int | None]:
         """How many positions it can tell apart, None for no end."""
@@ -221,32 +178,28 @@ class TextToImage(nn.Module):
 
     def _begin(self, captions: Tensor, cache: KVCache) -> Float[Tensor, "B C"]:
         tokens = self.joined(captions, captions[:, :0])
-        x_BLD = self.decoder(self.embedding(tokens.ids), positions=tokens.positions, cache=cache)
+        x_BLD = self.embedding(tokens.ids)
+        x_BLD = self.decoder(x_BLD, positions=tokens.positions, cache=cache)
         return self._of_codes(x_BLD[:, -1])
 
     def _go_on(
         self, ids_B1: Tensor, number: int, text: int, cache: KVCache
     ) -> Float[Tensor, "B C"]:
         """The code `number` of the image is read, at its own row and column."""
-        place = self._places(text, number + 1, ids_B1.device).slice(
-            text + 1 + number, text + 2 + number
-        )
-        return self._of_codes(
-            self.decoder(self.embedding(ids_B1), positions=place, cache=cache)[:, -1]
-        )
+        places, start = self._places(text, number + 1, ids_B1.device), text + 1 + number
+        place = places.slice(start, start + 1)
+        x_B1D = self.decoder(self.embedding(ids_B1), positions=place, cache=cache)
+        return self._of_codes(x_B1D[:, -1])
 
     def _places(self, text: int, codes: int, device: torch.device) -> Positions:
         """Of `text` words, the mark, and the first `codes` codes; -1 where a token has no place."""
-        length = text + 1 + codes
-        coordinates_LA = torch.full((length, 3), -1, device=device)
-        coordinates_LA[:text, 0] = torch.arange(text, device=device)
-        coordinates_LA[text + 1 :, 1:] = Positions.grid(
-            self.rows, self.columns, device=device
-        ).coordinates[:codes]
+        order_L = torch.arange(text + 1 + codes, device=device)
+        grid = Positions.grid(self.rows, self.columns, device=device)
+        coordinates_LA = torch.full((len(order_L), 3), -1, device=device)
+        coordinates_LA[:text, 0] = order_L[:text]
+        coordinates_LA[text + 1 :, 1:] = grid.coordinates[:codes]
         extent_A = torch.tensor((self.caption, self.rows, self.columns), device=device)
-        return Positions(
-            coordinates_LA, torch.arange(length, device=device), AXES, "joint", extent=extent_A
-        )
+        return Positions(coordinates_LA, order_L, AXES, "joint", extent=extent_A)
 
     def _marks(self, captions: Tensor) -> Tensor:
         return captions.new_full((len(captions), 1), self.mark)
@@ -266,64 +219,35 @@ class TextToImage(nn.Module):
 
 @final
 class OneSequence(nn.Module):
-    """A painter as a language model of one sequence, of caption, mark and codes, to be looked into.
+    """A `TextToImage` as a language model of one sequence, of caption, mark and codes, for those who look inside.
 
     After a word come words, from the mark on codes. Where there is nothing to choose, after the last word and the last
     code, the mark has all of the probability. What cannot follow has a finite score that no probability comes of, so
     that logarithms and distances of distributions stay finite.
     """
 
-    def __init__(self, painter: TextToImage):
+    def __init__(self, model: TextToImage):
         super().__init__()
-        self.embedding, self.decoder, self.generator = (
-            painter.embedding,
-            painter.decoder,
-            painter.generator,
-        )
-        self.mark, self.nothing, self.offset = painter.mark, painter.nothing, painter.offset
-        self.image = painter.rows * painter.columns
-        self.training = painter.training
+        self.embedding, self.decoder = model.embedding, model.decoder
+        self.generator = model.generator
+        self.mark, self.nothing, self.offset = model.mark, model.nothing, model.offset
+        self.image = model.rows * model.columns
+        self.training = model.training
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "B L V"]:
         """Scores of the token after each; V counts words, the mark, the token for no caption, and codes."""
-        x_BLD = self.decoder(
-            self.embedding(tokens.ids), positions=tokens.positions, keep=tokens.keep
-        )
+        x_BLD = self.embedding(tokens.ids)
+        x_BLD = self.decoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
         scores_BLV = self.generator(x_BLD)
-        return scores_BLV.masked_fill(
-            ~self._may_follow(tokens.ids), torch.finfo(scores_BLV.dtype).min / 2
-        )
+        never = torch.finfo(scores_BLV.dtype).min / 2
+        return scores_BLV.masked_fill(~self._may_follow(tokens.ids), never)
 
     def _may_follow(self, ids_BL: Int[Tensor, "B L"]) -> Bool[Tensor, "B L V"]:
         number_V = torch.arange(len(self.embedding.weight), device=ids_BL.device)
+        word_V, code_V = number_V < self.mark, number_V >= self.offset
         code_BL = ids_BL >= self.offset
         drawing_BL = code_BL | (ids_BL == self.mark)
-        follows_BLV = torch.where(
-            drawing_BL.unsqueeze(-1), number_V >= self.offset, number_V < self.mark
-        )
+        follows_BLV = torch.where(drawing_BL.unsqueeze(-1), code_V, word_V)
         last_BL = code_BL & (code_BL.cumsum(1) == self.image)
         last_BL[:, :-1] |= ids_BL[:, 1:] == self.mark
         return torch.where(last_BL.unsqueeze(-1), number_V == self.mark, follows_BLV)
-
-
-def _taken(
-    scores_BC: Float[Tensor, "B C"], drawing: _Drawing, chance_B: Float[Tensor, " B"]
-) -> Int[Tensor, " B"]:
-    """One code of each row, drawn by a number from 0 to 1: below that much of the probability come those before it."""
-    if drawing.temperature == 0:
-        return scores_BC.argmax(-1)
-    scores_BC = scores_BC / drawing.temperature
-    if drawing.top_k is not None:
-        least_B1 = scores_BC.topk(min(drawing.top_k, scores_BC.shape[1])).values[:, -1:]
-        scores_BC = scores_BC.masked_fill(scores_BC < least_B1, float("-inf"))
-    if drawing.top_p is not None:
-        ascending = scores_BC.sort(-1)
-        below = ascending.values.softmax(-1).cumsum(-1) <= 1 - drawing.top_p
-        below[:, -1] = False
-        scores_BC = scores_BC.masked_fill(
-            torch.zeros_like(below).scatter(1, ascending.indices, below), float("-inf")
-        )
-    below_BC = scores_BC.double().softmax(-1).cumsum(-1)
-    return torch.searchsorted(
-        below_BC, chance_B.unsqueeze(1) * below_BC[:, -1:], right=True
-    ).squeeze(1)

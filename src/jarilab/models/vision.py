@@ -6,18 +6,19 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.kernels import Kernel
 from jarilab.errors import UserError
 from jarilab.models.base import registry
-from jarilab.models.encoder_decoder import Encoder
+from jarilab.models.limits import Heads, Hidden, Layers, Share, Width
+from jarilab.models.stacks import Encoder
 from jarilab.nn.layers import Activation, NormPlace, Table
 from jarilab.patches import Images, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.shapes import Bool, Float, Tensor
 
 Resolution = Literal["refuse", "resize", "rescale", "extrapolate"]
 
@@ -33,7 +34,7 @@ class VisionTransformer(nn.Module):
     patch: pixels along a side of a patch. encoding: one spec for all layers; one for a single axis counts the patches
     row by row. pool: what the classes are read from, the mean of the patches or a class token without a place.
     registers: more tokens without a place, for what belongs to no patch (Darcet et al. 2024). drop_path: the share of
-    examples that leave out a sublayer of the last layer in training. resolution: what to do with images of another
+    examples that omit a sublayer of the last layer in training. resolution: what to do with images of another
     size than `shape`: refuse them; resize the image; rescale the places of its patches to those it was trained on (a
     learned table is then read between its rows); extrapolate, and count on.
     """
@@ -44,17 +45,17 @@ class VisionTransformer(nn.Module):
         classes: int,
         *,
         patch: Annotated[int, Ge(1), Le(1024)] = 4,
-        width: Annotated[int, Ge(1), Le(65536)] = 64,
-        heads: Annotated[int, Ge(1), Le(1024)] = 4,
-        layers: Annotated[int, Ge(1), Le(1000)] = 4,
-        hidden: Annotated[int, Ge(1), Le(262144)] | None = None,
+        width: Width = 64,
+        heads: Heads = 4,
+        layers: Layers = 4,
+        hidden: Hidden | None = None,
         encoding: str = "sinusoidal2d",
         pool: Literal["mean", "class"] = "mean",
         registers: Annotated[int, Ge(0), Le(1024)] = 0,
         norm: NormPlace = "pre",
         activation: Activation = "gelu",
-        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
-        drop_path: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        dropout: Share = 0.0,
+        drop_path: Share = 0.0,
         resolution: Resolution = "refuse",
         kernel: Kernel = "auto",
     ):
@@ -76,12 +77,7 @@ class VisionTransformer(nn.Module):
             drop_path=drop_path,
             kernel=kernel,
         )
-        known, patches = self.encoder.encoding.max_positions, self.grid[0] * self.grid[1]
-        if known is not None and not self._on_axes and known < patches:
-            raise UserError(
-                f"{encoding} knows {known} positions, but an image has {patches} patches; use positions={patches}, a "
-                "larger patch or an encoding without an end"
-            )
+        self._check_patches(encoding)
         self.generator = nn.Linear(width, classes)
 
     @property
@@ -96,22 +92,21 @@ class VisionTransformer(nn.Module):
         alone, as in training; its map then has one row. Raises UserError for images it cannot read.
         """
         images = self._fitting(Images.of(images))
-        x = self.embedding(patchify(images.pixels, self.patch))
-        keep = patch_keep(images.keep, self.patch)
-        first = 0
+        x_BLD = self.embedding(patchify(images.pixels, self.patch))
+        keep_BL = patch_keep(images.keep, self.patch)
+        unplaced = 0
         if self.nowhere is not None:
-            x = torch.cat((self.nowhere(len(x)), x), 1)
-            first = len(self.nowhere.weight)
-            keep = None if keep is None else functional.pad(keep, (first, 0), value=True)
-        read = 1 if answer_only and self.pool == "class" else None
-        x = self.encoder(x, positions=self.places(images), keep=keep, first=read)
+            unplaced = len(self.nowhere.weight)
+            x_BLD = torch.cat((self.nowhere(len(x_BLD)), x_BLD), 1)
+            if keep_BL is not None:
+                keep_BL = functional.pad(keep_BL, (unplaced, 0), value=True)
+        first = 1 if answer_only and self.pool == "class" else None
+        x_BLD = self.encoder(x_BLD, positions=self.places(images), keep=keep_BL, first=first)
         if self.pool == "class":
-            return self.generator(x[:, 0])
-        x = x[:, first:]
-        if keep is None:
-            return self.generator(x.mean(1))
-        real_BL1 = keep[:, first:].unsqueeze(-1).to(x.dtype)
-        return self.generator((x * real_BL1).sum(1) / real_BL1.sum(1))
+            return self.generator(x_BLD[:, 0])
+        patches_BPD = x_BLD[:, unplaced:]
+        keep_BP = None if keep_BL is None else keep_BL[:, unplaced:]
+        return self.generator(_mean(patches_BPD, keep_BP))
 
     def places(self, images: Images) -> Positions:
         """Where the tokens are: those without a place first, then the patches in row-major order."""
@@ -122,7 +117,8 @@ class VisionTransformer(nn.Module):
             positions = _rescaled(positions, self.grid)
         if not self._on_axes:
             row_L, column_L = positions.coordinates.unbind(-1)
-            index_L = row_L * (self.grid[1] if self.resolution == "rescale" else grid[1]) + column_L
+            columns = self.grid[1] if self.resolution == "rescale" else grid[1]
+            index_L = row_L * columns + column_L
             positions = Positions(index_L.unsqueeze(-1), positions.order, frame="image")
         if self.nowhere is None:
             return positions
@@ -131,6 +127,15 @@ class VisionTransformer(nn.Module):
     def max_positions(self) -> dict[str, int | None]:
         """Nothing that a task could be too long for: the constructor looks at the image itself."""
         return {}
+
+    def _check_patches(self, encoding: str) -> None:
+        """Raises UserError where patches are counted and the encoding cannot count as far."""
+        known, patches = self.encoder.encoding.max_positions, self.grid[0] * self.grid[1]
+        if known is not None and not self._on_axes and known < patches:
+            raise UserError(
+                f"{encoding} knows {known} positions, but an image has {patches} patches; use positions={patches}, a "
+                "larger patch or an encoding without an end"
+            )
 
     def _fitting(self, images: Images) -> Images:
         """The images, resized where that is what was chosen. Raises UserError for other channels or sizes."""
@@ -147,27 +152,32 @@ class VisionTransformer(nn.Module):
                 f"the model was trained on images of {height} x {width} pixels, got {images.size[0]} x "
                 f"{images.size[1]}; resize them, or say what to do with resolution=resize, rescale or extrapolate"
             )
-        if self.resolution != "resize":
-            return images
-        pixels = functional.interpolate(
-            images.pixels, (height, width), mode="bilinear", antialias=True
-        )
-        keep = images.keep
-        if keep is not None:
-            keep = (
-                functional.interpolate(keep.unsqueeze(1).float(), (height, width), mode="nearest")[
-                    :, 0
-                ]
-                > 0
-            )
-        return Images(pixels, keep)
+        return _resized(images, (height, width)) if self.resolution == "resize" else images
+
+
+def _resized(images: Images, size: tuple[int, int]) -> Images:
+    pixels = functional.interpolate(images.pixels, size, mode="bilinear", antialias=True)
+    if images.keep is None:
+        return Images(pixels, None)
+    keep_B1HW = images.keep.unsqueeze(1).float()
+    keep_B1HW = functional.interpolate(keep_B1HW, size, mode="nearest")
+    return Images(pixels, keep_B1HW[:, 0] > 0)
+
+
+def _mean(
+    x_BPD: Float[Tensor, "B P D"], keep_BP: Bool[Tensor, "B P"] | None
+) -> Float[Tensor, "B D"]:
+    """The mean of the patches that are no padding."""
+    if keep_BP is None:
+        return x_BPD.mean(1)
+    real_BP1 = keep_BP.unsqueeze(-1).to(x_BPD.dtype)
+    return (x_BPD * real_BP1).sum(1) / real_BP1.sum(1)
 
 
 def _rescaled(positions: Positions, grid: tuple[int, int]) -> Positions:
     """The places of a grid's patches, by their middles, on another grid over the same image."""
     assert positions.extent is not None
-    scale_A = torch.tensor(grid, device=positions.coordinates.device) / positions.extent
+    extent_A = torch.tensor(grid, device=positions.coordinates.device)
+    scale_A = extent_A / positions.extent
     coordinates = (positions.coordinates + 0.5) * scale_A - 0.5
-    return replace(
-        positions, coordinates=coordinates, extent=torch.tensor(grid, device=scale_A.device)
-    )
+    return replace(positions, coordinates=coordinates, extent=extent_A)

@@ -20,16 +20,17 @@ def dropout(x: Tensor, share: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return functional.dropout(x, share)
-    dropped = round(share * 256)
-    words = torch.randint(-(2**63), 2**63 - 1, ((x.numel() + 7) // 8,))
-    keep = (words.view(torch.uint8)[: x.numel()] >= dropped).view(x.shape)
+    dropped, count = round(share * 256), x.numel()
+    words = torch.randint(-(2**63), 2**63 - 1, ((count + 7) // 8,))
+    byte_of_each = words.view(torch.uint8)[:count]
+    keep = (byte_of_each >= dropped).view(x.shape)
     # In the dtype of x, since a product with booleans is not vectorised.
-    mask, scale = keep.view(torch.uint8).to(x.dtype), 256 / (256 - dropped)
+    mask = keep.view(torch.uint8).to(x.dtype)
+    scale = 256 / (256 - dropped)
     if x.dtype in (torch.float32, torch.float64):
         return x * mask.mul_(scale)  # one product less, forward and backward
-    return (
-        x * mask * scale
-    )  # in half precision the rounded scale would change the mean, by up to 0.4 %
+    # In half precision the rounded scale would change the mean, by up to 0.4 %.
+    return x * mask * scale
 
 
 def check_share(share: float) -> float:

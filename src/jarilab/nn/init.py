@@ -18,9 +18,8 @@ from jarilab.nn.layers import Table, TokenEmbedding
 def generator_for(seed: int, name: str) -> torch.Generator:
     """A generator of its own for each seed and name."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    return torch.Generator().manual_seed(
-        int.from_bytes(digest[:8], "little", signed=True) & (2**63 - 1)
-    )
+    number = int.from_bytes(digest[:8], "little", signed=True)
+    return torch.Generator().manual_seed(number & (2**63 - 1))
 
 
 @torch.no_grad()

@@ -37,12 +37,12 @@ class TokenEmbedding(nn.Module):
             )
         try:
             return functional.embedding(ids, self.weight) * self.scale
-        except (
-            IndexError
-        ):  # asked for afterwards: to look through the ids first would cost every step
+        except IndexError:
+            # Afterwards: to look through the ids first would cost every step.
+            count, lowest, highest = len(self.weight), int(ids.min()), int(ids.max())
             raise UserError(
-                f"ids are the numbers of {len(self.weight)} tokens: expected 0 to {len(self.weight) - 1}, got "
-                f"{int(ids.min())} to {int(ids.max())}; build the model with a larger vocabulary, or map them"
+                f"ids are the numbers of {count} tokens: expected 0 to {count - 1}, got {lowest} to {highest}; build "
+                "the model with a larger vocabulary, or map them"
             ) from None
 
 
@@ -80,7 +80,7 @@ class Residual(nn.Module):
     """The connection around a sublayer.
 
     post: `norm(x + f(x))`, the original. pre: `x + f(norm(x))`, which needs no warm-up to be stable; a stack of these
-    ends with a norm of its own. drop_path: the share of examples whose sublayer is left out in a training step
+    ends with a norm of its own. drop_path: the share of examples whose sublayer is omitted in a training step
     (*Deep Networks with Stochastic Depth*, Huang et al. 2016); the others count for more, to keep the mean.
     """
 
@@ -109,8 +109,10 @@ class Residual(nn.Module):
     def _some(self, added: Float[Tensor, "B R D"]) -> Float[Tensor, "B R D"]:
         if not self.training or not self.drop_path:
             return added
-        kept = torch.rand(len(added), 1, 1, device=added.device) >= self.drop_path
-        return added * kept.to(added.dtype) / (1 - self.drop_path)
+        chance_B11 = torch.rand(len(added), 1, 1, device=added.device)
+        used_B11 = chance_B11 >= self.drop_path
+        return added * used_B11.to(added.dtype) / (1 - self.drop_path)
 
     def extra_repr(self) -> str:
-        return f"place={self.place}" + (f", drop_path={self.drop_path:g}" if self.drop_path else "")
+        drop_path = f", drop_path={self.drop_path:g}" if self.drop_path else ""
+        return f"place={self.place}{drop_path}"

@@ -32,29 +32,40 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, labels: Tensor, ignore: int, smoothing: float) -> Tensor:
         vocabulary = scores.shape[1]
         precise = torch.float64 if scores.dtype is torch.float64 else torch.float32
-        (real,) = (labels != ignore).nonzero(as_tuple=True)
+        real = (labels != ignore).nonzero()[:, 0]
         share = 1 / max(1, len(real))
         gradient = torch.empty_like(scores) if scores.requires_grad else None
         if gradient is not None and len(real) < len(labels):
-            gradient.index_fill_(0, (labels == ignore).nonzero()[:, 0], 0.0)
+            ignored = (labels == ignore).nonzero()[:, 0]
+            gradient.index_fill_(0, ignored, 0.0)
         total = torch.zeros((), dtype=torch.float64, device=scores.device)
         for rows in real.split(max(1, AT_ONCE // vocabulary)):
-            label = labels[rows].unsqueeze(1)
-            log_p = scores.index_select(0, rows).to(precise).log_softmax(1)
-            right = log_p.gather(1, label).sum(dtype=torch.float64)
+            label_R1 = labels[rows].unsqueeze(1)
+            log_p_RV = scores.index_select(0, rows).to(precise).log_softmax(1)
+            right = log_p_RV.gather(1, label_R1).sum(dtype=torch.float64)
             total -= (1 - smoothing) * right
             if smoothing:
-                total -= smoothing / vocabulary * log_p.sum(dtype=torch.float64)
+                every = log_p_RV.sum(dtype=torch.float64)
+                total -= smoothing / vocabulary * every
             if gradient is not None:
-                p = log_p.exp_().mul_(share)
-                p.scatter_add_(1, label, p.new_full(label.shape, (smoothing - 1) * share))
-                p = p.sub_(smoothing / vocabulary * share) if smoothing else p
-                gradient.index_copy_(0, rows, p.to(scores.dtype))
+                of_rows = _gradient(log_p_RV, label_R1, share, smoothing)
+                gradient.index_copy_(0, rows, of_rows.to(scores.dtype))
         ctx.save_for_backward(gradient)
         return (total * share).to(precise)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
-        (kept,), (gradient,) = ctx.saved_tensors, grad_outputs
-        return kept if bool(gradient == 1) else kept * gradient.to(kept.dtype), None, None, None
+        (of_scores,), (factor,) = ctx.saved_tensors, grad_outputs
+        if not bool(factor == 1):
+            of_scores = of_scores * factor.to(of_scores.dtype)
+        return of_scores, None, None, None
+
+
+def _gradient(log_p_RV: Tensor, label_R1: Tensor, share: float, smoothing: float) -> Tensor:
+    """Of the mean loss by the scores of these rows, in the place of their log-probabilities."""
+    vocabulary = log_p_RV.shape[1]
+    gradient_RV = log_p_RV.exp_().mul_(share)
+    of_label = gradient_RV.new_full(label_R1.shape, (smoothing - 1) * share)
+    gradient_RV.scatter_add_(1, label_R1, of_label)
+    return gradient_RV.sub_(smoothing / vocabulary * share) if smoothing else gradient_RV

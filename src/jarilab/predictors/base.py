@@ -18,11 +18,13 @@ from jaxtyping import UInt8
 from jarilab.errors import UserError
 from jarilab.models.base import check_protocol
 from jarilab.registry import Registry
-from jarilab.shapes import Tensor
+from jarilab.shapes import Int, Tensor
 from jarilab.tasks.base import Task
 
 registry = Registry("predictor", "jarilab.predictors")
 
+NOTHING_SAID = -1
+"""The label of a place where nothing was said."""
 AT_ONCE = 256
 """Sources that are answered together."""
 
@@ -90,7 +92,7 @@ class Trace:
     line: the input as a person gave it. read: what the task made of it. inputs: what to call the predictor's
     `traced_model` with, a batch of one. sequences: what it reads and writes, by frame: `source`, `target`. labels: what
     was said at each place, as `Predictor.names` numbers it; as many as there are places to look at. written: what the
-    effect of an edit is measured on, as `jarilab.inspect.effects` takes it: the labels, or the tokens of one sequence.
+    effect of an edit is measured on, `(1, L)`: the label at each place of the last input, below 0 where there is none.
     answer: as a person reads it; None where there is none. expected: the right answer, where it is known.
     is_text: digits, and links between words, may be looked for in it.
     """
@@ -100,7 +102,7 @@ class Trace:
     inputs: tuple[Any, ...]
     sequences: dict[str, TracedSequence]
     labels: list[int]
-    written: list[int]
+    written: Int[Tensor, "1 L"]
     answer: str | None = None
     expected: str | None = None
     is_text: bool = False
@@ -109,6 +111,11 @@ class Trace:
         """The tokens of a sequence; none where there is no such sequence."""
         sequence = self.sequences.get(frame)
         return [] if sequence is None else sequence.names
+
+    @property
+    def measured(self) -> list[int]:
+        """The labels that the effect of an edit is measured on."""
+        return self.written[self.written >= 0].tolist()
 
     @property
     def source(self) -> Sequence[str]:
@@ -218,6 +225,12 @@ def expected_of(task: Any, line: str) -> str | None:
         return task.expected(line)
     except UserError:
         return None
+
+
+def next_tokens(ids_1L: Int[Tensor, "1 L"]) -> Int[Tensor, "1 L"]:
+    """What comes after each token of one sequence; nothing after the last."""
+    nothing = torch.full_like(ids_1L[:, :1], NOTHING_SAID)
+    return torch.cat((ids_1L[:, 1:], nothing), 1)
 
 
 def predictor_class(task: Task | type[Task]) -> type[Predictor]:

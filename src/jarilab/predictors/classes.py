@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge
 
 from jarilab.errors import UserError
-from jarilab.inspect import interventions
+from jarilab.inspect.interventions import operate
 from jarilab.models.base import ReadsImages
 from jarilab.patches import Images, patch_names
 from jarilab.positions import Positions
@@ -66,13 +66,12 @@ class ClassPredictor(Predictor):
     def _answers(self, sources: Sequence[Source], options: ClassOptions) -> dict[int, list[Answer]]:
         images = [source.read for source in sources]
         ranked = self.task.interpret(self.model(self.task.sources(images)), images)
-        return {
-            source.number: [
-                self._answer(source, rank, found, options.n_best > 1)
-                for rank, found in enumerate(of_image[: options.n_best], 1)
-            ]
-            for source, of_image in zip(sources, ranked, strict=True)
-        }
+        answers: dict[int, list[Answer]] = {}
+        for source, of_image in zip(sources, ranked, strict=True):
+            best = enumerate(of_image[: options.n_best], 1)
+            several = options.n_best > 1
+            answers[source.number] = [self._answer(source, n, one, several) for n, one in best]
+        return answers
 
     def _answer(self, source: Source, rank: int, found: Any, ranked: bool) -> Answer:
         name = self.task.classes[found.number]
@@ -96,9 +95,9 @@ class ClassPredictor(Predictor):
         sequence = image_sequence(self.model, images, source.pixels)
         expected = expected_of(self.task, line.strip())
         answer = self.task.classes[number]
-        written = [number]
+        labels, written = [number], torch.tensor([[number]])
         sequences = {"source": sequence}
-        return Trace(line.strip(), source, (images,), sequences, written, written, answer, expected)
+        return Trace(line.strip(), source, (images,), sequences, labels, written, answer, expected)
 
     def _likeliest(self, source: Any) -> int:
         (ranked,) = self.task.interpret(self.model(self.task.sources([source])), [source])
@@ -115,7 +114,7 @@ class ClassPredictor(Predictor):
     def edited(self, trace: Trace, intervention: Intervention) -> str:
         with (
             intervention.moving(self.model, trace.inputs),
-            interventions.operate(self.model, intervention.edits),
+            operate(self.model, intervention.edits),
         ):
             return self.task.classes[self._likeliest(trace.read)]
 

@@ -20,6 +20,7 @@ from jarilab.predictors.base import (
     Predictor,
     Trace,
     TracedSequence,
+    next_tokens,
     registry,
 )
 from jarilab.predictors.learner import ModelLearner, evaluating
@@ -146,7 +147,9 @@ class ContinuationPredictor(Predictor):
         batch = self.task.sources([read])
         sequence = TracedSequence(self.names(batch.ids[0].tolist()))
         labels = [*read[1:], _likeliest(self.model(batch))]
-        return Trace(line.strip(), read, (batch,), {"target": sequence}, labels, read, is_text=True)
+        written = next_tokens(batch.ids)
+        sequences = {"target": sequence}
+        return Trace(line.strip(), read, (batch,), sequences, labels, written, is_text=True)
 
     def retraced(self, trace: Trace, outputs: Any) -> Trace:
         return replace(trace, labels=[*trace.labels[:-1], _likeliest(outputs)])

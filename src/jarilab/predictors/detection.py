@@ -12,9 +12,10 @@ from annotated_types import Ge, Le
 
 from jarilab.boxes import Detected, to_xyxy
 from jarilab.errors import UserError
+from jarilab.images import HELD_OUT
 from jarilab.images import draw as drawing
 from jarilab.images.files import read_image
-from jarilab.inspect import interventions
+from jarilab.inspect.interventions import operate
 from jarilab.inspect.model_io import scores_of
 from jarilab.models.base import ReadsImages
 from jarilab.predictors.base import (
@@ -33,7 +34,6 @@ from jarilab.predictors.learner import ModelLearner, evaluating
 from jarilab.predictors.pngs import check_png
 from jarilab.predictors.reading import Source, read_each
 from jarilab.storage.files import write_bytes
-from jarilab.tasks.classification import HELD_OUT
 
 SURE = 0.5
 """The probability from which a detector is said to have found something."""
@@ -162,7 +162,8 @@ class DetectionPredictor(Predictor):
             "target": TracedSequence(queries, boxes=_boxes(outputs)),
         }
         answer, expected = self._answer(source), self._expected(line.strip())
-        return Trace(line.strip(), source, (images,), sequences, numbers, numbers, answer, expected)
+        written = torch.tensor([numbers])
+        return Trace(line.strip(), source, (images,), sequences, numbers, written, answer, expected)
 
     def retraced(self, trace: Trace, outputs: Any) -> Trace:
         target = replace(trace.sequences["target"], boxes=_boxes(outputs))
@@ -195,7 +196,7 @@ class DetectionPredictor(Predictor):
     def edited(self, trace: Trace, intervention: Intervention) -> str:
         with (
             intervention.moving(self.model, trace.inputs),
-            interventions.operate(self.model, intervention.edits),
+            operate(self.model, intervention.edits),
         ):
             return self._answer(trace.read)
 

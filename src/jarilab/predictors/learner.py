@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from jarilab.decoding.answers import GREEDY, Decoding, answers
-from jarilab.decoding.search import Hypothesis
+from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.inspect.capture import record
 from jarilab.positions import Tokens
 from jarilab.tasks.base import Batch
@@ -40,8 +40,8 @@ class ModelLearner:
         target = Tokens.of(torch.tensor([[FIRST, *written[:-1]]]), "target")
         with record(self.model) as tape:
             self.model(self.task.sources([source]), target)
-        site = next(site for site in reversed(tape.sites) if site.endswith(".cross"))
-        return tape.weights(site)[0].mean(0).argmax(-1).tolist()
+        last = tape.sites_of("cross")[-1]
+        return tape.weights(last)[0].mean(0).argmax(-1).tolist()
 
 
 def write(

@@ -14,6 +14,7 @@ from annotated_types import Ge, Lt
 from jaxtyping import UInt8
 
 from jarilab.errors import UserError
+from jarilab.images import HELD_OUT
 from jarilab.images import draw as drawing
 from jarilab.images.tokenizer import decibels
 from jarilab.models.base import Paints
@@ -26,6 +27,7 @@ from jarilab.predictors.base import (
     Trace,
     TracedSequence,
     expected_of,
+    next_tokens,
     registry,
 )
 from jarilab.predictors.classes import grid_names
@@ -33,8 +35,6 @@ from jarilab.predictors.learner import ModelLearner, evaluating
 from jarilab.predictors.pngs import check_png
 from jarilab.shapes import Int, Tensor
 from jarilab.storage.files import write_bytes
-from jarilab.tasks.captions import SEED
-from jarilab.tasks.classification import HELD_OUT
 
 _FILE = re.compile(r"\.[A-Za-z]{3,4}$")
 """The end of an image file's name."""
@@ -220,12 +220,17 @@ class PaintingPredictor(Predictor):
         answer = self.task.judged(image)
         expected = expected_of(self.task, line.strip())
         sequences = {"target": TracedSequence(names, patched)}
-        return Trace(line.strip(), source, (tokens,), sequences, ids[1:], ids, answer, expected)
+        written = next_tokens(tokens.ids)
+        return Trace(line.strip(), source, (tokens,), sequences, ids[1:], written, answer, expected)
 
     def _codes(self, source: list[int]) -> Int[Tensor, "1 N"]:
         """Those of the first image that `predict` paints: with the run's guidance and temperature."""
         task = self.task
-        sampling = {"guidance": task.guidance, "temperature": task.temperature, "seed": SEED}
+        sampling = {
+            "guidance": task.guidance,
+            "temperature": task.temperature,
+            "seed": PaintingOptions().seed,
+        }
         return torch.stack(list(self.model.steps(task.sources([source]), **sampling)), 1)
 
     def _image(self, ids: Sequence[int]) -> UInt8[Tensor, "3 H W"]:

@@ -9,10 +9,10 @@ from typing import Any, final
 import torch
 
 from jarilab.decoding.answers import Decoding
-from jarilab.decoding.search import Hypothesis
+from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.errors import UserError
-from jarilab.inspect import interventions
-from jarilab.inspect.interventions import Displaced
+from jarilab.inspect.interventions import operate
+from jarilab.inspect.places import Displaced, moved
 from jarilab.models.base import Generates
 from jarilab.positions import Tokens
 from jarilab.predictors.base import (
@@ -154,9 +154,9 @@ class SequencePredictor(Predictor):
         }
         text = self.task.answer(ModelLearner(self.model, self.task), line.strip(), source, ids)
         expected = expected_of(self.task, line.strip())
-        inputs = (batch, target)
+        inputs, written = (batch, target), torch.tensor([ids])
         return Trace(
-            line.strip(), source, inputs, sequences, ids, ids, text, expected, is_text=True
+            line.strip(), source, inputs, sequences, ids, written, text, expected, is_text=True
         )
 
     def names(self, numbers: Iterable[int]) -> list[str]:
@@ -172,8 +172,8 @@ class SequencePredictor(Predictor):
             writer = Displaced(self.model, intervention.places["target"], len(trace.labels))
         batch = self.task.sources([trace.read])
         if "source" in intervention.places:
-            batch = interventions.moved(batch, intervention.places["source"])
-        with interventions.operate(self.model, intervention.edits, free=True):
+            batch = moved(batch, intervention.places["source"])
+        with operate(self.model, intervention.edits, free=True):
             ids = write(writer, self.task, batch)[0][0].ids.tolist()
             learner = ModelLearner(self.model, self.task)
             return self.task.answer(learner, trace.line, trace.read, ids)

@@ -70,7 +70,7 @@ class Experiment:
             print(f"jarilab: {line}", file=sys.stderr)
         model = model_of(task, model)
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        for key, value in {**task_spec.target.defaults(model), **settings}.items():
+        for key, value in {**_defaults(task_spec.target, model), **settings}.items():
             section, _, name = key.partition(".")
             if section not in SECTIONS or not name:
                 raise unknown("setting", key, settings_of(task, model))
@@ -216,6 +216,13 @@ class Experiment:
             for key in sorted(mine.keys() | theirs.keys())
             if mine.get(key) != theirs.get(key)
         ]
+
+
+def _defaults(task_class: type[Task], model: str) -> dict[str, Any]:
+    """The task's own defaults, of the model only those that it has: one of a person's own has its own options."""
+    known = {f"model.{name}" for name in options_of(models.spec(model).target)}
+    defaults = task_class.defaults(model)
+    return {k: v for k, v in defaults.items() if k in known or not k.startswith("model.")}
 
 
 def _complete(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:

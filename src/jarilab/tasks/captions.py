@@ -14,21 +14,28 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.captions.checks import said_right, worded
+from jarilab.captions.checks import describe_images, matches_caption
 from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
 from jarilab.captions.sources import CaptionSource, FolderSource, SceneSource
 from jarilab.captions.styles import STYLES, Style
 from jarilab.errors import UserError
+from jarilab.images import HELD_OUT
 from jarilab.images.captioned import LONGEST_CAPTION
-from jarilab.images.labelled import fitted
-from jarilab.images.notices import shown
-from jarilab.images.tokenizer import STRIDE, ImageTokenizer, train_image_tokenizer
+from jarilab.images.fitting import progress_bar
+from jarilab.images.notices import printable
+from jarilab.images.resize import fitted
+from jarilab.images.tokenizer import (
+    STRIDE,
+    ImageTokenizer,
+    QuantizerName,
+    train_image_tokenizer,
+)
 from jarilab.nn.loss import cross_entropy
 from jarilab.options import check_fields
 from jarilab.shapes import Float, Int
 from jarilab.storage.cache import cached
 from jarilab.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
-from jarilab.tasks.classification import HELD_OUT, held_out_number
+from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
 from jarilab.text import FIRST, PADDING, tokenizers
 from jarilab.text.tokenizers import Tokenizer
@@ -59,7 +66,7 @@ class Captions(Task):
     one seven") or attributes ("a small red 3 top left"). digits: a folder of MNIST's files to make scenes of, instead
     of scikit-learn's scans. scenes: how many to train on. unseen: the share of all combinations of words that no scene
     to train on has; it is then these that are measured on. size: of a folder's images, in pixels. codes: a run whose
-    image tokenizer is taken; by default one is trained first. quantizer: of the image tokenizer, fsq, vq or gumbel.
+    image tokenizer is taken; by default one is trained first. quantizer: of the image tokenizer, fsq or gumbel.
     code_steps: how long it is trained. judge_steps: how long those who judge are. caption_dropout: the share of
     captions left out in training, which guidance needs. image_weight: of the loss of codes beside that of words.
     guidance, temperature: how images to measure are drawn. rerank: images drawn for each, of which the scorer, who
@@ -80,7 +87,7 @@ class Captions(Task):
         unseen: Annotated[float, Ge(0), Lt(1)] = 0.0,
         size: Annotated[int, Ge(8), Le(512)] = 32,
         codes: str = "",
-        quantizer: Literal["fsq", "vq", "gumbel"] = "fsq",
+        quantizer: QuantizerName = "fsq",
         code_steps: Annotated[int, Ge(1)] = 1500,
         judge_steps: Annotated[int, Ge(1)] = 2000,
         caption_dropout: Annotated[float, Ge(0), Lt(1)] = 0.1,
@@ -146,10 +153,12 @@ class Captions(Task):
         options, source = {"quantizer": self._quantizer}, self._source
 
         def make(folder: Path) -> dict[str, Any]:
-            _say(f"training the image tokenizer, {self._steps[0]:,} steps")
-            made = train_image_tokenizer(
-                source.images, len(source.captions), options, seed=SEED, steps=self._steps[0]
-            )
+            steps, count = self._steps[0], len(source.captions)
+            _say(f"training the image tokenizer, {steps:,} steps")
+            with progress_bar("image tokenizer") as progress:
+                made = train_image_tokenizer(
+                    source.images, count, options, seed=SEED, steps=steps, progress=progress
+                )
             (folder / CODES).write_bytes(made.to_bytes())
             return {}
 
@@ -169,11 +178,11 @@ class Captions(Task):
             )
             one, other = halves(source.digits("training"))
             for seed, (name, half) in enumerate(((JUDGE, one), (SCORER, other)), 1):
-                (folder / name).write_bytes(
-                    train_digit_classifier(
-                        source.style, half, seed=seed, steps=self._steps[1]
-                    ).to_bytes()
-                )
+                with progress_bar(f"digit classifier {seed} of 2") as progress:
+                    made = train_digit_classifier(
+                        source.style, half, seed=seed, steps=self._steps[1], progress=progress
+                    )
+                (folder / name).write_bytes(made.to_bytes())
             return {}
 
         facts = {"what": "judges", "data": source.fingerprint, "steps": self._steps[1]}
@@ -186,7 +195,7 @@ class Captions(Task):
         assert values is not None
         found = {"real": real, "reconstructed": self.codes.decode(self.codes.encode(real))}
         right = {
-            which: said_right(source.style, values, seen, judge.read(seen))
+            which: matches_caption(source.style, values, seen, judge.read(seen))
             for which, seen in found.items()
         }
         named = [(name, which) for name in ("digit", "exact_match") for which in found]
@@ -286,7 +295,7 @@ class Captions(Task):
             return {**found, "examples": len(captions)}
         model, judge = learner.model, self._of_scenes()[0]
         drawn = self._draw(model, captions, values)
-        right = said_right(self.style, values, drawn, judge.read(drawn))
+        right = matches_caption(self.style, values, drawn, judge.read(drawn))
         found |= {name: float(value.mean()) for name, value in right.items()}
         return {**found, **self._facts["ceiling"], "examples": len(captions)}
 
@@ -333,9 +342,7 @@ class Captions(Task):
 
     def _of_scenes(self) -> tuple[DigitClassifier, DigitClassifier]:
         if self._judges is None:
-            raise UserError(
-                "images are judged and chosen among for scenes alone; leave rerank away"
-            )
+            raise UserError("images are judged and chosen among for scenes alone; omit rerank")
         return self._judges
 
     @property
@@ -350,7 +357,7 @@ class Captions(Task):
         strange = self.words.unknown(line)
         if strange:
             known = ", ".join(self.words.names(list(range(4, min(44, len(self.words))))))
-            named = ", ".join(shown(word[:40]) for word in strange[:5])
+            named = ", ".join(printable(word[:40]) for word in strange[:5])
             raise UserError(f"no caption to train on had {named}; known: {known}")
         ids = self.words.encode(line)
         if not 1 <= len(ids) < self._facts["longest"]:
@@ -398,7 +405,8 @@ class Captions(Task):
         if self.style is None:
             return None
         images = image.unsqueeze(0)
-        return worded(self.style, images, self._of_scenes()[0].read(images))[0] or BLANK
+        digits = self._of_scenes()[0].read(images)
+        return describe_images(self.style, images, digits)[0] or BLANK
 
     def expected(self, line: str) -> str | None:
         """The caption itself, as `judged` would word it; None for one that is not of the style, or is not judged."""

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from jarilab.errors import UserError
-from jarilab.images import augment
-from jarilab.images.labelled import Fit, Labelled, fitted
+from jarilab.images import HELD_OUT, augment
+from jarilab.images.labelled import Labelled
+from jarilab.images.resize import Fit, fitted
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, Task, evenly
@@ -24,8 +25,6 @@ from jarilab.tasks.metrics import METRICS
 
 AT_ONCE = 256  # images measured together
 MOST_OF_MEAN = 10_000  # images that mean and deviation are taken over
-HELD_OUT = "#"
-"""`#5` is the held-out image number 5, where a file is asked for."""
 _KEPT = "pictures.json"
 
 

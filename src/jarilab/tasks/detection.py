@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, final
 
@@ -12,40 +11,33 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from jarilab.boxes import Detected, to_xyxy
-from jarilab.captions.scenes import Digits, Scenes, World
+from jarilab.boxes import Detected
+from jarilab.captions.digits import Digits, Part
+from jarilab.captions.scenes import Scenes, World
 from jarilab.errors import UserError
-from jarilab.images.augment import Windows
+from jarilab.images import HELD_OUT
 from jarilab.images.files import decode
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, evenly, registry
-from jarilab.tasks.classification import (
-    HELD_OUT,
-    ImageLabel,
-    ImageTask,
-    LoadedImage,
-    held_out_number,
-)
+from jarilab.tasks.classification import ImageLabel, ImageTask, LoadedImage, held_out_number
+from jarilab.tasks.detection_augment import cropped, flipped
 from jarilab.tasks.detection_data import (
-    Boxed,
     BoxedImages,
-    Drawn,
     Photographs,
-    average_precision,
-    together,
+    SceneImages,
+    mean_and_deviation,
+    padded_batch,
 )
 from jarilab.tasks.detection_loss import Objects, loss
+from jarilab.tasks.detection_metrics import ImageBoxes, average_precision, boxes_found, true_boxes
 from jarilab.tasks.metrics import METRICS
 
 SCENES = "scenes"
 CANVAS, LONGEST = 48, 160
 """Pixels: the side of a scene, and the longer side of a photograph, where none is asked for."""
 
-LEFT = 0.25
-"""The share of a box's area that must be in the window of a cropped image, else the thing is no longer said to be
-there. DETR keeps every sliver; of less than a quarter nobody could say what it is, or how far it reaches."""
-
+HELD_OUT_SCENES = 1000
 AT_ONCE = 64  # images measured together
 _KEPT = "detection.json"
 
@@ -58,7 +50,7 @@ class Detection(ImageTask):
     train: `scenes`, a COCO file and its folder of images, a VOC folder, or one of its lists (ImageSets/Main/train.txt).
     valid: the same to look at on the way; without it, scenes are made of digits never trained on, a VOC folder's own
     list val.txt is taken, or about one image in ten is held out. digits: a folder of MNIST's idx files to make scenes
-    of, instead of scikit-learn's scans. size: the longer side of a image in pixels, that of a scene too; 160 for
+    of, instead of scikit-learn's scans. size: the longer side of an image in pixels, that of a scene too; 160 for
     photographs and 48 for scenes where none is given. min_digits, max_digits: digits of a scene. smallest, largest:
     their longer side in pixels. scenes: how many different ones to train on. flip: mirror half of the training images,
     which digits would not survive. crop: how much of width and height half of the training images lose at most, such as
@@ -101,9 +93,8 @@ class Detection(ImageTask):
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {"examples": 320_000, "batch": 32, "learning_rate": 4e-3, "evaluations": 10}
         training |= {"evaluation_examples": 300}
-        return {f"training.{name}": value for name, value in training.items()} | {
-            "model.hidden": 192
-        }
+        defaults = {f"training.{name}": value for name, value in training.items()}
+        return {**defaults, "model.hidden": 192}
 
     # Its data -------------------------------------------------------------------------------------------------------
 
@@ -113,8 +104,8 @@ class Detection(ImageTask):
 
     def prepare(self) -> None:
         if self._makes_scenes:
-            training: BoxedImages = self._drawn("training")
-            self._held_out = self._drawn("held_out") if not self.valid else self._read(self.valid)
+            training: BoxedImages = self._scenes("training")
+            self._held_out = self._read(self.valid) if self.valid else self._scenes("held_out")
         else:
             training = Photographs.read("train", self.train, self.size, None, part="train")
             if self.valid:
@@ -122,7 +113,7 @@ class Detection(ImageTask):
             else:
                 training, self._held_out = training.split(self.train, self.size)
         self._training = training
-        mean, deviation = _spread(training)
+        mean, deviation = mean_and_deviation(training)
         self._facts = {
             "classes": list(training.classes),
             "channels": training.channels,
@@ -130,15 +121,11 @@ class Detection(ImageTask):
             "deviation": deviation.clamp_min(1e-3).tolist(),
         }
 
-    def _drawn(self, part: Any) -> Drawn:
-        digits = (
-            Digits.scans(part) if self.digits is None else Digits.mnist(Path(self.digits), part)
-        )
-        training = part == "training"
-        return Drawn(
-            Scenes(self._world, digits, seed=1 if training else 2),
-            self.scenes if training else 1000,
-        )
+    def _scenes(self, part: Part) -> SceneImages:
+        digits = Digits.load(self.digits, part)
+        if part == "training":
+            return SceneImages(Scenes(self._world, digits, seed=1), self.scenes)
+        return SceneImages(Scenes(self._world, digits, seed=2), HELD_OUT_SCENES)
 
     def _read(self, paths: Sequence[str], classes: Sequence[str] | None = None) -> BoxedImages:
         """Held-out images. Raises UserError for scenes where photographs were trained on, and the reverse."""
@@ -147,7 +134,7 @@ class Detection(ImageTask):
                 f"a run on {' '.join(self.train)} is measured on images of the same kind; got {' '.join(paths)}"
             )
         if self._makes_scenes:
-            return self._drawn("held_out")
+            return self._scenes("held_out")
         return Photographs.read("valid", paths, self.size, classes or self.classes, part="val")
 
     def hold_out(self, paths: Sequence[str]) -> None:
@@ -206,11 +193,13 @@ class Detection(ImageTask):
                 f"model.queries={self._world.most} or more"
             )
         for images in (self._training, self.held_out):
-            if isinstance(images, Photographs) and (crowded := images.crowded(queries)):
+            crowded = images.crowded(queries)
+            if crowded:
+                most, names = max(crowded.values()), ", ".join(list(crowded)[:3])
                 self._notices.append(
-                    f"{len(crowded):,} images have more things than the {queries} queries can find, up to "
-                    f"{max(crowded.values())} ({', '.join(list(crowded)[:3])}); those that cost most to match train "
-                    f"nothing, and all count in AP: model.queries={max(crowded.values())} finds them"
+                    f"{len(crowded):,} images have more things than the {queries} queries can find, up to {most} "
+                    f"({names}); those that cost most to match train nothing, and all count in AP: "
+                    f"model.queries={most} finds them"
                 )
 
     @property
@@ -222,9 +211,9 @@ class Detection(ImageTask):
         assert self._training is not None, "prepare comes first"
         images, objects = self._batch(self._training, indices)
         if self.flip:
-            images, objects = _flipped(images, objects, generator)
+            images, objects = flipped(images, objects, generator)
         if self.crop:
-            images, objects = _cropped(images, objects, self.crop, generator)
+            images, objects = cropped(images, objects, self.crop, generator)
         return Batch((images,), objects)
 
     def loss(self, scores: Detected, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
@@ -233,16 +222,19 @@ class Detection(ImageTask):
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """COCO's AP of all that the last layer says, however unsure, and the mean loss."""
-        held_out, found, there, total = self.held_out, list[Boxed](), list[Boxed](), 0.0
+        held_out, total = self.held_out, 0.0
+        found: list[ImageBoxes] = []
+        truth: list[ImageBoxes] = []
         indices = evenly(len(held_out), examples)
         for some in indices.split(AT_ONCE):
             images, objects = self._batch(held_out, some)
-            outputs = learner.scores(Batch((images,), objects))
-            total += len(some) * float(self.loss(outputs, Batch((images,), objects)))
-            sizes = [held_out.size(i) for i in some.tolist()]
-            found += _boxed(outputs, sizes)
-            there += [_truth(objects, row, size) for row, size in enumerate(sizes)]
-        metrics = average_precision(found, there, len(self.classes))
+            batch = Batch((images,), objects)
+            outputs = learner.scores(batch)
+            total += len(some) * float(self.loss(outputs, batch))
+            sizes = [held_out.size(number) for number in some.tolist()]
+            found += boxes_found(outputs, sizes)
+            truth += true_boxes(objects, sizes)
+        metrics = average_precision(found, truth, len(self.classes))
         return {**metrics, "loss": total / len(indices), "examples": float(len(indices))}
 
     def _batch(self, source: BoxedImages, indices: Int[Tensor, " B"]) -> tuple[Images, Objects]:
@@ -251,23 +243,21 @@ class Detection(ImageTask):
 
     def _normalised(self, pixels: Sequence[Tensor]) -> Images:
         """Mean 0 and deviation 1 over the training images; 0 where smaller images are padded."""
-        mean, deviation = (
-            torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation")
-        )
-        images = together(pixels)
-        whole = (images.pixels / 255 - mean) / deviation
-        return Images(
-            whole if images.keep is None else whole * images.keep.unsqueeze(1), images.keep
-        )
+        mean = torch.tensor(self._facts["mean"]).view(-1, 1, 1)
+        deviation = torch.tensor(self._facts["deviation"]).view(-1, 1, 1)
+        images = padded_batch(pixels)
+        normalised = (images.pixels / 255 - mean) / deviation
+        if images.keep is not None:
+            normalised = normalised * images.keep.unsqueeze(1)
+        return Images(normalised, images.keep)
 
     # What a person sees ---------------------------------------------------------------------------------------------
 
     def read(self, line: str) -> LoadedImage:
         number = self._number(line)
         if number is not None:
-            return LoadedImage(
-                self.held_out.pixels(torch.tensor([number]))[0], self.held_out.size(number)
-            )
+            (pixels,) = self.held_out.pixels(torch.tensor([number]))
+            return LoadedImage(pixels, self.held_out.size(number))
         found = decode(Path(line.strip()), self._facts["channels"], longest=self.size)
         return LoadedImage(found.pixels, (found.height, found.width))
 
@@ -284,18 +274,8 @@ class Detection(ImageTask):
     def interpret(self, outputs: Detected, images: Sequence[LoadedImage]) -> list[list[ImageLabel]]:
         """What each query says, however unsure, the surest first."""
         found = []
-        for boxed in _boxed(outputs, [image.size for image in images]):
-            assert boxed.probabilities is not None
-            rows = zip(
-                boxed.labels.tolist(),
-                boxed.probabilities.tolist(),
-                boxed.boxes.tolist(),
-                strict=True,
-            )
-            said = [
-                ImageLabel(label, probability, (box[0], box[1], box[2], box[3]))
-                for label, probability, box in rows
-            ]
+        for boxes in boxes_found(outputs, [image.size for image in images]):
+            said = [ImageLabel(label, sure, box) for label, sure, box in boxes.rows()]
             found.append(sorted(said, key=lambda one: -one.probability))
         return found
 
@@ -312,9 +292,9 @@ class Detection(ImageTask):
         return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]
 
     def notices(self) -> list[str]:
-        read = [] if self._training is None else list(self._training.notices)
-        held_out = [f"held out: {line}" for line in self.held_out_notices() if line not in read]
-        return [*read, *held_out, *self._notices]
+        training = [] if self._training is None else list(self._training.notices)
+        others = [line for line in self.held_out_notices() if line not in training]
+        return [*training, *(f"held out: {line}" for line in others), *self._notices]
 
     def held_out_notices(self) -> list[str]:
         return [] if self._held_out is None else list(self._held_out.notices)
@@ -322,69 +302,3 @@ class Detection(ImageTask):
     def describe(self) -> str:
         assert self._training is not None, "prepare comes first"
         return f"{self._training.describe()}; {len(self.held_out):,} held out"
-
-
-def _spread(images: BoxedImages) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
-    """Mean and deviation over some of these images, one in memory at a time."""
-    count, total, squares = 0, torch.zeros(()), torch.zeros(())
-    for number in evenly(len(images), 500).tolist():
-        some = images.pixels(torch.tensor([number]))[0].flatten(1).double() / 255
-        count, total, squares = (
-            count + some.shape[1],
-            total + some.sum(1),
-            squares + some.square().sum(1),
-        )
-    mean = total / count
-    return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
-
-
-def _flipped(
-    images: Images, objects: Objects, generator: torch.Generator
-) -> tuple[Images, Objects]:
-    """Half of the images mirrored, with their boxes; padding stays where it is."""
-    mirrored = torch.rand(len(objects), generator=generator) < 0.5
-    height, width = images.size
-    columns = torch.arange(width)
-    wide = torch.full((len(objects),), width) if images.keep is None else images.keep[:, 0].sum(1)
-    back = wide.unsqueeze(1) - 1 - columns
-    source = torch.where(mirrored.unsqueeze(1) & (back >= 0), back, columns)
-    pixels = images.pixels.gather(
-        3, source[:, None, None].expand(-1, images.pixels.shape[1], height, -1)
-    )
-    boxes = objects.boxes.clone()
-    boxes[mirrored, :, 0] = 1 - boxes[mirrored, :, 0]
-    return Images(pixels, images.keep), replace(objects, boxes=boxes)
-
-
-def _cropped(
-    images: Images, objects: Objects, most: float, generator: torch.Generator
-) -> tuple[Images, Objects]:
-    """Half of the images cut to a window and enlarged, with those things of which LEFT or more is in it."""
-    windows = Windows.draw(len(objects), most, generator)
-    boxes, left = windows.boxes(objects.boxes)
-    real = objects.real & (left >= LEFT)
-    order = real.int().argsort(
-        dim=1, descending=True, stable=True
-    )  # matching wants those that are real in front
-    real = real.gather(1, order)
-    boxes = boxes.gather(1, order.unsqueeze(-1).expand(-1, -1, 4)) * real.unsqueeze(-1)
-    return windows.pixels(images), Objects(objects.labels.gather(1, order) * real, boxes, real)
-
-
-def _boxed(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[Boxed]:
-    """What the last layer says of images of these heights and widths, in their pixels."""
-    probabilities, labels = outputs.scores[-1].float().softmax(-1)[..., :-1].max(-1)
-    shares = to_xyxy(outputs.boxes[-1].float())
-    return [
-        Boxed(shares[row] * torch.tensor([width, height] * 2), labels[row], probabilities[row])
-        for row, (height, width) in enumerate(sizes)
-    ]
-
-
-def _truth(objects: Objects, row: int, size: tuple[int, int]) -> Boxed:
-    height, width = size
-    real = objects.real[row]
-    return Boxed(
-        to_xyxy(objects.boxes[row, real]) * torch.tensor([width, height] * 2),
-        objects.labels[row, real],
-    )

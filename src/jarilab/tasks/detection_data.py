@@ -1,36 +1,28 @@
-"""Images with boxes, drawn or read, in the form that training and judging want, and COCO's average precision."""
+"""Images with boxes, drawn or read, in the form that training and measuring want."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import UInt8
 
 from jarilab.boxes import to_cxcywh
 from jarilab.captions.scenes import Plan, Scenes
-from jarilab.errors import UserError, needs
-from jarilab.images.annotations import (
-    SETS,
-    Annotated,
-    Box,
-    has_lists,
-    is_held_out,
-    read_annotations,
-    usable,
-)
+from jarilab.errors import UserError
+from jarilab.images.annotated import AnnotatedImage, Box, usable_boxes
+from jarilab.images.annotations import SETS, has_lists, is_held_out, read_annotations
 from jarilab.images.files import LARGEST_SET, decode
-from jarilab.images.notices import Notices, few
+from jarilab.images.notices import Notices, few_held_out
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int, Tensor
+from jarilab.tasks.base import evenly
 from jarilab.tasks.detection_loss import Objects
 
 _UNKNOWN = "boxes left out, of classes that the training data do not have"
@@ -38,7 +30,7 @@ _HELD_OUT = 0.1  # the share of photographs that is held out where nobody says w
 
 
 class BoxedImages(ABC):
-    """Images whose things are known. classes: their names. channels: of the pixels. notices: what a person should
+    """Images whose objects are known. classes: their names. channels: of the pixels. notices: what a person should
     know of the reading."""
 
     classes: Sequence[str]
@@ -60,6 +52,10 @@ class BoxedImages(ABC):
     def size(self, number: int) -> tuple[int, int]:
         """Height and width that the image has in its file."""
 
+    def crowded(self, queries: int) -> dict[str, int]:
+        """The names of images with more objects than `queries`, and how many these are."""
+        return {}
+
     @abstractmethod
     def describe(self) -> str:
         """In a few words."""
@@ -70,7 +66,7 @@ class BoxedImages(ABC):
 
 
 @final
-class Drawn(BoxedImages):
+class SceneImages(BoxedImages):
     """The first `count` of an endless row of scenes."""
 
     def __init__(self, scenes: Scenes, count: int):
@@ -92,9 +88,8 @@ class Drawn(BoxedImages):
 
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         plan = self._plan(indices)
-        return Objects(
-            plan.labels * plan.real, to_cxcywh(plan.boxes) / self._scenes.world.canvas, plan.real
-        )
+        boxes = to_cxcywh(plan.boxes) / self._scenes.world.canvas
+        return Objects(plan.labels * plan.real, boxes, plan.real)
 
     def size(self, number: int) -> tuple[int, int]:
         return self._scenes.world.canvas, self._scenes.world.canvas
@@ -120,7 +115,7 @@ class _Photograph:
 
 @final
 class Photographs(BoxedImages):
-    """Annotated images, held in memory as bytes."""
+    """AnnotatedImage images, held in memory as bytes."""
 
     channels = 3
 
@@ -141,17 +136,17 @@ class Photographs(BoxedImages):
         """Those of files as `read_annotations` wants them, the longer side scaled down to `longest`. classes: those of
         the training data, where other data are read. Raises UserError where nothing can be used, or too much is there.
         """
-        notes = Notices()
-        annotations = read_annotations(option, paths, notes, part=part)
+        notices = Notices()
+        annotations = read_annotations(option, paths, notices, part=part)
         names = list(classes or annotations.classes)
         numbers = {name: number for number, name in enumerate(names)}
         found: list[_Photograph] = []
         taken = 0
         for annotated in annotations.images:
             try:
-                found.append(_photograph(annotated, longest, numbers, notes))
+                found.append(_photograph(annotated, longest, numbers, notices))
             except UserError as error:
-                notes.unreadable(
+                notices.unreadable(
                     annotated.path.name, error, len(annotations.images), Path(paths[-1])
                 )
                 continue
@@ -161,26 +156,26 @@ class Photographs(BoxedImages):
                     f"{paths[-1]}: {len(annotations.images):,} images of {longest} pixels take more than "
                     f"{LARGEST_SET:,} bytes; use a smaller task.size, or fewer of them"
                 )
-        if not any(len(photograph.labels) for photograph in found):
-            said = "".join(f"; {line}" for line in notes.told())
+        if not _any_object(found):
             raise UserError(
-                f"{paths[0]}: expected things with boxes; got none that can be used{said}; mend them"
+                f"{paths[0]}: expected things with boxes; got none that can be used{notices.tail()}; mend them"
             )
-        return Photographs(found, names, notes.told())
+        return Photographs(found, names, notices.lines())
 
     def split(self, paths: Sequence[str], longest: int) -> tuple[Photographs, Photographs]:
         """What to train on and what to hold out: as a VOC folder's lists say, or by the names of the files. paths,
         longest: those it was read with. Raises UserError where one side would be empty."""
         if has_lists(paths):
             return self, Photographs.read("train", paths, longest, self.classes, part=SETS[1])
-        parts = [[p for p in self._images if p.held_out is held_out] for held_out in (False, True)]
-        if not all(any(len(p.labels) for p in part) for part in parts):
+        training = [photograph for photograph in self._images if not photograph.held_out]
+        held_out = [photograph for photograph in self._images if photograph.held_out]
+        if not _any_object(training) or not _any_object(held_out):
             raise UserError(
                 f"{len(self)} images are too few to hold some out; give held-out images with --valid"
             )
-        told = [*self.notices, *few(len(parts[1]), len(self))]
-        train, held_out = (Photographs(part, self.classes, told) for part in parts)
-        return train, held_out
+        notices = [*self.notices, *few_held_out(len(held_out), len(self))]
+        train = Photographs(training, self.classes, notices)
+        return train, Photographs(held_out, self.classes, notices)
 
     def __len__(self) -> int:
         return len(self._images)
@@ -191,25 +186,20 @@ class Photographs(BoxedImages):
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         chosen = [self._images[i] for i in indices.tolist()]
         most = max(1, max(len(photograph.labels) for photograph in chosen))
-        labels, boxes = (
-            torch.zeros(len(chosen), most, dtype=torch.int64),
-            torch.zeros(len(chosen), most, 4),
-        )
+        labels = torch.zeros(len(chosen), most, dtype=torch.int64)
+        boxes = torch.zeros(len(chosen), most, 4)
         real = torch.zeros(len(chosen), most, dtype=torch.bool)
         for row, photograph in enumerate(chosen):
             count = len(photograph.labels)
-            labels[row, :count], boxes[row, :count], real[row, :count] = (
-                photograph.labels,
-                photograph.boxes,
-                True,
-            )
+            labels[row, :count] = photograph.labels
+            boxes[row, :count] = photograph.boxes
+            real[row, :count] = True
         return Objects(labels, boxes, real)
 
     def size(self, number: int) -> tuple[int, int]:
         return self._images[number].size
 
     def crowded(self, queries: int) -> dict[str, int]:
-        """The names of images with more things than `queries`, and how many these are."""
         return {p.name: len(p.labels) for p in self._images if len(p.labels) > queries}
 
     def describe(self) -> str:
@@ -218,33 +208,38 @@ class Photographs(BoxedImages):
 
     def fingerprint(self) -> str:
         whole = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))
-        for p in self._images:
-            marks = torch.tensor(
-                [zlib.crc32(p.pixels.numpy().tobytes()), *p.size, *p.labels.tolist()]
-            )
-            whole.update(marks.numpy().tobytes() + p.boxes.numpy().tobytes())
+        for photograph in self._images:
+            pixels = zlib.crc32(photograph.pixels.numpy().tobytes())
+            numbers = torch.tensor([pixels, *photograph.size, *photograph.labels.tolist()])
+            whole.update(numbers.numpy().tobytes() + photograph.boxes.numpy().tobytes())
         return f"sha256 {whole.hexdigest()}"
 
 
+def _any_object(photographs: Sequence[_Photograph]) -> bool:
+    return any(len(photograph.labels) for photograph in photographs)
+
+
 def _photograph(
-    annotated: Annotated, longest: int, numbers: Mapping[str, int], notes: Notices
+    annotated: AnnotatedImage, longest: int, numbers: Mapping[str, int], notices: Notices
 ) -> _Photograph:
-    """One, with those of its things whose class has a number. Raises UserError where it cannot be read."""
+    """One, with those of its objects whose class has a number. Raises UserError where it cannot be read."""
     where = annotated.path.name
     image = decode(annotated.path, Photographs.channels, longest=longest)
-    things = usable(annotated.things, image.height, image.width, where, notes)
-    for name, _ in things:
-        if name not in numbers:
-            notes.add(_UNKNOWN, f"{name} in {where}")
-    known = [(numbers[name], box) for name, box in things if name in numbers]
+    known = []
+    for name, box in usable_boxes(annotated.objects, image.height, image.width, where, notices):
+        if name in numbers:
+            known.append((numbers[name], box))
+        else:
+            notices.add(_UNKNOWN, f"{name} in {where}")
     boxes, labels = _shares(known, image.height, image.width)
     held_out = is_held_out(annotated, _HELD_OUT)
     return _Photograph(where, image.pixels, (image.height, image.width), boxes, labels, held_out)
 
 
-def together(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
+def padded_batch(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
     """Images in one tensor of numbers from 0 to 255, smaller ones padded below and to the right."""
-    height, width = (max(one.shape[axis] for one in pixels) for axis in (1, 2))
+    height = max(one.shape[1] for one in pixels)
+    width = max(one.shape[2] for one in pixels)
     if all(one.shape[1:] == (height, width) for one in pixels):
         return Images(torch.stack(list(pixels)).float())
     whole = torch.zeros(len(pixels), pixels[0].shape[0], height, width)
@@ -255,68 +250,23 @@ def together(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
     return Images(whole, keep)
 
 
-def _shares(things: Sequence[tuple[int, Box]], height: int, width: int) -> tuple[Tensor, Tensor]:
+def _shares(objects: Sequence[tuple[int, Box]], height: int, width: int) -> tuple[Tensor, Tensor]:
     """Boxes as shares of the image, and the numbers of their classes."""
-    boxes = torch.tensor([box for _, box in things], dtype=torch.float64).view(-1, 4)
+    boxes = torch.tensor([box for _, box in objects], dtype=torch.float64).view(-1, 4)
     shares = to_cxcywh(boxes / torch.tensor([width, height] * 2))
-    return shares.float(), torch.tensor([number for number, _ in things], dtype=torch.int64)
+    labels = torch.tensor([number for number, _ in objects], dtype=torch.int64)
+    return shares.float(), labels
 
 
-@dataclass(frozen=True, eq=False)
-class Boxed:
-    """Boxes in one image: left, top, right, bottom in its pixels `(N, 4)`, classes `(N,)`, and how sure they are."""
-
-    boxes: Float[Tensor, "N 4"]
-    labels: Int[Tensor, " N"]
-    probabilities: Float[Tensor, " N"] | None = None
-
-
-def average_precision(
-    found: Sequence[Boxed], there: Sequence[Boxed], classes: int
-) -> dict[str, float]:
-    """COCO's `ap`, the mean over classes and over IoU 0.50, 0.55 ... 0.95, and `ap50` and `ap75`, by pycocotools.
-
-    found: everything a model says, however unsure, of the same images as `there`. 0 where there is no object at all.
-    """
-    coco: Any = needs("pycocotools.coco", "vision").COCO
-    judge: Any = needs("pycocotools.cocoeval", "vision").COCOeval
-    truth = _as_coco(there)
-    if not truth:
-        return {"ap": 0.0, "ap50": 0.0, "ap75": 0.0}
-    with contextlib.redirect_stdout(
-        io.StringIO()
-    ):  # it tells its progress to whoever reads standard output
-        right, said = coco(), coco()
-        images = [{"id": number + 1} for number in range(len(there))]
-        categories = [{"id": number} for number in range(classes)]
-        for held, annotations in ((right, truth), (said, _as_coco(found))):
-            held.dataset = {"images": images, "categories": categories, "annotations": annotations}
-            held.createIndex()
-        judged = judge(right, said, "bbox")
-        judged.evaluate()
-        judged.accumulate()
-        judged.summarize()
-    return {name: max(0.0, float(judged.stats[i])) for i, name in enumerate(("ap", "ap50", "ap75"))}
-
-
-def _as_coco(images: Sequence[Boxed]) -> list[dict[str, Any]]:
-    annotations = []
-    for number, boxed in enumerate(images):
-        probabilities = (
-            [1.0] * len(boxed.labels)
-            if boxed.probabilities is None
-            else boxed.probabilities.tolist()
-        )
-        for box, label, probability in zip(
-            boxed.boxes.tolist(), boxed.labels.tolist(), probabilities, strict=True
-        ):
-            left, top, right, bottom = box
-            annotation = {
-                "id": len(annotations) + 1,
-                "image_id": number + 1,
-                "category_id": label,
-                "iscrowd": 0,
-            }
-            annotation |= {"bbox": [left, top, right - left, bottom - top], "score": probability}
-            annotations.append(annotation | {"area": (right - left) * (bottom - top)})
-    return annotations
+def mean_and_deviation(images: BoxedImages) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
+    """Of each channel, over some of these images, one in memory at a time."""
+    count, total, squares = 0, torch.zeros(()), torch.zeros(())
+    for number in evenly(len(images), 500):
+        (pixels,) = images.pixels(number.unsqueeze(0))
+        values = pixels.flatten(1).double() / 255
+        count += values.shape[1]
+        total = total + values.sum(1)
+        squares = squares + values.square().sum(1)
+    mean = total / count
+    variance = (squares / count - mean.square()).clamp_min(0)
+    return mean, variance.sqrt()

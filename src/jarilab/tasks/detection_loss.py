@@ -4,13 +4,11 @@ section 3.1), in which each object is first matched with the query that comes ne
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
 
 from jarilab.boxes import Detected, iou_and_giou, to_xyxy
-from jarilab.errors import needs
 from jarilab.shapes import Bool, Float, Int, Tensor
 
 COST_CLASS, COST_L1, COST_GIOU = 1.0, 5.0, 2.0
@@ -39,28 +37,36 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
     Gives the numbers of layer, image, query and object of each pair. Where there are more objects than queries, those
     that cost most stay without one.
     """
-    assign: Any = needs("scipy.optimize", "vision").linear_sum_assignment
+    from scipy.optimize import linear_sum_assignment
+
+    cost_SBNM = _cost(found, objects).numpy()
+    layers = len(cost_SBNM)
+    pairs: list[tuple[int, int, int, int]] = []
+    for image, count in enumerate(objects.real.sum(1).tolist()):
+        for layer in range(layers):
+            queries, matches = linear_sum_assignment(cost_SBNM[layer, image, :, :count])
+            for query, number in zip(queries.tolist(), matches.tolist(), strict=True):
+                pairs.append((layer, image, query, number))
+    columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 4)
+    layer, image, query, number = columns.unbind(1)
+    return layer, image, query, number
+
+
+def _cost(found: Detected, objects: Objects) -> Float[Tensor, "S B N M"]:
+    """What it costs to match each query with each object."""
     layers, batch, queries, _ = found.scores.shape
     most = objects.labels.shape[1]
-    index_SBNM = objects.labels[None, :, None].expand(layers, batch, queries, most)
-    # Not its logarithm, so that it is of the size of the others (section 3.1).
-    cost = -COST_CLASS * found.scores.softmax(-1).gather(-1, index_SBNM)
-    boxes, there = found.boxes.unsqueeze(3), objects.boxes[None, :, None]
-    cost += COST_L1 * (boxes - there).abs().sum(-1)
-    cost -= COST_GIOU * iou_and_giou(to_xyxy(boxes), to_xyxy(there))[1]
+    label_SBNM = objects.labels[None, :, None].expand(layers, batch, queries, most)
+    # The probability and not its logarithm, so that it is of the size of the others (section 3.1).
+    probability_SBNM = found.scores.softmax(-1).gather(-1, label_SBNM)
+    boxes, truth = found.boxes.unsqueeze(3), objects.boxes[None, :, None]
+    _, giou_SBNM = iou_and_giou(to_xyxy(boxes), to_xyxy(truth))
+    l1_SBNM = (boxes - truth).abs().sum(-1)
+    cost_SBNM = -COST_CLASS * probability_SBNM
+    cost_SBNM += COST_L1 * l1_SBNM
+    cost_SBNM -= COST_GIOU * giou_SBNM
     # What is not finite is told by the loss; the assignment would only say that it cannot be.
-    cost_SBNM = torch.nan_to_num(cost, nan=1e6, posinf=1e6, neginf=-1e6).numpy()
-    pairs: list[tuple[list[int], ...]] = []
-    for image, count in enumerate(objects.real.sum(1).tolist()):
-        for layer in range(layers) if count else ():
-            query, thing = assign(cost_SBNM[layer, image, :, :count])
-            pairs.append(
-                ([layer] * len(query), [image] * len(query), query.tolist(), thing.tolist())
-            )
-    columns = [
-        torch.tensor([n for pair in pairs for n in pair[i]], dtype=torch.int64) for i in range(4)
-    ]
-    return columns[0], columns[1], columns[2], columns[3]
+    return torch.nan_to_num(cost_SBNM, nan=1e6, posinf=1e6, neginf=-1e6)
 
 
 def loss(
@@ -71,23 +77,32 @@ def loss(
     nothing: the weight of "nothing" among the classes, since most queries should say it. Boxes are averaged over the
     objects of the batch (over 1 where there are none).
     """
-    layer, image, query, thing = matched(found, objects)
+    layer, image, query, number = matched(found, objects)
     classes = found.scores.shape[-1] - 1
     labels_SBN = torch.full(found.scores.shape[:3], classes)
-    labels_SBN[layer, image, query] = objects.labels[image, thing]
-    weight = found.scores.new_ones(classes + 1)
-    weight[classes] = nothing
-    of_classes = sum(
-        functional.cross_entropy(
-            scores.flatten(0, 1), labels.flatten(), weight, label_smoothing=smoothing
-        )
-        for scores, labels in zip(found.scores, labels_SBN, strict=True)
-    )
-    boxes, there = found.boxes[layer, image, query], objects.boxes[image, thing]
+    labels_SBN[layer, image, query] = objects.labels[image, number]
+    boxes = found.boxes[layer, image, query]
+    truth = objects.boxes[image, number]
+    _, giou = iou_and_giou(to_xyxy(boxes), to_xyxy(truth))
+    l1 = (boxes - truth).abs().sum()
     count = max(1, int(objects.real.sum()))
-    giou = iou_and_giou(to_xyxy(boxes), to_xyxy(there))[1]
+    of_classes = _of_classes(found.scores, labels_SBN, nothing, smoothing)
     return {
-        "classes": COST_CLASS * of_classes,  # type: ignore[dict-item]
-        "l1": COST_L1 * (boxes - there).abs().sum() / count,
+        "classes": COST_CLASS * of_classes,
+        "l1": COST_L1 * l1 / count,
         "giou": COST_GIOU * (1 - giou).sum() / count,
     }
+
+
+def _of_classes(
+    scores_SBNK: Tensor, labels_SBN: Tensor, nothing: float, smoothing: float
+) -> Float[Tensor, ""]:
+    """The cross-entropy, in which "nothing", the last class, counts less; summed over the layers."""
+    weight_K = scores_SBNK.new_ones(scores_SBNK.shape[-1])
+    weight_K[-1] = nothing
+    total = scores_SBNK.new_zeros(())
+    for scores_BNK, labels_BN in zip(scores_SBNK, labels_SBN, strict=True):
+        total = total + functional.cross_entropy(
+            scores_BNK.flatten(0, 1), labels_BN.flatten(), weight_K, label_smoothing=smoothing
+        )
+    return total

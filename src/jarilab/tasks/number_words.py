@@ -72,30 +72,27 @@ class NumberWords(PairsTask):
 
     def _sides(self, numbers: np.ndarray) -> tuple[Matrix, Matrix]:
         """The source and the target of these numbers, direction after direction."""
-        names = {"ko": _korean(numbers), "en": _english(numbers)}
+        names = _names_of(numbers)
         ways = [direction.split("-") for direction in self.directions]
-        source, target = (np.concatenate([names[way[side]] for way in ways]) for side in (0, 1))
-        return Matrix(source, (source != PADDING).sum(1)), Matrix(
-            target, (target != PADDING).sum(1)
-        )
+        sources = [names[source] for source, _ in ways]
+        targets = [names[target] for _, target in ways]
+        return _matrix(sources), _matrix(targets)
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         numbers = np.arange(self.maximum + 1)
         source, target = self._sides(numbers[_held_out(numbers)])
-        every = torch.arange(len(source))
-        sides = (side.padded(every).tolist() for side in (source, target))
-        return [
-            (_vocabulary().decode(one), _vocabulary().decode(other))
-            for one, other in zip(*sides, strict=True)
-        ]
+        return list(zip(_decoded(source), _decoded(target), strict=True))
 
     def ceiling(self) -> dict[str, float]:
         """Of all numbers. An encoder without positions knows which words a name holds, and how often each."""
         numbers = np.arange(self.maximum + 1)
-        names = {"ko": _korean(numbers), "en": _english(numbers)}
-        ways = [direction.split("-") for direction in self.directions]
-        shares = {"-".join(way): bag_ceiling(names[way[0]], names[way[1]]) for way in ways}
-        return {"all": sum(shares.values()) / len(shares), **(shares if len(shares) > 1 else {})}
+        names = _names_of(numbers)
+        shares = {}
+        for direction in self.directions:
+            source, target = direction.split("-")
+            shares[direction] = bag_ceiling(names[source], names[target])
+        mean = {"all": sum(shares.values()) / len(shares)}
+        return mean | shares if len(shares) > 1 else mean
 
     def ceiling_sentence(self) -> str:
         return (
@@ -143,19 +140,18 @@ class _Names:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        pieces = re.findall(r"[a-z]+|.", text)
-        # Between English words a space says nothing.
-        kept = [
-            p
-            for i, p in enumerate(pieces)
-            if p not in " -" or (p == " " and i and pieces[i - 1] == "만")
-        ]
-        strange = [piece for piece in kept if piece not in self.number or piece in SPECIAL]
+        words, before = [], ""
+        for piece in re.findall(r"[a-z]+|.", text):
+            # Between English words a space means nothing.
+            if piece not in " -" or (piece == " " and before == "만"):
+                words.append(piece)
+            before = piece
+        strange = [word for word in words if word not in self.number or word in SPECIAL]
         if strange:
             raise UserError(
                 f"{strange[0]!r} is no word for a number; write such as 이백이십이 or two hundred twenty-two"
             )
-        return [self.number[piece] for piece in kept]
+        return [self.number[word] for word in words]
 
     def decode(self, ids: Sequence[int]) -> str:
         text = before = ""
@@ -163,13 +159,17 @@ class _Names:
             if token in (END, PADDING):
                 break
             word = self.tokens[token]
-            if before.isascii() and before.strip() and word.isascii() and word.strip():
+            if _is_english(before) and _is_english(word):
                 text += "-" if before.endswith("ty") and word in self._ones else " "
             text, before = text + word, word
         return text
 
     def names(self, ids: Sequence[int]) -> list[str]:
         return [self.tokens[token] for token in ids]
+
+
+def _is_english(word: str) -> bool:
+    return word.isascii() and bool(word.strip())
 
 
 def _words(number: int, language: str = "en") -> str:
@@ -183,21 +183,38 @@ def _vocabulary() -> _Names:
     return _Names()
 
 
+def _names_of(numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """`(N, L)` tokens of each language."""
+    return {"ko": _korean(numbers), "en": _english(numbers)}
+
+
+def _matrix(parts: Sequence[np.ndarray]) -> Matrix:
+    ids = np.concatenate(parts)
+    return Matrix(ids, (ids != PADDING).sum(1))
+
+
+def _decoded(rows: Matrix) -> list[str]:
+    every = torch.arange(len(rows))
+    return [_vocabulary().decode(ids) for ids in rows.padded(every).tolist()]
+
+
 def _korean(numbers: np.ndarray) -> np.ndarray:
-    """`(N, L)` tokens: names of up to 만, then 만, then the rest; num2words gives those of single digits at a place."""
+    """`(N, L)` tokens: names of up to 만, then 만, then the rest."""
     names = _vocabulary()
-    table = []
-    for n in range(10_000):
-        digits = [(n // 10**k % 10) * 10**k for k in (3, 2, 1, 0)]
-        table.append("".join(_korean_digit(d) for d in digits if d) or _korean_digit(0))
     high, low = numbers // 10_000, numbers % 10_000
-    rows = _padded_rows([names.encode(text) for text in table])
+    rows = _padded_rows([names.encode(_below_ten_thousand(n)) for n in range(10_000)])
     return _packed(
         np.where((high > 1)[:, None], rows[high], PADDING),
         np.where(high > 0, names.number["만"], PADDING)[:, None],
         np.where((high > 0) & (low > 0), names.number[" "], PADDING)[:, None],
         np.where(((low > 0) | (high == 0))[:, None], rows[low], PADDING),
     )
+
+
+def _below_ten_thousand(number: int) -> str:
+    """In Korean; num2words gives the names of single digits at a place."""
+    digits = [(number // power % 10) * power for power in (1000, 100, 10, 1)]
+    return "".join(_korean_digit(digit) for digit in digits if digit) or _korean_digit(0)
 
 
 @cache
@@ -208,18 +225,23 @@ def _korean_digit(value: int) -> str:
 def _english(numbers: np.ndarray) -> np.ndarray:
     """`(N, L)` tokens: names of up to thousand, then thousand, then the rest, without `and`."""
     names = _vocabulary()
+    table = [_hundreds(n) for n in range(10)]
     below_hundred = [_words(n) for n in range(100)]
-    table = []
-    for n in range(1000):
-        parts = [below_hundred[n // 100] + " hundred"] if n >= 100 else []
-        table.append(" ".join(parts + ([below_hundred[n % 100]] if n % 100 or not n else [])))
-    rows = _padded_rows([names.encode(text) for text in table])
+    texts = [below_hundred[0]]
+    for n in range(1, 1000):
+        parts = (table[n // 100], below_hundred[n % 100] if n % 100 else "")
+        texts.append(" ".join(filter(None, parts)))
+    rows = _padded_rows([names.encode(text) for text in texts])
     high, low = numbers // 1000, numbers % 1000
     return _packed(
         np.where((high > 0)[:, None], rows[high], PADDING),
         np.where(high > 0, names.number["thousand"], PADDING)[:, None],
         np.where(((low > 0) | (high == 0))[:, None], rows[low], PADDING),
     )
+
+
+def _hundreds(count: int) -> str:
+    return f"{_words(count)} hundred" if count else ""
 
 
 def _padded_rows(rows: Sequence[Sequence[int]]) -> np.ndarray:
@@ -233,13 +255,12 @@ def _packed(*parts: np.ndarray) -> np.ndarray:
     """The parts side by side, what is left blank moved behind: `(N, NAME)`."""
     room = np.full((len(parts[0]), NAME), PADDING)
     joined = np.concatenate((*parts, room), axis=1).astype(np.uint8)
-    return np.take_along_axis(joined, np.argsort(joined == PADDING, axis=1, kind="stable"), 1)[
-        :, :NAME
-    ]
+    real_first = np.argsort(joined == PADDING, axis=1, kind="stable")
+    return np.take_along_axis(joined, real_first, 1)[:, :NAME]
 
 
 def _held_out(numbers: np.ndarray) -> np.ndarray:
     """Which numbers are held out, by a hash (Knuth's multiplicative one)."""
-    return (numbers.astype(np.uint64) * np.uint64(2654435761) % np.uint64(2**32)) % np.uint64(
-        HELD_OUT
-    ) == 0
+    product = numbers.astype(np.uint64) * np.uint64(2654435761)
+    hashed = product % np.uint64(2**32)
+    return hashed % np.uint64(HELD_OUT) == 0

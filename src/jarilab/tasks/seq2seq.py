@@ -51,7 +51,8 @@ class Matrix:
         return len(self._ids)
 
     def padded(self, indices: Int[Tensor, " B"]) -> Int[Tensor, "B L"]:
-        return self._ids[indices, : max(self.lengths[indices].tolist(), default=0)].long()
+        longest = max(self.lengths[indices].tolist(), default=0)
+        return self._ids[indices, :longest].long()
 
 
 @runtime_checkable
@@ -159,32 +160,33 @@ class PairsTask(TokenTask):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer."""
         pairs = [self.held_out[i] for i in evenly(len(self.held_out), examples).tolist()]
-        sources, targets = zip(
-            *((self._encode(0, s), self._encode(1, t)) for s, t in pairs), strict=True
-        )
+        sources = [self._encode(0, source) for source, _ in pairs]
+        targets = [self._encode(1, target) for _, target in pairs]
         written: list[str] = [""] * len(pairs)
         loss = count = 0.0
         by_length = sorted(range(len(pairs)), key=lambda i: len(sources[i]))
         for start in range(0, len(pairs), AT_ONCE):
             rows = by_length[start : start + AT_ONCE]
-            batch = _batch(
-                *(right_padded([side[i] for i in rows], PADDING)[0] for side in (sources, targets))
-            )
+            batch = _batch(_chosen(sources, rows), _chosen(targets, rows))
             for row, ids in zip(rows, learner.write(batch.inputs[0]), strict=True):
                 written[row] = self.answer(learner, pairs[row][0], sources[row], ids)
             tokens = int((batch.labels != PADDING).sum())
             loss += tokens * float(self.loss(learner.scores(batch), batch))
             count += tokens
-        references = [target for _, target in pairs]
         metrics = {"perplexity": math.exp(min(loss / count, 700.0)), "examples": float(len(pairs))}
-        metrics |= self._judge(written, references)
-        right = [w == r for w, r in zip(written, references, strict=True)]
-        groups = [self.group_of(*pair) for pair in pairs]
-        for group in self.groups:
-            chosen = [r for r, g in zip(right, groups, strict=True) if group in ("all", g)]
-            if chosen:
-                metrics[_of_group("exact_match", group)] = sum(chosen) / len(chosen)
-        return metrics
+        metrics |= self._judge(written, [target for _, target in pairs])
+        return metrics | self._exact_matches(pairs, written)
+
+    def _exact_matches(
+        self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
+    ) -> dict[str, float]:
+        """The share of answers that are the target, in all and of each group."""
+        of_group: dict[str, list[bool]] = {group: [] for group in self.groups}
+        for (source, target), answer in zip(pairs, written, strict=True):
+            for group in {"all", self.group_of(source, target)} & of_group.keys():
+                of_group[group].append(answer == target)
+        known = {group: right for group, right in of_group.items() if right}
+        return {_of_group("exact_match", g): sum(right) / len(right) for g, right in known.items()}
 
     def _judge(self, written: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
         """BLEU and chrF, and how they were counted."""
@@ -193,16 +195,17 @@ class PairsTask(TokenTask):
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
-        bleu = BLEU(tokenize=self.words)
-        found = bleu.corpus_score(list(written), [list(references)])
-        chrf = CHRF().corpus_score(list(written), [list(references)])
-        return {"bleu": found.score, "chrf": chrf.score, "signature": str(bleu.get_signature())}
+        answers, right = list(written), [list(references)]
+        metric = BLEU(tokenize=self.words)
+        bleu = metric.corpus_score(answers, right).score
+        chrf = CHRF().corpus_score(answers, right).score
+        return {"bleu": bleu, "chrf": chrf, "signature": str(metric.get_signature())}
 
     def _encode(self, side: int, text: str) -> list[int]:
         """A held-out text in tokens, cut where it is longer than the model was built for."""
         return self.tokenizers[side].encode(text)[: self._longest]
 
-    # What a person sees ---------------------------------------------------------------------------------------------
+    # What a person reads and writes ------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
         text = line.strip()
@@ -229,14 +232,21 @@ class PairsTask(TokenTask):
         return self.tokenizers[1].names(list(numbers))
 
 
+def _chosen(texts: Sequence[list[int]], rows: Sequence[int]) -> Int[Tensor, "B L"]:
+    """Some of the texts, padded."""
+    ids_BL, _ = right_padded([texts[row] for row in rows], PADDING)
+    return ids_BL
+
+
 def _of_group(name: str, group: str) -> str:
     return name if group == "all" else f"{name}_{group}"
 
 
 def _ended(ids: Int[Tensor, "B L"]) -> Int[Tensor, "B M"]:
     """The rows with an end token behind each."""
-    ids = functional.pad(ids, (0, 1), value=PADDING)
-    return ids.scatter(1, (ids != PADDING).sum(1, keepdim=True), END)
+    ids_BM = functional.pad(ids, (0, 1), value=PADDING)
+    length_B1 = (ids_BM != PADDING).sum(1, keepdim=True)
+    return ids_BM.scatter(1, length_B1, END)
 
 
 def _source_tokens(ids: Int[Tensor, "B K"]) -> Tokens:
@@ -247,5 +257,5 @@ def _source_tokens(ids: Int[Tensor, "B K"]) -> Tokens:
 
 
 def _batch(source: Int[Tensor, "B K"], target: Int[Tensor, "B Q"]) -> Batch:
-    said = Tokens.of(functional.pad(target, (1, 0), value=FIRST), "target")
-    return Batch((_source_tokens(source), said), _ended(target))
+    shifted = Tokens.of(functional.pad(target, (1, 0), value=FIRST), "target")
+    return Batch((_source_tokens(source), shifted), _ended(target))

@@ -39,22 +39,17 @@ class Sequences(PairsTask):
         data_seed: Annotated[int, Ge(0)] = 42,
         metric: JudgedBy = "exact_match",
     ):
-        self.longest_seen, self.longest_held_out = (
-            longest,
-            longest if test_longest is None else test_longest,
-        )
-        if shortest > min(longest, self.longest_held_out):
+        self.longest_trained = longest
+        self.longest_held_out = longest if test_longest is None else test_longest
+        both = longest, self.longest_held_out
+        if shortest > min(both):
             raise UserError(
                 f"expected shortest <= longest and test_longest, got shortest={shortest}, longest={longest}, "
-                f"test_longest={self.longest_held_out}; choose shortest={min(longest, self.longest_held_out)} or less"
+                f"test_longest={self.longest_held_out}; choose shortest={min(both)} or less"
             )
-        super().__init__(max(longest, self.longest_held_out))
-        self.symbols, self.size, self.size_held_out, self.shortest = (
-            symbols,
-            lines,
-            held_out,
-            shortest,
-        )
+        super().__init__(max(both))
+        self.symbols, self.shortest = symbols, shortest
+        self.size, self.size_held_out = lines, held_out
         self.data_seed, self.metric = data_seed, METRICS[metric]
         self._numbers = _Numbers(symbols)
 
@@ -74,18 +69,13 @@ class Sequences(PairsTask):
         return self._numbers, self._numbers
 
     def _read_data(self) -> tuple[Rows, Rows]:
-        lines, lengths = self._lines(0, self.size, self.longest_seen)
+        lines, lengths = self._lines(0, self.size, self.longest_trained)
         return _rows(lines, lengths), _rows(self.answers(lines, lengths), lengths)
 
     def _read_held_out(self) -> list[tuple[str, str]]:
         lines, lengths = self._lines(1, self.size_held_out, self.longest_held_out)
         answers = self.answers(lines, lengths)
-        return [
-            (" ".join(map(str, line[:length])), " ".join(map(str, answer[:length])))
-            for line, answer, length in zip(
-                lines.tolist(), answers.tolist(), lengths.tolist(), strict=True
-            )
-        ]
+        return list(zip(_texts(lines, lengths), _texts(answers, lengths), strict=True))
 
     def _lines(self, stream: int, count: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of numbers, and how many of each count. stream: 0 to train on, 1 held out, drawn apart from it."""
@@ -95,22 +85,19 @@ class Sequences(PairsTask):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        return (
-            ("all", "seen_lengths", "longer")
-            if self.longest_held_out > self.longest_seen
-            else ("all",)
-        )
+        if self.longest_held_out <= self.longest_trained:
+            return ("all",)
+        return ("all", "seen_lengths", "longer")
 
     def group_of(self, source: str, target: str) -> str:
-        return "longer" if len(source.split()) > self.longest_seen else "seen_lengths"
+        return "longer" if len(source.split()) > self.longest_trained else "seen_lengths"
 
     @cached_property
     def _shared(self) -> tuple[int, int]:
         """How many held-out lines are among the training lines too, and the most numbers that one of these has."""
         lines, lengths = self._lines(1, self.size_held_out, self.longest_held_out)
-        known = np.isin(
-            _codes(lines, lengths), _codes(*self._lines(0, self.size, self.longest_seen))
-        )
+        trained = _codes(*self._lines(0, self.size, self.longest_trained))
+        known = np.isin(_codes(lines, lengths), trained)
         return int(known.sum()), int(lengths[known].max(initial=0))
 
     def notices(self) -> list[str]:
@@ -123,8 +110,9 @@ class Sequences(PairsTask):
         ]
 
     def expected(self, line: str) -> str | None:
-        numbers = np.array([[int(word) for word in line.split() if word.isdecimal()]])
-        return " ".join(map(str, self.answers(numbers, np.array([numbers.shape[1]]))[0]))
+        numbers = [int(word) for word in line.split() if word.isdecimal()]
+        (answer,) = self.answers(np.array([numbers]), np.array([len(numbers)]))
+        return " ".join(map(str, answer))
 
     def sample_inputs(self) -> list[str]:
         top = self.symbols - 1
@@ -133,19 +121,17 @@ class Sequences(PairsTask):
 
     def describe(self) -> str:
         count, longest = self._shared
-        also = (
-            f", of which {count:,}, all of {longest} numbers or fewer, were trained on too"
-            if count
-            else ""
-        )
-        return self._drawn() + also
+        if not count:
+            return self._drawn()
+        also = f"of which {count:,}, all of {longest} numbers or fewer, were trained on too"
+        return f"{self._drawn()}, {also}"
 
     def fingerprint(self) -> str:
         return f"{self._drawn()}, seed {self.data_seed}"
 
     def _drawn(self) -> str:
         return (
-            f"{type(self).__name__.lower()}: {self.size:,} lines of {self.shortest} to {self.longest_seen} numbers "
+            f"{type(self).__name__.lower()}: {self.size:,} lines of {self.shortest} to {self.longest_trained} numbers "
             f"below {self.symbols}, held out {self.size_held_out:,} of up to {self.longest_held_out}"
         )
 
@@ -191,16 +177,16 @@ class _Numbers:
 
     def encode(self, text: str) -> list[int]:
         words = text.split()
-        strange = [
-            w
-            for w in words
-            if not (w.isascii() and w.isdecimal() and len(w) < 10 and int(w) < self.symbols)
-        ]
+        strange = [word for word in words if not self._has(word)]
         if strange:
             raise UserError(
                 f"expected numbers from 0 to {self.symbols - 1}, got {strange[0]!r}; write such as 3 1 4"
             )
         return [len(SPECIAL) + int(word) for word in words]
+
+    def _has(self, word: str) -> bool:
+        is_short_number = word.isascii() and word.isdecimal() and len(word) < 10
+        return is_short_number and int(word) < self.symbols
 
     def decode(self, ids: Sequence[int]) -> str:
         numbers: list[str] = []
@@ -219,11 +205,17 @@ class _Numbers:
 
 def _codes(lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """A number for each row that only equal rows have, but for a chance of 1 in 2^64."""
-    codes = np.zeros(len(lines), np.uint64)
+    codes, golden = np.zeros(len(lines), np.uint64), np.uint64(0x9E3779B97F4A7C15)
     for column, numbers in enumerate(lines.T):
-        more = (codes + numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        codes = np.where(column < lengths, more ^ (more >> np.uint64(32)), codes)
+        more = (codes + numbers.astype(np.uint64) + np.uint64(1)) * golden
+        folded = more ^ (more >> np.uint64(32))
+        codes = np.where(column < lengths, folded, codes)
     return codes
+
+
+def _texts(lines: np.ndarray, lengths: np.ndarray) -> list[str]:
+    pairs = zip(lines.tolist(), lengths.tolist(), strict=True)
+    return [" ".join(map(str, line[:length])) for line, length in pairs]
 
 
 def _rows(lines: np.ndarray, lengths: np.ndarray) -> Matrix:

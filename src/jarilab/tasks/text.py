@@ -51,12 +51,8 @@ class Text(TokenTask):
         metric: Literal["loss", "perplexity", "bits_per_character"] = "loss",
     ):
         self.train, self.valid, self.context = train, valid, context
-        self.tokenizer, self.vocabulary, self.lowercase, self.share = (
-            tokenizer,
-            vocabulary,
-            lowercase,
-            held_out,
-        )
+        self.tokenizer, self.vocabulary, self.lowercase = tokenizer, vocabulary, lowercase
+        self.share = held_out
         self.metric = METRICS[metric]
         self._tokenizer: Tokenizer | None = None
         self._training: _Stream | None = None
@@ -72,9 +68,8 @@ class Text(TokenTask):
             "evaluation_examples": 200,
         }
         options = {"width": 256, "heads": 8, "layers": 6, "dropout": 0.1}
-        return {f"training.{n}": v for n, v in training.items()} | {
-            f"model.{n}": v for n, v in options.items()
-        }
+        of_model = {f"model.{name}": value for name, value in options.items()}
+        return {f"training.{name}": value for name, value in training.items()} | of_model
 
     # Its life -----------------------------------------------------------------------------------------------------
 
@@ -83,9 +78,10 @@ class Text(TokenTask):
         self._tokenizer = store.train_tokenizer(
             path, self.tokenizer, self.vocabulary, self.lowercase
         )
-        self._training, self._held_out = (
-            (self._stream(self.train), self._stream(self.valid)) if self.valid else self._split()
-        )
+        if self.valid:
+            self._training, self._held_out = self._stream(self.train), self._stream(self.valid)
+        else:
+            self._training, self._held_out = self._split()
 
     def _split(self) -> tuple[_Stream, _Stream]:
         """What is trained on and what is held out, where both are of one text."""
@@ -145,18 +141,16 @@ class Text(TokenTask):
 
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         # Windows begin anywhere, so that no token is always the first of one.
-        starts = indices * self.context + torch.randint(
-            self.context, indices.shape, generator=generator
-        )
-        return self._windows.batch(
-            starts.clamp(max=max(0, len(self._windows) - self.context)), self.context
-        )
+        offset_B = torch.randint(self.context, indices.shape, generator=generator)
+        last = max(0, len(self._windows) - self.context)
+        start_B = (indices * self.context + offset_B).clamp(max=last)
+        return self._windows.batch(start_B, self.context)
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Loss in nats per token, perplexity, and bits per character, over windows one behind the other."""
         if self._held_out is None:
             self._held_out = self._stream(self.valid) if self.valid else self._split()[1]
-        stream, loss, count, read = self._held_out, 0.0, 0, []
+        stream, loss, count, ids = self._held_out, 0.0, 0, []
         starts = torch.arange(0, len(stream), self.context)
         starts = starts[evenly(len(starts), examples)]
         for some in starts.split(AT_ONCE):
@@ -164,14 +158,18 @@ class Text(TokenTask):
             tokens = int((batch.labels != PADDING).sum())
             loss += tokens * float(self.loss(learner.scores(batch), batch))
             count += tokens
-            read += batch.labels[batch.labels > END].tolist()
+            ids += batch.labels[batch.labels > END].tolist()
         # All at once, since a character of several bytes may begin in one batch and end in the next.
-        mean, characters = loss / count, len(self._known.decode(read))
-        bits = loss / math.log(2) / max(1, characters)
-        found = {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "bits_per_character": bits}
-        return {**found, "examples": float(len(starts))}
+        characters = len(self._known.decode(ids))
+        mean = loss / count
+        return {
+            "loss": mean,
+            "perplexity": math.exp(min(mean, 700.0)),
+            "bits_per_character": loss / math.log(2) / max(1, characters),
+            "examples": float(len(starts)),
+        }
 
-    # What a person sees ---------------------------------------------------------------------------------------------
+    # What a person reads and writes ------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
         return self._known.encode(line)
@@ -226,18 +224,21 @@ class _Stream:
         place_BL = np.minimum(place_BL, self._stop - 1)
         document_BL = np.searchsorted(self._offsets, place_BL, side="right") - 1
         inside_BL = place_BL - self._offsets[document_BL]
-        at_BL = self._encoded.offsets[document_BL] + inside_BL
-        ids, last = self._encoded.ids, len(self._encoded.ids) - 1
-        said_BL = np.where(inside_BL == 0, FIRST, ids[np.maximum(at_BL - 1, 0)])
-        ends_BL = at_BL == self._encoded.offsets[document_BL + 1]
-        label_BL = np.where(ends_BL, END, ids[np.minimum(at_BL, last)])
-        said, labels = (_padded(x_BL, real_BL) for x_BL in (said_BL, label_BL))
+        ids, offsets = self._encoded.ids, self._encoded.offsets
+        at_BL = offsets[document_BL] + inside_BL
+        before_BL = ids[np.maximum(at_BL - 1, 0)]
+        input_BL = _padded(np.where(inside_BL == 0, FIRST, before_BL), real_BL)
+        here_BL = ids[np.minimum(at_BL, len(ids) - 1)]
+        ends_BL = at_BL == offsets[document_BL + 1]
+        labels_BL = _padded(np.where(ends_BL, END, here_BL), real_BL)
         if bool((document_BL[:, :1] == document_BL).all()):
-            return Batch((Tokens.of(said),), labels)
+            return Batch((Tokens.of(input_BL),), labels_BL)
         # Places start anew with each document, as they would if it stood alone.
-        column_BL = np.arange(context) - np.maximum(0, self._offsets[document_BL] - place_BL[:, :1])
-        places = Positions(torch.from_numpy(column_BL).unsqueeze(-1), torch.arange(context))
-        return Batch((Tokens(said, places, documents=torch.from_numpy(document_BL)),), labels)
+        start_BL = np.maximum(0, self._offsets[document_BL] - place_BL[:, :1])
+        column_BL = torch.from_numpy(np.arange(context) - start_BL)
+        positions = Positions(column_BL.unsqueeze(-1), torch.arange(context))
+        tokens = Tokens(input_BL, positions, documents=torch.from_numpy(document_BL))
+        return Batch((tokens,), labels_BL)
 
 
 def _padded(ids_BL: np.ndarray, real_BL: np.ndarray) -> Int[Tensor, "B L"]:

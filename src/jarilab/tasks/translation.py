@@ -20,7 +20,7 @@ from jarilab.tasks.seq2seq import JudgedBy, PairsTask, Rows
 from jarilab.text import END, files, store
 from jarilab.text.tokenizers import Tokenizer
 
-_KEPT = ("vocabulary.source.json", "vocabulary.target.json")
+_ARTIFACTS = ("vocabulary.source.json", "vocabulary.target.json")
 HELD_OUT = 1000  # pairs held out of the training file where no others are given
 
 
@@ -29,10 +29,10 @@ HELD_OUT = 1000  # pairs held out of the training file where no others are given
 class Translation(PairsTask):
     """Lines and what they become: two files line by line, or one of tab-separated values; plain or gzip, in UTF-8.
 
-    train: two files, source and target, or one TSV. valid: the same to look at on the way; without it the task holds
+    train: two files, source and target, or one TSV. valid: the same, to evaluate on the way; without it the task holds
     out pairs of the training files, spread evenly. tokenizer: bpe (byte-level, nothing is unknown), unigram, words or
     characters. vocabulary: its size. joint: one vocabulary for both sides. lowercase: read and write everything in
-    lower case. longest: tokens of a line; pairs with more are left out and counted. swap: from the second to the
+    lower case. longest: tokens of a line; pairs with more are omitted and counted. swap: from the second to the
     first. metric: what runs are judged by. tokenized: the files are tokenized already, so BLEU counts their words as
     they stand instead of by the rules of WMT (13a).
     """
@@ -56,13 +56,8 @@ class Translation(PairsTask):
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
         self.words = "none" if tokenized else "13a"
         self.train, self.valid = tuple(train), tuple(valid)
-        self.tokenizer, self.vocabulary, self.joint, self.lowercase = (
-            tokenizer,
-            vocabulary,
-            joint,
-            lowercase,
-        )
-        self.swap = swap
+        self.tokenizer, self.vocabulary = tokenizer, vocabulary
+        self.joint, self.lowercase, self.swap = joint, lowercase, swap
         self.metric = METRICS[metric]
 
     @classmethod
@@ -75,7 +70,7 @@ class Translation(PairsTask):
             "evaluations": 10,
         }
         training |= {"evaluation_examples": 500}
-        options = {
+        options: dict[str, Any] = {
             "encoder_decoder": {
                 "width": 256,
                 "hidden": 1024,
@@ -84,13 +79,14 @@ class Translation(PairsTask):
                 "dropout": 0.2,
             },
             "recurrent": {"width": 512, "cell": "lstm", "dropout": 0.3},
-        }[model]
+        }.get(model, {})
         if model == "recurrent":
             training |= {"learning_rate": 2e-3}
-        shared = {"tied": True, "shared": True} if model == "encoder_decoder" else {"tied": True}
-        return {f"training.{n}": v for n, v in training.items()} | {
-            f"model.{n}": v for n, v in (options | shared).items()
-        }
+        options["tied"] = True
+        if model == "encoder_decoder":
+            options["shared"] = True
+        of_model = {f"model.{name}": value for name, value in options.items()}
+        return {f"training.{name}": value for name, value in training.items()} | of_model
 
     # Its data -------------------------------------------------------------------------------------------------------
 
@@ -100,10 +96,12 @@ class Translation(PairsTask):
         return self._tokenizers
 
     def artifacts(self) -> dict[str, bytes]:
-        return {name: t.to_json().encode() for name, t in zip(_KEPT, self.tokenizers, strict=True)}
+        return {
+            name: t.to_json().encode() for name, t in zip(_ARTIFACTS, self.tokenizers, strict=True)
+        }
 
     def restore(self, folder: Path) -> None:
-        source, target = (Tokenizer.read(folder / name) for name in _KEPT)
+        source, target = (Tokenizer.read(folder / name) for name in _ARTIFACTS)
         self._tokenizers = source, target
 
     def _read_data(self) -> tuple[Rows, Rows]:
@@ -117,9 +115,7 @@ class Translation(PairsTask):
         source, target = self._in_order(pairs.source, pairs.target)
         training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
         if self.valid:
-            _ = (
-                self.held_out
-            )  # a fault in these files is told before the training, not at its first look
+            _ = self.held_out  # a fault in these files comes up before the training
         return _Chosen(source, training), _Chosen(target, training)
 
     def _in_order(self, first: Any, second: Any) -> tuple[Any, Any]:
@@ -136,10 +132,9 @@ class Translation(PairsTask):
         if self.valid:
             return self._texts(_paths("valid", self.valid))
         pairs = self._encoded()
-        chosen = set(
-            pairs.numbers[_held_out(self._in_order(pairs.source, pairs.target)[0])].tolist()
-        )
-        return self._texts(_paths("train", self.train), chosen)
+        source, _ = self._in_order(pairs.source, pairs.target)
+        chosen = pairs.numbers[_held_out(source)]
+        return self._texts(_paths("train", self.train), set(chosen.tolist()))
 
     @property
     def held_out_of(self) -> tuple[str, ...]:
@@ -152,31 +147,29 @@ class Translation(PairsTask):
         self, paths: Sequence[Path], chosen: Container[int] | None = None
     ) -> list[tuple[str, str]]:
         """The pairs of these files as they stand there, or those with the chosen numbers. Raises UserError."""
-        every = enumerate(files.pairs(paths, files.Reading()))
-        pairs = [
-            self._in_order(*pair) for number, pair in every if chosen is None or number in chosen
-        ]
-        return [(s.lower(), t.lower()) for s, t in pairs] if self.lowercase else pairs
+        pairs = []
+        for number, pair in enumerate(files.pairs(paths, files.Reading())):
+            if chosen is None or number in chosen:
+                source, target = self._in_order(*pair)
+                pairs.append(
+                    (source.lower(), target.lower()) if self.lowercase else (source, target)
+                )
+        return pairs
 
     def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
         target = self.tokenizers[1]
         if not target.knows_not(written):
             return self.write(written)
-        pieces = [
-            *self.tokenizers[0].pieces(line)[: len(source)],
-            "",
-        ]  # nothing stands at the end token
-        looked_at = learner.most_attended(source, written)
-        spoken = [
-            (number, at) for number, at in zip(written, looked_at, strict=True) if number > END
-        ]
-        texts = [
-            pieces[at] if target.knows_not([number]) else target.decode([number])
-            for number, at in spoken
-        ]
+        # Nothing stands at the end token.
+        pieces = [*self.tokenizers[0].pieces(line)[: len(source)], ""]
+        texts = []
+        for number, at in zip(written, learner.most_attended(source, written), strict=True):
+            if number > END:
+                unknown = target.knows_not([number])
+                texts.append(pieces[at] if unknown else target.decode([number]))
         return (" " if self.tokenizer == "words" else "").join(texts)
 
-    # What a person sees ---------------------------------------------------------------------------------------------
+    # What a person reads and writes ------------------------------------------------------------------------------
 
     def notices(self) -> list[str]:
         return self._notices
@@ -191,8 +184,9 @@ class Translation(PairsTask):
 
     def describe(self) -> str:
         files = " and ".join(Path(path).name for path in self.train)
-        kind = f"{self.tokenizer}, {'joint ' if self.joint else ''}vocabulary of {len(self.tokenizers[1]):,}"
-        return f"{files}{' swapped' if self.swap else ''}: {self.training_size:,} pairs of lines; {kind}"
+        swapped, joint = " swapped" if self.swap else "", "joint " if self.joint else ""
+        kind = f"{self.tokenizer}, {joint}vocabulary of {len(self.tokenizers[1]):,}"
+        return f"{files}{swapped}: {self.training_size:,} pairs of lines; {kind}"
 
     def fingerprint(self) -> str:
         return f"sha256 {files.content_hash(_paths('train', self.train))}"
@@ -218,9 +212,8 @@ def _held_out(source: store.Encoded) -> np.ndarray:
     are held out together."""
     bound = min(0.1, HELD_OUT / len(source)) * 2**32
     ids, rows = np.asarray(source.ids), pairwise(np.asarray(source.offsets))
-    found = np.fromiter(
-        (zlib.crc32(ids[start:end].tobytes()) < bound for start, end in rows), bool, len(source)
-    )
+    hashes = (zlib.crc32(ids[start:end].tobytes()) for start, end in rows)
+    found = np.fromiter((number < bound for number in hashes), bool, len(source))
     if not found.any() or found.all():
         raise UserError(
             f"{len(source)} pairs are too few to hold some out; give held-out files with --valid"

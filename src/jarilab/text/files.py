@@ -43,7 +43,7 @@ Stream = BufferedReader | gzip.GzipFile
 
 @dataclass
 class Reading:
-    """What was met on the way: usable pairs, pairs blank on a side, pairs left out for their length."""
+    """What was met on the way: usable pairs, pairs blank on a side, pairs omitted for their length."""
 
     pairs: int = 0
     blank: int = 0
@@ -88,11 +88,8 @@ def pairs(
             f"expected two files, or one of tab-separated values; got {len(paths)}; name one or two files"
         )
     usable = False
-    both = (
-        _columns(paths[0], longest_line)
-        if len(paths) == 1
-        else _parallel(paths[0], paths[1], longest_line)
-    )
+    first, *others = paths
+    both = _parallel(first, others[0], longest_line) if others else _columns(first, longest_line)
     for one, other in both:
         if one.strip() and other.strip():
             reading.pairs += 1
@@ -110,7 +107,7 @@ def documents(path: Path) -> Iterator[Iterator[str]]:
     A file is one document whatever its name. In a folder and its folders every file named *.txt or *.txt.gz is one, by
     path; hidden ones are skipped. Pieces end where a tokenizer would split anyway, if there is such a place within 64
     KiB. Newlines are kept, "\r\n" read as "\n", a byte order mark dropped. Pieces of nothing but white space at the
-    start are left out, so that a blank document has none.
+    start are omitted, so that a blank document has none.
     """
     for file in document_files(path):
         yield dropwhile(lambda piece: not piece.strip(), _pieces(file))
@@ -123,11 +120,8 @@ def document_files(path: Path) -> list[Path]:
     found = []
     for folder, inner, names in os.walk(path, onerror=unreadable):
         inner[:] = [name for name in inner if not name.startswith(".")]
-        found += [
-            Path(folder, n)
-            for n in names
-            if not n.startswith(".") and n.lower().endswith(DOCUMENTS)
-        ]
+        shown = [name for name in names if not name.startswith(".")]
+        found += [Path(folder, name) for name in shown if name.lower().endswith(DOCUMENTS)]
     if not found:
         raise UserError(
             f"{path}: expected files named *.txt or *.txt.gz in this folder; got none; rename or add some"
@@ -168,8 +162,9 @@ def _parallel(source: Path, target: Path, longest_line: int) -> Iterator[tuple[s
     left, right = lines(source, longest_line=longest_line), lines(target, longest_line=longest_line)
     for number, (one, other) in enumerate(zip_longest(left, right), 1):
         if one is None or other is None:
-            more = number + sum(1 for _ in (right if one is None else left))
-            counts = (number - 1, more) if one is None else (more, number - 1)
+            rest = right if one is None else left
+            shorter, longer = number - 1, number + sum(1 for _ in rest)
+            counts = (shorter, longer) if one is None else (longer, shorter)
             raise UserError(
                 f"expected as many lines in both files; got {counts[0]} in {source} and {counts[1]} in {target}; "
                 f"line {number} is first without a partner; mend the files so that they belong together line by line"
@@ -217,7 +212,7 @@ def _cut(text: str) -> int:
 
 @contextmanager
 def raw(path: Path) -> Iterator[BufferedReader]:
-    """A regular file, open for reading; every failure to read it told as the person's."""
+    """A regular file, open for reading. Raises UserError for whatever goes wrong with it."""
     try:
         os.fsencode(path)
         if "\0" in str(path):
@@ -278,9 +273,9 @@ def _long(
     size -= last.endswith(b"\n")
     while b"\n" not in last and size <= _COUNTED and (last := stream.read(_BLOCK)):
         size += len(last.partition(b"\n")[0])
-    told = f"{size:,} bytes" if size <= _COUNTED else f"more than {_COUNTED:,} bytes"
+    counted = f"{size:,} bytes" if size <= _COUNTED else f"more than {_COUNTED:,} bytes"
     return UserError(
-        f"{path}:{number}: expected lines of at most {longest:,} bytes; got one of {told}; break it into shorter lines"
+        f"{path}:{number}: expected lines of at most {longest:,} bytes; got one of {counted}; break it up"
     )
 
 

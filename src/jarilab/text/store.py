@@ -19,7 +19,8 @@ from jarilab.errors import UserError
 from jarilab.shapes import Int, Tensor
 from jarilab.storage.cache import cached
 from jarilab.text.files import Reading, content_hash, document_files, documents, no_usable, pairs
-from jarilab.text.tokenizers import TRAINING_BYTES, Tokenizer, train
+from jarilab.text.tokenizers import Tokenizer, train
+from jarilab.text.training import TRAINING_BYTES
 from jarilab.text.vocabulary import PADDING
 
 _NUMBERS = "pairs.numbers"
@@ -50,16 +51,11 @@ class Encoded:
         """The number of tokens of each row (int64), worked out at each call."""
         return torch.from_numpy(np.diff(self.offsets))
 
-    def rows(self, indices: Int[Tensor, " B"] | Sequence[int]) -> list[Int[Tensor, "_"]]:
-        """The rows of these numbers, int64. Raises IndexError for a number that is no row's."""
-        starts, ends = self._ends(indices)
-        return [
-            torch.from_numpy(self.ids[start:end].astype(np.int64))
-            for start, end in zip(starts, ends, strict=True)
-        ]
-
     def padded(self, indices: Int[Tensor, " B"] | Sequence[int]) -> Int[Tensor, "B L"]:
-        """The rows of these numbers with PADDING behind, up to the longest of them, int64. Raises as `rows`."""
+        """The rows of these numbers with PADDING behind, up to the longest of them, int64.
+
+        Raises IndexError for a number that is no row's.
+        """
         starts, ends = self._ends(indices)
         lengths_B = ends - starts
         column_L = np.arange(lengths_B.max(initial=0))
@@ -79,7 +75,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Row n of `source` belongs to row n of `target`; `reading` counts what was used and what was left out.
+    """Row n of `source` belongs to row n of `target`; `reading` counts what was used and what was omitted.
 
     numbers: `(N,)`, which of the pairs that `files.pairs` gives each row is.
     """
@@ -102,7 +98,7 @@ def prepare_pairs(
 ) -> EncodedPairs:
     """The pairs of texts in these files (see `files.pairs`) as token numbers, from the cache where they are there.
 
-    Pairs of more than `longest` tokens on a side are left out and counted. Raises UserError as `files.pairs`, and where
+    Pairs of more than `longest` tokens on a side are omitted and counted. Raises UserError as `files.pairs`, and where
     no pair is short enough.
     """
     facts = {
@@ -114,26 +110,24 @@ def prepare_pairs(
     }
 
     def make(folder: Path) -> dict[str, int]:
-        reading, read = Reading(), 0
+        reading, start = Reading(), 0
         with (
             _Writer(folder, "source", source) as left,
             _Writer(folder, "target", target) as right,
             (folder / _NUMBERS).open("wb") as numbers,
         ):
             for batch in _batches(pairs(paths, reading)):
-                ones, others = (list(side) for side in zip(*batch, strict=True))
-                both = zip(source.encode_batch(ones), target.encode_batch(others), strict=True)
-                short = [
-                    (n, *pair)
-                    for n, pair in enumerate(both, read)
-                    if max(map(len, pair)) <= longest
-                ]
-                read += len(batch)
-                reading.pairs -= len(batch) - len(short)
-                reading.too_long += len(batch) - len(short)
-                numbers.write(np.array([n for n, _, _ in short], np.int64).tobytes())
-                left.rows([one for _, one, _ in short])
-                right.rows([other for _, _, other in short])
+                ones = source.encode_batch([one for one, _ in batch])
+                others = target.encode_batch([other for _, other in batch])
+                both = enumerate(zip(ones, others, strict=True))
+                short = [n for n, pair in both if max(map(len, pair)) <= longest]
+                omitted = len(batch) - len(short)
+                reading.pairs -= omitted
+                reading.too_long += omitted
+                numbers.write((start + np.array(short, np.int64)).tobytes())
+                left.rows([ones[n] for n in short])
+                right.rows([others[n] for n in short])
+                start += len(batch)
         if not reading.pairs:
             named = " and ".join(str(path) for path in paths)
             raise UserError(
@@ -142,9 +136,9 @@ def prepare_pairs(
             )
         return asdict(reading)
 
-    def load(folder: Path, kept: Mapping[str, Any]) -> EncodedPairs:
+    def load(folder: Path, counts: Mapping[str, Any]) -> EncodedPairs:
         sides = _mapped(folder, "source", source), _mapped(folder, "target", target)
-        return EncodedPairs(*sides, Reading(**kept), np.memmap(folder / _NUMBERS, np.int64, "r"))
+        return EncodedPairs(*sides, Reading(**counts), np.memmap(folder / _NUMBERS, np.int64, "r"))
 
     return cached(facts, make, load)
 
@@ -165,9 +159,9 @@ def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
     def make(folder: Path) -> dict[str, int]:
         with _Writer(folder, "documents", tokenizer) as writer:
             for document in documents(path):
-                length = sum(
-                    writer.put(tokenizer.encode_batch(batch)).sum() for batch in _batches(document)
-                )
+                length = 0
+                for batch in _batches(document):
+                    length += writer.put(tokenizer.encode_batch(batch)).sum()
                 if length:
                     writer.end_rows(np.array([length]))
             if not writer.written:
@@ -186,17 +180,9 @@ def train_tokenizers(
         return (pair[side] for pair in pairs(paths, Reading()))
 
     def make(folder: Path) -> dict[str, int]:
-        if joint:
-            trained = [
-                train(
-                    kind,
-                    chain.from_iterable(pairs(paths, Reading())),
-                    size=size,
-                    lowercase=lowercase,
-                )
-            ]
-        else:
-            trained = [train(kind, texts(side), size=size, lowercase=lowercase) for side in (0, 1)]
+        every = chain.from_iterable(pairs(paths, Reading()))
+        sides = [every] if joint else [texts(0), texts(1)]
+        trained = [train(kind, side, size=size, lowercase=lowercase) for side in sides]
         _write_tokenizers(folder, trained)
         return {}
 

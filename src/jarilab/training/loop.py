@@ -14,7 +14,7 @@ from torch import nn
 
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.inspect.interventions import attends_of
+from jarilab.inspect.sites import attentions_of
 from jarilab.nn.init import generator_for
 from jarilab.runs import checkpoint
 from jarilab.runs import snapshots as snapshot
@@ -194,7 +194,7 @@ def _patience_ended(run: Run, state: TrainingState) -> bool:
 @contextlib.contextmanager
 def _note_kernels(run: Run, model: nn.Module, *, needed: bool) -> Iterator[None]:
     """Write down, at the first step, which kernel each attention chose. A model of one's own may have none of ours."""
-    if not needed or not attends_of(model):
+    if not needed or not attentions_of(model):
         yield
         return
     with record(model) as tape:

@@ -1,8 +1,11 @@
-"""One HTML file that needs no network: a template with style, data and script put in place.
+"""One HTML file that needs no network: markup with style, data and script put in place.
 
 The data travel as JSON that the script turns into text nodes and drawings, so a token or a run name is never read as
 markup. A content security policy names the hashes of the one style and the one script: a browser runs nothing else and
 fetches nothing.
+
+A page is written as ES modules, style sheets and markup in the `static` folder of its package. What all pages share
+lies in `web/static`, the kit; a name that begins with `web/` is one of the kit's files.
 """
 
 from __future__ import annotations
@@ -12,24 +15,26 @@ import hashlib
 import html
 import json
 import math
+import posixpath
 import re
 from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
 
+KIT = "web/"
 POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; connect-src {connect}; "
     "base-uri 'none'; form-action 'none'"
 )
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";$', re.MULTILINE)
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "([\w./-]+\.js)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class) (\w+))", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:const|let|function|class) )", re.MULTILINE)
 
 
 def assemble(
     package: str,
-    template: str,
+    body: str,
     styles: Sequence[str],
     script: str,
     payload: dict[str, Any],
@@ -37,17 +42,18 @@ def assemble(
     *,
     live: bool,
 ) -> str:
-    """The page as one document. styles, script, template: files in the `static` folder of `package`.
+    """The page as one document. body, styles, script: files of `package` or of the kit.
 
     script: the module to begin with; those it imports are put before it, each once. live: it may ask the server it came
     from for more.
     """
     style = "\n".join(slim(read(package, name)) for name in styles)
     code = bundle(package, script)
-    return Template(read(package, template)).substitute(
+    return Template(read(package, f"{KIT}page.html")).substitute(
         policy=policy(code, style, live=live),
         title=escape_text(title),
         style=style,
+        body=read(package, body),
         payload=escape_json(payload),
         script=code,
     )
@@ -61,24 +67,80 @@ def policy(script: str, style: str, *, live: bool) -> str:
 
 def read(package: str, name: str) -> str:
     """A file of a page; line ends become LF, as an HTML parser makes them before it checks a hash."""
+    if name.startswith(KIT):
+        package, name = "jarilab.web", name.removeprefix(KIT)
     return (files(package) / "static" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 def bundle(package: str, name: str) -> str:
-    """A module and all that it imports, as one script: names at the top are then shared, so each must stand once."""
+    """A module and all that it imports, as one script.
+
+    Each module becomes a function that is called once and gives back what it exports, so its names are its own.
+    Raises ValueError for modules that import each other, and for a name that a module imports and none exports.
+    """
+    modules = _in_order(package, name)
+    exports = {module: _EXPORT.findall(text) for module, text in modules.items()}
+    for module, text in modules.items():
+        _check_imports(module, text, exports)
+    return "\n".join(_scoped(module, text, exports[module]) for module, text in modules.items())
+
+
+def _in_order(package: str, name: str) -> dict[str, str]:
+    """The texts of a module and of all that it imports, each after what it imports itself."""
     found: dict[str, str] = {}
 
-    def add(name: str) -> None:
-        if name not in found:
-            found[name] = ""  # two modules may import each other
-            text = read(package, name)
-            for wanted in _IMPORT.findall(text):
-                add(wanted)
-            del found[name]
-            found[name] = _EXPORT.sub("", _IMPORT.sub("", text))
+    def add(module: str, importers: tuple[str, ...]) -> None:
+        if module in importers:
+            circle = " -> ".join([*importers, module])
+            raise ValueError(
+                f"expected modules in an order, got a circle: {circle}; move what both need to a third"
+            )
+        if module in found:
+            return
+        text = slim(read(package, module))
+        for _, path in _IMPORT.findall(text):
+            add(resolve(module, path), (*importers, module))
+        found[module] = text
 
-    add(name)
-    return "\n".join(slim(text) for text in found.values())
+    add(name, ())
+    return found
+
+
+def _check_imports(module: str, text: str, exports: dict[str, list[str]]) -> None:
+    for names, path in _IMPORT.findall(text):
+        source = resolve(module, path)
+        wanted = {
+            part.split()[0] for part in names.split(",") if part.strip()
+        }  # `name`, or `name as other`
+        missing = sorted(wanted - set(exports[source]))
+        if missing:
+            raise ValueError(f"{module}: expected {missing} among the exports of {source}")
+
+
+def resolve(importer: str, path: str) -> str:
+    """The file that a module means: beside it where the path begins with a dot, otherwise in the kit."""
+    if not path.startswith("."):
+        return path
+    return posixpath.normpath(posixpath.join(posixpath.dirname(importer), path))
+
+
+def _scoped(name: str, text: str, exported: Sequence[str]) -> str:
+    """A module as a function called once. It has the module's name, which is what an error's stack shows."""
+
+    def taken(found: re.Match[str]) -> str:
+        names, path = found.groups()
+        return f"const {{{names.replace(' as ', ': ')}}} = {_scope(resolve(name, path))};"
+
+    body = _EXPORT.sub("", _IMPORT.sub(taken, text))
+    given = f"return {{ {', '.join(exported)} }};"
+    return (
+        f"// {name}\nconst {_scope(name)} = (function {_scope(name)}() {{\n{body}\n{given}\n}})();"
+    )
+
+
+def _scope(name: str) -> str:
+    """`web/draw.js` -> `web_draw$`: no module has such a name of its own."""
+    return re.sub(r"\W", "_", name.removesuffix(".js")) + "$"
 
 
 def slim(text: str) -> str:

@@ -8,7 +8,7 @@ import jarilab
 from helpers.blocks import unpacked
 from jarilab.errors import UserError
 from jarilab.explorer import page_file, payload
-from jarilab.inspect import capture
+from jarilab.inspect import calls
 from jarilab.inspect.capture import Tape, record
 from jarilab.web.page import to_json
 
@@ -68,7 +68,7 @@ def test_a_large_map_is_pooled_by_its_largest_weights_and_says_so() -> None:
 @pytest.mark.parametrize(("length", "causal"), [(1025, False), (700, True)])
 def test_pooling_in_pieces_is_pooling(length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     attention = jarilab.Attention(8, 2, encoding="alibi", causal=causal).eval()
-    monkeypatch.setattr(capture, "BLOCK", 2**16)  # pieces that end in the middle of a square of cells
+    monkeypatch.setattr(calls, "BLOCK", 2**16)  # pieces that end in the middle of a square of cells
     with torch.no_grad(), record(attention) as tape:
         attention(torch.randn(1, length, 8), mask=jarilab.Mask(causal=True) if causal else None)
     (site,) = tape.sites

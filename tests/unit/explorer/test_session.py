@@ -47,6 +47,21 @@ def test_every_kind_of_model_opens_head_by_head(runs: Path, run: str, line: str,
         assert site["trust"]["rebuild_error"] < 1e-4
 
 
+@pytest.mark.parametrize(("run", "line"), [("rotary", "12+7"), ("recurrent", "3 5 2"), ("lm", "one two")])
+def test_a_head_is_opened_by_two_calls_of_the_model_and_the_next_by_one(runs: Path, run: str, line: str) -> None:
+    explorer = Explorer([runs / run])
+    sites = explorer.look(line, live=False)["views"][0]["sites"]
+    opened, calls = explorer.opened[0], []
+    step = opened.loaded.step
+    for model in (opened.model(step), opened.model(step, precise=True)):
+        model.register_forward_pre_hook(lambda model, inputs: calls.append(model))
+    counts = []
+    for site in (sites[0], sites[-1]):
+        explorer.head(line, 0, site["site"], site["heads"] - 1)
+        counts.append(len(calls))
+    assert counts == [2, 3]
+
+
 def test_runs_stand_side_by_side_on_the_same_input(runs: Path) -> None:
     page = Explorer([runs / "none", runs / "rotary"]).look("11+1", live=True)
     first, second = page["views"]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from jarilab.errors import UserError
-from jarilab.images.annotations import Thing, has_lists, is_held_out, read_annotations, usable
+from jarilab.images.annotated import AnnotatedObject, usable_boxes
+from jarilab.images.annotations import has_lists, is_held_out, read_annotations
 from jarilab.images.notices import Notices
 
 HERE = (10, 20)  # height and width
@@ -44,12 +45,12 @@ def xml(*things: str) -> str:
 
 
 def test_coco_boxes_become_corners_and_ids_become_names(tmp_path: Path) -> None:
-    notes = Notices()
-    found = read_annotations("train", coco(tmp_path), notes)
+    notices = Notices()
+    found = read_annotations("train", coco(tmp_path), notices)
     assert found.classes == ["cat", "dog"]
     assert [image.path.name for image in found.images] == ["a.png", "b.png"]
-    assert found.images[0].things == (Thing("dog", (2.0, 3.0, 6.0, 8.0)),)
-    assert notes.told() == ["images without any thing, kept as such: 1 (b.png)"]
+    assert found.images[0].objects == (AnnotatedObject("dog", (2.0, 3.0, 6.0, 8.0)),)
+    assert notices.lines() == ["images without any thing, kept as such: 1 (b.png)"]
 
 
 def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -72,10 +73,10 @@ def test_coco_classes_stand_in_the_order_of_their_numbers(tmp_path: Path) -> Non
 )
 def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: Any, said: str) -> None:
     good = {"id": 1, "image_id": 1, "category_id": 18, "bbox": [2, 3, 4, 5]}
-    notes = Notices()
-    found = read_annotations("train", coco(tmp_path, annotations=[{**good, **annotation}]), notes)
-    assert not any(image.things for image in found.images)
-    assert any(said in line for line in notes.told()), notes.told()
+    notices = Notices()
+    found = read_annotations("train", coco(tmp_path, annotations=[{**good, **annotation}]), notices)
+    assert not any(image.objects for image in found.images)
+    assert any(said in line for line in notices.lines()), notices.lines()
 
 
 @pytest.mark.parametrize(
@@ -92,10 +93,10 @@ def test_a_bad_coco_annotation_is_counted_and_named(tmp_path: Path, annotation: 
     ],
 )
 def test_a_bad_coco_image_is_counted_and_named(tmp_path: Path, images: list[Any], said: str) -> None:
-    notes = Notices()
-    found = read_annotations("train", coco(tmp_path, images=[{"id": 1, "file_name": "a.png"}, *images]), notes)
+    notices = Notices()
+    found = read_annotations("train", coco(tmp_path, images=[{"id": 1, "file_name": "a.png"}, *images]), notices)
     assert [image.path.name for image in found.images] == ["a.png"]
-    assert said in notes.told()
+    assert said in notices.lines()
 
 
 @pytest.mark.parametrize(
@@ -119,8 +120,8 @@ def test_voc_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
     found = read_annotations("train", voc(tmp_path, p2=xml(box()), p10=xml(box("cat"), box())), Notices())
     assert [image.path.name for image in found.images] == ["p2.jpg", "p10.jpg"]
     assert found.classes == ["cat", "dog"]
-    assert [thing.name for thing in found.images[1].things] == ["cat", "dog"]
-    assert found.images[0].things[0].box == ("1", "2", "5", "9")
+    assert [thing.name for thing in found.images[1].objects] == ["cat", "dog"]
+    assert found.images[0].objects[0].box == ("1", "2", "5", "9")
 
 
 def test_a_voc_list_chooses(tmp_path: Path) -> None:
@@ -141,9 +142,9 @@ def test_voc_files_without_partners_are_counted_and_named(tmp_path: Path) -> Non
     (tmp_path / "JPEGImages" / "alone.jpg").write_bytes(b"")
     (tmp_path / "Annotations" / "gone.xml").write_text(xml(box()))
     (tmp_path / "Annotations" / "a.xml").write_text(xml(box(), box("")))
-    notes = Notices()
-    assert [p.path.stem for p in read_annotations("train", paths, notes).images] == ["a", "d"]
-    assert set(notes.told()) == {
+    notices = Notices()
+    assert [p.path.stem for p in read_annotations("train", paths, notices).images] == ["a", "d"]
+    assert set(notices.lines()) == {
         "images left out, for which there is no annotation: 1 (alone)",
         "images left out, whose file is missing: 1 (gone)",
         "annotations left out, which are not as they should be: 2 (b.xml, c.xml)",
@@ -176,16 +177,19 @@ def test_paths_of_no_known_form_are_refused(paths: list[str]) -> None:
     ],
 )
 def test_boxes_that_can_be_none_are_left_out(given: tuple[Any, Any, Any, Any], said: str) -> None:
-    notes = Notices()
-    assert usable([Thing("dog", given)], *HERE, "a.png", notes) == []
-    assert notes.told() == [f"boxes left out, {said}: 1 (dog in a.png)"]
+    notices = Notices()
+    assert usable_boxes([AnnotatedObject("dog", given)], *HERE, "a.png", notices) == []
+    assert notices.lines() == [f"boxes left out, {said}: 1 (dog in a.png)"]
 
 
 def test_boxes_over_the_rim_are_cut_and_counted() -> None:
-    notes = Notices()
-    things = [Thing("dog", (-3, -1, 30, 5)), Thing("cat", ("0", "0", "20", "10"))]
-    assert usable(things, *HERE, "a.png", notes) == [("dog", (0.0, 0.0, 20.0, 5.0)), ("cat", (0.0, 0.0, 20.0, 10.0))]
-    assert notes.told() == ["boxes that reach over the rim of their image, cut there: 1 (dog in a.png)"]
+    notices = Notices()
+    things = [AnnotatedObject("dog", (-3, -1, 30, 5)), AnnotatedObject("cat", ("0", "0", "20", "10"))]
+    assert usable_boxes(things, *HERE, "a.png", notices) == [
+        ("dog", (0.0, 0.0, 20.0, 5.0)),
+        ("cat", (0.0, 0.0, 20.0, 10.0)),
+    ]
+    assert notices.lines() == ["boxes that reach over the rim of their image, cut there: 1 (dog in a.png)"]
 
 
 def test_what_is_held_out_goes_by_the_name(tmp_path: Path) -> None:
@@ -197,11 +201,11 @@ def test_what_is_held_out_goes_by_the_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0.png", "\ud800.png", "x" * 5000])
 def test_names_that_no_file_can_have_are_told_in_a_line(tmp_path: Path, name: str) -> None:
-    notes = Notices()
+    notices = Notices()
     images = [{"id": 1, "file_name": "a.png"}, {"id": 7, "file_name": name}]
-    found = read_annotations("train", coco(tmp_path, images=images), notes)
+    found = read_annotations("train", coco(tmp_path, images=images), notices)
     assert [image.path.name for image in found.images] == ["a.png"]
-    (line,) = notes.told()
+    (line,) = notices.lines()
     assert line.startswith("images left out, whose name no file can have: 1 (")
     assert line.isprintable()
     assert len(line) < 300
@@ -224,14 +228,14 @@ def test_voc_of_utf_16_cannot_hide_entities(tmp_path: Path, encoding: str) -> No
     paths = voc(tmp_path, a=xml(box()), b=xml(box()))
     hidden = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE annotation [<!ENTITY e "dog">]>' + xml(box("&e;"))
     (tmp_path / "Annotations" / "b.xml").write_bytes(hidden.encode(encoding))
-    notes = Notices()
-    assert [image.path.stem for image in read_annotations("train", paths, notes).images] == ["a"]
-    assert notes.told() == ["annotations left out, which are not as they should be: 1 (b.xml)"]
+    notices = Notices()
+    assert [image.path.stem for image in read_annotations("train", paths, notices).images] == ["a"]
+    assert notices.lines() == ["annotations left out, which are not as they should be: 1 (b.xml)"]
 
 
 def test_of_two_voc_images_of_one_annotation_the_first_by_name_is_taken(tmp_path: Path) -> None:
     paths = voc(tmp_path, a=xml(box()))
     (tmp_path / "JPEGImages" / "a.png").write_bytes(b"")
-    notes = Notices()
-    assert [image.path.name for image in read_annotations("train", paths, notes).images] == ["a.jpg"]
-    assert notes.told() == ["second images of one annotation, left out: 1 (a.png)"]
+    notices = Notices()
+    assert [image.path.name for image in read_annotations("train", paths, notices).images] == ["a.jpg"]
+    assert notices.lines() == ["second images of one annotation, left out: 1 (a.png)"]

@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import save_file
 
 from jarilab.errors import UserError
+from jarilab.images.fitting import fit, progress_bar
 from jarilab.images.tokenizer import ImageTokenizer, decibels, measure, train_image_tokenizer
-from jarilab.models.autoencoder import FSQ, VQ, Autoencoder, Gumbel
+from jarilab.models.autoencoder import FSQ, Autoencoder, Gumbel
 from jarilab.shapes import Int, Tensor
+from jarilab.tasks.base import registry
 
 
 def blobs(numbers: Int[Tensor, " B"]) -> Tensor:
@@ -57,7 +59,7 @@ def test_fsq_at_zero_is_the_middle_and_its_gradient_passes_the_rounding() -> Non
     assert z.grad[0, 1, 0, 0].item() == pytest.approx(2 * (1 + 1e-3) / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("quantizer", ["fsq", "vq", "gumbel"])
+@pytest.mark.parametrize("quantizer", ["fsq", "gumbel"])
 def test_decoding_codes_is_what_the_forward_decodes(quantizer: str) -> None:
     model = Autoencoder(width=8, quantizer=quantizer, codes=32).eval()  # type: ignore[arg-type]
     pixels = torch.rand(2, 3, 8, 12)
@@ -67,30 +69,11 @@ def test_decoding_codes_is_what_the_forward_decodes(quantizer: str) -> None:
     assert torch.allclose(model.decode(found.ids), again.clamp(0, 1), atol=1e-6)
 
 
-def test_vq_takes_the_nearest_code_and_revives_the_dead() -> None:
-    torch.manual_seed(1)
-    quantizer = VQ(16, 4).train()
-    centres = torch.nn.functional.normalize(torch.randn(16, 4), dim=-1)
-    ids = torch.zeros(0)
-    for _ in range(300):
-        z = centres[torch.randint(16, (512,))].T.view(1, 4, 16, 32) * 3 + 0.02 * torch.randn(1, 4, 16, 32)
-        ids = quantizer(z).ids
-    assert len(ids.unique()) >= 14  # without revival 16 random codes leave several unused
-    quantizer.eval()
-    near = quantizer(centres.T.view(1, 4, 4, 4))
-    nearest = (centres @ quantizer.book.T).argmax(-1)
-    assert torch.equal(near.ids.flatten(), nearest)
-    assert (quantizer.book.norm(dim=-1) - 1).abs().max() < 1e-5
-    before = quantizer.book.clone()
-    quantizer(torch.randn(1, 4, 8, 8))
-    assert torch.equal(quantizer.book, before), "evaluation must not move the book"
-
-
 def test_gumbel_cools_down_and_is_hard_in_evaluation() -> None:
     quantizer = Gumbel(8, 3).train()
-    quantizer.progress(0.0)
+    quantizer.anneal(0.0)
     assert quantizer.temperature == 1
-    quantizer.progress(0.75)
+    quantizer.anneal(0.75)
     assert quantizer.temperature == pytest.approx(1 / 16)
     z = torch.randn(1, 8, 4, 4, requires_grad=True)
     soft = quantizer(z)
@@ -161,6 +144,45 @@ def test_what_is_no_tokenizer_is_refused(trained: ImageTokenizer, tmp_path: Path
     save_file({"x": torch.zeros(2)}, path, metadata={"codes": '{"options": {"witdh": 8}, "measured": {}}'})
     with pytest.raises(UserError, match="did you mean 'width'"):
         ImageTokenizer.read(path)
+
+
+VQ_GONE = "the quantizer vq is gone, since fsq gives better images in less time; train with quantizer=fsq; got 'vq'"
+
+
+def test_the_quantizer_that_is_gone_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"captions: quantizer: {VQ_GONE}"):
+        registry.spec("captions:quantizer=vq")
+    path = tmp_path / "codes.safetensors"
+    save_file({"x": torch.zeros(2)}, path, metadata={"codes": '{"options": {"quantizer": "vq"}, "measured": {}}'})
+    with pytest.raises(UserError, match=f"codes.safetensors: quantizer: {VQ_GONE}"):
+        ImageTokenizer.read(path)
+
+
+def test_each_step_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    train_image_tokenizer(
+        blobs, 8, {"width": 8}, steps=3, batch=2, progress=lambda step, steps: told.append((step, steps))
+    )
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_loss_that_is_no_number_ends_the_training() -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with pytest.raises(UserError, match="step 3 of 5: the loss of the Linear is nan; a lower learning rate may help"):
+        fit(model, lambda step: model.weight.sum() * (math.nan if step == 2 else 0), optimizer, 5)
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    for terminal in ("", "1"):
+        monkeypatch.setenv("FORCE_COLOR", terminal)
+        with progress_bar("image tokenizer") as progress:
+            for step in range(1, 4):
+                progress(step, 3)
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert ("image tokenizer" in err and "step 3/3" in err) == bool(terminal)
+        assert bool(err) == bool(terminal)
 
 
 def test_sizes_and_numbers_that_cannot_be(trained: ImageTokenizer) -> None:

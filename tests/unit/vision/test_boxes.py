@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from jarilab.boxes import SMALLEST, area, iou_and_giou, to_cxcywh, to_xyxy
+from jarilab.boxes import SMALLEST, area, iou, iou_and_giou, to_cxcywh, to_xyxy
 
 
 def test_formats_go_there_and_back() -> None:
@@ -13,8 +13,8 @@ def test_formats_go_there_and_back() -> None:
 def test_overlaps_are_those_counted_by_hand() -> None:
     one = torch.tensor([0.0, 0.0, 4.0, 4.0])
     others = torch.tensor([[2.0, 2.0, 6.0, 6.0], [0.0, 0.0, 4.0, 4.0], [5.0, 0.0, 6.0, 4.0]])
-    iou, giou = iou_and_giou(one, others)
-    assert iou.tolist() == pytest.approx([4 / 28, 1.0, 0.0])
+    shares, giou = iou_and_giou(one, others)
+    assert shares.tolist() == iou(one, others).tolist() == pytest.approx([4 / 28, 1.0, 0.0])
     # Around both: 36, 16 and 24 squares, of which 28, 16 and 20 are covered.
     assert giou.tolist() == pytest.approx([4 / 28 - 8 / 36, 1.0, -4 / 24])
 

@@ -11,9 +11,9 @@ from PIL import Image
 
 import jarilab
 from jarilab.captions import sources
-from jarilab.captions.checks import attributes, glyphs, said_right, worded
+from jarilab.captions.checks import attributes, describe_images, glyphs, matches_caption
 from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
-from jarilab.captions.scenes import Digits
+from jarilab.captions.digits import Digits
 from jarilab.captions.sources import FolderSource, SceneSource
 from jarilab.captions.styles import STYLES, Painter
 from jarilab.cli import main
@@ -77,17 +77,17 @@ def test_rules_find_what_was_drawn(digits: Digits) -> None:
         assert (found[name] == values[:, column]).float().mean() > 0.99, name
         wrong = values.clone()
         wrong[:, column] = (wrong[:, column] + 1) % len(style.parts[column][1])
-        right = said_right(style, wrong, images, values[:, 2:3])
+        right = matches_caption(style, wrong, images, values[:, 2:3])
         assert right[name].mean() < 0.01
         assert right["exact_match"].mean() < 0.01
-    assert said_right(style, values, images, values[:, 2:3])["exact_match"].mean() > 0.98
+    assert matches_caption(style, values, images, values[:, 2:3])["exact_match"].mean() > 0.98
 
 
 def test_a_image_of_nothing_is_right_in_nothing() -> None:
     style = STYLES["attributes"]
     empty = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     assert glyphs(style, empty).abs().sum() == 0
-    right = said_right(style, torch.zeros(2, 4, dtype=torch.long), empty, torch.zeros(2, 1, dtype=torch.long))
+    right = matches_caption(style, torch.zeros(2, 4, dtype=torch.long), empty, torch.zeros(2, 1, dtype=torch.long))
     assert right["exact_match"].tolist() == [0, 0]
     assert right["colour"].tolist() == [0, 0]
 
@@ -98,11 +98,11 @@ def test_what_a_image_shows_is_worded_as_its_caption(name: str, digits: Digits) 
     numbers = torch.arange(0, style.combinations, 9)
     values = style.values(numbers)
     images = Painter(style, digits, seed=1).paint(values, numbers)
-    said = worded(style, images, values[:, list(style.digits)])
+    said = describe_images(style, images, values[:, list(style.digits)])
     right = [words == style.caption(v) for words, v in zip(said, values, strict=True)]
     assert sum(right) > 0.97 * len(right)
     blank = torch.zeros(1, 3, style.height, style.width, dtype=torch.uint8)
-    assert worded(style, blank, values[:1, list(style.digits)]) == [None]
+    assert describe_images(style, blank, values[:1, list(style.digits)]) == [None]
 
 
 def test_the_row_is_drawn_in_the_order_of_the_words(digits: Digits) -> None:
@@ -169,19 +169,19 @@ def test_what_is_not_there_is_never_right(name: str, digits: Digits) -> None:
     values = style.values(torch.arange(0, style.combinations, 7))
     images = Painter(style, digits, seed=1).paint(values, torch.arange(len(values)))
     read = values[:, list(style.digits)]
-    assert said_right(style, values, images, read)["digit"].min() == 1
+    assert matches_caption(style, values, images, read)["digit"].min() == 1
     count = len(style.digits)
     side = style.width // count
     for place in range(count):
         images[:, :, :, place * side : (place + 1) * side] = 0
         images[:, :, 3, place * side : place * side + 5] = 255  # next to nothing
-        right = said_right(style, values, images, read)
+        right = matches_caption(style, values, images, read)
         assert right["exact_match"].max() == 0
         assert torch.allclose(right["digit"], torch.tensor((count - place - 1) / count))
         assert glyphs(style, images)[:, place].abs().sum() == 0
         expected = [style.caption(v) for v in values]
         words = [" ".join(["-"] * (place + 1) + caption.split()[place + 1 :]) for caption in expected]
-        assert worded(style, images, read) == (words if place + 1 < count else [None] * len(values))
+        assert describe_images(style, images, read) == (words if place + 1 < count else [None] * len(values))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 20])
@@ -515,7 +515,7 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
     other.prepare()
     kept = (tmp_path / "one" / "codes.safetensors").read_bytes()
     assert other.artifacts()["codes.safetensors"] == kept
-    with pytest.raises(UserError, match="for scenes alone; leave rerank away"):
+    with pytest.raises(UserError, match="for scenes alone; omit rerank"):
         other._of_scenes()
 
 

@@ -15,7 +15,8 @@ from jarilab.nn.init import generator_for
 from jarilab.patches import Images
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks import detection_loss
-from jarilab.tasks.detection import Detection, _cropped
+from jarilab.tasks.detection import Detection
+from jarilab.tasks.detection_augment import cropped
 from jarilab.tasks.detection_loss import Objects
 
 pytest.importorskip("sklearn")
@@ -177,7 +178,7 @@ def test_things_of_which_less_than_a_quarter_is_left_are_gone(monkeypatch: pytes
         (8, [0.42, 0.1, 0.55, 0.2]),  # more than a third
         room=2,
     )
-    _, found = _cropped(Images(torch.zeros(1, 1, 8, 8)), things, 0.5, seeded())
+    _, found = cropped(Images(torch.zeros(1, 1, 8, 8)), things, 0.5, seeded())
     assert found.labels.tolist() == [[5, 8, 0, 0, 0, 0]]  # in front, as matching reads them
     assert found.real.tolist() == [[True, True, False, False, False, False]]
     assert to_xyxy(found.boxes[0, 0]).tolist() == pytest.approx([0.2, 0.2, 0.4, 0.4], abs=1e-6)
@@ -187,7 +188,7 @@ def test_things_of_which_less_than_a_quarter_is_left_are_gone(monkeypatch: pytes
 
 def test_a_image_that_loses_everything_teaches_that_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     window(monkeypatch, 0.5, 0.5, 0.5)
-    _, found = _cropped(Images(torch.zeros(1, 1, 8, 8)), one_image((3, [0.1, 0.1, 0.4, 0.4])), 0.5, seeded())
+    _, found = cropped(Images(torch.zeros(1, 1, 8, 8)), one_image((3, [0.1, 0.1, 0.4, 0.4])), 0.5, seeded())
     assert found.labels.shape == (1, 1)
     assert not found.real.any()
     scores = torch.randn(1, 1, 4, 11, requires_grad=True)
@@ -285,7 +286,7 @@ def test_what_a_model_reads_has_the_sizes_it_had(sizes: list[tuple[int, int]]) -
     before = padded(sizes)
     things = one_image((1, [0.2, 0.2, 0.8, 0.8]))
     many = Objects(*(part.expand(len(sizes), *part.shape[1:]) for part in (things.labels, things.boxes, things.real)))
-    after, found = _cropped(before, many, 0.4, seeded())
+    after, found = cropped(before, many, 0.4, seeded())
     assert after.pixels.shape == before.pixels.shape
     assert torch.equal(after.keep, before.keep)  # type: ignore[arg-type]
     assert (found.boxes >= 0).all()

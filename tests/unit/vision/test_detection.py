@@ -19,8 +19,10 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks import detection_loss
 from jarilab.tasks.detection import Detection
-from jarilab.tasks.detection_data import Boxed, average_precision, together
+from jarilab.tasks.detection_augment import flipped
+from jarilab.tasks.detection_data import padded_batch
 from jarilab.tasks.detection_loss import Objects, matched
+from jarilab.tasks.detection_metrics import ImageBoxes, average_precision
 from jarilab.training import loop
 
 pytest.importorskip("sklearn")
@@ -126,11 +128,11 @@ def test_what_is_not_finite_is_matched_somehow_and_told_by_the_loss() -> None:
 
 
 def test_average_precision_is_coco_s() -> None:
-    there = [Boxed(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([1]))] * 2
-    right = Boxed(there[0].boxes, torch.tensor([1]), torch.tensor([0.9]))
+    there = [ImageBoxes(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([1]), torch.ones(1))] * 2
+    right = ImageBoxes(there[0].boxes, torch.tensor([1]), torch.tensor([0.9]))
     # Moved by 2 of 10 pixels: IoU 8 / 12, so right at 0.50, 0.55, 0.60 and 0.65.
-    near = Boxed(there[0].boxes + torch.tensor([2.0, 0.0, 2.0, 0.0]), torch.tensor([1]), torch.tensor([0.8]))
-    wrong = Boxed(there[0].boxes, torch.tensor([2]), torch.tensor([0.8]))
+    near = ImageBoxes(there[0].boxes + torch.tensor([2.0, 0.0, 2.0, 0.0]), torch.tensor([1]), torch.tensor([0.8]))
+    wrong = ImageBoxes(there[0].boxes, torch.tensor([2]), torch.tensor([0.8]))
     assert average_precision([right, right], there, 3) == {"ap": 1.0, "ap50": 1.0, "ap75": 1.0}
     half = 51 / 101  # of the 101 recalls asked for, up to 0.5
     assert average_precision([right, wrong], there, 3)["ap"] == pytest.approx(half)
@@ -141,13 +143,12 @@ def test_average_precision_is_coco_s() -> None:
 
 
 def test_average_precision_counts_what_is_unsure_and_says_nothing_aloud(capfd: pytest.CaptureFixture[str]) -> None:
-    there = [Boxed(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([0]))]
-    unsure = Boxed(there[0].boxes, torch.tensor([0]), torch.tensor([1e-6]))
+    there = [ImageBoxes(torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([0]), torch.ones(1))]
+    unsure = ImageBoxes(there[0].boxes, torch.tensor([0]), torch.tensor([1e-6]))
     assert average_precision([unsure], there, 1)["ap"] == pytest.approx(1.0)
-    nothing = Boxed(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long), torch.zeros(0))
+    nothing = ImageBoxes(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long), torch.zeros(0))
     assert average_precision([nothing], there, 1)["ap"] == 0.0
-    bare = Boxed(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
-    assert average_precision([unsure], [bare], 1)["ap"] == 0.0
+    assert average_precision([unsure], [nothing], 1)["ap"] == 0.0
     assert capfd.readouterr() == ("", "")
 
 
@@ -329,12 +330,12 @@ def test_more_things_than_queries_are_told(tmp_path: Path) -> None:
 
 def test_images_of_several_sizes_are_padded() -> None:
     small, large = torch.full((3, 2, 5), 7, dtype=torch.uint8), torch.full((3, 4, 3), 9, dtype=torch.uint8)
-    images = together([small, large])
+    images = padded_batch([small, large])
     assert images.pixels.shape == (2, 3, 4, 5)
     assert images.keep is not None
     assert images.keep.sum((1, 2)).tolist() == [10, 12]
     assert images.pixels[0].sum() == 7 * 30
-    assert together([small, small]).keep is None
+    assert padded_batch([small, small]).keep is None
 
 
 def test_flipping_moves_boxes_with_their_images(tmp_path: Path) -> None:
@@ -351,14 +352,13 @@ def test_flipping_moves_boxes_with_their_images(tmp_path: Path) -> None:
         assert int(bright.sum()) == 80
 
 
-def test_padding_stays_where_it_is_when_images_are_flipped() -> None:
+def test_padding_stays_where_it_is_when_images_areflipped() -> None:
     from jarilab.patches import Images
-    from jarilab.tasks.detection import _flipped
 
     pixels = torch.tensor([[[[1.0, 2.0, 0.0]]]] * 8)
     keep = torch.tensor([[[True, True, False]]] * 8)
     given = objects(*[[(0, [0.25, 0.5, 0.5, 1.0])]] * 8)
-    found, there = _flipped(Images(pixels, keep), given, torch.Generator().manual_seed(0))
+    found, there = flipped(Images(pixels, keep), given, torch.Generator().manual_seed(0))
     rows = {(tuple(p[0, 0].tolist()), b[0, 0].item()) for p, b in zip(found.pixels, there.boxes, strict=True)}
     assert rows == {((1.0, 2.0, 0.0), 0.25), ((2.0, 1.0, 0.0), 0.75)}
     assert torch.equal(found.keep, keep)  # type: ignore[arg-type]

@@ -12,8 +12,10 @@ from PIL import Image
 
 from jarilab.errors import UserError
 from jarilab.images import files
-from jarilab.images.labelled import Fit, Labelled, Wanted, fitted, natural, read_labelled, resize
-from jarilab.images.notices import shown
+from jarilab.images.labelled import Labelled, Wanted, read_labelled
+from jarilab.images.listing import natural
+from jarilab.images.notices import printable
+from jarilab.images.resize import Fit, fitted, resize
 
 GRAY = Wanted(1)
 
@@ -154,7 +156,7 @@ def test_classes_of_the_training_data_are_kept(folder: Path) -> None:
 def test_names_of_strangers_cannot_steer_a_terminal(folder: Path) -> None:
     (folder / "2" / "\x1b[31m\n.png").write_bytes(b"x")
     assert "(2/\\x1b[31m\\n.png)" in read_labelled(folder, GRAY).notices[0]
-    assert shown("가\udc80") == "가\\udc80"
+    assert printable("가\udc80") == "가\\udc80"
 
 
 # CSV ------------------------------------------------------------------------------------------------------------------

@@ -4,19 +4,22 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional
 
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.inspect.effects import ablation, effect, importance
-from jarilab.inspect.interventions import HeadOff, Places, displaced, moved, operate, permutations
+from jarilab.inspect.effects import effect
+from jarilab.inspect.head_importance import ablation, importance
+from jarilab.inspect.interventions import HeadOff, operate
 from jarilab.inspect.invariance import permuted, shifted
 from jarilab.inspect.maps import Map
 from jarilab.inspect.measures import MEASURES
+from jarilab.inspect.places import Places, displaced, moved, permutations
 from jarilab.models.detector import Detector
 from jarilab.models.text_to_image import TextToImage
 from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
-from jarilab.patches import Images, patchify, unpatchify
+from jarilab.patches import Images, patchify
 
 
 def vit(encoding="rotary2d", **options):
@@ -60,7 +63,7 @@ def test_every_head_of_a_detector_matters_and_importance_has_length_one():
 def test_dealing_patches_out_is_dealing_them_out_in_the_image(encoding):
     model, given = vit(encoding), images()
     index = permutations(torch.ones(1, 16, dtype=torch.bool), 0)[0]
-    dealt = Images(unpatchify(patchify(given[0].pixels, 2)[:, index], 2, (4, 4)))
+    dealt = Images(functional.fold(patchify(given[0].pixels, 2)[:, index].mT, given[0].size, 2, stride=2))
     with record(model) as tape:
         model(*given)
     with record(model) as other:

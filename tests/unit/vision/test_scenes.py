@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from jarilab.boxes import iou_and_giou
-from jarilab.captions.scenes import COLOURS, Digits, Scenes, World
+from jarilab.captions.digits import Digits
+from jarilab.captions.scenes import COLOURS, Scenes, World
 from jarilab.errors import UserError
 
 pytest.importorskip("sklearn")

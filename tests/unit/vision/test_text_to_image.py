@@ -7,7 +7,8 @@ import jarilab
 from jarilab.errors import UserError
 from jarilab.inspect.effects import effect
 from jarilab.inspect.interventions import HeadOff
-from jarilab.models.text_to_image import TextToImage, _Drawing, _taken
+from jarilab.models.code_choice import CodeChoice
+from jarilab.models.text_to_image import TextToImage
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment
 
@@ -157,11 +158,11 @@ def test_top_k_is_a_count_and_top_p_a_probability() -> None:
 
     def drawn(**options: object) -> set[int]:
         full = {"guidance": 1.0, "temperature": 1.0, "top_k": None, "top_p": None} | options
-        return set(_taken(scores, _Drawing(**full), chance).tolist())  # type: ignore[arg-type]
+        return set(CodeChoice(**full).take(scores, chance).tolist())  # type: ignore[arg-type]
 
-    full = _Drawing(1.0, 1.0, None, None)
-    assert torch.bincount(_taken(scores, full, chance)).tolist() == [250, 150, 75, 25]
-    assert _taken(scores[:2], full, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [0, 3]
+    full = CodeChoice(1.0, 1.0, None, None)
+    assert torch.bincount(full.take(scores, chance)).tolist() == [250, 150, 75, 25]
+    assert full.take(scores[:2], torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [0, 3]
     assert drawn(top_k=2) == {0, 1}
     assert drawn(top_k=99) == {0, 1, 2, 3}
     assert drawn(top_p=0.9) == {0, 1, 2}

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 
 import jarilab
 import jarilab.patches
@@ -33,7 +34,7 @@ def images(seed=1, shape=SHAPE, count=3):
 def shuffled(pixels, order, patch=4):
     """The same patches in other places."""
     patches = jarilab.patches.patchify(pixels, patch)[:, order]
-    return jarilab.patches.unpatchify(patches, patch, jarilab.patches.grid_of(tuple(pixels.shape[2:]), patch))
+    return functional.fold(patches.mT, tuple(pixels.shape[2:]), patch, stride=patch)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -1,10 +1,13 @@
 // Two models on the same input: the signed difference of their weights, and how far their rows lie apart.
-import { el, known, largestOf, number } from "./data.js";
+import { el } from "web/elements.js";
+import { known, number } from "web/numbers.js";
+import { largestOf } from "web/weights.js";
+import { t } from "./words.js";
 
-const compareSame = (first, second) => first.length === second.length && first.every((item, place) => item === second[place]);
+const sameItems = (first, second) => first.length === second.length && first.every((item, place) => item === second[place]);
 
 /** Jensen-Shannon divergence of two rows in nats, at most ln 2; weights were rounded, so rows are made to add up to 1 again. */
-function compareRow(first, second, start, columns) {
+function rowDivergence(first, second, start, columns) {
   let [firstSum, secondSum, divergence] = [0, 0, 0];
   for (let at = start; at < start + columns; at += 1) { firstSum += first[at]; secondSum += second[at]; }
   if (!firstSum || !secondSum) return null;
@@ -20,20 +23,20 @@ function compareRow(first, second, start, columns) {
 /** {why} in words, or the difference second - first of two maps with their rows' divergence. */
 export function differenceOf(app, first, second) {
   const both = [first, second];
-  if (first === second) return { why: app.t("sameModel") };
-  if (both.some((pane) => !pane.site)) return { why: app.t("notBoth") };
+  if (first === second) return { why: t("sameModel") };
+  if (both.some((pane) => !pane.site)) return { why: t("notBoth") };
   for (const side of ["rowTokens", "columnTokens"]) {
-    if (compareSame(first[side], second[side])) continue;
+    if (sameItems(first[side], second[side])) continue;
     const shared = first.view.vocabulary === second.view.vocabulary;
-    return { why: app.t(shared ? `other_${side}` : "otherVocabulary") };
+    return { why: t(shared ? `other_${side}` : "otherVocabulary") };
   }
-  if (!compareSame(first.site.shape, second.site.shape)) return { why: app.t("otherShape") };
+  if (!sameItems(first.site.shape, second.site.shape)) return { why: t("otherShape") };
   const [one, two] = [first.data, second.data];
   const [rows, columns] = first.site.shape;
   const hidden = first.hidden && second.hidden ? first.hidden.map((flag, place) => flag & second.hidden[place]) : null;
   const data = two.map((value, place) => value - one[place]);
   const shares = first.site.pooled === 1 && app.state.drawn !== "valued"; // rows add up to 1
-  const strip = shares ? Array.from({ length: rows }, (_, row) => compareRow(one, two, row * columns, columns)) : null;
+  const strip = shares ? Array.from({ length: rows }, (_, row) => rowDivergence(one, two, row * columns, columns)) : null;
   const told = strip?.filter(known) ?? [];
   return {
     ...second, kind: "difference", name: `${second.name} − ${first.name}`, index: null, data, hidden, strip, high: largestOf(data, hidden) || 1,
@@ -44,8 +47,8 @@ export function differenceOf(app, first, second) {
 /** What the strip says in one number, beside the noise between seeds where that is known. */
 export function differenceNote(app, { mean }) {
   const { noise } = app.payload;
-  if (mean === null) return el("p", { class: "note" }, app.t("noDivergence"));
-  return el("p", { class: "note" }, app.t("divergence", number(mean)), " ", noise
-    ? [app.t("noise", number(noise.value)), " ", el("b", {}, app.t(mean > noise.value ? "aboveNoise" : "belowNoise")), " ", el("bdi", {}, noise.about ?? "")]
-    : app.t("noNoise"));
+  if (mean === null) return el("p", { class: "note" }, t("noDivergence"));
+  return el("p", { class: "note" }, t("divergence", number(mean)), " ", noise
+    ? [t("noise", number(noise.value)), " ", el("b", {}, t(mean > noise.value ? "aboveNoise" : "belowNoise")), " ", el("bdi", {}, noise.about ?? "")]
+    : t("noNoise"));
 }

@@ -1,77 +1,80 @@
 // What is on screen as a file: SVG, PNG, CSV or NPZ, each with a caption that says where it comes from.
-import { byId, cutToken, el, known, number, svg, token } from "./data.js";
-import { colour, drawMap, signedColour, valueColour } from "./draw.js";
+import { colour, drawMap, signedColour, valueColour } from "web/draw.js";
+import { byId, el, svg } from "web/elements.js";
+import { known, number } from "web/numbers.js";
+import { cutToken, token } from "web/tokens.js";
 import { linesDrawing } from "./lines.js";
-import { mapDrawn, panesOf } from "./map.js";
+import { drawnOf, panesOf } from "./map.js";
+import { t } from "./words.js";
 
-const EXPORT_CELLS = 10000; // larger maps are one picture inside the drawing, not a rectangle for each cell
-const EXPORT_DRAWN = { weights: "weights", valued: "norm of weight x value x W_O (Kobayashi et al. 2020)",
+const CELLS = 10000; // larger maps are one image inside the drawing, not a rectangle for each cell
+const DRAWN = { weights: "weights", valued: "norm of weight x value x W_O (Kobayashi et al. 2020)",
   rollout: "attention rollout of all encoder layers and heads (Abnar and Zuidema 2020)" };
-const exportClean = (text) => token(String(text).replace(/\s+/g, " "));
+const clean = (text) => token(String(text).replace(/\s+/g, " "));
 
 /** Lines of words: run, encoding, step, head, colour range. */
-function exportCaption(app) {
+function captionLines(app) {
   const { site, head, scale, query, display, top, heads, every } = app.state;
   const panes = panesOf(app).filter((pane) => pane.site);
   const pane = panes.find(({ kind }) => kind === "map");
-  const lines = [display === "map" ? `${EXPORT_DRAWN[mapDrawn(app)]}, colour range 0 to ${number(pane.options.high)}, ${scale}`
+  const lines = [display === "map" ? `${DRAWN[drawnOf(app)]}, colour range 0 to ${number(pane.options.high)}, ${scale}`
     : `lines from ${every ? "every query" : `query ${query}`} to its ${top} largest keys${heads ? ", every head" : ""}`];
   const difference = panes.find(({ kind }) => kind === "difference");
   if (difference) lines.push(`difference ${difference.name}, colour range ${number(-difference.high)} to ${number(difference.high)}`);
   const facts = ["run", "experiment", "encoding", "seed", "step", "input", "answer"];
   const told = ({ view }) => `${view.name}: ${facts.filter((fact) => known(view[fact])).map((fact) => `${fact} ${view[fact]}`).join(", ")}`;
-  return [`${mapDrawn(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(told), `jari ${app.payload.jari}`].map(exportClean);
+  return [`${drawnOf(app) === "rollout" ? "" : `${site} head ${head}; `}${lines.join("; ")}`, ...panes.filter(({ kind }) => kind === "map").map(told), `jari ${app.payload.jari}`].map(clean);
 }
 
-const exportText = (text, attributes) => svg("text", { "font-size": 13, fill: "#1e2328", ...attributes }, text);
+const textNode = (text, attributes) => svg("text", { "font-size": 13, fill: "#1e2328", ...attributes }, text);
 
-function exportMap(pane) {
+function mapParts(pane) {
   const [rows, columns] = pane.site.shape;
   const cell = Math.max(2, Math.min(28, Math.floor(640 / Math.max(rows, columns))));
-  const longest = (texts) => Math.min(12, Math.max(...texts.map((text) => exportClean(text).length)));
+  const longest = (texts) => Math.min(12, Math.max(...texts.map((text) => clean(text).length)));
   const [left, top] = [20 + 7 * longest(pane.rowTokens), 38 + 7 * longest(pane.columnTokens)];
   const every = Math.ceil(11 / cell);
-  const parts = [exportText(cutToken(pane.name, 40), { x: left, y: 16, "font-weight": 700 })];
+  const parts = [textNode(cutToken(pane.name, 40), { x: left, y: 16, "font-weight": 700 })];
   const labels = (texts, placed) => texts.forEach((text, place) => {
-    if (place % every === 0) parts.push(exportText(cutToken(text, 12), { "font-size": 11, ...placed((place + 0.5) * cell + 4) }));
+    if (place % every === 0) parts.push(textNode(cutToken(text, 12), { "font-size": 11, ...placed((place + 0.5) * cell + 4) }));
   });
   labels(pane.rowTokens, (at) => ({ x: left - 6, y: top + at, "text-anchor": "end" }));
   labels(pane.columnTokens, (at) => ({ transform: `translate(${left + at} ${top - 6}) rotate(-90)` }));
   const area = { x: left, y: top, width: columns * cell, height: rows * cell };
   parts.push(svg("rect", { ...area, fill: "url(#hatch)" }));
-  if (rows * columns <= EXPORT_CELLS) {
+  if (rows * columns <= CELLS) {
     for (let place = 0; place < rows * columns; place += 1) {
       if (pane.hidden?.[place]) continue;
       parts.push(svg("rect", { x: left + (place % columns) * cell, y: top + Math.floor(place / columns) * cell, width: cell, height: cell,
         fill: valueColour(pane.data[place], pane.options) }));
     }
-  } else parts.push(svg("image", { ...area, href: exportPicture(pane), "image-rendering": "pixelated", preserveAspectRatio: "none" }));
+  } else parts.push(svg("image", { ...area, href: mapImage(pane), "image-rendering": "pixelated", preserveAspectRatio: "none" }));
   const legend = top + rows * cell + 14;
   const { low, high, signed, scale = "linear" } = pane.options;
   for (let place = 0; place < 64; place += 1) {
     const fill = signed ? signedColour(place / 31.5 - 1) : colour(place / 63);
     parts.push(svg("rect", { x: left + place * 3, y: legend, width: 3.2, height: 9, fill }));
   }
-  const end = (x, words) => parts.push(exportText(words, { x, y: legend + 23, "font-size": 11 }));
+  const end = (x, words) => parts.push(textNode(words, { x, y: legend + 23, "font-size": 11 }));
   end(left, number(low));
   end(left + 150, `${number(high)} (${scale})`);
   return { parts, width: left + Math.max(columns * cell, 230) + 16, height: legend + 36 };
 }
-const exportPicture = ({ data, site, options }) => drawMap(el("canvas"), data, ...site.shape, options).toDataURL();
+const mapImage = ({ data, site, options }) => drawMap(el("canvas"), data, ...site.shape, options).toDataURL();
 
-function exportDrawing(app) {
+function drawPanes(app) {
   const panes = panesOf(app).filter((pane) => pane.site);
   const drawings = panes.map((pane) => {
-    if (app.state.display !== "lines") return exportMap(pane);
+    if (app.state.display !== "lines") return mapParts(pane);
     const { drawing } = linesDrawing(app, pane);
-    const name = exportText(cutToken(pane.name, 40), { x: 8, y: 14, "font-weight": 700 });
+    const name = textNode(cutToken(pane.name, 40), { x: 8, y: 14, "font-weight": 700 });
     return { parts: [name, svg("g", { transform: "translate(0 22)" }, [...drawing.childNodes])], width: 450,
       height: Number(drawing.getAttribute("height")) + 34 };
   });
   const height = Math.max(...drawings.map((one) => one.height));
   const width = Math.max(560, drawings.reduce((sum, one) => sum + one.width, 0));
   const letters = Math.floor(width / 6.9);
-  const caption = exportCaption(app).flatMap((line) => line.match(new RegExp(`.{1,${letters}}(?: |$)|.{1,${letters}}`, "gu")));
+  const caption = captionLines(app).flatMap((line) => line.match(new RegExp(`.{1,${letters}}(?: |$)|.{1,${letters}}`, "gu")));
   const total = height + 18 * caption.length + 16;
   let x = 0;
   const hatch = svg("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
@@ -82,11 +85,11 @@ function exportDrawing(app) {
   });
   return svg("svg", { viewBox: `0 0 ${width} ${total}`, width, height: total, color: "#1e2328", "font-family": "sans-serif" },
     svg("defs", {}, hatch), svg("rect", { width, height: total, fill: "#fff" }), placed,
-    caption.map((line, place) => exportText(line, { x: 12, y: height + 18 + 18 * place, "font-size": 12 })));
+    caption.map((line, place) => textNode(line, { x: 12, y: height + 18 + 18 * place, "font-size": 12 })));
 }
 
-async function exportPng(app) {
-  const drawing = exportDrawing(app);
+async function makePng(app) {
+  const drawing = drawPanes(app);
   const [width, height] = ["width", "height"].map((name) => Number(drawing.getAttribute(name)));
   const factor = Math.min(2, 8000 / Math.max(width, height));
   const image = new Image();
@@ -98,15 +101,15 @@ async function exportPng(app) {
 }
 
 // A table program would compute a cell that begins like a formula, so a longer token that does gets an apostrophe.
-const exportCell = (text) => `"${(/^[=+\-@\t\r]./s.test(text) ? "'" : "") + text.replaceAll('"', '""')}"`;
+const quotedCell = (text) => `"${(/^[=+\-@\t\r]./s.test(text) ? "'" : "") + text.replaceAll('"', '""')}"`;
 
-function exportCsv(app) {
-  const rows = [...exportCaption(app).map((line) => `# ${line}`), "map,query,query_token,key,key_token,value"];
+function makeCsv(app) {
+  const rows = [...captionLines(app).map((line) => `# ${line}`), "map,query,query_token,key,key_token,value"];
   for (const { name, site, data, hidden, rowTokens, columnTokens } of panesOf(app).filter((pane) => pane.site)) {
     const columns = site.shape[1];
     data.forEach((value, place) => {
       const [query, key] = [Math.floor(place / columns), place % columns];
-      rows.push([exportCell(exportClean(name)), query, exportCell(rowTokens[query]), key, exportCell(columnTokens[key]),
+      rows.push([quotedCell(clean(name)), query, quotedCell(rowTokens[query]), key, quotedCell(columnTokens[key]),
         hidden?.[place] ? "" : Number(value.toFixed(6))].join(","));
     });
   }
@@ -115,7 +118,7 @@ function exportCsv(app) {
 
 // ---------------------------------------------------------------- NPZ: arrays in NumPy's format, in a ZIP that is not compressed
 
-function exportNpy(descriptor, shape, bytes) {
+function npy(descriptor, shape, bytes) {
   const head = `{'descr': '${descriptor}', 'fortran_order': False, 'shape': (${shape.map((size) => `${size},`).join(" ")}), }`;
   const padded = `${head.padEnd(Math.ceil((head.length + 11) / 64) * 64 - 11)}\n`;
   const array = new Uint8Array(10 + padded.length + bytes.length);
@@ -124,71 +127,71 @@ function exportNpy(descriptor, shape, bytes) {
   array.set(bytes, 10 + padded.length);
   return array;
 }
-function exportNumbers(data, shape) {
+function numbersArray(data, shape) {
   const view = new DataView(new ArrayBuffer(4 * data.length));
   data.forEach((value, place) => view.setFloat32(4 * place, value, true));
-  return exportNpy("<f4", shape, new Uint8Array(view.buffer));
+  return npy("<f4", shape, new Uint8Array(view.buffer));
 }
-function exportWords(texts) {
+function wordsArray(texts) {
   const letters = texts.map((text) => [...text]);
   const longest = Math.max(1, ...letters.map((word) => word.length));
   const view = new DataView(new ArrayBuffer(4 * longest * texts.length));
   letters.forEach((word, row) => word.forEach((letter, place) => view.setUint32(4 * (row * longest + place), letter.codePointAt(0), true)));
-  return exportNpy(`<U${longest}`, [texts.length], new Uint8Array(view.buffer));
+  return npy(`<U${longest}`, [texts.length], new Uint8Array(view.buffer));
 }
 
-const EXPORT_CRC = Uint32Array.from({ length: 256 }, (_, index) => {
+const CRC = Uint32Array.from({ length: 256 }, (_, index) => {
   let value = index;
   for (let bit = 0; bit < 8; bit += 1) value = value & 1 ? 0xedb88320 ^ (value >>> 1) : value >>> 1;
   return value;
 });
-const exportCrc = (bytes) => (bytes.reduce((crc, byte) => EXPORT_CRC[(crc ^ byte) & 255] ^ (crc >>> 8), -1) ^ -1) >>> 0;
+const checksum = (bytes) => (bytes.reduce((crc, byte) => CRC[(crc ^ byte) & 255] ^ (crc >>> 8), -1) ^ -1) >>> 0;
 
 /** Little-endian fields: [value, bytes]. */
-function exportFields(fields, text) {
+function fieldBytes(fields, text) {
   const name = new TextEncoder().encode(text);
   const bytes = fields.flatMap(([value, size]) => Array.from({ length: size }, (_, place) => Math.floor(value / 256 ** place) & 255));
   return new Uint8Array([...bytes, ...name]);
 }
-function exportZip(files) {
+function zipOf(files) {
   const [parts, entries] = [[], []];
   let offset = 0;
   for (const [name, bytes] of files) {
     // version, flags, stored, time, date (1980-01-01), checksum, sizes, length of the name, no extra field
-    const common = [[20, 2], [0, 2], [0, 2], [0, 2], [33, 2], [exportCrc(bytes), 4], [bytes.length, 4], [bytes.length, 4],
+    const common = [[20, 2], [0, 2], [0, 2], [0, 2], [33, 2], [checksum(bytes), 4], [bytes.length, 4], [bytes.length, 4],
       [name.length, 2], [0, 2]];
-    const head = exportFields([[0x04034b50, 4], ...common], name);
-    entries.push(exportFields([[0x02014b50, 4], [20, 2], ...common, [0, 2], [0, 2], [0, 2], [0, 4], [offset, 4]], name));
+    const head = fieldBytes([[0x04034b50, 4], ...common], name);
+    entries.push(fieldBytes([[0x02014b50, 4], [20, 2], ...common, [0, 2], [0, 2], [0, 2], [0, 4], [offset, 4]], name));
     parts.push(head, bytes);
     offset += head.length + bytes.length;
   }
   const size = entries.reduce((sum, entry) => sum + entry.length, 0);
-  const end = exportFields([[0x06054b50, 4], [0, 2], [0, 2], [files.length, 2], [files.length, 2], [size, 4], [offset, 4], [0, 2]], "");
+  const end = fieldBytes([[0x06054b50, 4], [0, 2], [0, 2], [files.length, 2], [files.length, 2], [size, 4], [offset, 4], [0, 2]], "");
   return new Blob([...parts, ...entries, end], { type: "application/zip" });
 }
-function exportNpz(app) {
-  const files = [["caption.npy", exportWords(exportCaption(app))]];
+function makeNpz(app) {
+  const files = [["caption.npy", wordsArray(captionLines(app))]];
   for (const [index, { kind, view, site, data, hidden, rowTokens, columnTokens }] of panesOf(app).filter((pane) => pane.site).entries()) {
     const name = kind === "difference" ? "difference" : `${index}_${view.name.replace(/[^\w.-]+/g, "_")}`;
-    files.push([`${mapDrawn(app)}_${name}.npy`, exportNumbers(data, site.shape)], [`queries_${name}.npy`, exportWords(rowTokens)],
-      [`keys_${name}.npy`, exportWords(columnTokens)]);
-    if (hidden) files.push([`hidden_${name}.npy`, exportNpy("|b1", site.shape, Uint8Array.from(hidden))]);
+    files.push([`${drawnOf(app)}_${name}.npy`, numbersArray(data, site.shape)], [`queries_${name}.npy`, wordsArray(rowTokens)],
+      [`keys_${name}.npy`, wordsArray(columnTokens)]);
+    if (hidden) files.push([`hidden_${name}.npy`, npy("|b1", site.shape, Uint8Array.from(hidden))]);
   }
-  return exportZip(files);
+  return zipOf(files);
 }
 
-const exportSvg = (app) => new Blob([new XMLSerializer().serializeToString(exportDrawing(app))], { type: "image/svg+xml" });
-export const exporters = { svg: exportSvg, png: exportPng, csv: exportCsv, npz: exportNpz };
+const makeSvg = (app) => new Blob([new XMLSerializer().serializeToString(drawPanes(app))], { type: "image/svg+xml" });
+export const exporters = { svg: makeSvg, png: makePng, csv: makeCsv, npz: makeNpz };
 
 /** Save what is shown under a name that says which head it is. */
 export async function saveAs(app, kind) {
   if (!panesOf(app).some((pane) => pane.site)) {
-    for (const id of ["live", "readout"]) byId(id).replaceChildren(app.t("nothingShown"));
+    for (const id of ["live", "readout"]) byId(id).replaceChildren(t("nothingShown"));
     return;
   }
   const blob = await exporters[kind](app);
   const names = app.payload.views.map((view) => view.name).join("-").replace(/[^\w.-]+/g, "_").slice(0, 60);
-  const link = el("a", { href: URL.createObjectURL(blob), download: `${names}-${mapDrawn(app) === "rollout" ? "rollout" : `${app.state.site}-head${app.state.head}`}.${kind}` });
+  const link = el("a", { href: URL.createObjectURL(blob), download: `${names}-${drawnOf(app) === "rollout" ? "rollout" : `${app.state.site}-head${app.state.head}`}.${kind}` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

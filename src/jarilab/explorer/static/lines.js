@@ -1,15 +1,19 @@
 // Lines from a query to the keys it looks at most.
-import { clamp, cutToken, el, headWeights, siteHidden, svg, token, tokenNode } from "./data.js";
+import { el, svg } from "web/elements.js";
+import { clamp } from "web/numbers.js";
+import { cutToken, token, tokenNode } from "web/tokens.js";
+import { headWeights, siteHidden } from "./sites.js";
+import { t } from "./words.js";
 
-const LINE_TONES = ["#0b78c4", "#d2600c", "#008a66", "#b0468a", "#9a7000", "#6163d6", "#5d8a00", "#c0392b"];
-const LINE_ROW = 22;
-const LINE_TOP = 24;
-const LINE_COUNT = 2000; // more nodes than this make a page slow; the weakest lines give way
+const TONES = ["#0b78c4", "#d2600c", "#008a66", "#b0468a", "#9a7000", "#6163d6", "#5d8a00", "#c0392b"];
+const ROW = 22;
+const TOP = 24;
+const COUNT = 2000; // more nodes than this make a page slow; the weakest lines give way
 
-const lineTone = (head) => LINE_TONES[head % LINE_TONES.length];
+const toneOf = (head) => TONES[head % TONES.length];
 
 /** The links to draw, strongest first: the `top` keys of each query, of one head or of all. */
-function linesLinks(app, { site }) {
+function linksOf(app, { site }) {
   const { every, heads, head, query, top } = app.state;
   const [rows, columns] = site.shape;
   const mask = siteHidden(site);
@@ -28,11 +32,11 @@ function linesLinks(app, { site }) {
 /** The drawing alone, with its own colours, so that it can leave the page. */
 export function linesDrawing(app, pane) {
   const { query, every } = app.state;
-  const found = linesLinks(app, pane);
-  const links = found.slice(0, LINE_COUNT);
+  const found = linksOf(app, pane);
+  const links = found.slice(0, COUNT);
   const [width, left, right] = [440, 120, 320];
-  const height = LINE_TOP + LINE_ROW * Math.max(...pane.site.shape) + 4;
-  const y = (place) => LINE_TOP + LINE_ROW * (place + 0.5);
+  const height = TOP + ROW * Math.max(...pane.site.shape) + 4;
+  const y = (place) => TOP + ROW * (place + 0.5);
   const column = (texts, x, anchor, isOn) => texts.map((text, place) => svg("text", { x, y: y(place) + 4, "text-anchor": anchor,
     "font-size": 14, "font-family": "monospace", fill: "currentColor", "fill-opacity": isOn(place) ? 1 : 0.55,
     "font-weight": isOn(place) ? 700 : 400 }, cutToken(text, 12), svg("title", {}, `${token(text)} (${place})`)));
@@ -41,42 +45,42 @@ export function linesDrawing(app, pane) {
     const [from, to] = [y(link.query) + aside, y(link.key) + aside];
     const ends = `${cutToken(pane.rowTokens[link.query], 12)} → ${cutToken(pane.columnTokens[link.key], 12)}`;
     return svg("path", { d: `M${left} ${from}C${left + 90} ${from} ${right - 90} ${to} ${right} ${to}`, fill: "none",
-      stroke: lineTone(link.head), "stroke-width": (1 + 5 * link.weight).toFixed(2), "stroke-opacity": (0.15 + 0.85 * link.weight).toFixed(3) },
-    svg("title", {}, `${app.t("head")} ${link.head}: ${ends} ${link.weight.toFixed(4)}`));
+      stroke: toneOf(link.head), "stroke-width": (1 + 5 * link.weight).toFixed(2), "stroke-opacity": (0.15 + 0.85 * link.weight).toFixed(3) },
+    svg("title", {}, `${t("head")} ${link.head}: ${ends} ${link.weight.toFixed(4)}`));
   };
   const title = (x, anchor, words) => svg("text", { x, y: 14, "text-anchor": anchor, "font-size": 12, fill: "currentColor" }, words);
   const looked = new Set(links.map(({ key }) => key));
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "lines" },
-    title(left - 8, "end", app.t("query")), title(right + 8, "start", app.t("key")),
-    every ? null : svg("rect", { x: 0, y: y(query) - LINE_ROW / 2, width: left - 2, height: LINE_ROW, rx: 4, fill: "#8886" }),
+    title(left - 8, "end", t("query")), title(right + 8, "start", t("key")),
+    every ? null : svg("rect", { x: 0, y: y(query) - ROW / 2, width: left - 2, height: ROW, rx: 4, fill: "#8886" }),
     links.map(line), column(pane.rowTokens, left - 8, "end", (place) => every || place === query),
     column(pane.columnTokens, right + 8, "start", (place) => looked.has(place)));
   return { drawing, links, left: found.length - links.length };
 }
 
-const LINE_MOVES = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -1e6, End: 1e6 };
+const MOVES = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -1e6, End: 1e6 };
 
 export function linesNode(app, pane) {
   const { drawing, links, left } = linesDrawing(app, pane);
   const go = (query) => app.set({ query: clamp(query, 0, pane.site.shape[0] - 1) });
-  const box = el("div", { class: "lines-box", tabindex: 0, role: "application", "aria-roledescription": app.t("linesOf"),
-    "aria-label": app.t("linesLabel", pane.name), "data-keep": `lines ${pane.name}`,
+  const box = el("div", { class: "lines-box", tabindex: 0, role: "application", "aria-roledescription": t("linesOf"),
+    "aria-label": t("linesLabel", pane.name), "data-keep": `lines ${pane.name}`,
     onclick: ({ clientY }) => {
       const { top, height } = drawing.getBoundingClientRect(); // a narrow page shows the drawing smaller
-      go(Math.floor(((clientY - top) / height * drawing.viewBox.baseVal.height - LINE_TOP) / LINE_ROW));
+      go(Math.floor(((clientY - top) / height * drawing.viewBox.baseVal.height - TOP) / ROW));
     },
     onkeydown: (event) => {
-      const move = LINE_MOVES[event.key];
+      const move = MOVES[event.key];
       if (!move) return;
       event.preventDefault();
       go(app.state.query + move);
     } }, drawing);
   drawing.setAttribute("aria-hidden", "true");
-  const dot = (head) => svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, svg("circle", { cx: 6, cy: 6, r: 5, fill: lineTone(head) }));
+  const dot = (head) => svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, svg("circle", { cx: 6, cy: 6, r: 5, fill: toneOf(head) }));
   const tones = app.state.heads && el("p", { class: "tones" }, Array.from({ length: pane.site.heads }, (_, head) =>
-    el("span", {}, dot(head), ` ${app.t("head")} ${head}`)));
+    el("span", {}, dot(head), ` ${t("head")} ${head}`)));
   const [first] = links;
-  const strongest = first && el("p", { class: "note" }, `${app.t("strongest")} `, tokenNode(pane.rowTokens[first.query]), ` (${first.query}) → `,
-    tokenNode(pane.columnTokens[first.key]), ` (${first.key}), ${app.t("head")} ${first.head}, ${first.weight.toFixed(4)}`);
-  return el("div", {}, tones, el("div", { class: "scroll" }, box), strongest, left > 0 && el("p", { class: "note" }, app.t("linesLeft", left)));
+  const strongest = first && el("p", { class: "note" }, `${t("strongest")} `, tokenNode(pane.rowTokens[first.query]), ` (${first.query}) → `,
+    tokenNode(pane.columnTokens[first.key]), ` (${first.key}), ${t("head")} ${first.head}, ${first.weight.toFixed(4)}`);
+  return el("div", {}, tones, el("div", { class: "scroll" }, box), strongest, left > 0 && el("p", { class: "note" }, t("linesLeft", left)));
 }

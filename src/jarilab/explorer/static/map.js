@@ -1,20 +1,26 @@
 // One head large, in every model: maps that share their colours, their scrolling and the cell that is pointed at.
-import { block, byId, clamp, el, headWeights, known, largestOf, maxPool, nameNode, number, rankOf, siteHidden, siteTokens, styled, token, tokenNode, toned } from "./data.js";
-import { drawMap, legendNode } from "./draw.js";
+import { block } from "web/blocks.js";
+import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
+import { scrolling, tableOf } from "web/controls.js";
+import { drawMap, legendNode } from "web/draw.js";
+import { byId, el, refill, styled, toned } from "web/elements.js";
+import { clamp, known, number } from "web/numbers.js";
+import { nameNode, token, tokenNode } from "web/tokens.js";
+import { largestOf, maxPool, rankOf } from "web/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
 import { linesNode } from "./lines.js";
-import { kindsOf, wordsOf } from "./state.js";
-import { refill, scrolling, tableOf } from "./panelkit.js";
+import { headWeights, kindsOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
+import { t } from "./words.js";
 
-let mapPanes = []; // what is on screen
-let mapSpot = null; // the cell that is pointed at; the pinned one is in the state
-const mapTables = new Set(); // names of the panes whose table is open
+let shownPanes = []; // what is on screen
+let pointed = null; // the cell that is pointed at; the pinned one is in the state
+const openTables = new Set(); // names of the panes whose table is open
 
 /** What is on screen of a model. */
-export const shownPane = (index) => mapPanes[index];
+export const shownPane = (index) => shownPanes[index];
 /** Point at a cell from elsewhere; null: at none. */
 export function pointCell(app, spot) {
-  mapSpot = spot;
+  pointed = spot;
   markCell(app);
 }
 
@@ -24,261 +30,218 @@ export function panesOf(app) {
   const { head, lock, range, scale } = app.state;
   const panes = views.map((view, index) => {
     const site = app.site(index);
-    const { why, data } = !site || head >= site.heads ? { why: app.t("noHead", app.state.site, app.state.head, mapHas(view)) } : mapData(app, view, index, site);
+    const { why, data } = !site || head >= site.heads ? { why: t("noHead", app.state.site, app.state.head, headsThere(view)) } : numbersOf(app, view, index, site);
     if (why) return { name: view.name, view, index, why };
     return { kind: "map", name: view.name, view, index, site, data, hidden: siteHidden(site), strip: null,
       rowTokens: siteTokens(view, site, "queries"), columnTokens: siteTokens(view, site, "keys") };
   });
   const shown = panes.filter((pane) => pane.site);
-  const high = lock ?? (range === "full" && mapDrawn(app) !== "valued" ? 1 : Math.max(...shown.map((pane) => largestOf(pane.data, pane.hidden))) || 1);
+  const high = lock ?? (range === "full" && drawnOf(app) !== "valued" ? 1 : Math.max(...shown.map((pane) => largestOf(pane.data, pane.hidden))) || 1);
   for (const pane of shown) pane.options = { low: 0, high, scale, hidden: pane.hidden };
   if (views.length < 2 || app.state.display === "lines") return panes;
   const difference = differenceOf(app, panes[app.state.first], panes[app.state.second]);
   if (!difference.why) difference.options = { low: -difference.high, high: difference.high, signed: true, hidden: difference.hidden };
-  return [...panes, { name: app.t("difference"), ...difference }];
+  return [...panes, { name: t("difference"), ...difference }];
 }
 
 /** Which heads a model has instead, in words. */
-const mapHas = ({ sites }) => sites.length > 1 ? `${sites[0].site} – ${sites.at(-1).site}` : sites[0].site;
+const headsThere = ({ sites }) => sites.length > 1 ? `${sites[0].site} – ${sites.at(-1).site}` : sites[0].site;
 
 /** What is drawn; lines are always of the weights. */
-export const mapDrawn = ({ state: { display, drawn } }) => display === "lines" ? "weights" : drawn;
+export const drawnOf = ({ state: { display, drawn } }) => display === "lines" ? "weights" : drawn;
 
 /** The numbers of one model's map, or {why} there are none. */
-function mapData(app, view, index, site) {
-  const drawn = mapDrawn(app);
+function numbersOf(app, view, index, site) {
+  const drawn = drawnOf(app);
   if (drawn === "weights") return { data: headWeights(site, app.state.head) };
-  if (drawn === "rollout") return site.kind === "encoder" && view.rollout ? { data: block(view.rollout).data } : { why: app.t("noRollout") };
+  if (drawn === "rollout") return site.kind === "encoder" && view.rollout ? { data: block(view.rollout).data } : { why: t("noRollout") };
   const { why, detail } = app.opened(index);
-  if (!detail?.valued) return { why: why ?? app.t("noValued") };
+  if (!detail?.valued) return { why: why ?? t("noValued") };
   const { data, shape } = block(detail.valued);
   return site.pooled === 1 ? { data } : maxPool(data, null, shape, site.pooled);
 }
 
 export function drawMaps(root, app) {
-  const focused = mapPanes.findIndex((pane) => pane.field && pane.field === document.activeElement);
-  mapSpot = null;
-  mapPanes = panesOf(app);
-  const shown = mapPanes.find((pane) => pane.kind === "map");
+  const focused = shownPanes.findIndex((pane) => pane.board?.field === document.activeElement);
+  pointed = null;
+  shownPanes = panesOf(app);
+  const shown = shownPanes.find((pane) => pane.kind === "map");
   const lines = app.state.display === "lines";
-  byId("head-title").replaceChildren(app.t("headName", app.state.site, app.state.head));
-  byId("head-about").replaceChildren(app.t(wordsOf(app.view(), `about_${app.site().kind}`)), " ", app.t(`about_${mapDrawn(app)}`));
-  const hidden = mapPanes.some((pane) => pane.hidden) && app.t("hiddenKey");
-  byId("legend").replaceChildren(shown && !lines ? legendNode(shown.options, app.t(`drawn_${mapDrawn(app)}`), hidden) : "");
+  byId("head-title").replaceChildren(t("headName", app.state.site, app.state.head));
+  byId("head-about").replaceChildren(t(wordsOf(app.view(), `about_${app.site().kind}`)), " ", t(`about_${drawnOf(app)}`));
+  const hidden = shownPanes.some((pane) => pane.hidden) && t("hiddenKey");
+  byId("legend").replaceChildren(shown && !lines ? legendNode(shown.options, t(`drawn_${drawnOf(app)}`), hidden) : "");
   byId("legend").dataset.high = shown?.options.high ?? 1; // what a lock keeps
   const columns = shown?.site.shape[1] ?? 0;
   styled(root, { "--least": columns <= 12 ? "15rem" : columns <= 40 ? "20rem" : "30rem" });
-  refill(root, ...mapPanes.map((pane) => mapPane(app, pane, lines)));
+  refill(root, ...shownPanes.map((pane) => paneNode(app, pane, lines)));
+  scrollTogether(boardsShown());
   fitMaps(app);
-  mapPanes[focused]?.field?.focus({ preventScroll: true });
+  shownPanes[focused]?.board?.field.focus({ preventScroll: true });
   markCell(app);
 }
 
-function mapPane(app, pane, lines) {
+function paneNode(app, pane, lines) {
   const figure = toned(pane.index, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
-    pane.kind === "map" ? el("small", {}, " ", app.t("atStep", pane.view.step)) : null)));
+    pane.kind === "map" ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
   if (pane.why) return figure.append(el("p", { class: "note" }, pane.why)), figure;
   if (lines) figure.append(linesNode(app, pane));
   else {
-    figure.append(mapBoard(app, pane));
-    if (pane.kind === "difference") figure.append(legendNode(pane.options, app.t("differenceLegend")), differenceNote(app, pane));
+    figure.append(boardNode(app, pane));
+    if (pane.kind === "difference") figure.append(legendNode(pane.options, t("differenceLegend")), differenceNote(app, pane));
   }
-  if (pane.kind === "map") figure.append(mapDrawn(app) === "rollout" ? "" : mapTrust(app, pane), lines ? "" : mapTable(app, pane));
+  if (pane.kind === "map") figure.append(drawnOf(app) === "rollout" ? "" : trustNode(app, pane), lines ? "" : tableNode(app, pane));
   return figure;
 }
 
-function mapBoard(app, pane) {
+function boardNode(app, pane) {
   const [rows, columns] = pane.site.shape;
-  const canvas = drawMap(el("canvas", { "aria-hidden": "true" }), pane.data, rows, columns, pane.options);
-  const label = app.t("mapLabel", pane.name, app.t("headName", app.state.site, app.state.head), rows, columns);
-  pane.field = styled(el("div", { class: "field", tabindex: 0, role: "application", "aria-roledescription": app.t("map"), "aria-label": label,
-    "aria-describedby": "map-help", onkeydown: (event) => mapKeys(event, app, pane), onpointermove: (event) => mapPoint(event, app, pane),
-    onpointerleave: () => { mapSpot = null; markCell(app); }, onclick: (event) => { mapPoint(event, app, pane); mapPin(app); } },
-  canvas, ["row", "column", "spot", "pin"].map((part) => el("div", { class: `cross ${part}` }))), { "--rows": rows, "--columns": columns });
-  pane.keys = el("div", { class: "keys", "aria-hidden": "true" });
-  pane.queries = el("div", { class: "queries", "aria-hidden": "true" });
-  const strip = pane.strip && styled(drawMap(el("canvas", { class: "strip", "aria-hidden": "true", title: app.t("stripTitle") }),
+  const label = t("mapLabel", pane.name, t("headName", app.state.site, app.state.head), rows, columns);
+  const strip = pane.strip && styled(drawMap(el("canvas", { class: "strip", "aria-hidden": "true", title: t("stripTitle") }),
     pane.strip.map((value) => value ?? NaN), rows, 1, { high: Math.LN2 }), { "--rows": rows });
-  return el("div", { class: "scroll", onscroll: mapScroll }, el("div", { class: "board" },
-    el("span", { class: "axes", "aria-hidden": "true" }, app.t("axes")), pane.keys, el("span"), pane.queries, pane.field, strip ?? el("span")));
+  pane.board = boardOf({ map: { data: pane.data, shape: pane.site.shape, options: pane.options }, rowTokens: pane.rowTokens,
+    columnTokens: pane.columnTokens, words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot", "pin"], beside: strip,
+    attributes: { "aria-describedby": "map-help", onkeydown: (event) => moveByKey(event, app, pane), onpointermove: (event) => pointAt(event, app, pane),
+      onpointerleave: () => pointCell(app, null), onclick: (event) => { pointAt(event, app, pane); pinCell(app); } } });
+  return pane.board.node;
 }
 
-/** Maps too large for their frame move together. */
-function mapScroll({ currentTarget }) {
-  for (const { field } of mapPanes) {
-    const frame = field?.closest(".scroll");
-    if (frame && frame !== currentTarget) Object.assign(frame, { scrollLeft: currentTarget.scrollLeft, scrollTop: currentTarget.scrollTop });
-  }
-}
+const boardsShown = () => shownPanes.flatMap((pane) => pane.board ?? []);
 
 /** One size of cell for all maps; labels are thinned out where they would not fit. */
 export function fitMaps(app) {
-  const shown = mapPanes.filter((pane) => pane.field);
-  if (!shown.length) return;
-  const letters = Math.max(...shown.flatMap((pane) => pane.rowTokens.map((text) => [...token(text)].length)));
-  const wide = Math.min(112, 14 + 9 * letters);
-  const columns = Math.max(...shown.map((pane) => pane.site.shape[1]));
-  const rows = Math.max(...shown.map((pane) => pane.site.shape[0]));
-  const room = shown[0].field.closest(".pane").clientWidth - wide - 24;
-  const fit = Math.min(room / columns, Math.max(13, 680 / rows), 42);
-  const cell = app.state.zoom === "large" ? Math.max(18, Math.floor(fit)) : fit >= 8 ? Math.floor(fit) : Math.max(1, fit);
-  const every = Math.ceil(13 / cell);
-  for (const { field, keys, queries, rowTokens, columnTokens } of shown) {
-    styled(field.closest(".board"), { "--cell": `${cell}px`, "--every": every, "--label": `${wide}px` });
-    const label = (texts) => texts.flatMap((text, place) => place % every ? [] : [tokenNode(text)]);
-    keys.classList.toggle("tall", columnTokens.some((text) => [...token(text)].length * 9 > cell * every));
-    keys.replaceChildren(...label(columnTokens));
-    queries.replaceChildren(...label(rowTokens));
-    field.mapEvery = every;
-  }
+  const boards = boardsShown();
+  if (!boards.length) return;
+  const room = boards[0].field.closest(".pane").clientWidth;
+  fitBoards(boards, room, 24, (fit) => app.state.zoom === "large" ? Math.max(18, Math.floor(fit)) : fit >= 8 ? Math.floor(fit) : Math.max(1, fit));
 }
 
 // ---------------------------------------------------------------- the cell
 
-function mapPoint(event, app, { field, site: { shape: [rows, columns] } }) {
-  const area = field.getBoundingClientRect();
-  const query = clamp(Math.floor((event.clientY - area.top) / area.height * rows), 0, rows - 1);
-  const key = clamp(Math.floor((event.clientX - area.left) / area.width * columns), 0, columns - 1);
-  if (mapSpot?.query === query && mapSpot.key === key) return;
-  mapSpot = { query, key };
-  markCell(app);
+function pointAt(event, app, { board }) {
+  const [query, key] = cellUnder(event, board);
+  if (pointed?.query === query && pointed.key === key) return;
+  pointCell(app, { query, key });
 }
-function mapPin(app) {
-  const { query, key } = mapSpot ?? app.state;
+function pinCell(app) {
+  const { query, key } = pointed ?? app.state;
   app.set({ query, key });
-  mapSay(app, "pinned");
+  sayCell(app, "pinned");
 }
 
-const MAP_MOVES = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1],
-  PageDown: [10, 0], PageUp: [-10, 0], Home: [0, -1e6], End: [0, 1e6] };
-
-function mapKeys(event, app, { site: { shape: [rows, columns] }, field }) {
+function moveByKey(event, app, { board }) {
   if (event.ctrlKey || event.metaKey) return;
   const { key } = event;
-  const move = MAP_MOVES[key];
-  if (move && !event.altKey) {
-    const from = mapSpot ?? app.state;
-    mapSpot = { query: clamp(from.query + move[0], 0, rows - 1), key: clamp(from.key + move[1], 0, columns - 1) };
-    markCell(app);
-    mapSay(app);
-    field.querySelector(".spot").scrollIntoView({ block: "nearest", inline: "nearest" });
-  } else if (key === "Enter" || key === " ") mapPin(app);
-  else if (key === "Escape" && mapSpot) { mapSpot = null; markCell(app); mapSay(app); }
-  else if (key === "[" || key === "]") mapStep(app, key === "]" ? 1 : -1, 0);
-  else if (key === "{" || key === "}") mapStep(app, 0, key === "}" ? 1 : -1);
+  const from = pointed ?? app.state;
+  const next = cellAfter(event, board, [from.query, from.key]);
+  if (next) {
+    pointCell(app, { query: next[0], key: next[1] });
+    sayCell(app);
+    scrollToCell(board);
+  } else if (key === "Enter" || key === " ") pinCell(app);
+  else if (key === "Escape" && pointed) { pointCell(app, null); sayCell(app); }
+  else if (key === "[" || key === "]") stepHead(app, key === "]" ? 1 : -1, 0);
+  else if (key === "{" || key === "}") stepHead(app, 0, key === "}" ? 1 : -1);
   else return;
   event.preventDefault();
 }
 
 /** Open the head beside, or the same head one layer on. */
-function mapStep(app, across, down) {
+function stepHead(app, across, down) {
   const [, sites] = kindsOf(app.view()).find(([kind]) => kind === app.site().kind);
   const next = sites[sites.indexOf(app.site()) + down];
   if (next) app.set({ site: next.site, head: clamp(app.state.head + across, 0, next.heads - 1) });
-  byId("live").replaceChildren(app.t("headName", app.state.site, app.state.head));
+  byId("live").replaceChildren(t("headName", app.state.site, app.state.head));
 }
 
 /** Move the crosses and the readout; nothing else is drawn again. */
 export function markCell(app) {
-  const spot = mapSpot ?? app.state;
-  const marked = new Set();
-  for (const pane of mapPanes) {
-    if (!pane.field) continue;
-    const [rows, columns] = pane.site.shape;
-    const inside = spot.query < rows && spot.key < columns;
-    styled(pane.field, { "--row": spot.query, "--column": spot.key, "--pinned-row": app.state.query, "--pinned-column": app.state.key });
-    pane.field.classList.toggle("outside", !inside);
-    pane.field.classList.toggle("moved", mapSpot !== null);
-    if (!inside) continue;
-    for (const [labels, place] of [[pane.queries, spot.query], [pane.keys, spot.key]]) {
-      labels.querySelector(".on")?.classList.remove("on");
-      if (pane.field.mapEvery === 1) labels.children[place]?.classList.add("on");
-    }
-    marked.add(pane);
-  }
-  byId("readout").replaceChildren(...mapReading(app, [...marked]));
+  const spot = pointed ?? app.state;
+  for (const { field } of boardsShown()) styled(field, { "--pinned-row": app.state.query, "--pinned-column": app.state.key });
+  const marked = shownPanes.filter((pane) => pane.board && markBoard(pane.board, [spot.query, spot.key], pointed === null));
+  byId("readout").replaceChildren(...readingOf(app, marked));
   app.onspot(spot);
 }
 
 /** [name, value in words] of a pane at a cell. */
-function mapValue(app, pane, { query, key }) {
+function valueIn(app, pane, { query, key }) {
   const columns = pane.site.shape[1];
   const value = pane.data[query * columns + key];
-  if (pane.hidden?.[query * columns + key]) return [pane.name, app.t("hiddenCell")];
+  if (pane.hidden?.[query * columns + key]) return [pane.name, t("hiddenCell")];
   if (pane.kind === "difference") {
-    const apart = known(pane.strip?.[query]) ? ` · ${app.t("rowDivergence", number(pane.strip[query]))}` : "";
+    const apart = known(pane.strip?.[query]) ? ` · ${t("rowDivergence", number(pane.strip[query]))}` : "";
     return [pane.name, `${value > 0 ? "+" : ""}${value.toFixed(4).replace("-", "−")}${apart}`];
   }
-  return [pane.name, `${value.toFixed(4)} · ${app.t("rank", ...rankOf(pane.data, pane.hidden, columns, query, key))}`];
+  return [pane.name, `${value.toFixed(4)} · ${t("rank", ...rankOf(pane.data, pane.hidden, columns, query, key))}`];
 }
-function mapCell(pane, { query, key }) {
+function cellIn(pane, { query, key }) {
   return [pane.rowTokens[query], query, pane.columnTokens[key], key];
 }
-function mapReading(app, panes) {
-  if (!panes.length) return [app.t(app.state.display === "lines" ? "linesHelp" : "pointAtMap")];
-  const spot = mapSpot ?? app.state;
-  const [queryToken, query, keyToken, key] = mapCell(panes[0], spot);
-  return [el("span", {}, app.t("query"), " ", tokenNode(queryToken), ` (${query}) → ${app.t("key")} `, tokenNode(keyToken), ` (${key})`),
+function readingOf(app, panes) {
+  if (!panes.length) return [t(app.state.display === "lines" ? "linesHelp" : "pointAtMap")];
+  const spot = pointed ?? app.state;
+  const [queryToken, query, keyToken, key] = cellIn(panes[0], spot);
+  return [el("span", {}, t("query"), " ", tokenNode(queryToken), ` (${query}) → ${t("key")} `, tokenNode(keyToken), ` (${key})`),
     ...panes.map((pane) => {
-      const [name, words] = mapValue(app, pane, spot);
-      const own = mapCell(pane, spot); // models may have written different tokens
+      const [name, words] = valueIn(app, pane, spot);
+      const own = cellIn(pane, spot); // models may have written different tokens
       const other = own[0] !== queryToken || own[2] !== keyToken ? ["(", tokenNode(own[0]), " → ", tokenNode(own[2]), ") "] : null;
-      return el("span", {}, mapPanes.length > 1 ? [nameNode(name), ": "] : `${app.t(`drawn_${mapDrawn(app)}`)} `, other, el("b", {}, words));
+      return el("span", {}, shownPanes.length > 1 ? [nameNode(name), ": "] : `${t(`drawn_${drawnOf(app)}`)} `, other, el("b", {}, words));
     })];
 }
 /** For people who listen: only after keys, not after each move of a pointer. */
-function mapSay(app, prefix) {
-  const panes = mapPanes.filter((pane) => pane.field && !pane.field.classList.contains("outside"));
-  const spot = mapSpot ?? app.state;
+function sayCell(app, prefix) {
+  const panes = shownPanes.filter((pane) => pane.board && !pane.board.field.classList.contains("outside"));
+  const spot = pointed ?? app.state;
   if (!panes.length) return;
-  const [queryToken, query, keyToken, key] = mapCell(panes[0], spot);
-  byId("live").replaceChildren([prefix ? app.t(prefix) : "", app.t("sayCell", token(queryToken), query, token(keyToken), key),
-    ...panes.map((pane) => mapValue(app, pane, spot).join(" "))].filter(Boolean).join("; "));
+  const [queryToken, query, keyToken, key] = cellIn(panes[0], spot);
+  byId("live").replaceChildren([prefix ? t(prefix) : "", t("sayCell", token(queryToken), query, token(keyToken), key),
+    ...panes.map((pane) => valueIn(app, pane, spot).join(" "))].filter(Boolean).join("; "));
 }
 
 // ---------------------------------------------------------------- proof, and the numbers as a table
 
 /** Name in the payload, the most that is well, words. */
-const MAP_CHECKS = [["row_sum_error", 1e-5, "trustRows"], ["masked_weight", 0, "trustMask"],
+const CHECKS = [["row_sum_error", 1e-5, "trustRows"], ["masked_weight", 0, "trustMask"],
   ["rebuild_error", 1e-4, "trustRebuild"], ["dropout", 0, "trustDropout"]];
 
-function mapTrust(app, { site }) {
-  const items = MAP_CHECKS.map(([name, most, words]) => {
+function trustNode(app, { site }) {
+  const items = CHECKS.map(([name, most, words]) => {
     const value = site.trust?.[name];
     const verdict = !known(value) ? "unknown" : value <= most ? "fine" : "faulty";
     const sign = { unknown: "?", fine: "✓", faulty: "✗" }[verdict];
-    const spoken = el("span", { class: "unseen" }, ` ${app.t(verdict)}: `);
-    return el("li", { class: verdict }, el("b", {}, sign, spoken), ` ${app.t(words)}: `, el("span", { class: "figure" }, number(value)));
+    const spoken = el("span", { class: "unseen" }, ` ${t(verdict)}: `);
+    return el("li", { class: verdict }, el("b", {}, sign, spoken), ` ${t(words)}: `, el("span", { class: "figure" }, number(value)));
   });
   const keys = site.shape[1] * site.pooled;
   const warn = (words) => items.push(el("li", { class: "warning" }, el("b", { "aria-hidden": "true" }, "!"), ` ${words}`));
-  if (keys > site.head_width) warn(app.t("wideWarning", keys, site.head_width));
-  if (site.pooled > 1) warn(app.t("pooled", site.pooled));
-  return el("ul", { class: "trust", "aria-label": app.t("trust") }, items);
+  if (keys > site.head_width) warn(t("wideWarning", keys, site.head_width));
+  if (site.pooled > 1) warn(t("pooled", site.pooled));
+  return el("ul", { class: "trust", "aria-label": t("trust") }, items);
 }
 
-const MAP_TABLE_CELLS = 4096; // of a larger map only one row becomes a table, its largest weights first
-const MAP_TABLE_KEYS = 40;
+const TABLE_CELLS = 4096; // of a larger map only one row becomes a table, its largest weights first
+const TABLE_KEYS = 40;
 
-function mapTable(app, pane) {
-  const box = scrolling(app.t("asTable"), []);
-  const details = el("details", { open: mapTables.has(pane.name), ontoggle: () => {
-    mapTables[details.open ? "add" : "delete"](pane.name);
-    if (details.open && !box.firstChild) box.append(mapTableOf(app, pane));
-  } }, el("summary", {}, app.t("asTable")), box);
+function tableNode(app, pane) {
+  const box = scrolling(t("asTable"), []);
+  const details = el("details", { open: openTables.has(pane.name), ontoggle: () => {
+    openTables[details.open ? "add" : "delete"](pane.name);
+    if (details.open && !box.firstChild) box.append(weightsTable(app, pane));
+  } }, el("summary", {}, t("asTable")), box);
   return details;
 }
 
-function mapTableOf(app, { data, hidden, site, rowTokens, columnTokens }) {
+function weightsTable(app, { data, hidden, site, rowTokens, columnTokens }) {
   const [rows, columns] = site.shape;
   const at = (query, key) => query * columns + key;
-  const whole = rows * columns <= MAP_TABLE_CELLS;
+  const whole = rows * columns <= TABLE_CELLS;
   const { query: pinned } = app.state;
   const all = [...Array(columns).keys()];
   const down = whole ? [...Array(rows).keys()] : [pinned];
-  const across = whole ? all : all.sort((one, two) => data[at(pinned, two)] - data[at(pinned, one)]).slice(0, MAP_TABLE_KEYS);
-  const cell = (place) => hidden?.[place] ? app.t("hiddenShort") : data[place].toFixed(4);
+  const across = whole ? all : all.sort((one, two) => data[at(pinned, two)] - data[at(pinned, one)]).slice(0, TABLE_KEYS);
+  const cell = (place) => hidden?.[place] ? t("hiddenShort") : data[place].toFixed(4);
   const head = (scope, text, place) => el("th", { scope }, tokenNode(text), ` ${place}`);
-  return tableOf([app.t("axes"), ...across.map((key) => head("col", columnTokens[key], key))],
-    down.map((query) => [head("row", rowTokens[query], query), ...across.map((key) => cell(at(query, key)))]), whole ? null : app.t("tableCut"));
+  return tableOf([t("axes"), ...across.map((key) => head("col", columnTokens[key], key))],
+    down.map((query) => [head("row", rowTokens[query], query), ...across.map((key) => cell(at(query, key)))]), whole ? null : t("tableCut"));
 }

@@ -1,88 +1,36 @@
-// Every head as a small map: layers down, heads across.
-import { clamp, el, headWeights, largestOf, maxPool, number, siteHidden, styled } from "./data.js";
-import { drawMap } from "./draw.js";
-import { kindsOf, wordsOf } from "./state.js";
-import { refill } from "./panelkit.js";
-
-const OVERVIEW_PIXELS = 96; // larger maps are max-pooled to this, so that no weight is lost between pixels
-const overviewPools = new WeakMap(); // site -> maps by head
-let overviewSeen = null;
-
-/** One head's weights, made small enough. */
-function overviewPool(site, head) {
-  if (!overviewPools.has(site)) overviewPools.set(site, []);
-  const pools = overviewPools.get(site);
-  if (pools[head]) return pools[head];
-  const [rows, columns] = site.shape;
-  const [data, mask] = [headWeights(site, head), siteHidden(site)];
-  const factor = Math.ceil(Math.max(rows, columns) / OVERVIEW_PIXELS);
-  return pools[head] = factor === 1 ? { data, hidden: mask, rows, columns } : maxPool(data, mask, site.shape, factor);
-}
-
-function overviewPaint(canvas, app, site, head) {
-  const { data, hidden, rows, columns } = overviewPool(site, head);
-  const { lock, range, scale } = app.state;
-  drawMap(canvas, data, rows, columns, { high: lock ?? (range === "full" ? 1 : largestOf(data, hidden) || 1), hidden, scale });
-}
+// Every head of the chosen model as a small map.
+import { note } from "web/controls.js";
+import { el, refill } from "web/elements.js";
+import { drawSmall, headsGrid, markHeads } from "web/heads.js";
+import { number } from "web/numbers.js";
+import { headWeights, kindsOf, siteHidden, wordsOf } from "./sites.js";
+import { t } from "./words.js";
 
 export function drawOverview(root, app) {
-  overviewSeen?.disconnect();
-  const view = app.view();
-  const painters = new Map();
-  overviewSeen = new IntersectionObserver((entries) => {
-    for (const { isIntersecting, target } of entries) {
-      if (!isIntersecting) continue;
-      painters.get(target)();
-      overviewSeen.unobserve(target);
-    }
-  }, { rootMargin: "300px" });
   const { lock, range } = app.state;
-  refill(root, ...kindsOf(view).map(([kind, sites]) => overviewGrid(app, kind, sites, painters)),
-    el("p", { class: "note" }, app.t(lock ? "thumbsLocked" : range === "full" ? "thumbsFull" : "thumbsFit", number(lock ?? 1))));
-  for (const canvas of painters.keys()) overviewSeen.observe(canvas);
+  const about = lock ? "thumbsLocked" : range === "full" ? "thumbsFull" : "thumbsFit";
+  refill(root, kindsOf(app.view()).map(([kind, sites]) => kindFigure(app, kind, sites)), note(t(about, number(lock ?? 1))));
   markOverview(root, app);
 }
 
-function overviewGrid(app, kind, sites, painters) {
-  const heads = Math.max(...sites.map((site) => site.heads));
-  const grid = styled(el("div", { class: "heads", role: "group", "aria-label": app.t(`kind_${kind}`) }, el("span"),
-    Array.from({ length: heads }, (_, head) => el("span", {}, String(head)))), { "--heads": heads });
-  sites.forEach((site, row) => {
-    grid.append(el("span", { title: site.site }, String(site.layer)));
-    for (let head = 0; head < heads; head += 1) {
-      if (head >= site.heads) { grid.append(el("span")); continue; }
-      const [rows, columns] = site.shape;
-      const canvas = el("canvas", { width: columns, height: rows });
-      painters.set(canvas, () => overviewPaint(canvas, app, site, head));
-      grid.append(el("button", { type: "button", "data-site": site.site, "data-head": head, "data-row": row, "data-keep": `${site.site} ${head}`,
-        "aria-label": app.t("headName", site.site, head), title: app.t("headName", site.site, head), onkeydown: overviewMove,
-        onclick: () => app.set({ site: site.site, head }) }, canvas));
-    }
-  });
-  return el("figure", { class: "kind" }, el("figcaption", {}, el("b", {}, app.t(`kind_${kind}`)), " ", app.t(wordsOf(app.view(), `sides_${kind}`))), grid);
+function kindFigure(app, kind, sites) {
+  const rows = sites.map((site) => ({ label: site.layer, title: site.site, heads: site.heads }));
+  const grid = headsGrid(t(`kind_${kind}`), rows, (place, head) => headCell(app, sites[place], head));
+  return el("figure", { class: "kind" }, el("figcaption", {}, el("b", {}, t(`kind_${kind}`)), " ", t(wordsOf(app.view(), `sides_${kind}`))), grid);
 }
 
-const OVERVIEW_ARROWS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1], Home: [0, -99], End: [0, 99] };
-function overviewMove(event) {
-  const [down, across] = OVERVIEW_ARROWS[event.key] ?? [0, 0];
-  if ((!down && !across) || event.ctrlKey || event.altKey || event.metaKey) return;
-  event.preventDefault();
-  const grid = event.currentTarget.parentNode;
-  const { row, head } = event.currentTarget.dataset;
-  const there = [...grid.querySelectorAll(`[data-row="${Number(row) + down}"]`)];
-  const next = there[clamp(Number(head) + across, 0, there.length - 1)];
-  if (!next) return;
-  overviewStop(grid, next);
-  next.focus();
+function headCell(app, site, head) {
+  const { lock, range, scale } = app.state;
+  const weights = { data: headWeights(site, head), hidden: siteHidden(site), shape: site.shape };
+  const name = t("headName", site.site, head);
+  const attributes = { "data-site": site.site, "data-keep": `${site.site} ${head}`, "aria-label": name, title: name,
+    onclick: () => app.set({ site: site.site, head }) };
+  const high = lock ?? (range === "full" ? 1 : null); // null: each its own
+  return { shape: site.shape, attributes, paint: (canvas) => drawSmall(canvas, site, head, weights, { high, scale }) };
 }
-const overviewStop = (grid, chosen) => { for (const button of grid.querySelectorAll("button")) button.tabIndex = button === chosen ? 0 : -1; };
 
-/** Frame the head that is open; each grid keeps one tab stop. */
+/** Frame the head that is open. */
 export function markOverview(root, app) {
-  for (const grid of root.querySelectorAll(".heads")) {
-    const buttons = [...grid.querySelectorAll("button")];
-    const open = ({ dataset }) => dataset.site === app.state.site && Number(dataset.head) === app.state.head;
-    for (const button of buttons) button.setAttribute("aria-pressed", open(button));
-    overviewStop(grid, buttons.find(open) ?? buttons[0]);
-  }
+  const { site, head } = app.state;
+  markHeads(root, (button) => button.site === site && Number(button.head) === head);
 }

@@ -1,62 +1,64 @@
 // Maps over training: a slider over the checkpoints, under the curve of the loss.
-import { byId, clamp, cutToken, el, known, nameNode, number, svg, token, toned } from "./data.js";
+import { byId, el, refill, svg, toned } from "web/elements.js";
+import { clamp, known, number } from "web/numbers.js";
+import { cutToken, nameNode, token } from "web/tokens.js";
 import { look } from "./state.js";
-import { refill } from "./panelkit.js";
+import { t } from "./words.js";
 
-let scrubTimer = null;
-let scrubNow = null; // what is drawn; while it stays the same, a slider that is held is not taken from under the hand
+let timer = null;
+let now = null; // what is drawn; while it stays the same, a slider that is held is not taken from under the hand
 
 /** One alone, that of the page, where a file has no room for more. */
-const scrubSteps = (app) => app.live ? app.view().steps : app.payload.frames?.map((frame) => frame.step) ?? [app.view().step];
-const scrubNearest = (steps, step) => steps.reduce((best, one) => Math.abs(one - step) < Math.abs(best - step) ? one : best, steps[0]);
+const stepsOf = (app) => app.live ? app.view().steps : app.payload.frames?.map((frame) => frame.step) ?? [app.view().step];
+const nearestTo = (steps, step) => steps.reduce((best, one) => Math.abs(one - step) < Math.abs(best - step) ? one : best, steps[0]);
 
 export function drawScrub(root, app) {
-  const steps = scrubSteps(app);
+  const steps = stepsOf(app);
   const view = app.view();
   root.hidden = steps.length < 2 && !view.curve.length;
   if (root.hidden) return;
   const drawn = JSON.stringify([steps, app.state.view, app.language, app.payload.views.map(({ run }) => run)]);
-  if (drawn !== scrubNow?.drawn) scrubNow = { drawn, ...scrubBuild(root, app, view, steps) };
-  scrubNow.show(Math.max(0, steps.indexOf(scrubNearest(steps, view.step))));
+  if (drawn !== now?.drawn) now = { drawn, ...build(root, app, view, steps) };
+  now.show(Math.max(0, steps.indexOf(nearestTo(steps, view.step))));
 }
 
-function scrubBuild(root, app, view, steps) {
-  const chart = scrubChart(app, view, steps);
+function build(root, app, view, steps) {
+  const chart = chartOf(app, view, steps);
   const output = el("output", { for: "scrub" });
   let held = false;
   const say = (place) => {
-    const words = app.t("ofSteps", steps[place], steps.at(-1));
+    const words = t("ofSteps", steps[place], steps.at(-1));
     output.replaceChildren(words);
     range.setAttribute("aria-valuetext", words);
     chart.cursor(steps[place]);
   };
   const choose = (place) => {
     say(place);
-    clearTimeout(scrubTimer);
-    scrubTimer = setTimeout(() => look({ steps: scrubChosen(app, steps[place]) }), app.live ? 200 : 30);
+    clearTimeout(timer);
+    timer = setTimeout(() => look({ steps: chosen(app, steps[place]) }), app.live ? 200 : 30);
   };
   const range = el("input", { type: "range", id: "scrub", min: 0, max: steps.length - 1, "data-keep": "scrub", onpointerdown: () => { held = true; },
     onpointerup: () => { held = false; }, onpointercancel: () => { held = false; }, oninput: () => choose(Number(range.value)) });
   const next = el("button", { type: "button", "data-keep": "next", onclick: () => {
     range.value = (Number(range.value) + 1) % steps.length;
     choose(Number(range.value));
-  } }, app.t("nextStep"));
-  refill(root, el("h2", {}, app.t("training")), chart.node,
-    el("div", { class: "scrubber", hidden: steps.length < 2 }, el("label", { for: "scrub" }, app.t("step")), range, output, next));
+  } }, t("nextStep"));
+  refill(root, el("h2", {}, t("training")), chart.node,
+    el("div", { class: "scrubber", hidden: steps.length < 2 }, el("label", { for: "scrub" }, t("step")), range, output, next));
   return { show: (place) => { if (!held) { range.value = place; say(place); } } };
 }
 
 /** The training step of every model: where several have checkpoints, each goes to its nearest. */
-function scrubChosen(app, step) {
+function chosen(app, step) {
   if (!app.live) return { 0: step };
-  return Object.fromEntries(app.payload.views.map((view, index) => [index, scrubNearest(view.steps, step)]));
+  return Object.fromEntries(app.payload.views.map((view, index) => [index, nearestTo(view.steps, step)]));
 }
 
-function scrubChart(app, view, steps) {
+function chartOf(app, view, steps) {
   const [width, height, floor] = [clamp(byId("main").clientWidth, 300, 800), 150, 118];
   const losses = app.payload.views.map((one) => one.curve.filter(([step, loss]) => known(loss) && loss > 0 && step >= 0));
   const all = losses.flat();
-  if (!all.length) return { node: el("p", { class: "note" }, app.t("noCurve")), cursor: () => {} };
+  if (!all.length) return { node: el("p", { class: "note" }, t("noCurve")), cursor: () => {} };
   const end = Math.max(...all.map(([step]) => step), ...steps) || 1;
   const levels = all.map(([, loss]) => Math.log10(loss));
   const [low, high] = [Math.min(...levels), Math.max(...levels)];
@@ -67,7 +69,7 @@ function scrubChart(app, view, steps) {
   // names keep their distance
   const ends = losses.flatMap((rows, index) => rows.length ? [{ index, at: y(rows.at(-1)[1]) }] : []).sort((one, two) => one.at - two.at);
   ends.forEach((end, place) => { end.at = Math.max(end.at - 15 * (ends.length - 1 - place), place ? ends[place - 1].at + 15 : 0); });
-  const words = app.t("curveWords", ends.map(({ index }) => `${token(app.payload.views[index].name)} ${number(losses[index].at(-1)[1])}`).join(", "));
+  const words = t("curveWords", ends.map(({ index }) => `${token(app.payload.views[index].name)} ${number(losses[index].at(-1)[1])}`).join(", "));
   const cursor = svg("line", { class: "cursor", y1: 6, y2: floor + 4 });
   const move = (step) => { cursor.setAttribute("x1", x(step)); cursor.setAttribute("x2", x(step)); };
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart", role: "img", "aria-label": words },
@@ -76,7 +78,7 @@ function scrubChart(app, view, steps) {
     steps.map((step) => svg("line", { class: "tick", x1: x(step), x2: x(step), y1: floor + 2, y2: floor + 8 })),
     losses.map((rows, index) => rows.length ? toned(index, svg("path", { class: "curve", d: `M${rows.map(point).join("L")}` })) : null),
     ends.map(({ index, at }) => toned(index, svg("text", { class: "end", x: width - 70, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
-    svg("text", { x: 70, y: height - 8 }, "0"), svg("text", { x: x(end), y: height - 8, "text-anchor": "middle" }, `${app.t("step")} ${end}`), cursor);
-  const told = last ? [" ", nameNode(view.name), `: ${app.t("heldOut", view.metric, number(last[2]), last[0])}`] : null;
+    svg("text", { x: 70, y: height - 8 }, "0"), svg("text", { x: x(end), y: height - 8, "text-anchor": "middle" }, `${t("step")} ${end}`), cursor);
+  const told = last ? [" ", nameNode(view.name), `: ${t("heldOut", view.metric, number(last[2]), last[0])}`] : null;
   return { cursor: move, node: el("figure", {}, chart, el("figcaption", {}, words, told)) };
 }

@@ -1,49 +1,53 @@
 // What is looked at: the state, its copy in the address, and where data come from (this file, or the server that sent it).
-import { byId, clamp, firstPayload, headWeights, known, unique } from "./data.js";
-import { chosenLanguage, language, setLanguage, t } from "./words.js";
+import { byId } from "web/elements.js";
+import { clamp, known } from "web/numbers.js";
+import { firstPayload } from "web/payload.js";
+import { chosenLanguage, language } from "web/words.js";
+import { headWeights } from "./sites.js";
+import { t } from "./words.js";
 
 export const SCALES = ["linear", "sqrt", "log"];
 /** What a map shows: the weights, the weights times the values, or what the encoder's output is made of. */
 export const DRAWN = ["weights", "valued", "rollout"];
-const STATE_CHOICES = { drawn: DRAWN, scale: SCALES, display: ["map", "lines"], range: ["full", "fit"], zoom: ["fit", "large"] };
-const STATE_COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
-const STATE_FLAGS = ["heads", "every"];
-const STATE_STEPS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second"]; // a way back is kept for these
+const CHOICES = { drawn: DRAWN, scale: SCALES, display: ["map", "lines"], range: ["full", "fit"], zoom: ["fit", "large"] };
+const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
+const FLAGS = ["heads", "every"];
+const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second"]; // a way back is kept for these
 
-const stateFirstView = firstPayload.views[0];
+const firstView = firstPayload.views[0];
 /** To begin with: a query in the middle, and the key it looks at most. */
-function stateCell() {
-  const site = stateFirstView.sites.find((one) => one.site === firstPayload.site) ?? stateFirstView.sites[0];
+function firstCell() {
+  const site = firstView.sites.find((one) => one.site === firstPayload.site) ?? firstView.sites[0];
   const [rows, columns] = site.shape;
   const query = Math.floor(rows / 2);
   const row = headWeights(site, Math.min(firstPayload.head ?? 0, site.heads - 1)).subarray(query * columns, (query + 1) * columns);
   return { query, key: row.indexOf(Math.max(...row)) };
 }
-const stateDefaults = {
-  view: 0, site: firstPayload.site ?? stateFirstView.sites[0].site, head: firstPayload.head ?? 0, ...stateCell(),
-  scale: "linear", range: Math.max(...stateFirstView.sites.flatMap((site) => site.shape)) > 24 ? "fit" : "full", lock: null,
+const defaults = {
+  view: 0, site: firstPayload.site ?? firstView.sites[0].site, head: firstPayload.head ?? 0, ...firstCell(),
+  scale: "linear", range: Math.max(...firstView.sites.flatMap((site) => site.shape)) > 24 ? "fit" : "full", lock: null,
   drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
 };
 
-function stateRead() {
-  const read = { ...stateDefaults, steps: {} };
+function readAddress() {
+  const read = { ...defaults, steps: {} };
   const address = new URLSearchParams(location.hash.slice(1));
   for (const [key, value] of address) {
-    if (Object.hasOwn(STATE_CHOICES, key) && STATE_CHOICES[key].includes(value)) read[key] = value;
-    else if (STATE_COUNTS.includes(key) && /^\d{1,6}$/.test(value)) read[key] = Number(value);
-    else if (STATE_FLAGS.includes(key)) read[key] = value === "1";
+    if (Object.hasOwn(CHOICES, key) && CHOICES[key].includes(value)) read[key] = value;
+    else if (COUNTS.includes(key) && /^\d{1,6}$/.test(value)) read[key] = Number(value);
+    else if (FLAGS.includes(key)) read[key] = value === "1";
     else if (key === "lock" && Number(value) > 0 && Number(value) < Infinity) read.lock = Number(value);
     else if (["site", "panel", "input"].includes(key)) read[key] = value;
     else if (key === "steps") for (const [, view, step] of value.matchAll(/(\d+):(\d+)/g)) read.steps[view] = Number(step);
   }
   return read;
 }
-function stateWrite(keepsWay) {
+function writeAddress(keepsWay) {
   const address = new URLSearchParams();
   for (const [key, value] of Object.entries(app.state)) {
     const steps = key === "steps" && Object.entries(value).map((pair) => pair.join(":")).join(" ");
     const words = steps || (value === true ? "1" : value === false ? "0" : value);
-    if (key === "steps" ? steps : known(value) && value !== stateDefaults[key]) address.set(key, words);
+    if (key === "steps" ? steps : known(value) && value !== defaults[key]) address.set(key, words);
   }
   if (chosenLanguage()) address.set("lang", chosenLanguage());
   try {
@@ -52,7 +56,7 @@ function stateWrite(keepsWay) {
 }
 
 /** Make the state point at something that exists. */
-function stateFit() {
+function fitState() {
   const { state } = app;
   const count = app.payload.views.length;
   state.view = clamp(state.view, 0, count - 1);
@@ -67,17 +71,17 @@ function stateFit() {
   state.key = clamp(state.key, 0, site.shape[1] - 1);
 }
 
-const stateDetails = new WeakMap(); // view -> {promise, found} by site and head
+const detailsOf = new WeakMap(); // view -> {promise, found} by site and head
 
 /** Where the details of the open head are: {detail}, {why} they cannot be had, or {promise} and what came of it, {found}. */
-function stateDetail(index, again = false) {
+function findDetail(index, again = false) {
   const [view, site, { head, query }] = [app.view(index), app.site(index), app.state];
   if (!site || head >= site.heads) return { why: t("noHead", app.state.site, head, view.sites[0].site) };
   const saved = site.details?.[head];
   if (saved && !(app.live && known(saved.query) && saved.query !== query)) return { detail: saved };
   if (!app.live) return { why: t("notInFile") };
-  if (!stateDetails.has(view)) stateDetails.set(view, new Map());
-  const cache = stateDetails.get(view);
+  if (!detailsOf.has(view)) detailsOf.set(view, new Map());
+  const cache = detailsOf.get(view);
   const step = view.model === "recurrent" ? { query } : {}; // a recurrent decoder computes one query at a time
   const name = [site.site, head, ...Object.values(step)].join(" ");
   if (!cache.has(name) || (again && cache.get(name).found?.why)) {
@@ -89,11 +93,10 @@ function stateDetail(index, again = false) {
   return cache.get(name);
 }
 
-let stateTurn = 0; // only the latest answer to a look is shown
+let latest = 0; // only the last answer to a look is shown
 
 export const app = {
-  payload: firstPayload, state: stateRead(), live: firstPayload.live, panels: [], onchange: () => {}, onspot: () => {},
-  t,
+  payload: firstPayload, state: readAddress(), live: firstPayload.live, panels: [], onchange: () => {}, onspot: () => {},
   get language() { return language(); },
   view: (index = app.state.view) => app.payload.views[index],
   site: (index = app.state.view) => app.payload.views[index]?.sites.find((site) => site.site === app.state.site) ?? null,
@@ -101,17 +104,17 @@ export const app = {
   set(patch) {
     const before = { ...app.state };
     Object.assign(app.state, patch);
-    stateFit();
+    fitState();
     const changed = new Set(Object.keys(app.state).filter((key) => app.state[key] !== before[key]));
     if (!changed.size) return;
-    stateWrite(STATE_STEPS.some((key) => changed.has(key)));
+    writeAddress(WAYPOINTS.some((key) => changed.has(key)));
     app.onchange(changed);
   },
   replaceViews(payload) {
     app.payload = { ...app.payload, ...payload };
     app.state.input = app.view(0).input;
-    stateFit();
-    stateWrite(false);
+    fitState();
+    writeAddress(false);
     app.onchange(new Set(["views"]));
   },
   async post(path, body) {
@@ -127,23 +130,23 @@ export const app = {
     return answer;
   },
   detail(index = app.state.view) {
-    const { detail, why, promise } = stateDetail(index, true);
+    const { detail, why, promise } = findDetail(index, true);
     return promise ?? (why ? Promise.reject(new Error(why)) : Promise.resolve(detail));
   },
   /** The same at once: {detail}, or {why} it is not there; where it is only awaited, maps are drawn again when it comes. */
   opened(index) {
-    const { promise, found, ...here } = stateDetail(index);
+    const { promise, found, ...here } = findDetail(index);
     if (!promise) return here;
     if (!found) promise.catch(() => {}).then(() => app.onchange(new Set(["drawn"])));
-    return found ?? { why: t("panelWait") };
+    return found ?? { why: t("wait") };
   },
 };
 
 /** Show the models for an input at training steps: asked from the server, or the frame that lies in this file. */
 export async function look(patch) {
   const wanted = { input: app.state.input, steps: app.state.steps, ...patch };
-  const turn = stateTurn += 1;
-  stateSay("");
+  const turn = latest += 1;
+  say("");
   if (!app.live) {
     const frames = app.payload.frames ?? [];
     const step = Object.values(wanted.steps)[0] ?? frames.at(-1)?.step;
@@ -157,41 +160,34 @@ export async function look(patch) {
   document.documentElement.setAttribute("aria-busy", "true");
   try {
     const payload = await app.post("/api/look", { input: wanted.input, steps: wanted.steps });
-    if (turn !== stateTurn) return;
+    if (turn !== latest) return;
     app.set(wanted);
     app.replaceViews(payload);
   } catch (error) {
-    if (turn === stateTurn) stateSay(error.message);
+    if (turn === latest) say(error.message);
   } finally {
-    if (turn === stateTurn) document.documentElement.removeAttribute("aria-busy");
+    if (turn === latest) document.documentElement.removeAttribute("aria-busy");
   }
 }
-const stateSay = (message) => byId("error").replaceChildren(message);
+const say = (message) => byId("error").replaceChildren(message);
 
 /** Follow the address; ask for what it names where that is not what is shown. */
-function stateFollow() {
+function followBack() {
   const before = app.state;
-  app.state = stateRead();
+  app.state = readAddress();
   const { input, steps } = app.state;
   const elsewhere = input !== app.view(0).input || JSON.stringify(steps) !== JSON.stringify(before.steps);
-  stateFit();
+  fitState();
   app.onchange(new Set(Object.keys(app.state).filter((key) => JSON.stringify(app.state[key]) !== JSON.stringify(before[key]))));
   if (elsewhere) look({ input, steps });
 }
 export function followAddress() {
   const { input, steps } = app.state;
-  addEventListener("popstate", stateFollow);
+  addEventListener("popstate", followBack);
   if ((app.live && input !== app.view(0).input) || Object.keys(steps).length) look({ input, steps });
 }
-export function chooseLanguage(wanted) {
-  setLanguage(wanted);
-  stateWrite(false);
+export function languageChanged() {
+  writeAddress(false);
   app.onchange(new Set(["language"]));
 }
-/** The side whose tokens have painted a picture, or null. */
-export const paintedSide = (view) => view.sides.target?.picture ? "target" : null;
-/** Words for a view: those for pictures where it is of one, or has painted one. */
-export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_picture` : paintedSide(view) ? `${key}_painted` : key;
-/** Sites of a view by kind, in the order of the model. */
-export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);
-stateFit();
+fitState();

@@ -1,11 +1,9 @@
-// The words of the page: [English, Korean]. {0}, {1} stand for what is filled in.
-import { firstPayload } from "./data.js";
-import { panelWords } from "./panelwords.js";
+// The words that several modules share: [English, Korean]. {0}, {1} stand for what is filled in.
+import { speaking } from "web/words.js";
 
-const WORDS = {
+export const WORDS = {
   title: ["Where the model looks", "모델은 어디를 보는가"],
   skip: ["Skip to the maps", "지도로 건너뛰기"],
-  language: ["한국어", "English"],
   lede: ["For each token, attention deals out a weight of 1 over the tokens it may look at. A row of a map is one such deal: the query looks, the keys are looked at. Layers and heads are counted from 0.",
     "어텐션은 토큰마다 합이 1인 가중치를 볼 수 있는 토큰들에 나눠 줍니다. 지도의 한 행이 그 한 번의 나눔입니다. 질의가 보고, 키가 보입니다. 층과 헤드는 0부터 셉니다."],
   input: ["Input", "입력"], run: ["Run", "실행"],
@@ -30,28 +28,16 @@ const WORDS = {
   zoom: ["Cells", "칸"], fitCells: ["fit", "맞춤"], largeCells: ["large", "크게"],
   topKeys: ["Keys per query", "질의당 키"], flag_every: ["every query", "모든 질의"], flag_heads: ["every head", "모든 헤드"],
   save: ["Save what is shown", "보이는 것 저장"], difference: ["Difference", "차이"], minus: ["minus", "빼기"],
-  picture: ["The picture", "그림"], pictureLabel: ["the picture, {0} rows of {1} patches", "그림, 패치 {0}행 {1}열"],
-  pictureHelp: ["Arrows choose a patch; the cell of the maps follows.", "화살표로 패치를 고르면 지도의 칸이 따라옵니다."],
-  pictureSide: ["A patch is taken as", "패치를 고르면"], pictureOf: ["Laid over it", "덮을 값"], pictureStrength: ["Strength", "진하기"],
-  pictureOf_query: ["what the query looks at", "질의가 보는 것"], pictureOf_mean: ["mean of all patches", "모든 패치의 평균"], pictureOf_class: ["the class token's", "클래스 토큰이 보는 것"],
-  pictureRow: ["query {0}, over its keys", "질의 {0}, 키별"], pictureRow_mean: ["mean over the patches, which the class is read from", "클래스를 읽는 패치 평균"],
-  pictureRow_class: ["the class token, which the class is read from", "클래스를 읽는 클래스 토큰"], pictureBest: ["largest at", "최대:"],
-  pictureNowhere: ["Without a place, as {0}:", "자리 없는 토큰({0}):"], pictureQueries: ["Object queries", "객체 질의"], pictureNothing: ["nothing", "없음"],
-  pictureDistance: ["This head looks {0} patches far on average (equal weights: {1}).", "이 헤드는 평균 {0} 패치 떨어진 곳을 봅니다(균등할 때 {1})."],
-  pictureOther: ["These queries look at each other, not at the picture.", "이 질의들은 그림이 아니라 서로를 봅니다."], pictureNone: ["There is nothing here to lay over the picture.", "여기에는 그림 위에 덮을 것이 없습니다."],
-  sides_encoder_picture: ["patches → patches", "패치 → 패치"], sides_decoder_picture: ["queries → queries", "질의 → 질의"], sides_cross_picture: ["queries → patches", "질의 → 패치"],
-  about_encoder_picture: ["Rows and columns: the patches, named by row and column of the picture.", "행과 열: 패치(그림의 행,열로 표시)."],
-  about_decoder_picture: ["Rows and columns: the object queries.", "행과 열: 객체 질의."],
-  about_cross_picture: ["Rows: the object queries. Columns: the patches, named by row and column of the picture.", "행: 객체 질의. 열: 패치(그림의 행,열로 표시)."],
-  answer_painted: ["read in the picture by the judge", "판정 모델이 그림에서 읽은 것"], answer_found: ["found, with a probability of 0.5 or more:", "찾은 것(확률 0.5 이상):"],
-  pictureColumn: ["key {0}, over the queries that look at it", "키 {0}, 이를 보는 질의별"],
-  pictureBefore: ["This query comes before the picture and cannot look at it.", "이 질의는 그림보다 앞에 있어 그림을 볼 수 없습니다."],
-  pictureHeard: ["Point at a word for the codes that look at it:", "낱말을 가리키면 그 낱말을 보는 부호가 보입니다:"],
-  sides_decoder_painted: ["caption and picture → caption and picture", "설명과 그림 → 설명과 그림"],
-  about_decoder_painted: ["Rows and columns: the caption's words, the mark <picture>, and the codes of the picture, named by row and column. Each row is the step at which what follows it is chosen; nothing can look at what comes after it.",
-    "행과 열: 설명의 낱말, 표시 <picture>, 그림의 부호(행,열로 표시). 각 행은 그다음에 올 것을 고르는 단계이며, 뒤에 오는 것은 볼 수 없습니다."],
+  sides_encoder_image: ["patches → patches", "패치 → 패치"], sides_decoder_image: ["queries → queries", "질의 → 질의"], sides_cross_image: ["queries → patches", "질의 → 패치"],
+  about_encoder_image: ["Rows and columns: the patches, named by row and column of the image.", "행과 열: 패치(이미지의 행,열로 표시)."],
+  about_decoder_image: ["Rows and columns: the object queries.", "행과 열: 객체 질의."],
+  about_cross_image: ["Rows: the object queries. Columns: the patches, named by row and column of the image.", "행: 객체 질의. 열: 패치(이미지의 행,열로 표시)."],
+  answer_painted: ["read in the image by the judge", "판정 모델이 이미지에서 읽은 것"], answer_found: ["found, with a probability of 0.5 or more:", "찾은 것(확률 0.5 이상):"],
+  sides_decoder_painted: ["caption and image → caption and image", "설명과 이미지 → 설명과 이미지"],
+  about_decoder_painted: ["Rows and columns: the caption's words, the mark <picture>, and the codes of the image, named by row and column. Each row is the step at which what follows it is chosen; nothing can look at what comes after it.",
+    "행과 열: 설명의 낱말, 표시 <picture>, 이미지의 부호(행,열로 표시). 각 행은 그다음에 올 것을 고르는 단계이며, 뒤에 오는 것은 볼 수 없습니다."],
   written_painted: ["Words, then codes, as they follow each other: point at one for the likeliest.", "낱말과 부호의 차례: 가리키면 그 자리에서 가능성이 큰 후보가 보입니다."],
-  written_picture: ["What it says: point at one for the likeliest.", "모델의 답: 가리키면 가능성이 큰 후보가 보입니다."],
+  written_image: ["What it says: point at one for the likeliest.", "모델의 답: 가리키면 가능성이 큰 후보가 보입니다."],
   drawn: ["What is drawn", "그릴 값"], drawn_weights: ["weight", "가중치"], drawn_valued: ["weight × value", "가중치 × 값"], drawn_rollout: ["rollout", "롤아웃"],
   about_weights: ["", ""],
   about_valued: ["Drawn: the norm of weight × value × W_O, how much of a key arrives at the query (Kobayashi 2020). Norms do not add up to 1.",
@@ -60,7 +46,7 @@ const WORDS = {
     "그린 값: 롤아웃(인코더 전용, 모든 층과 헤드): 인코더 출력의 각 자리가 무엇으로 이루어졌는지(Abnar 2020)."],
   noRollout: ["Rollout is there for encoders only, up to 512 tokens.", "롤아웃은 인코더에만, 512토큰까지 있습니다."],
   noValued: ["The values of this head are not known here.", "이 헤드의 값은 여기서 알 수 없습니다."],
-  nothingShown: ["Nothing is drawn that could be saved.", "저장할 그림이 없습니다."],
+  nothingShown: ["Nothing is drawn that could be saved.", "저장할 것이 없습니다."],
   hiddenKey: ["hidden: may not be looked at", "가려짐: 볼 수 없는 칸"], differenceLegend: ["difference", "차이"],
   map: ["attention map", "어텐션 지도"], axes: ["query ↓ key →", "질의 ↓ 키 →"],
   mapLabel: ["{0}: {1}, {2} queries down, {3} keys across", "{0}: {1}, 질의 {2}개(아래로), 키 {3}개(옆으로)"],
@@ -99,18 +85,10 @@ const WORDS = {
   noServer: ["The program that serves this page does not answer. Is it still running?", "이 페이지를 보내 준 프로그램이 응답하지 않습니다. 아직 실행 중인가요?"],
   notInFile: ["The details of this head are not in this file: jarilab explore RUN --input … computes them.", "이 헤드의 세부는 이 파일에 없습니다. jarilab explore RUN --input … 으로 계산하세요."],
   failed: ["This could not be drawn: {0}", "그릴 수 없었습니다: {0}"],
+  wait: ["Computing…", "계산 중…"],
+  cell: ["query {0} → key {1}", "질의 {0} → 키 {1}"],
+  more: ["{0} more", "{0}개 더"],
 };
 
-const wordsKnown = (wanted) => String(wanted).startsWith("ko") ? "ko" : "en";
-const wordsDefault = wordsKnown(firstPayload.language ?? navigator.language);
-let wordsLanguage = wordsKnown(new URLSearchParams(location.hash.slice(1)).get("lang") ?? wordsDefault);
-export const language = () => wordsLanguage;
-/** The language where the reader chose another than the page's, or null. */
-export const chosenLanguage = () => wordsLanguage === wordsDefault ? null : wordsLanguage;
-export const setLanguage = (wanted) => { wordsLanguage = wanted; };
-
 /** The words for a key in the language of the page. */
-export function t(key, ...filled) {
-  const words = WORDS[key]?.[wordsLanguage === "ko" ? 1 : 0] ?? panelWords[wordsLanguage][key] ?? key;
-  return words.replace(/\{(\d)\}/g, (_, place) => filled[place] ?? "");
-}
+export const t = speaking(WORDS);

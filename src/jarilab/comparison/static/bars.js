@@ -1,0 +1,67 @@
+// Horizontal bars from 0 to 100 % or the largest value, with intervals, dots of trials and a ceiling.
+import { svg } from "web/elements.js";
+import { clamp, known } from "web/numbers.js";
+import { cutToken } from "web/tokens.js";
+import { speaking } from "web/words.js";
+import { compact, interval, largest, metric, shown, toned } from "./study.js";
+import { roundTicks } from "./ticks.js";
+
+const t = speaking({ trial: ["seed {0}: {1}", "시드 {0}: {1}"] });
+
+/** Where everything stands: x(value), and the edges in points. */
+function layOut(width, rows, limit) {
+  const names = rows.map((row) => cutToken(row.encoding, width < 500 ? 12 : 22));
+  const left = Math.max(40, ...names.map((name) => [...name].length * 8.2)) + 10;
+  const written = rows.map((row) => interval(row.low, row.high).length);
+  const right = rows.some((row) => known(row.low)) ? Math.max(112, ...written.map((length) => 14 + 6.4 * length)) : 70;
+  const hasDots = rows.some((row) => row.dots?.length);
+  const [top, step] = [known(limit) ? 24 : 6, hasDots ? 50 : 32];
+  const dots = rows.flatMap((row) => (row.dots ?? []).map((dot) => dot.value));
+  const values = [...rows.flatMap((row) => [row.value, row.high]), ...dots].filter(known);
+  const end = metric.share ? 1 : largest([0, ...values]) || 1;
+  const x = (value) => left + clamp(value / end, 0, 1) * (width - left - right);
+  const y = (index) => top + index * step + (hasDots ? 19 : 16);
+  return { names, left, top, bottom: top + rows.length * step, end, x, y };
+}
+
+function axisLines(width, { end, top, bottom, x }) {
+  const count = width < 420 ? 2 : 4;
+  const shares = Array.from({ length: count + 1 }, (_, index) => index / count);
+  const written = (value) => metric.share ? `${100 * value}${value ? "" : "\u00a0%"}` : compact(value);
+  return (metric.share ? shares : roundTicks(end, count)).map((value) => [
+    svg("line", { class: "axis", x1: x(value), x2: x(value), y1: top, y2: bottom + 4 }),
+    svg("text", { class: "small", x: x(value), y: bottom + 19, "text-anchor": "middle" }, written(value))]);
+}
+
+function bar(row, name, { left, end, x }, y) {
+  const beside = x(end) + 12;
+  const [low, high] = [row.low, row.high].map((value) => known(value) ? x(value) : null);
+  const hasInterval = low !== null && high !== null;
+  return toned(row.encoding, svg("g", {},
+    svg("text", { class: "strong", x: left - 10, y: y + 5, "text-anchor": "end" }, name, svg("title", {}, row.encoding)),
+    svg("text", { class: "strong", x: beside, y: y + 5 }, shown(row.value)),
+    known(row.value) && svg("rect", { class: "bar", x: x(0), y: y - 8, height: 16, width: x(row.value) - x(0) }),
+    hasInterval && svg("path", { class: "whisker", d: `M${low} ${y}H${high}M${low} ${y - 5}v10M${high} ${y - 5}v10` }),
+    hasInterval && svg("text", { class: "small", x: beside, y: y + 21 }, interval(row.low, row.high)),
+    (row.dots ?? []).map((dot) => svg("circle", { class: "dot", cx: x(dot.value), cy: y + 17, r: 3.5 },
+      svg("title", {}, t("trial", dot.seed, shown(dot.value)))))));
+}
+
+function limitLine(limit, words, { bottom, x }) {
+  const flip = limit > 0.5;
+  const place = { x: x(limit) + (flip ? -6 : 6), y: 14, "text-anchor": flip ? "end" : "start" };
+  return [svg("line", { class: "ceiling", x1: x(limit), x2: x(limit), y1: 4, y2: bottom + 4 }),
+    svg("text", { class: "ceiling-label", ...place }, words)];
+}
+
+/** rows: {encoding, value, low, high, dots}. limit: where a ceiling stands, if anywhere. */
+export function drawBars(box, label, rows, limit, limitWords) {
+  const width = Math.max(260, box.clientWidth);
+  const laid = layOut(width, rows, limit);
+  const height = laid.bottom + 24;
+  const values = rows.map((row) => `${row.encoding} ${shown(row.value)}`).join(", ");
+  const words = `${label}: ${values}${known(limit) ? `; ${limitWords}` : ""}`;
+  box.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words },
+    axisLines(width, laid), rows.map((row, index) => bar(row, laid.names[index], laid, laid.y(index))),
+    known(limit) && limitLine(limit, limitWords, laid)));
+}

@@ -1,0 +1,95 @@
+// What the report says first: one sentence, what was compared, and where to read on.
+import { byId, el, refill } from "web/elements.js";
+import { known } from "web/numbers.js";
+import { nameNode, tokenNode } from "web/tokens.js";
+import { languageButton, speaking } from "web/words.js";
+import { listed } from "./parts.js";
+import { bare, ceiling, encodings, exact, examples, ordered, payload, precisePercent, ranked, shown } from "./study.js";
+import { better, metricTitle, WORDS } from "./words.js";
+
+const t = speaking({
+  skip: ["Skip to the results", "결과로 건너뛰기"],
+  sections: ["Sections", "차례"],
+  others: [", and {0} more below", " 외 {0}개(아래)"],
+  measured: ["{0} on unseen data ({1}): {2}.", "처음 보는 데이터의 {0}({1}): {2}."],
+  best: ["On unseen problems, {0} answers {1} exactly.", "처음 보는 문제의 정답률: {0} {1}."],
+  bestOf: ["On unseen problems, {0} answers {1} exactly, {2}.", "처음 보는 문제의 정답률: {0} {1}, {2}."],
+  told: ["Told where each character stands, the model solves {0} of unseen problems ({1}); not told, it solves {2} ({3}){4}.",
+    "글자의 자리를 알려 주면 모델은 처음 보는 문제의 {0}를 풉니다({1}). 알려 주지 않으면 {2}입니다({3}){4}."],
+  bound: [", and cannot do better than {0}", ". 이때는 {0}를 넘을 수 없습니다"],
+  above: [", above the computed ceiling of {0}: luck of the sample, or a leak", ". 계산된 상한 {0}를 넘으니, 표본의 우연이거나 데이터가 샌 것입니다"],
+  transformer: ["A Transformer, a small neural network,", "작은 신경망인 트랜스포머가"],
+  network: ["A small neural network", "작은 신경망이"],
+  recurrentExact: ["A recurrent network, a small neural network,", "작은 신경망인 순환 신경망이"],
+  recurrent: ["A recurrent network", "순환 신경망이"],
+  reads: ["{0} reads {1}.", "{0} {1}을(를) 읽습니다."],
+  writes: ["{0} reads {1} and should write {2}.", "{0} {1}을(를) 읽고 {2}을(를) 써야 합니다."],
+  looks: ["{0} looks at the held-out image {1}.", "{0} 검증용 이미지 {1}을(를) 봅니다."],
+  says: ["{0} looks at the held-out image {1} and should say {2}.", "{0} 검증용 이미지 {1}을(를) 보고 {2}(이)라고 답해야 합니다."],
+  attentionIts: ["Its attention", "이 모델의 어텐션은"],
+  attention: ["Attention", "어텐션은"],
+  knows_encoder_decoder: ["{0} does not know by itself in which order the {1}s stand: a *positional encoding* has to tell it.",
+    "{0} {1}의 순서를 스스로 알지 못합니다. *위치 인코딩*이 알려 주어야 합니다."],
+  knows_decoder: ["Attention does not know by itself in which order the {1}s stand; each one sees only those before it, from which a model can guess a little: a *positional encoding* tells it.",
+    "어텐션은 {1}의 순서를 스스로 알지 못합니다. 저마다 앞에 온 것만 보므로 모델이 조금은 짐작할 수 있고, *위치 인코딩*이 순서를 알려 줍니다."],
+  knows_recurrent: ["A recurrent network reads one {1} after the other, so it knows their order by itself; a *positional encoding* tells its attention once more where they stand.",
+    "순환 신경망은 {1}마다 차례로 읽으므로 순서를 스스로 압니다. *위치 인코딩*은 그 자리를 어텐션에 한 번 더 알려 줍니다."],
+  compared: ["Compared here: {0}.", "여기서 비교하는 것: {0}."],
+  comparedBare: ["Compared here: {0} ({1} tells it nothing).", "여기서 비교하는 것: {0}({1}은(는) 아무것도 알려 주지 않음)."],
+}, WORDS);
+
+/** The means of some encodings, in the order given; of many, how many more there are. */
+function several(rows, written) {
+  const few = rows.slice(0, rows.length > 4 ? 3 : 4);
+  const named = few.flatMap((row, index) => [index ? ", " : "", nameNode(row.encoding), ` ${written(row.mean)}`]);
+  return rows.length > 4 ? [...named, t("others", rows.length - 3)] : named;
+}
+
+/** One sentence, as text and name nodes. */
+function headline() {
+  const best = ranked[0];
+  if (!best) return [payload.title];
+  if (!exact) return t.parts("measured", metricTitle(), better(), several(ranked, shown));
+  const without = ranked.find((row) => row.encoding === bare);
+  const first = [nameNode(best.encoding), precisePercent(best.mean)];
+  if (!without || without === best || ordered) {
+    return ranked.length > 1 ? t.parts("bestOf", ...first, several(ranked.slice(1), precisePercent)) : t.parts("best", ...first);
+  }
+  const limit = ceiling.all;
+  const bound = known(limit) ? t(without.mean <= limit ? "bound" : "above", precisePercent(limit)) : "";
+  return t.parts("told", first[1], first[0], precisePercent(without.mean), nameNode(bare), bound);
+}
+
+/** What the first example asks. */
+function asked() {
+  const [example] = examples;
+  if (!example) return "";
+  const kind = ordered ? (exact ? "recurrentExact" : "recurrent") : exact ? "transformer" : "network";
+  const judged = known(example.expected);
+  const words = payload.model === "vit" ? (judged ? "says" : "looks") : judged ? "writes" : "reads";
+  return [t.parts(words, t(kind), tokenNode(example.input), tokenNode(example.expected ?? "")), " "];
+}
+
+const KINDS = ["encoder_decoder", "decoder", "recurrent"];
+/** What a model of this kind knows of order. */
+function orderKnown() {
+  const { model } = payload;
+  if (!KINDS.includes(model)) return "";
+  const who = t(examples.length ? "attentionIts" : "attention");
+  return [el("span", { "data-model": model }, t.parts(`knows_${model}`, who, t("unit"))), " "];
+}
+
+function compared() {
+  return bare === null ? t.parts("compared", listed(encodings)) : t.parts("comparedBare", listed(encodings), nameNode(bare));
+}
+
+/** links: [id of a section, its name]. */
+export function drawHeader(links, change) {
+  byId("skip").replaceChildren(t("skip"));
+  refill(byId("language"), languageButton(change));
+  refill(byId("title"), nameNode(payload.title));
+  refill(byId("headline"), headline());
+  refill(byId("lede"), asked(), orderKnown(), compared());
+  byId("sections").setAttribute("aria-label", t("sections"));
+  refill(byId("sections"), links.map(([id, name]) => el("a", { href: `#${id}`, "data-keep": id }, name)));
+}

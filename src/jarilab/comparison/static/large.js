@@ -1,0 +1,137 @@
+// One head large, in every chosen model, with what is known of its rows.
+import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
+import { note } from "web/controls.js";
+import { el, refill, svg } from "web/elements.js";
+import { known, number } from "web/numbers.js";
+import { nameNode, tokenNode } from "web/tokens.js";
+import { speaking } from "web/words.js";
+import { look, modelName, rowOrder, shownModels, sitesOf } from "./look.js";
+import { equalDigits, headWeights, toned } from "./study.js";
+import { WORDS } from "./words.js";
+
+const t = speaking({
+  enlarged: ["Layer {0}, head {1}, enlarged", "층 {0}, 헤드 {1}, 크게"],
+  noHead: ["This model has no such head.", "이 모델에는 그런 헤드가 없습니다."],
+  map: ["attention map", "어텐션 지도"], axes: ["query ↓ key →", "질의 ↓ 키 →"],
+  label: ["{0}, layer {1}, head {2}: {3} queries down, {4} keys across. Arrow keys read the weights.",
+    "{0}, 층 {1}, 헤드 {2}: 질의 {3}개(아래로), 키 {4}개(옆으로). 화살표 키로 가중치를 읽습니다."],
+  point: ["Point at a map, or move to it with Tab and use the arrow keys, to read a weight.", "지도를 가리키거나, Tab으로 옮겨 가 화살표 키를 쓰면 가중치가 보입니다."],
+  reading: ["From {0} (query {1}) to {2} (key {3}), weight: {4}", "{0}(질의 {1}) → {2}(키 {3}), 가중치: {4}"],
+  verdict: ["Rows of equal digits ({0}, joined by brackets): {1}.", "같은 숫자의 행({0}, 괄호로 이음): {1}."],
+  same: ["identical, difference 0", "똑같음, 차이 0"], differ: ["differ by up to {0}", "최대 {0} 차이"],
+  and: [" and ", ", "],
+  checked: ["Checked in this layer: {0}.", "이 층의 검사: {0}."],
+  rowSum: ["each row adds up to 1 (largest error {0})", "행의 합이 1(최대 오차 {0})"],
+  masked: ["weight on places that must not be looked at: {0}", "보아서는 안 되는 자리의 가중치: {0}"],
+  rebuilt: ["weights times values give the recorded output (largest error {0})", "가중치×값이 기록된 출력과 일치(최대 오차 {0})"],
+}, WORDS);
+
+/** Where it stands on the page. */
+export const largeMaps = {
+  title: el("h3", { id: "large-title", "aria-live": "polite" }),
+  readout: el("p", { id: "readout", role: "status" }),
+  root: el("div", { class: "panels", id: "large" }),
+};
+const LANE = 9; // the width of a bracket
+let boards = []; // the maps on screen
+
+export function drawLarge(high) {
+  refill(largeMaps.title, t("enlarged", look.layer, look.head));
+  boards = [];
+  refill(largeMaps.root, shownModels().map((model) => figureOf(model, high)));
+  scrollTogether(boards);
+  fitLarge();
+  markCell();
+}
+
+function figureOf(model, high) {
+  const site = sitesOf(model)[look.layer];
+  const figure = el("figure", { class: "pane beside" }, el("h4", {}, nameNode(modelName(model))));
+  if (site && look.head < site.heads) {
+    const board = siteBoard(model, site, high);
+    boards.push(board);
+    figure.append(board.node, el("figcaption", {}, verdict(site), trust(site.trust ?? {})));
+  } else figure.append(note(t("noHead")));
+  return toned(model.encoding, figure);
+}
+
+function siteBoard(model, site, high) {
+  const order = rowOrder(site);
+  const columns = site.key.length;
+  const weights = headWeights(site, look.head);
+  const placeOf = (at) => order[Math.floor(at / columns)] * columns + at % columns;
+  const data = Float32Array.from({ length: order.length * columns }, (_, at) => weights[placeOf(at)]);
+  const lanes = svg("svg", { class: "brackets", "aria-hidden": "true" });
+  const label = t("label", modelName(model), look.layer, look.head, site.query.length, columns);
+  const point = (event) => { const [row, column] = cellUnder(event, board); setCell(order[row], column); };
+  const begin = () => { if (look.query === null) setCell(order[0], 0); };
+  const move = (event) => {
+    const next = cellAfter(event, board, [Math.max(0, order.indexOf(look.query)), look.key ?? 0]);
+    if (!next) return;
+    event.preventDefault();
+    setCell(order[next[0]], next[1]);
+    scrollToCell(board);
+  };
+  const board = boardOf({
+    map: { data, shape: [order.length, columns], options: { high } },
+    rowTokens: order.map((place) => site.query[place]), columnTokens: site.key,
+    words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot"], beside: lanes,
+    attributes: { onpointermove: point, onpointerdown: point, onfocus: begin, onkeydown: move },
+  });
+  return Object.assign(board, { model, site, order, lanes, weights, brackets: equalDigits(site) });
+}
+
+/** One cell size for all maps, so that they can be compared; brackets need it too. */
+export function fitLarge() {
+  if (!boards.length) return;
+  const aside = 24 + LANE * Math.max(...boards.map((board) => board.brackets.length));
+  const room = largeMaps.root.firstChild.clientWidth;
+  const size = fitBoards(boards, room, aside, (fitting) => Math.max(13, Math.floor(fitting)));
+  for (const { lanes, order, brackets } of boards) {
+    const [width, height] = [LANE * brackets.length + 2, size * order.length];
+    const middle = (place) => (order.indexOf(place) + 0.5) * size;
+    const bracket = (places, lane) => svg("path", { d: bracketPath(places.map(middle), LANE * lane + 7) });
+    lanes.setAttribute("width", width);
+    lanes.setAttribute("height", height);
+    lanes.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    lanes.replaceChildren(...brackets.map(bracket));
+  }
+  markCell();
+}
+const bracketPath = (ys, x) => `M${x} ${Math.min(...ys)}V${Math.max(...ys)}${ys.map((y) => `M${x - 6} ${y}H${x}`).join("")}`;
+
+// ---------------------------------------------------------------- the cell
+
+function setCell(query, key) {
+  if (query === look.query && key === look.key) return;
+  Object.assign(look, { query, key });
+  markCell();
+}
+
+function markCell() {
+  const { query, key } = look;
+  const marked = boards.filter((board) => markBoard(board, query === null ? null : [board.order.indexOf(query), key]));
+  if (!marked.length) return refill(largeMaps.readout, t("point"));
+  const [{ site }] = marked;
+  const weightIn = ({ weights, columns }) => weights[query * columns + key].toFixed(4);
+  const values = marked.flatMap((board, index) => [index ? "; " : "", nameNode(modelName(board.model)), ` ${weightIn(board)}`]);
+  const [from, to] = [tokenNode(site.query[query]), tokenNode(site.key[key])];
+  return refill(largeMaps.readout, t.parts("reading", from, String(query), to, String(key), values));
+}
+
+// ---------------------------------------------------------------- in words
+
+function verdict(site) {
+  const digits = equalDigits(site).map((places) => site.query[places[0]]);
+  const value = site.equal_rows?.[look.head];
+  if (!digits.length || !known(value)) return null;
+  const named = digits.length < 2 ? digits.join("") : `${digits.slice(0, -1).join(", ")}${t("and")}${digits.at(-1)}`;
+  const words = value === 0 ? t("same") : t("differ", number(value));
+  return el("p", {}, t.parts("verdict", named, el("strong", { class: value === 0 ? "zero" : null }, words)));
+}
+
+/** How far the drawn weights can be trusted. */
+function trust({ row_sum_error: sum, masked_weight: masked, rebuild_error: rebuild }) {
+  const checks = [["rowSum", sum], ["masked", masked], ["rebuilt", rebuild]].filter(([, value]) => known(value));
+  return checks.length ? el("p", {}, t("checked", checks.map(([words, value]) => t(words, number(value))).join("; "))) : null;
+}

@@ -1,0 +1,45 @@
+// What is looked at of the attention: the example, its models, which attention, which head, which cell.
+import { known, unique } from "web/numbers.js";
+import { bare, equalDigits, examples, nameOf, ranked, withDigits } from "./study.js";
+import { t } from "./words.js";
+
+export const look = { example: examples[0], shown: new Set(), kind: "", layer: 0, head: 0, full: true, together: false,
+  query: null, key: null };
+
+export const shownModels = () => look.example.models.filter((_, index) => look.shown.has(index));
+export const sitesOf = (model) => model.sites.filter((site) => site.kind === look.kind);
+export const kindsThere = () => unique(look.example.models.flatMap((model) => model.sites.map((site) => site.kind)));
+export const modelName = (model) => nameOf(model, look.example.models, (encoding, seed) => t("seeded", encoding, seed));
+
+/** The order of the rows on screen: as read, or equal digits next to each other. */
+export function rowOrder(site) {
+  const grouped = look.together ? equalDigits(site).flat() : [];
+  return unique([...grouped, ...site.query.keys()]);
+}
+
+export function chooseExample(example) {
+  Object.assign(look, { example, query: null, key: null });
+  const kinds = kindsThere();
+  if (!kinds.includes(look.kind)) look.kind = kinds[0];
+  if (!look.shown.size) look.shown = firstModels(example.models); // the models are the same in every example
+}
+
+/** To begin with: the one without positions and the best. */
+function firstModels(models) {
+  const placeOf = (encoding) => models.findIndex((model) => model.encoding === encoding);
+  const wanted = [placeOf(bare), ...ranked.map((row) => placeOf(row.encoding)), ...models.keys()];
+  return new Set(unique(wanted.filter((index) => index >= 0)).slice(0, 2));
+}
+
+/** Open the head in which any shown model tells equal digits apart most; whether there is one. */
+export function chooseHead() {
+  let best = 0;
+  for (const model of withDigits ? shownModels() : []) {
+    sitesOf(model).forEach((site, layer) => site.equal_rows?.forEach((value, head) => {
+      if (!known(value) || value <= best) return;
+      best = value;
+      Object.assign(look, { layer, head });
+    }));
+  }
+  return best > 0;
+}

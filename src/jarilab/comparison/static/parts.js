@@ -1,0 +1,27 @@
+// What the sections of the report are made of: headings, tables, rows of pills.
+import { el } from "web/elements.js";
+import { scrolling } from "web/controls.js";
+import { cutToken, nameNode } from "web/tokens.js";
+
+/** A section that the links at the top lead to. */
+export const section = (id, title, ...children) => el("section", { id, "aria-labelledby": `${id}-title` },
+  el("h2", { id: `${id}-title` }, title), ...children);
+
+export const cell = (value, kind = "number") => el("td", { class: kind }, value);
+export const heading = (value, attributes = {}) => el("th", { scope: "row", ...attributes }, value);
+
+/** A table that may be wider than the page. heads: [words, class]; bodies: lists of rows. */
+export function tableOf(id, label, heads, bodies) {
+  const head = heads.map(([words, kind = "number"]) => el("th", { scope: "col", class: kind }, words));
+  return scrolling(label, el("table", { id }, el("thead", {}, el("tr", {}, head)), bodies.map((rows) => el("tbody", {}, rows))));
+}
+
+/** Radio buttons or check boxes that look like a row of pills. change(index, box) */
+export function pills(keep, legend, type, options, isChosen, change) {
+  const pill = (text, index) => el("label", {}, el("input", { type, name: keep, checked: isChosen(index), "data-keep": `${keep} ${index}`,
+    onchange: ({ target }) => change(index, target) }), nameNode(cutToken(text, 40)));
+  return el("fieldset", {}, el("legend", {}, legend), el("div", { class: "choices" }, options.map(pill)));
+}
+
+/** Names between which stands a comma. */
+export const listed = (texts) => texts.flatMap((text, index) => [index ? ", " : "", nameNode(text)]);

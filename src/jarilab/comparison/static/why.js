@@ -1,0 +1,129 @@
+// Why: where the model looks. Every head of the chosen models, and one of them large.
+import { chooser, labelled, note } from "web/controls.js";
+import { legendNode } from "web/draw.js";
+import { el, refill } from "web/elements.js";
+import { headsGrid, drawSmall, markHeads } from "web/heads.js";
+import { known } from "web/numbers.js";
+import { cutToken, nameNode, tokenNode } from "web/tokens.js";
+import { largestOf } from "web/weights.js";
+import { speaking } from "web/words.js";
+import { drawLarge, fitLarge, largeMaps } from "./large.js";
+import { chooseExample, chooseHead, kindsThere, look, modelName, shownModels, sitesOf } from "./look.js";
+import { pills, section } from "./parts.js";
+import { compact, examples, headWeights, toned, withDigits } from "./study.js";
+import { WORDS } from "./words.js";
+
+const t = speaking({
+  link: ["Why", "이유"],
+  title: ["Why: where the model looks", "이유: 모델은 어디를 보는가"],
+  about: ["For each {0}, *attention* deals out a weight of 1 over the {0}s it may look at. One row of a map is one such deal: the *query* is the {0} that looks, the *keys* are the {0}s looked at. A model repeats this in several *layers*, one after the other, each with several *heads* side by side; both are counted from 0, as in the code.",
+    "*어텐션*은 {0}마다 합이 1인 가중치를 볼 수 있는 {0}들에 나눠 줍니다. 지도의 한 행이 그 한 번의 나눔입니다. *질의*가 보고, *키*가 보입니다. 모델은 이를 차례로 놓인 여러 *층*에서, 층마다 나란히 놓인 여러 *헤드*에서 되풀이합니다. 층과 헤드는 코드에서처럼 0부터 셉니다."],
+  encoder: ["The encoder reads. Rows and columns: the input. Every {0} looks at every {0}, itself included.", "인코더는 읽습니다. 행과 열: 입력. {0}마다 자신을 포함한 모든 {0}에 가중치를 줍니다."],
+  decoder: ["The decoder writes. Rows and columns: the answer as it is written. A {0} cannot look at what comes after it.", "디코더는 씁니다. 행과 열: 쓰이는 답. 뒤에 오는 것은 볼 수 없습니다."],
+  cross: ["The decoder writes and looks back at what the encoder read. Rows: the answer as it is written, each row the step before its next {0}. Columns: the input.",
+    "디코더는 쓰면서 인코더가 읽은 것을 돌아봅니다. 행: 쓰이는 답(다음 {0}의 바로 앞 단계). 열: 입력."],
+  "encoder self-attention": ["encoder self-attention", "인코더 셀프 어텐션"],
+  "decoder self-attention": ["decoder self-attention", "디코더 셀프 어텐션"],
+  "decoder cross-attention": ["decoder cross-attention", "디코더 교차 어텐션"],
+  example: ["Example input → right answer", "예제 입력 → 정답"],
+  models: ["Models side by side", "나란히 볼 모델"],
+  attention: ["Attention", "어텐션"],
+  scale: ["Colour scale", "색 눈금"], full: ["0 to 1", "0–1"], fit: ["0 to largest shown", "0–최댓값"],
+  rows: ["Rows", "행"], asRead: ["as read", "읽은 차례"], together: ["equal digits together", "같은 숫자끼리"],
+  weight: ["{0} (weight)", "{0} (가중치)"],
+  every: ["Every head", "모든 헤드"],
+  grid: ["Layers go down, heads go across; every small map has queries down and keys across. Choose one (click, or arrow keys and Enter) and it opens below, the same head in every model.",
+    "아래로 층, 옆으로 헤드이며, 작은 지도마다 질의는 아래로, 키는 옆으로 놓입니다. 하나를 고르면(클릭, 또는 화살표 키와 Enter) 모든 모델의 같은 헤드가 아래에 크게 열립니다."],
+  allHeads: ["{0}: all heads", "{0}: 모든 헤드"],
+  headOf: ["{0}, layer {1}, head {2}", "{0}, 층 {1}, 헤드 {2}"],
+  answers: ["answers {0}", "답: {0}"], right: [" ✓ right", " ✓ 맞음"], wrong: [" ✗ wrong", " ✗ 틀림"],
+  opened: ["It opened with the head that tells equal digits apart most.", "같은 숫자를 가장 잘 구별하는 헤드로 열렸습니다."],
+}, WORDS);
+
+const boxes = Object.fromEntries(["controls", "kind", "legend", "overview"].map((id) => [id, el("div", { id })]));
+const opened = el("p", { class: "note", id: "large-note" });
+
+const PLACES = ["cross", "decoder", "encoder"];
+/** Largest weight of a colour scale that all shown maps share. */
+function highest() {
+  const sites = shownModels().flatMap(sitesOf);
+  const heads = sites.flatMap((site) => Array.from({ length: site.heads }, (_, head) => headWeights(site, head)));
+  return look.full ? 1 : heads.reduce((most, weights) => Math.max(most, largestOf(weights)), 0) || 1;
+}
+
+function drawControls() {
+  const { models } = look.example;
+  const kinds = kindsThere();
+  const choose = (change) => (value, box) => { change(value, box); drawMaps(); };
+  const answerOf = ({ expected }) => known(expected) ? ` → ${cutToken(expected, 30)}` : "";
+  const asked = examples.map((example) => [example, cutToken(example.input, 60) + answerOf(example)]);
+  const toggle = (index, box) => {
+    if (box.checked) look.shown.add(index);
+    else if (look.shown.size > 1) look.shown.delete(index);
+    box.checked = look.shown.has(index); // the last one stays
+  };
+  refill(boxes.controls, labelled(t("example"), chooser("example", look.example, asked, choose(chooseExample))),
+    pills("models", t("models"), "checkbox", models.map(modelName), (index) => look.shown.has(index), choose(toggle)),
+    pills("attention", t("attention"), "radio", kinds.map((kind) => t(kind)), (index) => kinds[index] === look.kind,
+      choose((index) => Object.assign(look, { kind: kinds[index], query: null, key: null }))),
+    pills("scale", t("scale"), "radio", [t("full"), t("fit")], (index) => look.full === (index === 0),
+      choose((index) => { look.full = index === 0; })),
+    withDigits && pills("rows", t("rows"), "radio", [t("asRead"), t("together")], (index) => look.together === (index === 1),
+      choose((index) => { look.together = index === 1; })));
+}
+
+function drawMaps() {
+  const high = highest();
+  const place = PLACES.find((word) => look.kind.includes(word));
+  refill(boxes.kind, note(t(place, t("unit"))));
+  refill(boxes.legend, legendNode({ high }, null, null, ["0", compact(high / 2), t("weight", compact(high))]));
+  refill(boxes.overview, shownModels().map((model) => overview(model, high)));
+  openHead(high);
+}
+
+function overview(model, high) {
+  const judged = el("span", { class: model.correct ? "right" : "wrong" }, t(model.correct ? "right" : "wrong"));
+  const sites = sitesOf(model);
+  const rows = sites.map((site, layer) => ({ label: layer, title: site.name, heads: site.heads }));
+  const cell = (layer, head) => {
+    const site = sites[layer];
+    const shape = [site.query.length, site.key.length];
+    const name = t("headOf", modelName(model), layer, head);
+    const weights = { data: headWeights(site, head), hidden: null, shape };
+    const enlarge = () => {
+      Object.assign(look, { layer, head });
+      opened.hidden = true;
+      openHead(high);
+      largeMaps.title.scrollIntoView({ block: "nearest" });
+    };
+    return { shape, paint: (canvas) => drawSmall(canvas, site, head, weights, { high }),
+      attributes: { "data-keep": name, "aria-label": name, title: name, onclick: enlarge } };
+  };
+  return toned(model.encoding, el("div", { class: "pane" }, el("h4", {}, nameNode(modelName(model))),
+    el("p", { class: "answer" }, t.parts("answers", tokenNode(model.answer)), known(model.correct) && judged),
+    headsGrid(t("allHeads", modelName(model)), rows, cell)));
+}
+
+function openHead(high) {
+  markHeads(boxes.overview, ({ row, head }) => Number(row) === look.layer && Number(head) === look.head);
+  drawLarge(high);
+}
+
+if (examples.length) {
+  chooseExample(examples[0]);
+  opened.hidden = !chooseHead();
+}
+
+export const why = {
+  id: "why", name: () => t("link"), fit: fitLarge,
+  draw() {
+    if (!examples.length) return null;
+    drawControls();
+    drawMaps();
+    refill(opened, t("opened"));
+    return section("why", t("title"), el("p", {}, t.parts("about", t("unit"))),
+      boxes.controls, boxes.kind, boxes.legend,
+      el("h3", {}, t("every")), note(t("grid")), boxes.overview,
+      largeMaps.title, opened, largeMaps.readout, largeMaps.root);
+  },
+};

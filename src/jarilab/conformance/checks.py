@@ -1,0 +1,55 @@
+"""How a law compares, and how it says that it does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jarilab.errors import UserError
+from jarilab.shapes import Tensor
+
+EXACT = 1e-5  # float64 with a few float32 constants, computed in another order
+POSITIONS = 2e-3  # angles in float32 are off by 2e-4 at position 5,000, which is allowed
+NOTICEABLE = 1e-2  # a difference that nobody could take for rounding
+
+
+class BrokenError(Exception):
+    """The law does not hold."""
+
+
+class SkippedError(Exception):
+    """The law says nothing about this encoding."""
+
+
+def apart(first: Tensor, second: Tensor) -> float:
+    """The largest difference."""
+    difference = first.detach().double() - second.detach().double()
+    return float(difference.abs().max())
+
+
+def near(found: Tensor, expected: Tensor, tolerance: float, what: str) -> float:
+    """The largest difference, relative to the largest expected number where that is above 1. Raises BrokenError."""
+    if found.shape != expected.shape:
+        raise BrokenError(f"{what}: shape {tuple(found.shape)} instead of {tuple(expected.shape)}")
+    if not expected.numel():
+        return 0.0
+    largest = float(expected.detach().abs().max())
+    difference = apart(found, expected) / max(1.0, largest)
+    if not difference <= tolerance:
+        raise BrokenError(f"{what}: off by {difference:.2g}, allowed {tolerance:g}")
+    return difference
+
+
+def near_all(found: dict[str, Tensor], expected: dict[str, Tensor], how: str) -> None:
+    """The same answers, bit for bit. Raises BrokenError."""
+    for hook, answer in expected.items():
+        near(found[hook], answer, 0.0, f"{hook} {how}")
+
+
+def complaint(action: Callable[[], Any]) -> str | None:
+    """The text of the UserError that it raises, or None."""
+    try:
+        action()
+    except UserError as error:
+        return str(error)
+    return None

@@ -1,0 +1,115 @@
+"""What laws are tried with: numbers by chance, tokens, parameters, variants of a spec, and the outputs of hooks."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from jarilab.encodings.base import Encoding, registry
+from jarilab.encodings.compose import parts_of
+from jarilab.nn.init import generator_for
+from jarilab.options import options_of
+from jarilab.positions import Positions
+from jarilab.shapes import Tensor
+
+# Lengths that are all different, so that no axis passes for another: B 2, K and L 7, H 6, E 8, E' 5, D 48.
+BATCH, LENGTH, HEAD_WIDTH, VALUE_WIDTH = 2, 7, 8, 5
+VOCABULARY = 11
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def owned(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of the encodings in a model."""
+    found = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Encoding):
+            found |= {f"{path}.{name}": value for name, value in module.named_parameters()}
+    return found
+
+
+def randomise(model: M) -> M:
+    """Draw the encodings' parameters from a standard normal: nothing is then too small to be noticed, or symmetric."""
+    with torch.no_grad():
+        for name, parameter in owned(model).items():
+            parameter.copy_(noise(name, *parameter.shape))
+    return model
+
+
+def noise(name: str, *shape: int) -> Tensor:
+    """Standard normal numbers in float64, the same for a name and a shape."""
+    return torch.randn(shape, generator=generator_for(0, name), dtype=torch.float64)
+
+
+def tokens(name: str) -> Tensor:
+    """Token numbers, `(B, L)`."""
+    return torch.randint(VOCABULARY, (BATCH, LENGTH), generator=generator_for(0, name))
+
+
+def variants(spec: str) -> Iterator[str]:
+    """The same encoding with one option changed at a time; its constructor may not accept it."""
+    parts = [registry.spec(part) for part in parts_of(spec)]
+    for i, part in enumerate(parts):
+        for name, option in options_of(part.target).items():
+            value = part.options.get(name, option.default)
+            for other in _other_values(option.annotation, value):
+                changed = replace(part, options={**part.options, name: other})
+                every = (*parts[:i], changed, *parts[i + 1 :])
+                yield "+".join(map(str, every))
+
+
+def _other_values(annotation: Any, value: Any) -> list[Any]:
+    """All other choices of a fixed set, or one other number; nothing for what is neither."""
+    if typing.get_origin(annotation) is Literal:
+        return [choice for choice in typing.get_args(annotation) if choice != value]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 2]
+    return [value / 2] if isinstance(value, float) else []
+
+
+def hook_outputs(encoding: Encoding, pos: Positions) -> dict[str, Tensor]:
+    """What every hook gives for the first LENGTH tokens: queries on axis 2, and keys on axis 3 if it is about pairs."""
+    site, length = encoding.site, pos.length
+    room = (0, 0, 0, length - LENGTH)
+    x_BLD = functional.pad(noise("x", BATCH, LENGTH, site.width), room)
+    q_BHLE = functional.pad(noise("q", BATCH, site.heads, LENGTH, site.head_width), room)
+    k_BHLE = functional.pad(noise("k", BATCH, site.heads, LENGTH, site.head_width), room)
+    bias = encoding.bias(pos, pos)
+    outputs: dict[str, Tensor | None] = {
+        "embed": encoding.embed(x_BLD, pos).unsqueeze(1),
+        "inject": encoding.inject(x_BLD, pos).unsqueeze(1),
+        "rotate": encoding.rotate(q_BHLE, encoding.rotation(pos)),
+        "bias": None if bias is None else bias.expand(BATCH, site.heads, length, length),
+    }
+    if encoding.hooks & {"terms", "values"}:
+        relation = encoding.relation(pos, pos)
+        outputs["terms"] = encoding.terms(q_BHLE, k_BHLE, relation)
+        if "values" in encoding.hooks:
+            outputs["values"] = _of_each_key(encoding, relation, length)
+    of_pairs = {"bias", "terms"}
+    found = {}
+    for hook, output in outputs.items():
+        if output is not None:
+            about = output[..., :LENGTH] if hook in of_pairs else output
+            found[hook] = about[:, :, :LENGTH].detach()
+    return found
+
+
+def _of_each_key(encoding: Encoding, relation: Any, length: int) -> Tensor:
+    """What is added to the values with all weight on one key after the other, so that this too is about pairs."""
+    one_hot = torch.eye(length, dtype=torch.float64)[:LENGTH]
+    alone = []
+    for weights_K in one_hot:
+        weights_BHQK = weights_K.expand(BATCH, encoding.site.heads, length, -1)
+        added = encoding.values(weights_BHQK, relation)
+        if added is not None:
+            alone.append(added)
+    return torch.stack(alone, 3)

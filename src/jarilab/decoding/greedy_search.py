@@ -1,0 +1,76 @@
+"""The likeliest token each time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from jarilab.errors import UserError
+from jarilab.models.base import Generates
+from jarilab.positions import Positions, Tokens
+from jarilab.shapes import Float, Int, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """ids: `(B, L)`, what was written after the first token, the end included and padding behind it.
+    log_probabilities: `(B, L)`, of each token written, 0 on padding."""
+
+    ids: Int[Tensor, "B L"]
+    log_probabilities: Float[Tensor, "B L"]
+
+
+@torch.no_grad()
+def greedy(
+    model: Generates,
+    source: Tokens,
+    *,
+    first: int,
+    end: int,
+    padding: int,
+    longest: int,
+    cached: bool = True,
+) -> Written:
+    """Take the likeliest token each time, up to `end` or `longest` tokens: beam search of width 1, without its price.
+
+    first, end, padding: the numbers of these tokens. cached: keep keys and values (the same answer, faster).
+    A row that has ended is read no more. Raises UserError if `longest` is below 1.
+    """
+    check_longest(torch.tensor(longest), 0, 1)
+    state = model.start(source)
+    batch, device = source.ids.shape[0], source.ids.device
+    cache = model.new_cache() if cached else None
+    written = torch.full((batch, longest + 1), padding, device=device)
+    written[:, 0] = first
+    log_probabilities = torch.zeros(batch, longest, device=device)
+    rows = torch.arange(batch, device=device)
+    length = 0
+    while len(rows) and length < longest:
+        start, stop = length if cached else 0, length + 1
+        positions = Positions.sequence(stop - start, start, frame="target", device=device)
+        scores_RLV = model.step(state, written[rows, start:stop], positions, cache)
+        best = scores_RLV[:, -1].float().log_softmax(-1).max(-1)
+        length += 1
+        written[rows, length] = best.indices
+        log_probabilities[rows, length - 1] = best.values
+        open_R = (best.indices != end).nonzero().squeeze(1)
+        if len(open_R) < len(rows):
+            rows, state = rows[open_R], state.select(open_R)
+            if cache is not None:
+                cache.select(open_R, open_R)
+    return Written(written[:, 1 : length + 1], log_probabilities[:, :length])
+
+
+def check_longest(longest_B: Tensor, shortest: int, batch: int) -> None:
+    """Raises UserError for lengths of answers that cannot be."""
+    if longest_B.shape not in ((), (batch,)):
+        raise UserError(
+            f"longest is one number, or one for each of the {batch} sources; got {tuple(longest_B.shape)}"
+        )
+    least = int(longest_B.min())
+    if least < 1 or not 0 <= shortest <= least:
+        raise UserError(
+            f"expected 0 <= shortest <= longest and longest 1 or more, got shortest {shortest} and longest {least}; "
+            "both count the end token"
+        )

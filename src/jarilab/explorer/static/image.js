@@ -1,0 +1,259 @@
+// The image that the patches, or the codes of a painter, are of: what a query looks at, or what looks at a key, lies over
+// it, and a patch pointed at is a cell of the maps.
+import { block } from "web/blocks.js";
+import { chooser, labelled, note, pressable } from "web/controls.js";
+import { drawMap, legendNode } from "web/draw.js";
+import { el, refill, styled } from "web/elements.js";
+import { clamp, known, number, percent } from "web/numbers.js";
+import { token, tokenNode } from "web/tokens.js";
+import { speaking } from "web/words.js";
+import { pointCell, shownPane } from "./map.js";
+import { paintedSide, siteHidden } from "./sites.js";
+import { WORDS } from "./words.js";
+
+const t = speaking({
+  image: ["The image", "이미지"],
+  label: ["the image, {0} rows of {1} patches", "이미지, 패치 {0}행 {1}열"],
+  help: ["Arrows choose a patch; the cell of the maps follows.", "화살표로 패치를 고르면 지도의 칸이 따라옵니다."],
+  side: ["A patch is taken as", "패치를 고르면"],
+  of: ["Laid over it", "덮을 값"],
+  strength: ["Strength", "진하기"],
+  of_query: ["what the query looks at", "질의가 보는 것"],
+  of_mean: ["mean of all patches", "모든 패치의 평균"],
+  of_class: ["the class token's", "클래스 토큰이 보는 것"],
+  row: ["query {0}, over its keys", "질의 {0}, 키별"],
+  row_mean: ["mean over the patches, which the class is read from", "클래스를 읽는 패치 평균"],
+  row_class: ["the class token, which the class is read from", "클래스를 읽는 클래스 토큰"],
+  best: ["largest at", "최대:"],
+  nowhere: ["Without a place, as {0}:", "자리 없는 토큰({0}):"],
+  queries: ["Object queries", "객체 질의"],
+  nothing: ["nothing", "없음"],
+  distance: ["This head looks {0} patches far on average (equal weights: {1}).", "이 헤드는 평균 {0} 패치 떨어진 곳을 봅니다(균등할 때 {1})."],
+  other: ["These queries look at each other, not at the image.", "이 질의들은 이미지가 아니라 서로를 봅니다."],
+  none: ["There is nothing here to lay over the image.", "여기에는 이미지 위에 덮을 것이 없습니다."],
+  column: ["key {0}, over the queries that look at it", "키 {0}, 이를 보는 질의별"],
+  before: ["This query comes before the image and cannot look at it.", "이 질의는 이미지보다 앞에 있어 이미지를 볼 수 없습니다."],
+  heard: ["Point at a word for the codes that look at it:", "낱말을 가리키면 그 낱말을 보는 부호가 보입니다:"],
+}, WORDS);
+
+const choice = { side: "query", of: "query", strength: 60, spot: null, word: false };
+let followSpot = () => {};
+
+/** The patches of the chosen model's image, its boxes, and the map that lies over it. */
+export function drawImage(root, app) {
+  const view = app.view();
+  choice.word = false;
+  const at = paintedSide(view) ?? "source"; // whose tokens lie over the image
+  const { picture: image } = view.sides[at] ?? {}; // as the payload calls it
+  const site = app.site();
+  const pane = shownPane(app.state.view);
+  root.hidden = !image;
+  followSpot = () => {};
+  if (!image) return refill(root);
+  const over = site.keys === at && !pane?.why && pane?.data;
+  const inside = site.queries === at;
+  const side = inside && over ? choice.side : site.keys === at ? "key" : null;
+  const of = over && inside && image.pool ? choice.of : "query";
+  const scene = { root, app, view, image, at, inside, site, pane, side, of };
+  const field = fieldOf(scene);
+  const said = el("p", { class: "image-said", "aria-live": "off" });
+  const legend = el("div");
+  const follow = (spot) => {
+    const row = over ? overlayOf(scene, spot) : null;
+    drawCover(scene, field, row);
+    frame(scene, field, spot);
+    legend.replaceChildren(...(row ? [legendNode({ low: 0, high: row.high }, t(row.words, token(view.sides[site[row.side]].tokens[row.place * site.pooled] ?? "")))] : []));
+    said.replaceChildren(...(over && !row ? [t("before")] : sayBest(scene, row, spot)));
+  };
+  refill(root, el("h3", {}, t("image")), el("div", { class: "image-beside" },
+    el("figure", { class: "image-frame" }, field.node),
+    el("div", { class: "image-words" }, tools(root, scene), legend, said, nowhereRow(scene), objectQueries(scene), distanceNote(scene),
+      over ? null : note(t(pane?.why ? "none" : "other")))));
+  followSpot = follow;
+  follow(app.state);
+}
+
+/** The cell that is pointed at has moved. */
+export const markImage = (spot) => followSpot(spot);
+
+function tools(root, { app, image, at, side, site, pane }) {
+  const again = (name) => (value) => { choice[name] = value; drawImage(root, app); };
+  const strength = el("input", { type: "range", min: 0, max: 100, step: 5, value: choice.strength, "data-keep": "image-strength",
+    oninput: ({ target }) => { choice.strength = Number(target.value); markImage(app.state); } });
+  const over = site.keys === at && !pane?.why;
+  const inside = over && site.queries === at;
+  return el("div", { class: "panel-row" },
+    inside && labelled(t("side"), chooser("image-side", side, ["query", "key"].map((name) => [name, t(name)]), again("side"))),
+    inside && image.pool && labelled(t("of"), chooser("image-of", choice.of, [["query", t("of_query")], ["pool", t(`of_${image.pool}`)]], again("of"))),
+    over && labelled(t("strength"), strength));
+}
+
+// ---------------------------------------------------------------- the drawing
+
+function fieldOf(scene) {
+  const { app, image, side } = scene;
+  const { data, shape: [high, wide, channels] } = block(image.pixels);
+  const canvas = el("canvas", { width: wide, height: high, class: "pixels", "aria-hidden": "true" });
+  const context = canvas.getContext("2d");
+  const bitmap = context.createImageData(wide, high);
+  for (let place = 0; place < high * wide; place += 1) {
+    for (let part = 0; part < 3; part += 1) bitmap.data[4 * place + part] = data[place * channels + (channels === 1 ? 0 : part)];
+    bitmap.data[4 * place + 3] = 255;
+  }
+  context.putImageData(bitmap, 0, 0);
+  const cover = el("canvas", { class: "cover", "aria-hidden": "true" });
+  const share = (value, whole) => `${100 * value / whole}%`;
+  styled(cover, { width: share(image.columns, image.width), height: share(image.rows, image.height) });
+  const marks = Object.fromEntries(["key", "query"].map((name) => [name, el("div", { class: `patch ${name}`, hidden: true })]));
+  const boxes = outlines(scene);
+  const node = styled(el("div", { class: "image-field", role: side ? "application" : "img", tabindex: side ? 0 : null, "aria-roledescription": side ? t("image") : null,
+    "data-keep": "image-field", "aria-label": t("label", image.rows, image.columns), "aria-describedby": side ? "image-help" : null, onkeydown: (event) => moveByKey(event, scene),
+    onpointermove: (event) => pointAt(event, scene), onpointerleave: () => { choice.spot = null; pointCell(app, null); },
+    onclick: (event) => { pointAt(event, scene); pinSpot(scene); } }, canvas, cover, ...boxes.map((box) => box.node), marks.key, marks.query,
+  side ? el("span", { class: "unseen", id: "image-help" }, t("help")) : null), { "--ratio": image.width / image.height, "--ratio-of": `${image.width} / ${image.height}` });
+  return { node, cover, marks, boxes };
+}
+
+/** What lies over the image: the row of a query, of what a class is read from, or the column of a key; null for a query that
+ *  comes before the image. values: of each patch, of which `hidden` has a mark where the query may not look at the key. */
+function overlayOf({ image, at, inside, site, pane, side, of }, { query, key }) {
+  const [rows, columns] = site.shape;
+  const patches = image.rows * image.columns;
+  const cell = (place) => Math.floor((image.first + place) / site.pooled);
+  const mask = siteHidden(site);
+  const laid = (words, side, place, line, hides) => {
+    const values = Float32Array.from({ length: patches }, (_, patch) => line(cell(patch)));
+    const hidden = mask && Uint8Array.from({ length: patches }, (_, patch) => mask[hides(cell(patch))]);
+    return { words, side, place, line, values, hidden, high: values.reduce((most, value) => Math.max(most, value), 0) || 1 };
+  };
+  if (inside && of === "query" && (side === "key" || choice.word)) {
+    const down = (place) => place * columns + key;
+    return laid("column", "keys", key, (place) => pane.data[down(place)], down);
+  }
+  if (inside && at === "target" && query < cell(0)) return null;
+  let row = pane.data.subarray(query * columns, (query + 1) * columns);
+  let words = "row";
+  if (of === "pool") {
+    // A class token comes first; a mean is over the patches, which come last.
+    words = `row_${image.pool}`;
+    const from = image.pool === "class" ? 0 : cell(0);
+    const count = image.pool === "class" ? 1 : rows - from;
+    row = new Float32Array(columns);
+    for (let one = from; one < from + count; one += 1) for (let key = 0; key < columns; key += 1) row[key] += pane.data[one * columns + key] / count;
+  }
+  return laid(words, "queries", query, (place) => row[place], (place) => query * columns + place);
+}
+function drawCover({ image }, { cover }, row) {
+  cover.hidden = !row;
+  if (!row) return;
+  drawMap(cover, row.values, image.rows, image.columns, { low: 0, high: row.high, hidden: row.hidden });
+  styled(cover, { opacity: choice.strength / 100 });
+}
+/** Frame the patches of query and key. */
+function frame({ image, at, site, view, of }, { marks, boxes }, spot) {
+  for (const name of ["query", "key"]) {
+    const mine = site[name === "query" ? "queries" : "keys"] === at;
+    const patch = spot[name] * site.pooled - image.first;
+    marks[name].hidden = !mine || patch < 0 || (name === "query" && of === "pool");
+    if (marks[name].hidden) continue;
+    const share = (value, whole) => `${100 * value / whole}%`;
+    styled(marks[name], { top: share(Math.floor(patch / image.columns), image.height), left: share(patch % image.columns, image.width),
+      width: share(1, image.width), height: share(1, image.height) });
+  }
+  const chosen = site.queries === "target" && view.sides.target?.boxes ? spot.query : -1;
+  for (const box of boxes) box.node.classList.toggle("chosen", box.query === chosen);
+}
+
+/** What was found by each object query, from likely to unlikely things. */
+const foundOf = (view) => (view.sides.target?.boxes ?? []).map((box, query) => {
+  const { token: said, top } = view.outputs[query];
+  return { box, query, said, share: top[0][1], real: said !== "nothing" };
+});
+function outlines({ view }) {
+  return foundOf(view).map(({ box: [left, top, right, bottom], query, said, real }) => ({ query, node: styled(el("div",
+    { class: `box ${real ? "real" : "nothing"}${top < 0.09 ? " high" : ""}`, "aria-hidden": "true" }, el("span", {}, real ? `${said} · q${query}` : `q${query}`)),
+  { left: `${100 * left}%`, top: `${100 * top}%`, width: `${100 * (right - left)}%`, height: `${100 * (bottom - top)}%` }) }));
+}
+
+// ---------------------------------------------------------------- pointing
+
+function pointAt(event, { app, image, site, side }) {
+  if (!side) return;
+  const area = event.currentTarget.getBoundingClientRect();
+  const at = (place, begin, size, whole, count) => clamp(Math.floor((place - begin) / size * whole), 0, count - 1);
+  const row = at(event.clientY, area.top, area.height, image.height, image.rows);
+  const column = at(event.clientX, area.left, area.width, image.width, image.columns);
+  const place = Math.floor((image.first + row * image.columns + column) / site.pooled);
+  choice.spot = { query: app.state.query, key: app.state.key, [side]: place };
+  pointCell(app, choice.spot);
+}
+function pinSpot({ app }) {
+  const { spot } = choice;
+  if (spot) app.set({ query: spot.query, key: spot.key });
+}
+const MOVES = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
+function moveByKey(event, { app, view, image, at, site, side }) {
+  const move = MOVES[event.key];
+  if (!move || !side || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  const patch = Math.max(0, app.state[side] * site.pooled - image.first);
+  const row = clamp(Math.floor(patch / image.columns) + move[0], 0, image.rows - 1);
+  const column = clamp(patch % image.columns + move[1], 0, image.columns - 1);
+  const place = image.first + row * image.columns + column;
+  app.set({ [side]: Math.floor(place / site.pooled) });
+  const words = shownPane(app.state.view);
+  const value = words?.data ? words.data[app.state.query * site.shape[1] + app.state.key] : null;
+  document.getElementById("live").replaceChildren(`${t(side)} ${token(view.sides[at].tokens[place])}`, known(value) ? `; ${t("drawn_weights")} ${number(value)}` : "");
+}
+
+// ---------------------------------------------------------------- words
+
+function sayBest({ view, image, at, site }, row, spot) {
+  if (!row) return [];
+  const { tokens } = view.sides[at];
+  const best = row.values.indexOf(row.values.reduce((most, value) => Math.max(most, value), 0));
+  const other = row.side === "keys" ? "query" : "key"; // which the patches stand for
+  const place = spot[other] * site.pooled;
+  return [t("best"), " ", tokenNode(tokens[image.first + best] ?? ""), `: ${number(row.values[best])}`,
+    ...(place >= image.first ? [`; ${t(other)} `, tokenNode(tokens[place]), `: ${number(row.line(spot[other]))}`] : [])];
+}
+
+/** Tokens without a place in the image stand beside it, to be chosen there. */
+function nowhereRow(scene) {
+  const { app, view, image, at, side, site } = scene;
+  if (!image.first || !side || site.pooled > 1) return null;
+  const name = (place) => tokenNode(view.sides[at].tokens[place]);
+  const choose = (place) => pressable(`nowhere ${place}`, name(place), () => app.set({ [side]: place }), { "aria-pressed": String(app.state[side] === place) });
+  const each = Array.from({ length: image.first }, (_, place) => at === "target" ? wordButton(scene, place, name(place)) : choose(place));
+  return el("p", { class: "image-row" }, `${t(at === "target" ? "heard" : "nowhere", t(side))} `, each);
+}
+/** A word comes before the image: it can only be looked at. Pointed at, it shows by which codes; pressed, it stays the key. */
+function wordButton({ root, app, side }, place, name) {
+  const point = (on) => () => { choice.word = on; pointCell(app, on ? { query: app.state.query, key: place } : null); };
+  const hold = () => {
+    Object.assign(choice, { side: "key", word: false });
+    app.set({ key: place });
+    drawImage(root, app);
+  };
+  return pressable(`nowhere ${place}`, name, hold, { "aria-pressed": String(side === "key" && app.state.key === place),
+    onpointerenter: point(true), onpointerleave: point(false) });
+}
+
+/** Each object query, to be chosen; where the maps are not of queries, the last attention to the image opens. */
+function objectQueries({ app, view, site }) {
+  const found = foundOf(view);
+  if (!found.length) return null;
+  const crosses = view.sites.filter(({ kind }) => kind === "cross");
+  const choose = (query) => app.set({ query, ...(site.kind === "cross" ? {} : { site: crosses.at(-1).site }) });
+  return el("div", { class: "image-row", role: "group", "aria-label": t("queries") }, el("span", {}, t("queries")), found.map(({ query, said, share, real }) =>
+    pressable(`object ${query}`, [`q${query} `, real ? tokenNode(said) : t("nothing"), ` ${percent(share)}`], () => choose(query),
+      { class: real ? "real" : "nothing", "aria-pressed": String(site.queries === "target" && app.state.query === query) })));
+}
+
+function distanceNote({ app, at, site }) {
+  if (at === "target") return null; // words have distances of their own, which are no patches
+  const distance = site.measures?.distance;
+  const value = distance?.value[app.state.head];
+  if (!known(value)) return null;
+  return note(t("distance", number(value), number(distance.chance?.[app.state.head])));
+}

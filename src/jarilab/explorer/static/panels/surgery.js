@@ -1,0 +1,207 @@
+import { barNode, chooser, labelled, note, pressable, scrolling, tableOf } from "web/controls.js";
+import { adopt, el, refill, svg } from "web/elements.js";
+import { known, number, percent } from "web/numbers.js";
+import { tokenNode } from "web/tokens.js";
+import { speaking } from "web/words.js";
+import { beginPanel, cellAt, hiddenOf, nameCell, smallMap, withDetail } from "./kit.js";
+import { headWeights } from "../sites.js";
+import { WORDS } from "../words.js";
+
+const t = speaking({
+  title: ["Surgery", "수술"],
+  about: ["Change something inside the model and see whether the answer changes: what matters cannot be read off a map.",
+    "모델 안을 바꾸고 답이 바뀌는지 봅니다. 무엇이 중요한지는 지도만으로 알 수 없습니다."],
+  saved: ["This is a saved page, so nothing can be run again. Run it live: ", "저장된 페이지라 다시 계산할 수 없습니다. 직접 실행하려면: "],
+  erasure: ["Taking each query's most attended key away in this head changes the log-probability of the answer by {0} (another token is the likeliest at {1} of the places); taking a random key away, by {2} ({3}; mean of {4} draws).",
+    "이 헤드에서 질의마다 가장 많이 보는 키를 없애면 답의 로그 확률이 {0} 변하고(자리의 {1}에서 최상위 토큰이 바뀜), 무작위 키를 없애면 {2} 변합니다({3}, {4}회 평균)."],
+  places: ["Positions", "위치"],
+  how_off: ["all at place 0", "모두 0번 자리"],
+  how_shift: ["moved by", "이동"],
+  how_stretch: ["stretched by", "늘이기"],
+  how_shuffle: ["shuffled", "뒤섞기"],
+  side_source: ["source", "입력"],
+  side_target: ["target", "출력"],
+  side_both: ["both sides", "양쪽"],
+  side: ["Side", "쪽"],
+  how: ["How", "방법"],
+  amount: ["Amount", "양"],
+  add: ["Add", "추가"],
+  headOff: ["Switch {0} head {1} off", "{0} 헤드 {1} 끄기"],
+  link: ["Link", "연결"],
+  link_force: ["force", "강제"],
+  link_erase: ["erase", "지우기"],
+  allHeads: ["in all heads", "모든 헤드에서"],
+  edits: ["Edits in force", "적용할 편집"],
+  none: ["none yet", "아직 없음"],
+  remove: ["Remove: {0}", "빼기: {0}"],
+  before: ["before", "전"],
+  after: ["after", "후"],
+  token: ["token", "토큰"],
+  log: ["log-probability of the first answer: {0} → {1}", "처음 답의 로그 확률: {0} → {1}"],
+  probability: ["Probability of each token of the first answer", "처음 답의 토큰별 확률"],
+  divergence: ["Divergence of the next-token distributions: {0} nats (at most ln 2 = 0.693)", "다음 토큰 분포의 발산: {0}내트 (최대 ln 2 = 0.693)"],
+  rank: ["This edit's effect is larger than that of {0} of {1} edits of the same kind at random other places.", "이 편집의 효과는 무작위로 고른 다른 자리의 같은 편집 {1}개 가운데 {0}개보다 큽니다."],
+  noControls: ["There are no edits of this kind at random other places to compare it with.", "무작위 다른 자리에 할 수 있는 같은 종류의 편집이 없어 견줄 수 없습니다."],
+  this: ["this edit", "이 편집"],
+  controls: ["the same at {0} random other places", "무작위 다른 자리 {0}곳"],
+}, WORDS);
+
+adopt(
+  ".surgery-forms { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); gap: 1rem; }",
+  ".surgery-forms fieldset { border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .9rem .8rem; display: flex; flex-wrap: wrap; gap: .6rem .9rem; align-items: end; align-content: start; }",
+  ".surgery-forms fieldset p { width: 100%; margin: 0; }",
+  ".surgery-forms legend { padding: 0 .3rem; font-weight: 600; }",
+  ".surgery-forms input[type=number] { width: 5rem; }",
+  ".surgery-result tbody th { text-align: left; }",
+  ".surgery-edits { padding-left: 1.2rem; }",
+  ".surgery-result { border-top: 1px solid var(--line); margin-top: 1rem; padding-top: 1rem; }",
+  ".surgery-result dl { display: flex; gap: 2rem; }",
+  ".surgery-result dd { margin: 0; font: 600 1.2rem var(--mono); }",
+  ".surgery-result .panel-beside { margin-top: 1rem; }",
+  ".surgery-result .changed { color: var(--bad); }",
+  ".surgery-strip circle { fill: none; stroke: var(--muted); stroke-width: 1.5; }",
+  ".surgery-strip .edit { fill: var(--accent); stroke: var(--ink); }",
+  ".surgery-strip .axis { fill: none; stroke: var(--line); }",
+  ".surgery-result table { margin-bottom: 1rem; }",
+  ".surgery-strip text { fill: var(--ink); font: 12px var(--sans); }",
+);
+
+const form = { side: "both", how: "off", amount: "3", link: "erase", all: false };
+const state = { model: null, edits: [], result: null, error: "", busy: false };
+
+export const panel = {
+  id: "surgery", title: () => t("title"),
+  draw(root, app) {
+    beginPanel(root);
+    const [model, before] = [app.view(), state.model];
+    // Edits may be tried on another model or step, but not on another input; results belong to one model.
+    if (model !== before) Object.assign(state, { model, edits: before?.input === model.input ? state.edits : [], result: null, error: "", busy: false });
+    page(root, app, () => app.state.panel === panel.id && panel.draw(root, app));
+  },
+};
+
+function page(root, app, again) {
+  const about = [el("p", {}, t("about")), erasureNote(app)];
+  if (!app.live) {
+    refill(root, ...about, el("p", {}, t("saved"), el("code", {}, `jarilab explore ${app.view().run} --input ${quoted(app.view().input)}`)));
+    return;
+  }
+  const { edits, error, busy } = state;
+  const list = edits.map((edit, place) => el("li", {}, wordsFor(app, edit), " ", pressable(`edit-${place}`, "×", () => {
+    edits.splice(place, 1);
+    again();
+  })));
+  list.forEach((item, place) => item.lastChild.setAttribute("aria-label", t("remove", wordsFor(app, edits[place]))));
+  const run = pressable("surgery-run", t("run"), () => runEdits(app, again));
+  run.disabled = busy || !edits.length;
+  refill(root, ...about, formNode(app, (edit) => {
+    if (!edits.some((other) => JSON.stringify(other) === JSON.stringify(edit))) edits.push(edit);
+    again();
+  }),
+  el("h3", {}, t("edits")), list.length ? el("ul", { class: "surgery-edits" }, ...list) : note(t("none")), run,
+  el("p", { role: "status" }, busy ? t("wait") : error), state.result && resultNode(app, state.result));
+}
+
+/** What the open head's largest weights do to the answer. */
+function erasureNote(app) {
+  const box = el("div");
+  withDetail(box, app, ({ erasure }) => erasure && refill(box, el("p", {}, t("erasure", number(erasure.largest), percent(erasure.largest_flips),
+    number(erasure.random), percent(erasure.random_flips), erasure.draws))));
+  return box;
+}
+
+/** A word of a POSIX shell. */
+const quoted = (text) => /^[\w+.,:/-]+$/.test(text) && !text.startsWith("-") ? text : `'${text.replaceAll("'", "'\\''")}'`;
+
+function formNode(app, add) {
+  const { site, head } = app.state;
+  const cell = cellAt(app, app.site().shape).map((place) => place * app.site().pooled);
+  const set = (name) => (value) => { form[name] = value; };
+  const amount = el("input", { type: "number", step: "any", value: form.amount, "data-keep": "surgery-amount", oninput: (event) => set("amount")(event.target.value) });
+  const needs = () => { amount.disabled = !["shift", "stretch"].includes(form.how); };
+  needs();
+  const how = chooser("surgery-how", form.how, ["off", "shift", "stretch", "shuffle"].map((name) => [name, t(`how_${name}`)]), (value) => { set("how")(value); needs(); });
+  const sides = Object.keys(app.view().sides).length > 1 && !app.view().sides.source.picture && chooser("surgery-side", form.side, ["both", "source", "target"].map((name) => [name, t(`side_${name}`)]), set("side"));
+  const moved = () => {
+    const value = Number(form.amount);
+    if (!amount.disabled && !(form.amount && Number.isFinite(value))) amount.focus();
+    else add({ kind: "place", side: sides ? form.side : "both", how: form.how, ...(amount.disabled ? {} : { amount: value }) });
+  };
+  const all = el("input", { type: "checkbox", checked: form.all, "data-keep": "surgery-all", onchange: (event) => set("all")(event.target.checked) });
+  const link = chooser("surgery-link", form.link, ["erase", "force"].map((name) => [name, t(`link_${name}`)]), set("link"));
+  const hidden = hiddenOf(app, app.site().shape)?.[app.state.query * app.site().shape[1] + app.state.key];
+  const linked = pressable("add-link", t("add"), () => add({ kind: "link", site, head: form.all ? null : head, query: cell[0], key: cell[1], how: form.link }));
+  linked.disabled = Boolean(hidden);
+  const group = (title, ...children) => el("fieldset", {}, el("legend", {}, t(title)), ...children);
+  return el("div", { class: "surgery-forms" },
+    group("places", labelled(t("how"), how), labelled(t("amount"), amount), sides && labelled(t("side"), sides), pressable("add-place", t("add"), moved)),
+    group("head", pressable("add-head", t("headOff", site, head), () => add({ kind: "head", site, head }))),
+    group("link", el("p", {}, nameCell(app, cell), hidden ? ` · ${t("hiddenShort")}` : ""), labelled(t("how"), link),
+      el("label", {}, all, " ", t("allHeads")), linked));
+}
+
+function wordsFor(app, edit) {
+  if (edit.kind === "place") return `${t("places")}, ${t(`side_${edit.side}`)}: ${t(`how_${edit.how}`)}${known(edit.amount) ? ` ${edit.amount}` : ""}`;
+  if (edit.kind === "head") return t("headOff", edit.site, edit.head);
+  return `${t(`link_${edit.how}`)} ${t("cell", edit.query, edit.key)}: ${edit.site} ${edit.head === null ? t("allHeads") : `${t("head")} ${edit.head}`}`;
+}
+
+async function runEdits(app, again) {
+  const [{ input, step }, model] = [app.view(), app.view()];
+  Object.assign(state, { busy: true, error: "" });
+  again();
+  let [result, error] = [state.result, ""];
+  try {
+    const edits = [...state.edits];
+    result = { edits, ...await app.post("/api/surgery", { input, view: app.state.view, step, edits }) };
+  } catch (trouble) {
+    error = trouble.message;
+  }
+  if (state.model !== model) return;
+  Object.assign(state, { busy: false, result, error });
+  again();
+}
+
+// What came of it -----------------------------------------------------------------------------------------------------
+
+function resultNode(app, { view, effect, edits }) {
+  const before = app.view().answer;
+  const answer = (title, text, changed) => el("div", {}, el("dt", {}, title), el("dd", { class: changed ? "changed" : "" }, tokenNode(text)));
+  const tokens = effect.tokens.map(({ token, before, after }) => [tokenNode(token),
+    ...[before, after].map((value) => el("td", {}, barNode(value), known(value) ? percent(value) : "–"))]);
+  const { log_probability: log } = effect;
+  return el("section", { class: "surgery-result", "aria-label": t("after") },
+    note(edits.map((edit) => wordsFor(app, edit)).join("; ")),
+    known(effect.answer) && el("dl", {}, answer(`${t("answer")}, ${t("before")}`, before, false), answer(`${t("answer")}, ${t("after")}`, effect.answer, effect.answer !== before)),
+    el("p", {}, t("log", number(log.before), number(log.after))),
+    scrolling(t("probability"), tableOf([t("token"), t("before"), t("after")], tokens, t("probability"))),
+    el("p", {}, t("divergence", number(effect.divergence))), stripOf(app, effect), maps(app, view));
+}
+
+/** The divergence among those of the controls. */
+function stripOf(app, { divergence, controls }) {
+  if (!controls?.length) return note(t("noControls"));
+  const rank = t("rank", controls.filter((control) => control.divergence < divergence).length, controls.length);
+  const [width, height] = [360, 62];
+  const top = Math.max(divergence, ...controls.map((control) => control.divergence)) || 1;
+  const x = (value) => 14 + (width - 28) * value / top;
+  const label = (value, anchor) => svg("text", { class: "small", x: x(value), y: height - 4, "text-anchor": anchor }, number(value));
+  return el("figure", {}, svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "surgery-strip", role: "img", "aria-label": rank },
+    svg("path", { class: "axis", d: `M14 30H${width - 14}` }), label(0, "middle"), label(top, "end"),
+    ...controls.map((control) => svg("circle", { cx: x(control.divergence), cy: 30, r: 4 }, svg("title", {}, `${control.what}: ${number(control.divergence)}`))),
+    svg("path", { class: "edit", d: `M${x(divergence)} 21l9 9l-9 9l-9 -9z` }, svg("title", {}, `${t("this")}: ${number(divergence)}`))),
+  el("figcaption", {}, `◆ ${t("this")}, ○ ${t("controls", controls.length)}. ${rank}`));
+}
+
+/** The open head before and after. */
+function maps(app, view) {
+  const edited = view?.sites.find((site) => site.site === app.state.site);
+  if (!edited) return null;
+  const figures = [[app.site(), "before"], [edited, "after"]].map(([site, when]) => {
+    const words = `${t("headName", app.state.site, app.state.head)}: ${t(when)}`;
+    const map = smallMap(headWeights(site, app.state.head), site.shape, { low: 0, high: 1, hidden: hiddenOf(app, site.shape) }, words, 260);
+    map.mark(...cellAt(app, site.shape));
+    return el("figure", {}, map.node, el("figcaption", {}, words));
+  });
+  return el("div", { class: "panel-beside" }, ...figures);
+}

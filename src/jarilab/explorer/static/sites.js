@@ -1,0 +1,26 @@
+// The sites of a view: what is at hand of each head.
+import { block } from "web/blocks.js";
+import { unique } from "web/numbers.js";
+
+/** The weights of one head, query after query. */
+export function headWeights(site, head) {
+  const size = site.shape[0] * site.shape[1];
+  return block(site.weights).data.subarray(head * size, (head + 1) * size);
+}
+/** 1 where a query may not look at a key, or null. */
+export const siteHidden = (site) => site.hidden ? block(site.hidden).data : null;
+
+/** The labels of rows or columns; where the map is pooled, of the groups. */
+export function siteTokens(view, site, side) {
+  const tokens = view.sides[site[side]].tokens;
+  const count = site.shape[side === "queries" ? 0 : 1];
+  if (site.pooled <= 1) return tokens;
+  return Array.from({ length: count }, (_, place) => tokens.slice(place * site.pooled, (place + 1) * site.pooled).join(""));
+}
+
+/** The side whose tokens have painted a picture, or null. */
+export const paintedSide = (view) => view.sides.target?.picture ? "target" : null;
+/** Words for a view: those for images where it is of one, or has painted one. */
+export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_image` : paintedSide(view) ? `${key}_painted` : key;
+/** Sites of a view by kind, in the order of the model. */
+export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);

@@ -1,0 +1,168 @@
+"""Positions as CTranslate2 has them: found out from what an encoding does, not from its name.
+
+They are exact up to the number of positions that are written: what is added to the input becomes a table of positions;
+a rotation a rotary embedding, if it turns the same pairs by the same angles; a bias of distance alone a T5 bias, with a
+bucket for each distance. What fits none of these is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+
+from jarilab.encodings.base import Encoding
+from jarilab.encodings.compose import LayerEncodings
+from jarilab.errors import UserError
+from jarilab.positions import Positions
+from jarilab.shapes import Float, Tensor
+
+
+def refuse(encoding: LayerEncodings, why: str) -> NoReturn:
+    """Raises UserError."""
+    raise UserError(
+        f"{encoding.spec} cannot be exported: {why}; answer with `jarilab predict`, or train without it"
+    )
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """CTranslate2's rotary embedding: pair i of `rotated` components turned by p * base^(-2 i / rotated) at position p.
+
+    interleaved: pairs are 2i and 2i + 1, otherwise i and i + rotated / 2.
+    """
+
+    rotated: int
+    base: float
+    interleaved: bool
+
+    def turn(self, x: Float[Tensor, "*B L E"]) -> Float[Tensor, "*B L E"]:
+        """The vectors turned by their places, in float64."""
+        pairs = self.rotated // 2
+        exponent_F = -torch.arange(pairs, dtype=torch.float64) / pairs
+        frequency_F = self.base**exponent_F
+        place_L1 = torch.arange(x.shape[-2]).unsqueeze(-1)
+        angle_LF = place_L1 * frequency_F
+        cosine, sine = angle_LF.cos(), angle_LF.sin()
+        precise = x.double()
+        moved = precise[..., : self.rotated]
+        rest = precise[..., self.rotated :]
+        sizes, axis = ((pairs, 2), -1) if self.interleaved else ((2, pairs), -2)
+        real, imaginary = moved.unflatten(-1, sizes).unbind(axis)
+        turned_real = real * cosine - imaginary * sine
+        turned_imaginary = imaginary * cosine + real * sine
+        moved = torch.stack((turned_real, turned_imaginary), axis).flatten(-2)
+        return torch.cat((moved, rest), -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """How CTranslate2 encodes the positions of one side; at most one of them.
+
+    table: `(L, D)`, added to the input. bias: `(N, H)`, the rows of a T5 bias of N buckets of distance, of which a
+    quarter (a half where the site is causal), L, are distances one by one.
+    """
+
+    table: Float[Tensor, "L D"] | None = None
+    rotary: Rotary | None = None
+    bias: Float[Tensor, "N H"] | None = None
+    distances: int = 0
+
+
+def places_of(encodings: LayerEncodings, positions: int) -> Places:
+    """Raises UserError for an encoding that does what CTranslate2 cannot."""
+    encoding = encodings.of_layer[0]
+    count = positions if encoding.max_positions is None else encoding.max_positions
+    if encoding.hooks <= {"embed"}:
+        return Places(table=_table(encodings, encoding, count))
+    if encoding.hooks not in ({"rotate"}, {"bias"}):
+        used = " and ".join(sorted(encoding.hooks))
+        refuse(
+            encodings,
+            f"it uses {used}, and CTranslate2 has either a table added to the input, or a rotation, or a bias of "
+            "distance",
+        )
+    if not encodings.shared:
+        why = "CTranslate2 has one encoding for all layers, and here each layer has its own"
+        refuse(encodings, why)
+    if encoding.hooks == {"rotate"}:
+        return Places(rotary=_rotary(encodings, encoding, count))
+    return Places(bias=_bias(encodings, encoding, count), distances=count)
+
+
+def _table(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[Tensor, "L D"]:
+    places = Positions.sequence(count)
+    generator = torch.Generator().manual_seed(1)
+    x_1LD = torch.randn(1, count, encoding.site.width, generator=generator)
+    table_1LD = encoding.embed(torch.zeros_like(x_1LD), places)
+    if not torch.allclose(encoding.embed(x_1LD, places), x_1LD + table_1LD, atol=1e-5):
+        refuse(encodings, "it does more to the input than add a vector for each position")
+    return table_1LD.squeeze(0)
+
+
+def _rotary(encodings: LayerEncodings, encoding: Encoding, count: int) -> Rotary:
+    """The rotary embedding that does the same: its options are read from how unit vectors turn at position 1."""
+    heads, width = encoding.site.heads, encoding.site.head_width
+    found = _rotary_from(_turned_units(encoding))
+    generator = torch.Generator().manual_seed(1)
+    x_1HLE = torch.randn(1, heads, count, width, generator=generator)
+    ours = encoding.rotate(x_1HLE, encoding.rotation(Positions.sequence(count)))
+    in_pairs = found.rotated > 0 and found.rotated % 2 == 0
+    if not in_pairs or not torch.allclose(ours.double(), found.turn(x_1HLE), atol=1e-3):
+        why = "it rotates otherwise than CTranslate2, which turns pair i by position * base^(-2i/R)"
+        refuse(encodings, why)
+    return found
+
+
+def _turned_units(encoding: Encoding) -> Float[Tensor, "E E"]:
+    """Each unit vector as it is at position 1, in the first head."""
+    heads, width = encoding.site.heads, encoding.site.head_width
+    ones_L1 = torch.ones(width, 1, dtype=torch.long)
+    rotation = encoding.rotation(Positions(ones_L1, torch.arange(width)))
+    units_1HEE = torch.eye(width).expand(1, heads, width, width)
+    return encoding.rotate(units_1HEE, rotation)[0, 0].double()
+
+
+def _rotary_from(turned_EE: Float[Tensor, "E E"]) -> Rotary:
+    """How many components turn, which of them together, and by which base."""
+    away_EE = turned_EE - turned_EE.diag().diag()
+    rotated = int(away_EE.any(1).sum())
+    interleaved = int(away_EE[0].abs().argmax()) == 1
+    second = 2 if interleaved else 1
+    base = 1.0
+    if rotated > 2:
+        partner = int(away_EE[second].abs().argmax())
+        sine, cosine = turned_EE[second, partner], turned_EE[second, second]
+        angle = float(torch.atan2(sine, cosine))
+        # Six digits are what float32 lets through of it.
+        base = abs(angle) ** (-rotated / 2)
+        base = float(f"{base:.6g}")
+    return Rotary(rotated, base, interleaved)
+
+
+def _bias(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[Tensor, "N H"]:
+    """The bias of each distance as the buckets of T5: one by one up to `count`, all beyond like the last."""
+    places = Positions.sequence(count)
+    bias_HQK = encoding.bias(places, places)
+    assert bias_HQK is not None, "its hook is bias"
+    bias_HQK = bias_HQK.reshape(-1, count, count)
+    back_HL = bias_HQK[:, -1].flip(-1)
+    ahead_HL = bias_HQK[:, 0]
+    index_K = torch.arange(count)
+    ahead_QK = index_K - index_K.unsqueeze(-1)
+    of_ahead_HQK = ahead_HL[:, ahead_QK.clamp_min(0)]
+    of_back_HQK = back_HL[:, (-ahead_QK).clamp_min(0)]
+    by_distance_HQK = torch.where(ahead_QK > 0, of_ahead_HQK, of_back_HQK)
+    different_HQK = (bias_HQK - by_distance_HQK).abs() > 1e-5
+    if encoding.site.causal:
+        different_HQK = different_HQK & (ahead_QK <= 0)
+    if bool(different_HQK.any()):
+        why = "its bias depends on more than the distance, and that of CTranslate2 does not"
+        refuse(encodings, why)
+    rows = []
+    for side_HL in (back_HL,) if encoding.site.causal else (back_HL, ahead_HL):
+        beyond_HL = side_HL[:, -1:].expand(-1, count)
+        rows += [side_HL, beyond_HL]
+    bias_HN = torch.cat(rows, 1)
+    return bias_HN.t().contiguous()

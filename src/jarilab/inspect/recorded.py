@@ -1,0 +1,81 @@
+"""One attention call that went by, without its graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import nn
+
+from jarilab.attention.call import AttentionCall
+from jarilab.attention.kernels import choose
+from jarilab.errors import UserError
+from jarilab.inspect.sites import Inputs, Placed
+from jarilab.shapes import Float, Tensor
+
+Versions = list[tuple[int, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """One call that went by, its output, and the kernel that computed it.
+
+    versions: of the parameters that the definition reads. placed: where the attention stands in the model.
+    inputs: what a multi-head attention was given; None of other attentions.
+    """
+
+    call: AttentionCall
+    output: Float[Tensor, "B H Q W"]
+    kernel: str
+    versions: Versions
+    placed: Placed
+    inputs: Inputs | None = None
+
+    @staticmethod
+    def of(call: AttentionCall, output: Tensor, placed: Placed, inputs: Inputs | None) -> Recorded:
+        """What is kept of a call while it goes by."""
+        still = _detached(call)
+        kernel = choose(still) if placed.attend.kernel == "auto" else placed.attend.kernel
+        return Recorded(still, output.detach(), kernel, _versions(still), placed, inputs)
+
+    def check_unchanged(self, site: str) -> None:
+        """Raises UserError where parameters that the definition reads have changed since."""
+        for module, version in zip(_read_by(self.call), self.versions, strict=True):
+            if _version(module) != version:
+                raise UserError(
+                    f"the parameters of {type(module).__name__} have changed since {site} was recorded, so the map "
+                    "would not be the one that was used; look at the tape before the next step"
+                )
+
+
+def _detached(call: AttentionCall) -> AttentionCall:
+    """The call without its graph. Tensors are shared, not copied: nothing writes into them afterwards, except that a
+    growing cache is written beyond the keys that a call saw."""
+    geometry = call.geometry
+    of_geometry = {
+        one.name: _without_graph(getattr(geometry, one.name)) for one in fields(geometry)
+    }
+    q, k, v = call.q.detach(), call.k.detach(), call.v.detach()
+    return replace(call, q=q, k=k, v=v, geometry=replace(geometry, **of_geometry))
+
+
+def _without_graph(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple | list):
+        return type(value)(_without_graph(item) for item in value)
+    return value
+
+
+def _read_by(call: AttentionCall) -> list[nn.Module]:
+    """The modules whose parameters the definition reads."""
+    encoding = call.geometry.encoding
+    return [encoding] if call.score is None else [encoding, call.score]
+
+
+def _versions(call: AttentionCall) -> Versions:
+    return [_version(module) for module in _read_by(call)]
+
+
+def _version(module: nn.Module) -> tuple[int, ...]:
+    return tuple(parameter._version for parameter in module.parameters())

@@ -1,0 +1,71 @@
+"""How the next code of an image is taken from its scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from jarilab.errors import UserError
+from jarilab.shapes import Bool, Float, Int, Tensor
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class CodeChoice:
+    """Guidance, then temperature (0 takes the likeliest), top_k (a count of codes) and top_p, None for none.
+
+    Raises UserError for numbers that cannot be.
+    """
+
+    guidance: float
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+    def __post_init__(self) -> None:
+        top_k, top_p = self.top_k, self.top_p
+        guided = 0 <= self.guidance < math.inf
+        self._check("guidance", guided, "0 (no caption) or more; 1 is none, 2 is usual")
+        warm = 0 <= self.temperature < math.inf
+        self._check("temperature", warm, "0 (the likeliest always) or more")
+        self._check("top_k", top_k is None or top_k >= 1, "a count, 1 code or more")
+        share = top_p is None or 0 < top_p <= 1
+        self._check("top_p", share, "a probability above 0, 1 at most")
+
+    def _check(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            raise UserError(f"{name}: expected {expected}; got {getattr(self, name)}")
+
+    def guided(self, each: Sequence[Float[Tensor, "B C"]]) -> Float[Tensor, "B C"]:
+        """The scores with the caption, moved away from those without it where there are such."""
+        if len(each) == 1:
+            return each[0]
+        with_caption_BC, without_BC = each
+        return torch.lerp(without_BC, with_caption_BC, self.guidance)
+
+    def take(self, scores: Float[Tensor, "B C"], chance: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """One code of each row, drawn by a number from 0 to 1: below that much of the probability come those before."""
+        if self.temperature == 0:
+            return scores.argmax(-1)
+        scores_BC = scores / self.temperature
+        if self.top_k is not None:
+            least_B1 = scores_BC.topk(min(self.top_k, scores_BC.shape[1])).values[:, -1:]
+            scores_BC = scores_BC.masked_fill(scores_BC < least_B1, NEVER)
+        if self.top_p is not None:
+            scores_BC = scores_BC.masked_fill(_outside_nucleus(scores_BC, self.top_p), NEVER)
+        below_BC = scores_BC.double().softmax(-1).cumsum(-1)
+        chance_B1 = chance.unsqueeze(1) * below_BC[:, -1:]
+        return torch.searchsorted(below_BC, chance_B1, right=True).squeeze(1)
+
+
+def _outside_nucleus(scores_BC: Tensor, p: float) -> Bool[Tensor, "B C"]:
+    """True for the codes that are not among the fewest which together have the probability `p`."""
+    ascending = scores_BC.sort(-1)
+    below_BC = ascending.values.softmax(-1).cumsum(-1)
+    outside_BC = below_BC <= 1 - p
+    outside_BC[:, -1] = False  # the likeliest stays, whatever the sum was rounded to
+    return torch.zeros_like(outside_BC).scatter(1, ascending.indices, outside_BC)

@@ -1,0 +1,139 @@
+"""One layer of a stack, and the options that the layers of a stack share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from jarilab.attention.cache import LayerCache
+from jarilab.attention.geometry import Geometry
+from jarilab.attention.kernels import Kernel, check
+from jarilab.attention.module import Attention, site_of
+from jarilab.encodings.compose import LayerEncodings
+from jarilab.models.base import check_layers
+from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual
+from jarilab.shapes import Float, Tensor
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What the layers of a stack are made of. hidden: F of the feed-forward, 4 D by default. drop_path: of the last
+    layer; it rises evenly from 0 in the first."""
+
+    width: int
+    heads: int
+    hidden: int | None = None
+    norm: NormPlace = "pre"
+    activation: Activation = "relu"
+    dropout: float = 0.0
+    kernel: Kernel = "auto"
+    drop_path: float = 0.0
+
+    def of_layer(self, layer: int, layers: int) -> LayerOptions:
+        """Those of one layer of a stack."""
+        if not self.drop_path:
+            return self
+        share = self.drop_path * layer / max(1, layers - 1)
+        return replace(self, drop_path=share)
+
+    def encodings(
+        self, spec: str, layers: int, *, causal: bool = False, cross: bool = False
+    ) -> LayerEncodings:
+        """The encodings of one kind of attention in the stack. Raises UserError where they, or the stack, cannot be."""
+        site = site_of(self.width, self.heads, causal=causal, cross=cross)
+        encodings = LayerEncodings(spec, site, check_layers(layers))
+        check(self.kernel, encodings.of_layer[0].hooks)
+        return encodings
+
+    def attention(self, *, causal: bool = False, cross: bool = False) -> Attention:
+        return Attention(
+            self.width,
+            self.heads,
+            encoding=None,
+            causal=causal,
+            cross=cross,
+            dropout=self.dropout,
+            kernel=self.kernel,
+        )
+
+    def feed_forward(self) -> FeedForward:
+        hidden = 4 * self.width if self.hidden is None else self.hidden
+        return FeedForward(self.width, hidden, self.activation, self.dropout)
+
+    def residual(self) -> Residual:
+        return Residual(self.width, self.norm, self.dropout, self.drop_path)
+
+    def last_norm(self) -> nn.Module:
+        """What a stack of these ends with."""
+        return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward, each with a residual connection."""
+
+    def __init__(self, options: LayerOptions):
+        super().__init__()
+        self.attention = options.attention()
+        self.attention_residual = options.residual()
+        self.feed_forward = options.feed_forward()
+        self.feed_forward_residual = options.residual()
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], geometry: Geometry, cache: LayerCache | None = None
+    ) -> Float[Tensor, "B L D"]:
+
+        def attention(x_BLD: Tensor) -> Tensor:
+            return self.attention(x_BLD, geometry=geometry, cache=cache)
+
+        x_BLD = self.attention_residual(x, attention)
+        return self.feed_forward_residual(x_BLD, self.feed_forward)
+
+    def of_first(
+        self, x: Float[Tensor, "B L D"], geometry: Geometry, first: int
+    ) -> Float[Tensor, "B R D"]:
+        """What `forward` gives for the first tokens, R of them, without the work for the others: they are keys alone.
+        `geometry` has as many queries."""
+
+        def attention(x_BLD: Tensor) -> Tensor:
+            return self.attention(x_BLD[:, :first], x_BLD, geometry=geometry)
+
+        x_BRD = self.attention_residual(x, attention, first)
+        return self.feed_forward_residual(x_BRD, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source, then feed-forward."""
+
+    def __init__(self, options: LayerOptions):
+        super().__init__()
+        self.self_attention = options.attention(causal=True)
+        self.self_residual = options.residual()
+        self.cross_attention = options.attention(cross=True)
+        self.cross_residual = options.residual()
+        self.feed_forward = options.feed_forward()
+        self.feed_forward_residual = options.residual()
+
+    def forward(
+        self,
+        x: Float[Tensor, "R Q D"],
+        memory: Float[Tensor, "B K D"],
+        own: Geometry,
+        cross: Geometry,
+        own_cache: LayerCache | None = None,
+        cross_cache: LayerCache | None = None,
+    ) -> Float[Tensor, "R Q D"]:
+        """R = B * W: the W hypotheses about a source stand side by side as its queries, W * Q of them, so that its keys
+        and values are there once. `cross` is placed accordingly."""
+
+        def own_attention(x_RQD: Tensor) -> Tensor:
+            return self.self_attention(x_RQD, geometry=own, cache=own_cache)
+
+        def cross_attention(x_BLD: Tensor) -> Tensor:
+            return self.cross_attention(x_BLD, memory, geometry=cross, cache=cross_cache)
+
+        sources, width = memory.shape[0], x.shape[2]
+        x_RQD = self.self_residual(x, own_attention)
+        x_BLD = x_RQD.reshape(sources, -1, width)  # L = W * Q
+        x_BLD = self.cross_residual(x_BLD, cross_attention)
+        return self.feed_forward_residual(x_BLD.view(x.shape), self.feed_forward)

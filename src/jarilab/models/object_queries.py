@@ -1,0 +1,165 @@
+"""Object queries: the decoder of a detector, which reads an image through them (DETR, Carion et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, final
+
+import torch
+from torch import nn
+
+from jarilab.attention.geometry import geometry_of
+from jarilab.encodings.base import Encoding, Site
+from jarilab.encodings.compose import LayerEncodings, part_spec, parts_of
+from jarilab.encodings.sums import Sum
+from jarilab.errors import UserError
+from jarilab.masks import Mask
+from jarilab.models.layers import DecoderLayer, LayerOptions
+from jarilab.nn.layers import Table
+from jarilab.positions import Positions
+from jarilab.registry import Spec
+from jarilab.shapes import Bool, Float, Tensor
+
+QUERIES = "queries"
+"""The frame of queries that have no place in the image."""
+
+QueryPositions = Literal["boxes", "vectors"]
+
+
+@final
+class QueryDecoder(nn.Module):
+    """The layers through which object queries read an image."""
+
+    def __init__(
+        self,
+        options: LayerOptions,
+        layers: int,
+        specs: tuple[str, str],
+        queries: int,
+        positions: QueryPositions,
+        refinement: bool,
+    ):
+        super().__init__()
+        self.refinement = refinement and positions == "boxes"
+        self.encoding = options.encodings(specs[0], layers)
+        check_axes(self.encoding)
+        self.cross_encoding = _between(options, specs[1], layers)
+        self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(layers))
+        self.norm = options.last_norm()
+        self.content = Table(queries, options.width)
+        site = self.encoding.of_layer[0].site
+        self.anchors = Table(queries, 4) if positions == "boxes" else None
+        self.slots = Slots(site, queries) if positions == "vectors" else None
+
+    def forward(
+        self,
+        memory: Float[Tensor, "B L D"],
+        places: Positions,
+        keep: Bool[Tensor, "B L"] | None,
+        box: nn.Module,
+    ) -> list[tuple[Float[Tensor, "B N D"], Float[Tensor, "B N 4"]]]:
+        """For each layer the queries, and the logits of their boxes, which `box` moves."""
+        x_BND = self.content(len(memory))
+        reference_BN4 = self._first_boxes(x_BND)
+        mask = None if keep is None else Mask(keys=keep)
+        found = []
+        for i, layer in enumerate(self.layers):
+            q_pos = self._places(reference_BN4, places)
+            own = geometry_of(self._with_slots(self.encoding, i), q_pos, q_pos)
+            cross = geometry_of(self._with_slots(self.cross_encoding, i), q_pos, places, mask)
+            if i == 0:
+                x_BND = self.encoding.embed(x_BND, q_pos)
+            x_BND = layer(x_BND, memory, own, cross)
+            normed_BND = self.norm(x_BND)
+            moved_BN4 = reference_BN4 + box(normed_BND).float()
+            found.append((normed_BND, moved_BN4))
+            if self.refinement:
+                # Each layer answers for its own step only (Deformable DETR, Zhu et al. 2021, appendix A.4).
+                reference_BN4 = moved_BN4.detach()
+        return found
+
+    def _first_boxes(self, x_BND: Float[Tensor, "B N D"]) -> Float[Tensor, "B N 4"]:
+        """The logits of the boxes that queries start from."""
+        if self.anchors is None:
+            return x_BND.new_zeros(*x_BND.shape[:2], 4)
+        return self.anchors(len(x_BND))
+
+    def _places(self, reference_BN4: Float[Tensor, "B N 4"], places: Positions) -> Positions:
+        """The middles of the boxes on the grid of patches; nowhere where queries have no boxes."""
+        count = reference_BN4.shape[1]
+        if self.anchors is None:
+            return replace(Positions.nowhere(count, places), frame=QUERIES)
+        assert places.extent is not None
+        extent = places.extent if places.extent.ndim == 1 else places.extent.unsqueeze(1)
+        # A patch's place is that of its middle, and a box is x, y, ... where a grid is row, column.
+        coordinates = reference_BN4[..., [1, 0]].float().sigmoid() * extent - 0.5
+        order_N = torch.arange(count, device=coordinates.device)
+        return replace(places, coordinates=coordinates, order=order_N)
+
+    def _with_slots(self, encodings: LayerEncodings, layer: int) -> Encoding:
+        encoding = encodings.of_layer[layer]
+        return encoding if self.slots is None else Sum([encoding, self.slots])
+
+
+def _between(options: LayerOptions, spec: str, layers: int) -> LayerEncodings:
+    """The encoding between queries and image. Raises UserError that says what to do where it can be in the encoder
+    and the decoder only."""
+    try:
+        encodings = options.encodings(spec, layers, cross=True)
+    except UserError as error:
+        check_axes(options.encodings(spec, layers))  # what is wrong everywhere has its own message
+        raise UserError(
+            f"{error}, and none between queries and image, where there is no input to add to: "
+            "--set model.cross_encoding=none"
+        ) from None
+    check_axes(encodings)
+    return encodings
+
+
+def check_axes(encodings: LayerEncodings) -> None:
+    """Raises UserError for an encoding that is not of an image's rows and columns."""
+    encodings.check_axes(Positions.grid(1, 1).axes)
+
+
+def check_fractions(decoder: str, cross: str) -> None:
+    """Raises UserError where queries with boxes, which stand between patches, get an encoding of whole places."""
+    found = {"decoder_encoding": _integer_only(decoder), "cross_encoding": _integer_only(cross)}
+    wrong = {name: spec for name, spec in found.items() if spec is not None}
+    if not wrong:
+        return
+    first = next(iter(wrong.values()))
+    others = " ".join(f"--set model.{name}=rotary2d" for name in wrong)
+    raise UserError(
+        f"{first} knows whole places alone, and object queries stand between patches; leave it to the encoder and "
+        f"choose another for the queries, {others}, or let queries stand nowhere, --set "
+        "model.query_positions=vectors"
+    )
+
+
+def _integer_only(text: str) -> Spec | None:
+    """The first encoding of a sum that takes whole places alone."""
+    for part in parts_of(text):
+        spec, _ = part_spec(part)
+        if getattr(spec.target, "integer_only", False):
+            return spec
+    return None
+
+
+@final
+class Slots(Encoding):
+    """A learned vector for each object query, added wherever queries and keys are made of it (DETR, section 3.2)."""
+
+    axes = (1, 2)
+
+    def __init__(self, site: Site, queries: int):
+        super().__init__(site)
+        self.weight = nn.Parameter(torch.empty(queries, site.width))
+        self.reset()
+
+    def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
+        return x + self.weight.to(x.dtype) if pos.frame == QUERIES else x
+
+    def initial_value(
+        self, name: str, parameter: Tensor, generator: torch.Generator | None
+    ) -> None:
+        nn.init.normal_(parameter, generator=generator)

@@ -1,0 +1,203 @@
+"""The encoder and the decoder that models are built of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from jarilab.attention.cache import KVCache
+from jarilab.attention.geometry import geometry_of, geometry_of_layers
+from jarilab.attention.kernels import Kernel
+from jarilab.attention.module import check_positions, check_vectors
+from jarilab.errors import UserError
+from jarilab.masks import Mask
+from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions
+from jarilab.nn.layers import Activation, NormPlace
+from jarilab.positions import Positions
+from jarilab.shapes import Bool, Float, Tensor
+
+
+class Encoder(nn.Module):
+    """A stack in which every token sees every other: `(B, L, D)` in, `(B, L, D)` out.
+
+        encoder = jarilab.Encoder(64, layers=2, encoding="rotary")
+        y_BLD = encoder(x_BLD, keep=keep_BL)
+
+    hidden: F of the feed-forward, 4 D by default. norm: `pre` or the original's `post`. drop_path: the share of
+    examples that omit a sublayer of the last layer in training; it rises evenly from 0 in the first.
+    encoding: one spec for all layers. Raises UserError where it cannot be an encoder's.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 8,
+        layers: int = 2,
+        *,
+        encoding: str = "sinusoidal",
+        hidden: int | None = None,
+        norm: NormPlace = "pre",
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        kernel: Kernel = "auto",
+        drop_path: float = 0.0,
+    ):
+        super().__init__()
+        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel, drop_path)
+        self.encoding = options.encodings(encoding, layers)
+        self.layers = nn.ModuleList(
+            EncoderLayer(options.of_layer(i, layers)) for i in range(layers)
+        )
+        self.norm = options.last_norm()
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        *,
+        positions: Positions | None = None,
+        keep: Bool[Tensor, "B L"] | None = None,
+        mask: Mask | None = None,
+        first: int | None = None,
+    ) -> Float[Tensor, "B R D"]:
+        """positions: 0, 1, 2, ... by default. keep: False on padding. mask: rules of one's own instead of `keep`.
+        first: how many of the first tokens the output is wanted of, R; all by default. The last layer then omits the
+        others' queries, which changes nothing for the first, but its map has their rows alone. Raises UserError for a
+        number of tokens that are not there, and with a mask of one's own.
+        """
+        _check_rules(x.shape[1], keep, mask, first)
+        check_vectors(x, self.layers[0].attention.query.weight)  # type: ignore
+        mask = mask if keep is None else Mask(keys=keep)
+        positions = positions or Positions.sequence(x.shape[1], device=x.device)
+        check_positions(positions, x)
+        x_BLD = self.encoding.embed(x, positions)
+        geometries = geometry_of_layers(self.encoding, positions, positions, mask)
+        complete = len(self.layers) if first is None else len(self.layers) - 1
+        for layer, geometry in zip(self.layers[:complete], geometries[:complete], strict=True):
+            x_BLD = layer(x_BLD, geometry)
+        if first is None:
+            return self.norm(x_BLD)
+        encoding = self.encoding.of_layer[-1]
+        last = geometry_of(encoding, positions.slice(0, first), positions, mask)
+        x_BRD = self.layers[-1].of_first(x_BLD, last, first)  # type: ignore[operator]
+        return self.norm(x_BRD)
+
+
+def _check_rules(length: int, keep: Tensor | None, mask: Mask | None, first: int | None) -> None:
+    """Raises UserError for arguments of an encoder that do not go together."""
+    if mask is not None and keep is not None:
+        raise UserError("give either keep or mask; Mask(keys=keep, ...) holds both")
+    if first is not None and not 1 <= first <= length:
+        raise UserError(f"first is a number of tokens: expected 1 to {length}, got {first}")
+    if mask is not None and first is not None:
+        raise UserError(
+            "first goes with keep, since a mask may be of all queries; cut the output: y[:, :1]"
+        )
+
+
+class Decoder(nn.Module):
+    """A causal stack that also attends to a source. Two encodings: its own, and the one between it and the source."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int = 8,
+        layers: int = 2,
+        *,
+        encoding: str = "sinusoidal",
+        cross_encoding: str = "none",
+        hidden: int | None = None,
+        norm: NormPlace = "pre",
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        kernel: Kernel = "auto",
+        drop_path: float = 0.0,
+    ):
+        super().__init__()
+        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel, drop_path)
+        self.encoding = options.encodings(encoding, layers, causal=True)
+        self.cross_encoding = options.encodings(cross_encoding, layers, cross=True)
+        self.layers = nn.ModuleList(
+            DecoderLayer(options.of_layer(i, layers)) for i in range(layers)
+        )
+        self.norm = options.last_norm()
+
+    def forward(
+        self,
+        x: Float[Tensor, "R Q D"],
+        memory: Float[Tensor, "B K D"],
+        *,
+        positions: Positions | None = None,
+        memory_positions: Positions | None = None,
+        memory_keep: Bool[Tensor, "B K"] | None = None,
+        cache: KVCache | None = None,
+        origin: Tensor | None = None,
+    ) -> Float[Tensor, "R Q D"]:
+        """memory: the encoder's output; row r of `x` belongs to its row r // W, where R = B * W. memory_keep: False on
+        its padding. cache: keys and values of earlier tokens; `positions` must then be given. origin: the memory that
+        this one was selected from, by which the cache tells it from another; itself by default. Padding among the
+        queries needs no mask, as nothing after it is read. Raises UserError where the rows are not W for each source.
+        """
+        if cache is not None and positions is None:
+            raise UserError(
+                "with a cache the decoder cannot know where the new tokens are; pass positions="
+            )
+        check_vectors(x, self.layers[0].self_attention.query.weight)  # type: ignore
+        check_vectors(memory, self.layers[0].cross_attention.key.weight)  # type: ignore
+        positions = positions or Positions.sequence(x.shape[1], frame="target", device=x.device)
+        memory_positions = memory_positions or Positions.sequence(
+            memory.shape[1], frame="source", device=x.device
+        )
+        check_positions(positions, x)
+        check_positions(memory_positions, memory)
+        hypotheses = _hypotheses(len(memory), len(x))
+        if cache is not None:
+            cache.belong_to(memory if origin is None else origin)
+            cache.check_sources(len(memory))
+        k_pos = positions if cache is None else cache.extend(positions)
+        mask, memory_mask = (
+            Mask(causal=True),
+            None if memory_keep is None else Mask(keys=memory_keep),
+        )
+        own = geometry_of_layers(self.encoding, positions, k_pos, mask, new_k_pos=positions)
+        q_pos = _side_by_side(positions, hypotheses)
+        cross = geometry_of_layers(self.cross_encoding, q_pos, memory_positions, memory_mask)
+        x_RQD = self.encoding.embed(x, positions)
+        for i, layer in enumerate(self.layers):
+            caches = (None, None) if cache is None else (cache.own[i], cache.source[i])
+            x_RQD = layer(x_RQD, memory, own[i], cross[i], *caches)
+        return self.norm(x_RQD)
+
+
+def _hypotheses(sources: int, rows: int) -> int:
+    """W, how many each source has. Raises UserError where the rows are not as many for each."""
+    if not sources or rows % sources:
+        raise UserError(
+            f"each source has the same number of hypotheses: expected a multiple of {sources} rows of targets, "
+            f"got {rows}; select the same sources in the state and in the ids"
+        )
+    return rows // sources
+
+
+def _side_by_side(positions: Positions, hypotheses: int) -> Positions:
+    """The places of Q queries of B * W rows as those of W * Q queries of B rows."""
+    if hypotheses == 1:
+        return positions
+
+    extent, unplaced = positions.extent, positions.unplaced
+    if extent is not None and extent.ndim == 2:
+        extent = extent[::hypotheses]  # the hypotheses about a source are in one frame
+
+    def folded(held: Tensor, axes: int) -> Tensor:
+        if held.ndim < axes or held.shape[0] == 1:
+            return torch.cat([held] * hypotheses, held.ndim - axes + 1)
+        return held.reshape(-1, hypotheses * held.shape[1], *held.shape[2:])
+
+    return replace(
+        positions,
+        coordinates=folded(positions.coordinates, 3),
+        order=positions.order.repeat(hypotheses),
+        unplaced=None if unplaced is None else folded(unplaced, 2),
+        extent=extent,
+    )

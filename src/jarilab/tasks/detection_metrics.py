@@ -1,0 +1,103 @@
+"""How good a detector is: COCO's average precision."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jarilab.boxes import Detected, to_xyxy
+from jarilab.errors import needs
+from jarilab.shapes import Float, Int, Tensor
+from jarilab.tasks.detection_loss import Objects
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageBoxes:
+    """Boxes in one image: left, top, right, bottom in its pixels `(N, 4)`, classes `(N,)`, and how sure they are; of
+    those that are known to be there, 1."""
+
+    boxes: Float[Tensor, "N 4"]
+    labels: Int[Tensor, " N"]
+    probabilities: Float[Tensor, " N"]
+
+    def rows(self) -> Iterator[tuple[int, float, Box]]:
+        """Class, probability and box of each."""
+        for label, probability, box in zip(
+            self.labels.tolist(), self.probabilities.tolist(), self.boxes.tolist(), strict=True
+        ):
+            left, top, right, bottom = box
+            yield label, probability, (left, top, right, bottom)
+
+
+def boxes_found(outputs: Detected, sizes: Sequence[tuple[int, int]]) -> list[ImageBoxes]:
+    """What the last layer says of images of these heights and widths."""
+    scores_BNK = outputs.scores[-1].float().softmax(-1)
+    probabilities_BN, labels_BN = scores_BNK[..., :-1].max(-1)  # the last is "nothing"
+    shares_BN4 = to_xyxy(outputs.boxes[-1].float())
+    found = []
+    for row, size in enumerate(sizes):
+        boxes = shares_BN4[row] * _sides(size)
+        found.append(ImageBoxes(boxes, labels_BN[row], probabilities_BN[row]))
+    return found
+
+
+def true_boxes(objects: Objects, sizes: Sequence[tuple[int, int]]) -> list[ImageBoxes]:
+    """What is in images of these heights and widths."""
+    truth = []
+    for row, size in enumerate(sizes):
+        real = objects.real[row]
+        boxes = to_xyxy(objects.boxes[row, real]) * _sides(size)
+        labels = objects.labels[row, real]
+        truth.append(ImageBoxes(boxes, labels, torch.ones(len(labels))))
+    return truth
+
+
+def _sides(size: tuple[int, int]) -> Tensor:
+    height, width = size
+    return torch.tensor([width, height, width, height])
+
+
+def average_precision(
+    found: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], classes: int
+) -> dict[str, float]:
+    """COCO's `ap`, the mean over classes and over IoU 0.50, 0.55 ... 0.95, and `ap50` and `ap75`, by pycocotools.
+
+    found: everything a model says, however unsure, of the same images as `truth`. 0 where there is no object at all.
+    """
+    coco: Any = needs("pycocotools.coco", "vision").COCO
+    evaluator: Any = needs("pycocotools.cocoeval", "vision").COCOeval
+    names = ("ap", "ap50", "ap75")
+    if not any(len(boxes.labels) for boxes in truth):
+        return dict.fromkeys(names, 0.0)
+    images = [{"id": number + 1} for number in range(len(truth))]
+    categories = [{"id": number} for number in range(classes)]
+    datasets = {"images": images, "categories": categories}
+    # It tells its progress to whoever reads standard output.
+    with contextlib.redirect_stdout(io.StringIO()):
+        expected, given = coco(), coco()
+        for held, boxes in ((expected, truth), (given, found)):
+            held.dataset = {**datasets, "annotations": _as_coco(boxes)}
+            held.createIndex()
+        judged = evaluator(expected, given, "bbox")
+        judged.evaluate()
+        judged.accumulate()
+        judged.summarize()
+    return {name: max(0.0, float(judged.stats[i])) for i, name in enumerate(names)}
+
+
+def _as_coco(images: Sequence[ImageBoxes]) -> list[dict[str, Any]]:
+    annotations: list[dict[str, Any]] = []
+    for number, boxes in enumerate(images, 1):
+        for label, probability, (left, top, right, bottom) in boxes.rows():
+            width, height = right - left, bottom - top
+            annotation = {"id": len(annotations) + 1, "image_id": number, "category_id": label}
+            annotation |= {"bbox": [left, top, width, height], "area": width * height}
+            annotations.append({**annotation, "iscrowd": 0, "score": probability})
+    return annotations
