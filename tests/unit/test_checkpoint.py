@@ -25,6 +25,7 @@ from jarilab.runs.folder import Interrupted, Run, read_metrics
 from jarilab.storage.files import read_json, write_json
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training import loop
+from jarilab.training.state import TrainingState
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 
@@ -133,7 +134,7 @@ def test_the_command_killed_by_sigkill_goes_on_to_the_same_bits(tmp_path):
 
 def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch):
     before = outcome(finished)
-    monkeypatch.setattr(Arithmetic, "training_batch", None)
+    monkeypatch.setattr(TrainingState, "load", None)
     result = train(finished)
     assert result == json.loads((finished / "result.json").read_text())
     assert outcome(finished) == before
@@ -162,7 +163,7 @@ def test_leftovers_of_a_write_that_was_cut_off_are_removed(unfinished):
 
 def test_the_best_checkpoint_is_kept_beside_the_newest_two(tmp_path, monkeypatch):
     shares = iter([0.1, 0.9, 0.2, 0.3, 0.3, 0.9])
-    monkeypatch.setattr(loop, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
+    monkeypatch.setattr(TrainingState, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
     result = train(tmp_path / "run")
     names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == ["step-000000006", "step-000000009", "step-000000012"]
@@ -172,7 +173,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_two(tmp_path, monkeypatch
 
 def test_a_best_checkpoint_that_is_damaged_does_not_cost_the_result(tmp_path, monkeypatch, capsys):
     shares = iter([0.1, 0.9, 0.2, 0.3, 0.3])
-    monkeypatch.setattr(loop, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
+    monkeypatch.setattr(TrainingState, "evaluate", lambda *_: {"exact_match": next(shares), "examples": 20.0})
     best = tmp_path / "run" / "checkpoints" / "step-000000006" / "model.safetensors"
     result = train(tmp_path / "run", report=at(12, lambda: best.write_bytes(b"")))
     assert (result["exact_match"], result["best"]) == (0.3, {"step": 6, "exact_match": 0.9})
@@ -248,7 +249,7 @@ def test_a_manifest_with_other_names_is_refused_before_it_is_followed(smallest, 
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, name: "0" * 64}))
     opened = []
-    monkeypatch.setattr(checkpoint, "_sha256", lambda file: opened.append(file))
+    monkeypatch.setattr(checkpoint, "sha256", lambda file: opened.append(file))
     with pytest.raises(checkpoint.DamagedError, match=r"manifest\.json does not list model\.safetensors, optimizer"):
         checkpoint.verify(path)
     assert opened == []
@@ -343,7 +344,7 @@ def test_a_damaged_newest_checkpoint_is_refused_for_use(finished, name):
 
 def resealed(path):
     """A manifest that fits the files: what somebody who means harm would write."""
-    manifest = {name: checkpoint._sha256(path / name) for name in FILES[:3]}
+    manifest = {name: checkpoint.sha256(path / name) for name in FILES[:3]}
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -208,6 +208,7 @@ class Each(Encoding):
 def test_what_ctranslate2_cannot_compute_is_refused(encoding: str, why: str, tmp_path: Path) -> None:
     if encoding[0].isupper():
         (tmp_path / "own.py").write_text(OWN)
+        jarilab.trust_code(tmp_path / "own.py")
         encoding = f"{tmp_path / 'own.py'}:{encoding}"
     model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, encoding=encoding)
     with pytest.raises(UserError, match=rf"cannot be exported: .*{why}.*jarilab predict"):

@@ -119,7 +119,9 @@ class Experiment:
         record = former.current(record)
         experiment = Experiment(**{name: record[name] for name in fields})
         own = experiment.model_options
-        encodings = {name: str | None for name in own if name.endswith("encoding")}
+        encodings: dict[str, Any] = {name: str | None for name in own if name.endswith("encoding")}
+        if file_of(record["model"]) is None:  # a model of one's own may go without
+            encodings["encoding"] = str
         check_fields(f"{where}: experiment: model_options", encodings, own)
         _checked(f"{where}: experiment: training", Training, experiment.training)
         for section, registry in (("task", tasks), ("model", models)):
