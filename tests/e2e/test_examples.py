@@ -1,10 +1,14 @@
 """The examples do what they say."""
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import jarilab
 from jarilab.conformance import laws
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -25,3 +29,98 @@ def test_labelled_relations_find_the_parent_and_nothing_else_does() -> None:
 
     assert family.accuracy("shaw:labels=4", steps=150) > 0.95
     assert family.accuracy("none", steps=150) < 0.5
+
+
+# A task and a model of one's own, through every verb ------------------------------------------------------------------
+
+SHORT = ["--examples", 128, "--batch", 32, "--evaluations", 1, "--evaluation-examples", 8]
+TASK = f"{EXAMPLES}/my_task.py:Distance"
+MODEL = f"{EXAMPLES}/my_model.py:Parallel"
+LANGUAGE_MODEL = f"{EXAMPLES}/my_model.py:ParallelLM"
+TRUSTED = "--trust-code"
+
+
+def verb(*words: object) -> str:
+    """What a command prints. It ends well."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "jarilab", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    return done.stdout
+
+
+def looked_into(run: Path, line: str, sites: int) -> None:
+    """walk, explore live and saved."""
+    assert line in verb("walk", run, "--input", line, TRUSTED)
+    page = run.parent / "page.html"
+    verb("explore", run, "--input", line, "--save", page, TRUSTED)
+    assert page.stat().st_size > 100_000
+    from fastapi.testclient import TestClient
+
+    from jarilab.explorer import Explorer, server
+
+    explorer = Explorer([run], trust_code=True)
+    client = TestClient(server.application(explorer, line, {"testserver"}))
+    view = client.post("/api/look", json={"input": line}).json()["views"][0]
+    assert len(view["sites"]) == sites
+    first = view["sites"][0]["site"]
+    assert client.post("/api/head", json={"input": line, "site": first, "head": 0}).json()["steps"]
+    edit = {"kind": "head", "site": first, "head": 1}
+    edited = client.post("/api/surgery", json={"input": line, "edits": [edit]}).json()
+    assert edited["effect"]["divergence"] > 0
+
+
+@pytest.mark.slow
+def test_a_task_of_ones_own_goes_through_every_verb(tmp_path: Path) -> None:
+    run, line = tmp_path / "run", "a-bc-a-d"
+    told = verb("train", TASK, "--encoding", "rotary", "--out", run, "--threads", 1, *SHORT)
+    assert "mean error in places" in told
+    assert "mean_error" in json.loads(verb("evaluate", run, TRUSTED, "--json"))
+    answer = json.loads(verb("predict", run, line, TRUSTED, "--json"))["answer"]
+    assert answer["deviation"] > 0
+    hotter = json.loads(verb("predict", run, line, TRUSTED, "--json", "--temperature", 9))["answer"]
+    assert hotter["deviation"] > answer["deviation"], "an option of its own"
+    assert "--temperature" in verb("predict", run, "--help", TRUSTED)
+    looked_into(run, line, sites=2)
+    compared = verb("compare", TASK, "--encodings", "none,rotary", "--out", tmp_path / "two", *SHORT)
+    assert "mean error in places" in compared
+    report = (tmp_path / "two" / "report.html").read_text()
+    assert "mean error in places" in report
+    assert line in report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["arithmetic", "translation", "text"])
+def test_a_model_of_ones_own_goes_through_every_verb(tmp_path: Path, task: str) -> None:
+    pairs, text = tmp_path / "pairs.tsv", tmp_path / "text.txt"
+    pairs.write_text("one two\teins zwei\ntwo one\tzwei eins\n" * 20)
+    text.write_text("one two three four\n" * 60)
+    words = {
+        "arithmetic": ("arithmetic", "--maximum", 30),
+        "translation": ("translation", "--train", pairs, "--valid", pairs, "--tokenizer", "words"),
+        "text": ("text", "--train", text, "--context", 16, "--tokenizer", "characters"),
+    }[task]
+    line = {"arithmetic": "12+3", "translation": "one two", "text": "one two"}[task]
+    model = LANGUAGE_MODEL if task == "text" else MODEL
+    how = ("--model", model, "--width", 16, "--heads", 2, "--layers", 1, *SHORT)
+    run = tmp_path / "run"
+    verb("train", *words, "--out", run, "--threads", 1, *how)
+    verb("evaluate", run, TRUSTED)
+    assert verb("predict", run, line, TRUSTED)
+    if task != "text":
+        assert verb("predict", run, line, TRUSTED, "--beam", 3, "--n-best", 2).count("\n") == 2
+    looked_into(run, line, sites=1 if task == "text" else 3)
+    verb("compare", *words, "--encodings", "none,rotary", "--out", tmp_path / "two", *how)
+    assert (tmp_path / "two" / "report.html").is_file()
+    table = json.loads((tmp_path / "two" / "table.json").read_text())
+    assert [row["encoding"] for row in table["encodings"]] == ["none", "rotary"]
+
+
+def test_a_model_that_lacks_a_method_is_told_which(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("from torch import nn\n\n\nclass Mine(nn.Module):\n    pass\n")
+    with pytest.raises(
+        jarilab.UserError, match=r"needs a model that can write token by token, .*Mine has no start: write"
+    ):
+        jarilab.train("arithmetic", tmp_path / "run", model=f"{path}:Mine")
+    assert not (tmp_path / "run").exists()
