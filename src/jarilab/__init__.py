@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jarilab.api import data as data
     from jarilab.api import evaluate as evaluate
     from jarilab.api import predict as predict
+    from jarilab.api import report as report
     from jarilab.api import train as train
     from jarilab.api import walk as walk
     from jarilab.attention.cache import KVCache as KVCache
@@ -103,6 +104,7 @@ _HOME = {
     "data": "jarilab.api",
     "evaluate": "jarilab.api",
     "predict": "jarilab.api",
+    "report": "jarilab.api",
     "train": "jarilab.api",
     "walk": "jarilab.api",
 }

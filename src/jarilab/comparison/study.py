@@ -105,7 +105,8 @@ def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
     running: dict[str, tuple[Trial, subprocess.Popen[bytes]]] = {}
     failed: dict[str, str] = {}
     shown = {trial.name: len(_curve(trial)) for trial in waiting}
-    with TrainingProgress() as progress, StopSignals() as stop:
+    names = [trial.name for trial in waiting]
+    with TrainingProgress(names) as progress, StopSignals() as stop:
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
