@@ -54,7 +54,7 @@ class Order:
     bag: float
 
 
-def batches_of(said: torch.Tensor, seen: torch.Tensor) -> Order:
+def order_of(said: torch.Tensor, seen: torch.Tensor) -> Order:
     """said: the digits of each caption, `(B, 3)`. seen: those in its image."""
     right = said == seen
     counts_said, counts_seen = (torch.nn.functional.one_hot(digits, 10).sum(1) for digits in (said, seen))
@@ -81,7 +81,7 @@ def measure(run: Path, images: int) -> Order:
     numbers = SceneSource(task.style, task.digits, options["scenes"], task.unseen).to_measure[:images]
     said = task.style.values(numbers)
     seen = [_drawn(loaded.model, task, judge, some, at) for at, some in enumerate(said.split(AT_ONCE))]
-    return batches_of(said, torch.cat(seen))
+    return order_of(said, torch.cat(seen))
 
 
 def _drawn(model: Any, task: Captions, judge: DigitClassifier, said: torch.Tensor, at: int) -> torch.Tensor:
