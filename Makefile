@@ -22,7 +22,7 @@ setup: .venv/installed
 	@touch $@
 
 demo: setup
-	$(BIN)/jarilab compare arithmetic --encodings none,sinusoidal,rotary --out runs/demo --set training.examples=500000
+	$(BIN)/jarilab compare arithmetic --encodings none,sinusoidal,rotary --out runs/demo --set training.examples=500000 $(if $(OPEN),--open)
 
 test: .venv/developed
 	$(BIN)/python -m pytest -m "not long" $(SIDE_BY_SIDE)

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from jarilab.comparison import study
+from annotated_types import Ge
+
+from jarilab.comparison import curves, study
 from jarilab.errors import UserError
 from jarilab.inspect.capture import look_inside
 from jarilab.inspect.model_io import precise
@@ -56,8 +58,8 @@ def train(
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
-    threads: int | None = None,
-    snapshots: int = 0,
+    threads: Annotated[int, Ge(1)] | None = None,
+    snapshots: Annotated[int, Ge(0)] = 0,
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Train a model of `task` into the folder `out`, going on where it was left off; gives the final metrics.
@@ -79,14 +81,15 @@ def evaluate(
     *,
     data: Sequence[str] = (),
     checkpoint: Checkpoint = "last",
-    threads: int | None = None,
+    threads: Annotated[int, Ge(1)] | None = None,
     trust_code: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """The metrics of a run's newest or best checkpoint on all held-out data, by free generation, with the ceiling.
 
     data: files to measure on instead of the task's own held-out data. checkpoint: the newest, `last`, or the `best` on
-    the way. options: how answers are written, such as `beam=5`, for runs that write answers.
+    the way. threads: of PyTorch, all cores by default; bits depend on it. trust_code: execute the Python files that the
+    run names. options: how answers are written, such as `beam=5`, for runs that write answers.
     `notices` among the metrics says what of the data was left out.
     """
     use_threads(threads)
@@ -116,7 +119,8 @@ def predict(
     """What a run says of each source: an answer, text that goes on, classes, things with their boxes, painted images.
 
     sources: lines of text, prompts, captions, names of image files, or held-out images such as `#5`. at_once: how many
-    to answer together. options: those of the run's kind of answer, such as `beam=5`, `temperature=0.8`,
+    to answer together. checkpoint: the newest, `last`, or the `best` on the way. trust_code: execute the Python files
+    that the run names. options: those of the run's kind of answer, such as `beam=5`, `temperature=0.8`,
     `threshold=0.7`, `count=4`; `jarilab predict RUN --help` lists them. A source that cannot be read gets its error
     and stops nothing. Raises UserError for options that this run has not.
     """
@@ -136,8 +140,8 @@ def compare(
     model: str | None = None,
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
-    jobs: int | None = None,
-    snapshots: int = 0,
+    jobs: Annotated[int, Ge(1)] | None = None,
+    snapshots: Annotated[int, Ge(0)] = 0,
 ) -> dict[str, Any]:
     """Train the same model under each encoding and seed, side by side, and compare: gives the table.
 
@@ -149,6 +153,15 @@ def compare(
     jobs = jobs or study.jobs_for(len(encodings) * seeds, cores())
     settings = dict(settings or {})
     return study.run(task, Path(out), encodings, seeds, settings, precision, model, jobs, snapshots)
+
+
+def report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Write a page with the curves of runs, finished or not, which opens without a network; gives its path.
+
+    out: `report.html` in the folder of the one run, or beside several, by default. Raises UserError for a folder that
+    is no run, or has no curve yet.
+    """
+    return curves.write(runs, out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +188,8 @@ def walk(
     """Follow one head of one attention, matrix by matrix, from the embedding to its output, in float64.
 
     input: an example of the task by default. site: such as encoder.0, decoder.1.self, decoder.1.cross; the first one of
-    the model by default. head: counted from 0. step: of a recurrent decoder, the first by default.
+    the model by default. head: counted from 0. step: of a recurrent decoder, the first by default. trust_code: execute
+    the Python files that the run names.
     """
     opened = open_run(run, trust_code=trust_code)
     predictor = opened.predictor

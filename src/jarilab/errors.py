@@ -12,16 +12,24 @@ class UserError(ValueError):
     """A mistake that the person at the keyboard can mend. The command line prints it alone and exits 2."""
 
 
+NEAR = 0.65
+"""How alike two names are, from 0 to 1, where one may be a slip of the other. `rope` and `none` share half."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was most likely meant to be, or None if nothing comes near."""
-    matches = difflib.get_close_matches(name.lower(), list(choices), n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    """The choice that `name` was most likely meant to be, or None if nothing comes near. Case is no difference."""
+    spelled = {choice.lower(): choice for choice in choices}
+    cutoff = NEAR if len(name) > 2 else 0.5  # `t6` and `t5` share half
+    matches = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=cutoff)
+    return spelled[matches[0]] if matches else None
 
 
-def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
-    """The error for a name nobody registered: `unknown encoding 'rotery'; did you mean 'rotary'? Known: ...`."""
+def unknown(kind: str, name: str, choices: Iterable[str], also: Iterable[str] = ()) -> UserError:
+    """The error for a name nobody registered: `unknown encoding 'rotery'; did you mean 'rotary'? Known: ...`.
+
+    also: what may be meant too, without being listed."""
     known = sorted(choices)
-    match = nearest(name, known)
+    match = nearest(name, [*known, *also])
     guess = f" did you mean {match!r}?" if match else ""
     return UserError(f"unknown {kind} {name!r};{guess} Known: {', '.join(known) or 'nothing'}")
 

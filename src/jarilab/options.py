@@ -8,12 +8,19 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from jarilab.errors import UserError, nearest
+
+LISTS = (tuple, list, Sequence)
+"""What an annotation of several values begins with."""
+NAMES: dict[Any, str] = {int: "integer", float: "number"}
+"""What people call the values of an annotation."""
+_POWER_OF_TEN = re.compile(r"[+-]?[0-9_]+(\.[0-9]*)?[eE]\+?[0-9]{1,2}")
 
 
 @dataclass(frozen=True)
@@ -29,27 +36,44 @@ class Option:
     @property
     def several(self) -> bool:
         """Whether it is a list of values."""
-        return typing.get_origin(self.annotation) in (tuple, list)
+        return typing.get_origin(self.annotation) in LISTS
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """What it may be, where that is one of a few words; nothing where it may be more."""
+        kinds = _kinds(self.annotation)
+        words = [kind for kind in kinds if typing.get_origin(kind) is typing.Literal]
+        if len(words) < len(kinds):
+            return ()
+        return tuple(choice for kind in words for choice in typing.get_args(kind))
+
+    @property
+    def kind(self) -> str:
+        """What a value is, for people: `integer`, `number` or `text`."""
+        kinds = _kinds(self.annotation)
+        return next((NAMES[kind] for kind in kinds if kind in NAMES), "text")
 
     def read(self, owner: str, value: Any) -> Any:
         """`value`, which may be the text of a command line, as the annotation wants it; `null` is None there.
 
         Raises UserError.
         """
+        return self.read_as(f"{owner}: {self.name}", value)
+
+    def read_as(self, label: str, value: Any) -> Any:
+        """The same, called `label` in errors."""
         if self.several and isinstance(value, str):
             # A list on a command line is JSON, or one value as it is.
             try:
                 value = json.loads(value) if value.startswith("[") else [value]
             except ValueError as error:
-                raise UserError(
-                    f"{owner}: {self.name}: expected a JSON list, got {value!r}: {error}"
-                ) from None
+                raise UserError(f"{label}: expected a JSON list, got {value!r}: {error}") from None
         if value == "null" and _may_be_none(self.annotation):
             return None
         try:
             return validated(self.annotation, value)
         except UserError as error:
-            raise UserError(f"{owner}: {self.name}: {error} (default {self.default!r})") from None
+            raise UserError(f"{label}: {error} (default {self.default!r})") from None
 
 
 def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
@@ -61,15 +85,37 @@ def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
 
     # JSON, in which a run is kept, has no word for infinity.
     adapter = TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False, strict=strict))
+    read = (
+        adapter.validate_strings
+        if isinstance(value, str) and not strict
+        else adapter.validate_python
+    )
     try:
-        if isinstance(value, str) and not strict:
-            return adapter.validate_strings(value)
-        return adapter.validate_python(value)
+        return read(_written_out(annotation, value))
     except ValidationError as error:
         problem = error.errors()[0]
         where = "".join(f"{part}: " for part in problem["loc"] if isinstance(value, dict))
         text = problem["msg"].removeprefix("Value error, ")
         raise UserError(f"{where}{text[0].lower()}{text[1:]}; got {problem['input']!r}") from None
+
+
+def _written_out(annotation: Any, value: Any) -> Any:
+    """`1e6` as `1000000` where a whole number is expected."""
+    if not isinstance(value, str) or float in (kinds := _kinds(annotation)) or int not in kinds:
+        return value
+    if not _POWER_OF_TEN.fullmatch(value) or not (number := float(value)).is_integer():
+        return value
+    return str(int(number))
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types that a value may have, limits and None left out."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _kinds(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = [_kinds(member) for member in typing.get_args(annotation)]
+        return [kind for kinds in members for kind in kinds]
+    return [] if annotation is type(None) else [annotation]
 
 
 def check_fields(where: str, fields: Mapping[str, Any], record: Any) -> None:
@@ -98,7 +144,9 @@ def options_of(target: Callable[..., Any]) -> dict[str, Option]:
     """The options of a class or function: its keyword-only parameters."""
     function = target.__init__ if inspect.isclass(target) else target
     hints = typing.get_type_hints(function, include_extras=True)
-    meanings = _meanings(_doc(target), list(hints))
+    meanings: dict[str, str] = {}
+    for doc in _docs(target):
+        meanings |= _meanings(doc, list(hints))
     return {
         name: Option(name, hints.get(name, Any), parameter.default, meanings.get(name, ""))
         for name, parameter in inspect.signature(function).parameters.items()
@@ -106,14 +154,16 @@ def options_of(target: Callable[..., Any]) -> dict[str, Option]:
     }
 
 
-def _doc(target: Callable[..., Any]) -> str:
-    """The docstring that speaks of the options: that of the class whose constructor has them."""
-    owners = (
-        [c for c in inspect.getmro(target) if "__init__" in vars(c)]
-        if inspect.isclass(target)
-        else [target]
-    )
-    return owners[0].__doc__ or ""
+def _docs(target: Callable[..., Any]) -> list[str]:
+    """The docstrings that speak of the options: that of the class whose constructor has them; of a dataclass, those of
+    all that it is made of, its own last."""
+    if not inspect.isclass(target):
+        return [target.__doc__ or ""]
+    owners = [c for c in inspect.getmro(target) if "__init__" in vars(c)]
+    made_of = [c for c in owners if is_dataclass(c)] if is_dataclass(target) else owners[:1]
+    docs = {owner.__name__: owner.__doc__ or "" for owner in reversed(made_of)}
+    # Python writes one for a dataclass that has none: its signature.
+    return [doc for name, doc in docs.items() if not doc.startswith(f"{name}(")]
 
 
 def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
@@ -124,7 +174,8 @@ def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
     for paragraph in inspect.cleandoc(doc).split("\n\n"):
         found = re.split(rf"(?:^|(?<=\s))({one}(?:, {one})*): ", " ".join(paragraph.split()))
         for said_of, text in zip(found[1::2], found[2::2], strict=True):
-            meanings |= dict.fromkeys(said_of.split(", "), text.strip().removesuffix("."))
+            sentence = text.partition("Raises ")[0]  # which is for programmers
+            meanings |= dict.fromkeys(said_of.split(", "), sentence.strip().rstrip(".;"))
     return meanings
 
 

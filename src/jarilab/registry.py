@@ -12,11 +12,13 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 from jarilab.errors import UserError, unknown
 from jarilab.options import options_of, read_options
@@ -58,6 +60,8 @@ def file_of(spec: str) -> Path | None:
     return Path(name) if name.endswith(".py") else None
 
 
+T = TypeVar("T")
+
 _trusted: set[Path] = set()
 
 
@@ -74,10 +78,14 @@ class Registry:
         self.kind = kind
         self._package = package
         self._classes: dict[str, type] = {}
+        self._aliases: dict[str, str] = {}
+        self._families: dict[str, tuple[str, Callable[[type], bool]]] = {}
+        self._base: type = object
         self._complete = False
 
-    def register(self, name: str) -> Callable[[type], type]:
-        """Announce a class under `name`. A name that is taken is refused."""
+    def register(self, name: str, *aliases: str) -> Callable[[type], type]:
+        """Announce a class under `name`. aliases: what else people call it, in small letters. A name that is taken is
+        refused."""
 
         def announce(target: type) -> type:
             taken = self._classes.setdefault(name, target)
@@ -85,9 +93,19 @@ class Registry:
                 raise ValueError(
                     f"{self.kind} {name!r} is {taken.__module__}.{taken.__qualname__} already"
                 )
+            self._aliases |= dict.fromkeys(aliases, name)
             return target
 
         return announce
+
+    def base(self, target: type[T]) -> type[T]:
+        """Announce the class that all of them derive from, so that a file with one such class need not say which."""
+        self._base = target
+        return target
+
+    def family(self, word: str, sentence: str, has: Callable[[type], bool]) -> None:
+        """Announce a word for several of them. sentence: what they have in common. has: whether a class is of it."""
+        self._families[word] = sentence, has
 
     def names(self) -> list[str]:
         """Every registered name, sorted. Imports the package's modules."""
@@ -98,28 +116,88 @@ class Registry:
             self._complete = True
         return sorted(self._classes)
 
+    def aliases(self, name: str) -> list[str]:
+        """What else the class of this name is called."""
+        return sorted(alias for alias, meant in self._aliases.items() if meant == name)
+
     def spec(self, text: str) -> Spec:
-        """Read `name`, `name:key=value,key=value` or `file.py:Class:key=value`. Raises UserError, also for a file that
+        """Read `name`, `name:key=value,key=value` or `file.py:Class:key=value`; `file.py` alone where one class in it
+        is of this kind. The name that comes back is the registered one. Raises UserError, also for a file that
         `trust_code` was not told of: to take a class from it is to execute it."""
-        name, _, rest = text.strip().partition(":")
-        if path := file_of(text):
-            if not path.is_file():
-                raise UserError(
-                    f"no file {path} to take the {self.kind} from; write the path as seen from {Path.cwd()}"
-                )
-            if path.resolve() not in _trusted:
-                raise UserError(
-                    f"{text.strip()} names the Python file {path}, and to use it is to execute that file; if it is "
-                    f"yours, say so with --trust-code, or in Python with jarilab.trust_code({str(path)!r})"
-                )
-            class_name, _, rest = rest.partition(":")
-            target = _class_in_file(path, class_name)
-            name = f"{name}:{class_name}"
-        else:
-            if name not in self.names():
-                raise unknown(self.kind, name, self._classes)
+        typed, _, rest = text.strip().partition(":")
+        path = file_of(text)
+        if path is None:
+            name = self._registered(typed)
             target = self._classes[name]
+        else:
+            self._check_file(path, text.strip())
+            module = _module_of(path)
+            class_name, _, after = rest.partition(":")
+            if "=" in class_name:  # options without a class before them
+                class_name, after = "", rest
+            rest = after
+            class_name = class_name or self._only_class(module, path)
+            target = _class_in(module, path, class_name)
+            name = f"{typed}:{class_name}"
         return Spec(name, target, read_options(name, options_of(target), _pairs(name, rest)))
+
+    def _registered(self, typed: str) -> str:
+        """The registered name for what was typed: case is no difference, and other names are known too."""
+        names = self.names()
+        if typed in names:
+            return typed
+        lower = typed.lower()
+        if lower in self._families:
+            raise self._several(lower)
+        name = self._aliases.get(lower, lower)
+        if name not in names:
+            raise unknown(self.kind, typed, names, also=self._aliases)
+        return name
+
+    def _several(self, word: str) -> UserError:
+        """The error for a word that means several."""
+        sentence, has = self._families[word]
+        members = [name for name in self.names() if has(self._classes[name])]
+        width = max(map(len, members), default=0)
+        lines = [f"  {name:<{width}}  {first_sentence(self._classes[name])}" for name in members]
+        head = f"{word!r} is more than one {self.kind} ({sentence}); name one of them:"
+        return UserError("\n".join([head, *lines]))
+
+    def _check_file(self, path: Path, text: str) -> None:
+        """Raises UserError for a file that is not there, or that nobody spoke for."""
+        if not path.is_file():
+            raise UserError(
+                f"no file {path} to take the {self.kind} from; write the path as seen from {Path.cwd()}"
+            )
+        if path.resolve() not in _trusted:
+            raise UserError(
+                f"{text} names the Python file {path}, and to use it is to execute that file; if it is "
+                f"yours, say so with --trust-code, or in Python with jarilab.trust_code({str(path)!r})"
+            )
+
+    def _only_class(self, module: ModuleType, path: Path) -> str:
+        """The one class of this kind in a file. Raises UserError where there are more, or none."""
+        classes = _classes_of(module).items()
+        fitting = [name for name, one in classes if self._fits(one)]
+        if len(fitting) == 1:
+            return fitting[0]
+        found = f"{len(fitting)} classes that could be the {self.kind}, {', '.join(fitting)}"
+        if not fitting:
+            raise UserError(
+                f"{path} has no class that could be the {self.kind}; write one that derives from "
+                f"{self._base.__module__}.{self._base.__name__}"
+            )
+        raise UserError(f"{path} has {found}; name one of them, such as {path}:{fitting[0]}")
+
+    def _fits(self, target: type) -> bool:
+        return issubclass(target, self._base) and not inspect.isabstract(target)
+
+
+def first_sentence(target: type) -> str:
+    """What a class is, by the first sentence of its docstring."""
+    paragraph = inspect.cleandoc(target.__doc__ or "").partition("\n\n")[0]
+    text = " ".join(paragraph.split())
+    return re.split(r"\.(?=\s+[A-Z`]|$)", text, maxsplit=1)[0]
 
 
 def _pairs(name: str, text: str) -> dict[str, str]:
@@ -136,27 +214,34 @@ def _pairs(name: str, text: str) -> dict[str, str]:
     return pairs
 
 
-def _class_in_file(path: Path, class_name: str) -> type:
-    module_name = f"jarilab_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    module = sys.modules.get(module_name)
-    if module is None:
-        found = importlib.util.spec_from_file_location(module_name, path)
-        assert found is not None
-        assert found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        sys.modules[module_name] = module
-        try:
-            found.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            del sys.modules[module_name]
-            raise UserError(
-                f"{path} cannot be used: running it raised {type(error).__name__}: {error}"
-            ) from error
-    classes = [
-        n
-        for n, value in vars(module).items()
-        if inspect.isclass(value) and value.__module__ == module_name
-    ]
-    if class_name not in classes:
-        raise unknown(f"class in {path}", class_name, classes)
-    return getattr(module, class_name)
+def _module_of(path: Path) -> ModuleType:
+    """A Python file, executed once. Raises UserError where that fails."""
+    name = f"jarilab_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise UserError(
+            f"{path} cannot be used: running it raised {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def _classes_of(module: ModuleType) -> dict[str, type]:
+    """The classes that a module defines itself."""
+    values = vars(module).items()
+    return {n: v for n, v in values if inspect.isclass(v) and v.__module__ == module.__name__}
+
+
+def _class_in(module: ModuleType, path: Path, name: str) -> type:
+    classes = _classes_of(module)
+    if name not in classes:
+        raise unknown(f"class in {path}", name, classes)
+    return classes[name]

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -38,6 +39,34 @@ def jari(*arguments, text=b""):
     command = [sys.executable, "-m", "jarilab", *map(str, arguments)]
     done = subprocess.run(command, input=text, capture_output=True, env=ENVIRONMENT, timeout=300, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+# Many commands in one process, to import torch once; `main` is all that `python -m jarilab` runs.
+MANY = """
+import contextlib, io, json, sys
+from jarilab.cli import main
+for arguments in json.loads(sys.stdin.read()):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(arguments)
+        except BaseException as error:
+            code = repr(error)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+def together(*commands):
+    """Run commands one after the other in one process: the exit code and the two streams of each."""
+    words = [[str(word) for word in command] for command in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", MANY],
+        input=json.dumps(words).encode(),
+        capture_output=True,
+        env=ENVIRONMENT,
+        check=True,
+    )
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +217,137 @@ def test_walk_shows_what_the_divisor_does(run):
     assert [divisor["name"] for divisor in json.loads(out)["divisors"]] == ["1", "sqrt(8)", "8"]
 
 
+def test_a_source_is_a_word(run):
+    both, beam, prompt, wrong = together(
+        ["predict", run, "12+3", "30-4"],
+        ["predict", run, "--beam", "2", "12+3"],
+        ["predict", run, "--beam", "2", "--prompt", "12+3"],
+        ["predict", run, "x", "12+3"],
+    )
+    answers = both[1].splitlines()
+    assert (both[0], len(answers), both[2]) == (0, 2, "")
+    assert beam == prompt
+    assert wrong[:2] == (2, f"\n{answers[0]}\n")
+    assert wrong[2] == "jarilab: line 1: no token for 'x'; the model knows the characters 0123456789+-\n"
+
+
+def test_walk_without_an_input_takes_an_example(run):
+    code, out, err = jari("walk", run, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["input"]
+
+
+def test_train_without_a_folder_says_which(tmp_path):
+    command = [sys.executable, "-m", "jarilab", "train", TASK, "--encoding", "RoPE:base=500", "--seed", "3"]
+    command += settings(training__examples="6.4e1")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 0, done.stderr
+    folder = "runs/arithmetic-rotary_base=500-3"
+    assert done.stderr.startswith(f"jarilab: training into {folder}\n")
+    assert done.stdout.startswith(f"{folder}: rotary:base=500, ")
+    experiment = json.loads((tmp_path / folder / "run.json").read_text())["experiment"]
+    assert experiment["model_options"]["encoding"] == "rotary:base=500", "as it is called here"
+    assert experiment["training"]["examples"] == 64
+
+
+def test_a_terminal_without_input_says_that_it_waits(run):
+    controller, terminal = pty.openpty()
+    os.write(controller, b"1+1\n\x04")  # a line, and Ctrl-D
+    done = subprocess.run(
+        [sys.executable, "-m", "jarilab", "predict", run],
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=300,
+        check=False,
+    )
+    os.close(terminal)
+    os.close(controller)
+    assert done.stderr == "jarilab: waiting for a line to answer; Ctrl-D on an empty line ends\n"
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+
+
+# What there is -------------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed(run, tmp_path):
+    shutil.copytree(run, tmp_path / "deep" / "done")
+    going = shutil.copytree(run, tmp_path / "going", ignore=shutil.ignore_patterns("result.json"))
+    rows = [json.loads(line) for line in (going / "metrics.jsonl").read_text().splitlines()]
+    (going / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows if row["step"] <= 10))
+    shutil.copytree(run, tmp_path / "never", ignore=shutil.ignore_patterns("result.json", "metrics.jsonl"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    (tmp_path / "notes").mkdir()
+    as_json, as_text, nothing = together(["runs", tmp_path, "--json"], ["runs", tmp_path], ["runs", tmp_path / "notes"])
+    code, out, err = as_json
+    assert (code, err) == (0, "")
+    broken, done, not_yet, never = json.loads(out)["runs"]
+    assert (broken["run"], broken["state"]) == (str(tmp_path / "broken"), "damaged")
+    assert broken["problem"].startswith(f"{tmp_path / 'broken' / 'run.json'}")
+    assert (done["run"], done["state"], done["step"]) == (str(tmp_path / "deep" / "done"), "finished", 20)
+    assert (done["task"], done["encoding"], done["seed"]) == ("arithmetic", "rotary", 1)
+    assert (done["metric"], done["size"] > 10_000, done["age"] >= 0) == ("exact_match", True, True)
+    result = json.loads((run / "result.json").read_text())
+    assert done["value"] == result["exact_match"]
+    assert (not_yet["state"], not_yet["step"], not_yet["steps"]) == ("not finished", 10, 20)
+    assert (not_yet["metric"], not_yet["value"]) == ("exact_match", rows[9]["value"])
+    assert (never["state"], never["step"], never["value"]) == ("never begun", None, None)
+    _, out, _ = as_text
+    lines = out.splitlines()
+    assert lines[0].split() == ["run", "task", "encoding", "seed", "size", "changed", "state", "measured"]
+    assert re.search(r"going +arithmetic +rotary +1 +0\.\d MB +\d+ \w+ ago +at step 10 of 20 +exact match", out)
+    assert re.search(r"never +arithmetic +rotary .* never begun$", out, re.MULTILINE)
+    assert nothing == (0, f"no runs in {tmp_path / 'notes'}\n", "")
+
+
+def test_tasks_and_encodings_are_listed():
+    tasks, encodings, both, table = together(["tasks", "--json"], ["encodings", "--json"], ["tasks"], ["encodings"])
+    code, out, err = tasks
+    assert (code, err) == (0, "")
+    found = {task["name"]: task for task in json.loads(out)["tasks"]}
+    assert found["arithmetic"]["models"] == ["encoder_decoder", "recurrent"]
+    assert found["arithmetic"]["what"].startswith("All expressions i + j and i - j")
+    options = {option["name"]: option for option in found["arithmetic"]["options"]}
+    assert options["answers"]["choices"] == ["plain", "reversed", "padded"]
+    code, out, err = encodings
+    assert (code, err) == (0, "")
+    found = {encoding["name"]: encoding for encoding in json.loads(out)["encodings"]}
+    assert found["rotary"]["also"] == ["rope"]
+    assert (found["rotary"]["axes"], found["rotary"]["hooks"]) == ([1], ["rotate"])
+    assert found["none"]["hooks"] == []
+    assert [option["name"] for option in found["rotary"]["options"]] == ["base", "fraction", "pairing"]
+    _, out, _ = table
+    assert re.search(r"^rotary \(rope\) +1 +rotate +base, fraction, pairing +Turns pair i", out, re.MULTILINE)
+    assert "arithmetic    encoder_decoder, recurrent  All expressions" in both[1]
+
+
+def test_a_report_of_runs_is_written(run, tmp_path):
+    ours = shutil.copytree(run, tmp_path / "<b>")
+    shutil.copytree(run, tmp_path / "other")
+    one, several, named, again = together(
+        ["report", ours, "--json"],
+        ["report", ours, tmp_path / "other"],
+        ["report", ours, "--out", tmp_path / "mine.html"],
+        ["train", TASK, "--encoding", "rotary", "--out", ours, *settings()],
+    )
+    code, out, err = one
+    told = "in any browser, or give --open; it needs no network"
+    assert (code, err) == (0, f"jarilab: open {ours / 'report.html'} {told}\n")
+    assert json.loads(out) == {"report": str(ours / "report.html"), "runs": [str(ours)]}
+    page = (ours / "report.html").read_text()
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert page.count("<svg") == 2, "the loss and the metric"
+    assert page.count("<polyline") == 2
+    assert "<script" not in page
+    assert several[:2] == (0, f"{tmp_path / 'report.html'}\n")
+    assert (tmp_path / "report.html").read_text().count("<polyline") == 4
+    assert (named[0], (tmp_path / "mine.html").exists()) == (0, True)
+    assert again[0] == 0, "it is still a run"
+
+
 @pytest.mark.slow
 def test_laws_of_an_encoding():
     code, out, err = jari("laws", "none", "--json")
@@ -200,23 +360,9 @@ def test_laws_of_an_encoding():
 
 # Mistakes ------------------------------------------------------------------------------------------------------------
 
-# Many commands in one process, to import torch once; `main` is all that `python -m jarilab` runs.
-MANY = """
-import contextlib, io, json, sys
-from jarilab.cli import main
-for arguments in json.loads(sys.stdin.read()):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main(arguments)
-        except BaseException as error:
-            code = repr(error)
-    print(json.dumps([code, out.getvalue(), err.getvalue()]))
-"""
-
 TRAIN = ["train", TASK, "--out", "{new}"]
 MISTAKES = {
-    "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: compare, data,"),
+    "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: compare, completion,"),
     "no command": ([], "the following arguments are required: COMMAND; `jarilab --help` shows what there is"),
     "task": (["train", "arithmetik", "--out", "{new}"], "unknown task 'arithmetik'; did you mean 'arithmetic'? Known:"),
     "encoding": ([*TRAIN, "--encoding", "rotery"], "unknown encoding 'rotery'; did you mean 'rotary'? Known: alibi,"),
@@ -242,18 +388,23 @@ MISTAKES = {
     "value": ([*TRAIN, "--set", "model.width=wide"], "width: input should be a valid integer"),
     "pair": ([*TRAIN, "--set", "model.width"], "--set expects KEY=VALUE, got 'model.width'; write --set model"),
     "infinite": ([*TRAIN, "--set", "training.clip=inf"], "training: clip: input should be a finite number; got 'inf'"),
-    "flag": ([*TRAIN, "--sed", "3"], "arguments: --sed 3; did you mean --seed?; `jarilab --help` shows what there is"),
-    "setting flag": ([*TRAIN, "--widht", "16"], "unrecognized arguments: --widht 16; did you mean --width?; `jarilab"),
+    "flag": ([*TRAIN, "--sed", "3"], f"arguments: --sed 3; did you mean --seed? see `jarilab train {TASK} --help`"),
+    "setting flag": ([*TRAIN, "--widht", "16"], "unrecognized arguments: --widht 16; did you mean --width? see"),
+    "device": ([*TRAIN, "--device", "cuda"], "--device: jari computes on the CPU, and uses no GPU yet; omit"),
+    "layers": ([*TRAIN, "--layers", "3"], "--layers may mean --encoder-layers or --decoder-layers: give one;"),
     "setting twice": (
         [*TRAIN, "--width", "16", "--set", "model.width=32"],
         "model.width is given twice, 32 and 16; give it once",
     ),
     "setting value": ([*TRAIN, "--width", "wide"], "width: input should be a valid integer"),
-    "seed": ([*TRAIN, "--seed", "one"], "argument --seed: invalid int value: 'one'; `jarilab train --help` shows"),
+    "seed": ([*TRAIN, "--seed", "one"], "--seed: input should be a valid integer"),
     "long seed": ([*TRAIN, "--seed", "9" * 30], "seed must be from 0 to 2^63 - 1, got 999"),
-    "threads": ([*TRAIN, "--threads", "0"], "--threads must be 1 or more, got 0"),
-    "no out": (["train", TASK], "arguments are required: --out; `jarilab train --help` shows what there is"),
-    "no encodings": (["compare", TASK], "required: --encodings, --out; `jarilab compare --help` shows what"),
+    "threads": ([*TRAIN, "--threads", "0"], "--threads: input should be greater than or equal to 1; got '0'"),
+    "no task": (["train"], "arguments are required: TASK; `jarilab train TASK --help` shows what there is"),
+    "no encodings": (["compare", TASK], f"required: --encodings, --out; `jarilab compare {TASK} --help` shows what"),
+    "alias far from all": ([*TRAIN, "--encoding", "roep"], "unknown encoding 'roep'; did you mean 'rope'? Kno"),
+    "nothing near": ([*TRAIN, "--encoding", "xyzzy"], "unknown encoding 'xyzzy'; Known: alibi,"),
+    "family": ([*TRAIN, "--encoding", "relative"], "'relative' is more than one encoding (how far two tokens are"),
     "odd head width": (
         [*TRAIN, "--encoding", "rotary", "--set", "model.width=60", "--set", "model.heads=4"],
         "rotary needs an even head width; got 15 (width 60, 4 heads); use width 64, or fraction=0.933333",
@@ -282,15 +433,23 @@ MISTAKES = {
         ["compare", TASK, "--out", "{new}", "--encodings", "none,none"],
         "the encoding of none-1 is named twice; name each encoding once",
     ),
-    "jobs": (["compare", TASK, "--out", "{new}", "--encodings", "none", "--jobs", "0"], "--jobs must be 1 or more"),
+    "jobs": (["compare", TASK, "--out", "{new}", "--encodings", "none", "--jobs", "0"], "--jobs: input should be gr"),
     "no run": (["evaluate", "{folder}"], "{folder} is no run of jari: it has no run.json"),
-    "no folder": (["predict", "{new}"], "{new} is no run of jari: it has no run.json"),
+    "no folder": (["predict", "{new}"], "{new} does not exist; name the folder of a run, as `jarilab runs`"),
     "file as run": (["walk", "{file}", "--input", "1+1"], "{file} is no run of jari: it has no run.json"),
     "foreign folder": (["train", TASK, "--out", "{folder}"], "{folder} exists and is no run of jari; choose another"),
     "other run": (
         ["train", TASK, "--out", "{run}", "--encoding", "none", *settings()],
         "{run} holds another run; choose another --out, or give its settings:\n  model.encoding: none here, rotary",
     ),
+    "folder of runs": (["evaluate", "{runs}"], "{runs} holds runs, and is none itself; name one:\n  {runs}/one"),
+    "walk of runs": (["walk", "{runs}"], "{runs} holds runs, and is none itself; name one:\n  {runs}/one"),
+    "no folder of runs": (["runs", "{new}"], "{new} does not exist; name a folder that holds runs"),
+    "report of nothing": (["report", "{runs}/one"], "{runs}/one has no curve yet: nothing of it was trained"),
+    "report into a folder": (["report", "{run}", "--out", "{folder}"], "{folder} is a folder; expected the name of a"),
+    "shell": (["completion", "tcsh"], "invalid choice: 'tcsh' (choose from"),
+    "words and prompt": (["predict", "{run}", "1+1", "--prompt", "1+1"], "as words or as --prompt, not both"),
+    "another kind": (["predict", "{run}", "--threshold", "1"], "the options of this run are --beam, --length-penalty,"),
     "site": (["walk", "{run}", "--input", "1+1", "--site", "encdr.0"], "unknown site 'encdr.0'; did you mean 'enco"),
     "head": (["walk", "{run}", "--input", "1+1", "--head", "2"], "encoder.0 has the heads 0 to 1, got 2"),
     "input": (["walk", "{run}", "--input", "1*1"], "no token for '*'; the model knows the characters 0123456789+-"),
@@ -307,6 +466,9 @@ def mistakes(run, tmp_path_factory):
     places["file"].write_text("mine")
     places["folder"].mkdir()
     (places["folder"] / "thesis.tex").write_text("mine")
+    (base / "runs" / "one").mkdir(parents=True)
+    places["runs"] = base / "runs"
+    shutil.copy(run / "run.json", base / "runs" / "one")
 
     def filled(text):
         for name, path in places.items():
@@ -314,14 +476,7 @@ def mistakes(run, tmp_path_factory):
         return text
 
     commands = [[filled(word) for word in command] for command, _ in MISTAKES.values()]
-    done = subprocess.run(
-        [sys.executable, "-c", MANY],
-        input=json.dumps(commands).encode(),
-        capture_output=True,
-        env=ENVIRONMENT,
-        check=True,
-    )
-    endings = [json.loads(line) for line in done.stdout.splitlines()]
+    endings = together(*commands)
     return dict(zip(MISTAKES, endings, strict=True)), filled, base
 
 
@@ -333,13 +488,14 @@ def test_a_mistake_is_told_in_a_line_and_exits_2(mistakes, name):
     assert filled(MISTAKES[name][1]) in err
     assert err.startswith("jarilab: ")
     assert "Traceback" not in err
-    if name != "other run":
+    if name not in ("other run", "family", "folder of runs", "walk of runs"):
         assert err.count("\n") == 1
 
 
 def test_mistakes_leave_nothing_behind(mistakes):
     _, _, base = mistakes
-    assert sorted(str(path.relative_to(base)) for path in base.rglob("*")) == ["file", "folder", "folder/thesis.tex"]
+    there = sorted(str(path.relative_to(base)) for path in base.rglob("*"))
+    assert there == ["file", "folder", "folder/thesis.tex", "runs", "runs/one", "runs/one/run.json"]
     assert (base / "file").read_text() == "mine"
 
 
@@ -356,9 +512,9 @@ def test_the_settings_of_a_task_are_listed():
     code, out, err = jari("train", "arithmetic", "--help")
     assert (code, err) == (0, "")
     listed = " ".join(out.split())
-    assert re.search(r"the task arithmetic:.* --maximum VALUE .*\(999\)", listed)
-    assert re.search(r"the model encoder_decoder:.* --width VALUE .*\(64\)", listed)
-    assert "--optimizer VALUE muon (matrices by Muon, the rest by AdamW) or adamw (all) (muon)" in listed
+    assert re.search(r"the task arithmetic:.* --maximum INTEGER .*\(999\)", listed)
+    assert re.search(r"the model encoder_decoder:.* --width INTEGER .*\(64\)", listed)
+    assert "--optimizer {muon,adamw} muon (matrices by Muon, the rest by AdamW) or adamw (all) (muon)" in listed
 
 
 # Files of others -----------------------------------------------------------------------------------------------------
@@ -439,6 +595,7 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, number, code):
         "import jarilab",
         "import jarilab; jarilab.__version__; dir(jarilab)",
         "import sys; from jarilab.cli import main; main(['--help'])",
+        "import sys; from jarilab.cli import main; main(['laws', '--help'])",
     ],
 )
 def test_nothing_heavy_is_imported_for_a_word_of_help(code):
@@ -451,7 +608,7 @@ def test_nothing_heavy_is_imported_for_a_word_of_help(code):
 def test_help_and_version():
     code, out, err = jari("--help")
     assert (code, err) == (0, "")
-    assert {"data", "train", "evaluate", "predict", "compare", "walk", "laws"} <= set(out.split())
+    assert {"data", "train", "evaluate", "predict", "compare", "walk", "laws", "runs", "report"} <= set(out.split())
     code, out, err = jari("--version")
     assert (code, err) == (0, "")
     assert re.fullmatch(r"jarilab \d+\.\d+\.\d+\S*\n", out)
@@ -492,6 +649,7 @@ def test_compare_writes_the_table_and_the_report(compared):
     table = json.loads(out)
     assert out.count("\n") == 1
     assert table == json.loads((folder / "table.json").read_text())
+    assert err.endswith(f"jarilab: open {folder / 'report.html'} in any browser, or give --open; it needs no network\n")
     assert [row["encoding"] for row in table["encodings"]] == ["none", "rotary:base=500"]
     for row in table["encodings"]:
         assert {

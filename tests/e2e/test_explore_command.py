@@ -43,7 +43,8 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def address_of(process: subprocess.Popen[str]) -> str:
     """Where it says that the page is."""
     said = process.stdout.readline() if process.stdout else ""
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/    Ctrl-C ends it\n", said), said + str(ended(process))
+    told = r"http://127\.0\.0\.1:\d+/    open this address in a browser; Ctrl-C ends it\n"
+    assert re.fullmatch(told, said), said + str(ended(process))
     return said.split()[0]
 
 
@@ -205,6 +206,19 @@ def test_a_file_is_saved_and_opens(pages: Pages, runs: Path, tmp_path: Path) -> 
     page = pages.open(file.read_text())
     assert page.locator("#head-title").text_content() == "decoder.0.cross, head 0"
     until(page, lambda: page.locator("#panel-walk canvas").count() > 0)
+
+
+def test_without_an_input_an_example_is_looked_at_and_opened(runs: Path, tmp_path: Path) -> None:
+    file, opened = tmp_path / "example.html", tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "jarilab", "explore", runs / "rotary", "--save", file, "--open"]
+    environment = {**ENVIRONMENT, "BROWSER": f"{browser} %s"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert file.is_file()
+    assert opened.read_text() == f"{file.as_uri()}\n"
 
 
 @pytest.mark.slow

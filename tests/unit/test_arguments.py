@@ -1,11 +1,25 @@
-"""Settings as options of their own: --width 64 is --set model.width=64, and the help lists what holds here."""
+"""What may be typed: settings and options of a run as flags, what else they are called, and what --help lists."""
 
+import argparse
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from jarilab.cli.arguments import parse
+import jarilab.cli.completion
+from jarilab.cli.arguments import parse, parser_of
+from jarilab.cli.completion import SHELLS, script, verbs
+from jarilab.cli.settings import settings_from
+from jarilab.encodings.base import registry as encodings
 from jarilab.errors import UserError
+from jarilab.models.base import registry as models
+from jarilab.options import options_of
+from jarilab.predictors.base import registry as predictors
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.options import Training
+from jarilab.storage.files import write_json
+from jarilab.tasks.base import registry as tasks
 
 TASK = '''
 from jarilab.tasks.base import Task
@@ -14,13 +28,20 @@ from jarilab.tasks.base import Task
 class Mine(Task):
     """width: of the page, 100 % at most. lines: how many."""
 
+    model_options, training_size = {}, 1
+    training_batch = loss = evaluate = None
+
     def __init__(self, *, width: int = 7, lines: bool = True):
         pass
 '''
 
 
+def parsed(*words: str) -> argparse.Namespace:
+    return parse(words)[1]
+
+
 def settings(*words):
-    return parse(["train", *words, "--out", "run"]).settings
+    return settings_from(parsed("train", *words, "--out", "run"))
 
 
 def helped(capsys, *words):
@@ -29,6 +50,13 @@ def helped(capsys, *words):
         parse([*words, "--help"])
     assert end.value.code == 0
     return " ".join(capsys.readouterr().out.split())
+
+
+def refused(*words: str) -> str:
+    """What a command that cannot be is told."""
+    with pytest.raises(UserError) as error:
+        parse(words)
+    return str(error.value)
 
 
 def test_a_setting_is_an_option_of_its_own():
@@ -54,8 +82,8 @@ def test_the_model_decides_which_options_there_are():
     assert settings("translation", "--model=recurrent", "--cell", "lstm") == {"model.cell": "lstm"}
     with pytest.raises(UserError, match="unrecognized arguments: --cell lstm"):
         settings("translation", "--cell", "lstm")
-    with pytest.raises(UserError, match="arithmetic cannot be done by the model recurrent; use encoder_decoder"):
-        settings("arithmetic", "--model", "recurrent")
+    with pytest.raises(UserError, match=r"translation cannot be learned by the model decoder: .*; use encoder_decoder"):
+        settings("translation", "--model", "decoder")
     with pytest.raises(UserError, match=r"unknown model 'recurent'; did you mean 'recurrent'\?"):
         settings("translation", "--model", "recurent")
 
@@ -67,22 +95,32 @@ def test_the_model_decides_which_options_there_are():
         ("--encoding=my.py:Mine", {"model.encoding": "my.py:Mine"}),
         ("--set model.encoding=my.py:Mine", {"model.encoding": "my.py:Mine"}),
         ("--out text", {}),
-        ("--seed -1", {}),
         ("--json --tied", {"model.tied": True}),
         ("--train text sort --model recurrent", {"task.train": ["text", "sort"]}),
     ],
 )
 def test_what_an_option_takes_is_not_the_task(before, given):
-    options = parse(["train", *before.split(), "translation", "--dropout", "0.5", "--out", "run"])
+    options = parsed("train", *before.split(), "translation", "--dropout", "0.5", "--out", "run")
     assert options.task == "translation"
-    assert options.settings == {**given, "model.dropout": "0.5"}
+    assert settings_from(options) == {**given, "model.dropout": "0.5"}
 
 
-def test_numbers_of_threads_and_jobs_are_checked():
-    for command in ("train arithmetic --threads 0", "compare arithmetic --encodings none --jobs 0"):
-        flag = command.split()[-2]
-        with pytest.raises(UserError, match=f"^{flag} must be 1 or more, got 0$"):
-            parse([*command.split(), "--out", "run"])
+def test_options_of_a_verb_are_read_by_the_definition_of_its_function():
+    options = parsed("train", "arithmetic", "--seed", "3", "--threads", "2", "--precision", "float32")
+    assert options.verb == {"seed": 3, "threads": 2, "precision": "float32"}
+    told = refused("compare", "arithmetic", "--encodings", "none", "--out", "x", "--jobs", "0")
+    assert told == "--jobs: input should be greater than or equal to 1; got '0' (default None)"
+    told = refused("train", "arithmetic", "--precision", "half")
+    assert told.startswith("--precision: input should be 'auto', 'float32' or 'bfloat16'; got 'half'")
+
+
+def test_a_power_of_ten_is_a_whole_number():
+    assert parsed("train", "arithmetic", "--seed", "1e3").verb == {"seed": 1000}
+    options = parsed("train", "arithmetic", "--examples", "1e6", "--batch", "2.5e2")
+    training = Experiment.of("arithmetic", None, settings_from(options)).training
+    assert (training["examples"], training["batch"]) == (1_000_000, 250)
+    for text in ("1.5", "1e-3", "1.23e1", "1e400"):
+        assert "valid integer" in refused("train", "arithmetic", "--seed", text)
 
 
 def test_a_setting_given_twice_is_refused_where_it_differs():
@@ -96,15 +134,67 @@ def test_a_setting_given_twice_is_refused_where_it_differs():
     [("--widht", "--width"), ("--learning_rate", "--learning-rate"), ("--optimiser", "--optimizer"), ("--ot", "--out")],
 )
 def test_a_misspelt_option_names_the_nearest(typed, meant):
-    with pytest.raises(
-        UserError, match=rf"^unrecognized arguments: {typed} 3; did you mean {meant}\?; `jarilab --help`"
-    ):
-        settings("arithmetic", typed, "3")
+    told = refused("train", "arithmetic", typed, "3")
+    assert told == f"unrecognized arguments: {typed} 3; did you mean {meant}? see `jarilab train arithmetic --help`"
+
+
+def test_an_option_that_nothing_comes_near_is_told_without_a_guess():
+    told = refused("train", "arithmetic", "--frobnicate", "3")
+    assert told == "unrecognized arguments: --frobnicate 3; see `jarilab train arithmetic --help`"
 
 
 def test_no_option_is_guessed_from_its_beginning():
-    with pytest.raises(UserError, match="unrecognized arguments: --wid 3"):
-        settings("arithmetic", "--wid", "3")
+    assert refused("train", "arithmetic", "--wid", "3").startswith("unrecognized arguments: --wid 3")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant", "when"),
+    [
+        ("--lr 0.1", {"training.learning_rate": "0.1"}, "--lr is called --learning-rate here"),
+        ("--batch-size=8", {"training.batch": "8"}, "--batch-size is called --batch here"),
+        ("--batch_size 8", {"training.batch": "8"}, "--batch_size is called --batch here"),
+        ("--d-model 8", {"model.width": "8"}, "--d-model is called --width here"),
+        ("--num-heads 8", {"model.heads": "8"}, "--num-heads is called --heads here"),
+        ("--passes 3", {"training.epochs": "3"}, "--passes is called --epochs now"),
+        ("--set training.passes=3", {"training.epochs": "3"}, "training.passes is called training.epochs now"),
+        ("--epochs 3", {"training.epochs": "3"}, None),
+    ],
+)
+def test_options_by_their_names_elsewhere_and_before(capsys, typed, meant, when):
+    assert settings("arithmetic", *typed.split()) == meant
+    assert capsys.readouterr().err == (f"jarilab: {when}\n" if when else "")
+
+
+def test_former_names_of_a_task_and_of_predict(capsys, run_of):
+    assert settings("detection", "--most", "4", "--fewest", "2") == {"task.max_digits": "4", "task.min_digits": "2"}
+    assert capsys.readouterr().err.splitlines() == [
+        "jarilab: --most is called --max-digits now",
+        "jarilab: --fewest is called --min-digits now",
+    ]
+    assert parsed("predict", run_of("detection"), "--at-least", "0.3").answer == {"threshold": 0.3}
+    assert parsed("predict", run_of("captions"), "--n", "3").answer == {"count": 3}
+    assert "--n is called --count now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["--layers", "--num-layers", "--n-layers"])
+def test_a_name_that_may_mean_several_options_is_pointed_at(capsys, typed):
+    told = refused("train", "arithmetic", typed, "3")
+    assert told == (
+        f"{typed} may mean --encoder-layers or --decoder-layers: give one; see `jarilab train arithmetic --help`"
+    )
+    assert settings("text", typed, "3") == {"model.layers": "3"}
+
+
+@pytest.mark.parametrize("typed", ["--device", "--gpu", "--cuda"])
+def test_a_device_is_told_not_to_be(typed):
+    told = refused("train", "text", typed, "cpu")
+    assert told == (
+        f"{typed}: jari computes on the CPU, and uses no GPU yet; omit {typed}; see `jarilab train text --help`"
+    )
+
+
+def test_what_stands_behind_two_dashes_is_no_option(run_of):
+    assert parsed("predict", run_of("text"), "--", "--lr").sources == ["--lr"]
 
 
 def test_a_pair_without_a_value_is_refused():
@@ -112,17 +202,111 @@ def test_a_pair_without_a_value_is_refused():
         settings("arithmetic", "--set", "model.width")
 
 
+# A file with one class -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_with_one_class_needs_no_class(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(TASK)
+    assert settings(str(file), "--lines") == {"task.lines": True}
+    assert settings(f"{file}:width=3", "--lines") == settings(f"{file}:Mine", "--lines")
+    assert tasks.spec(str(file)).name == f"{file}:Mine"
+    assert tasks.spec(f"{file}:width=3").options == {"width": 3}
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """The folder of a run of a task, of which there is run.json alone."""
+
+    def make(kind: str, **changes: object) -> str:
+        folder = tmp_path / kind
+        folder.mkdir(exist_ok=True)
+        experiment = Experiment.of(kind, precision="float32").as_dict() | changes
+        record = {"format": 1, "hash": "", "data": "", "kept": {}, "environment": {}, "experiment": experiment}
+        write_json(folder / "run.json", record)
+        return str(folder)
+
+    return make
+
+
+def test_help_of_predict_lists_what_this_run_can_do(capsys, run_of):
+    detection = helped(capsys, "predict", run_of("detection"))
+    assert "--threshold NUMBER the probability from which a thing counts as found (0.5)" in detection
+    assert "--beam" not in detection
+    assert "--temperature" not in detection
+    arithmetic = helped(capsys, "predict", run_of("arithmetic"))
+    assert "--beam INTEGER hypotheses kept for each source; 1 is greedy (1)" in arithmetic
+    assert "--n-best INTEGER how many answers to each source" in arithmetic
+    assert "--beam INTEGER" in helped(capsys, "evaluate", run_of("arithmetic"))
+    assert "--n-best" not in helped(capsys, "evaluate", run_of("arithmetic"))
+    general = helped(capsys, "predict")
+    assert "`jarilab predict RUN --help` lists what this run can do, too" in general
+    assert "--beam" not in general
+
+
+def test_an_option_of_another_kind_of_run_names_those_of_this_one(run_of):
+    run = run_of("detection")
+    assert refused("predict", run, "--beam", "3") == (
+        f"unrecognized arguments: --beam 3; the options of this run are --threshold, --draw; "
+        f"see `jarilab predict {run} --help`"
+    )
+    assert "; this run has no such options; see" in refused("evaluate", run, "--beam", "3")
+    assert "did you mean --threshold?" in refused("predict", run, "--treshold", "3")
+
+
+def test_files_to_measure_on_stand_one_behind_the_other(run_of):
+    options = parsed("evaluate", run_of("translation"), "--data", "a.de", "a.en", "--beam", "2")
+    assert (options.verb, options.answer) == ({"data": ["a.de", "a.en"]}, {"beam": 2})
+
+
+def test_the_run_may_stand_behind_its_options(run_of):
+    run = run_of("text")
+    options = parsed("predict", "--stop", "x", "--top-k", "5", run, "one", "--seed", "7", "two")
+    assert (options.run, options.sources) == (run, ["one", "two"])
+    assert options.answer == {"stop": ("x",), "top_k": 5, "seed": 7}
+
+
+@pytest.mark.parametrize("seed", ["9" * 30, "-1", "one", "1.5"])
+def test_a_seed_that_no_generator_takes_is_refused(seed, run_of):
+    run = run_of("text")
+    assert parsed("predict", run, "--seed", str(2**63 - 1)).answer == {"seed": 2**63 - 1}
+    assert refused("predict", run, f"--seed={seed}").startswith("--seed: input should be")
+
+
+def test_the_file_of_a_run_is_executed_only_where_that_is_said(run_of, tmp_path):
+    file, trace = tmp_path / "theirs.py", tmp_path / "executed"
+    file.write_text(f"open({str(trace)!r}, 'w').close()\n{TASK}")
+    run = run_of("arithmetic", task=f"{file}:Mine", task_options={})
+    for words in (["predict", run, "--help"], ["predict", run], ["evaluate", run, "--beam", "2"]):
+        told = refused(*words)
+        assert f"names the Python file {file}, and to use the run is to execute that file" in told
+        assert not trace.exists()
+    assert parsed("predict", run, "--trust-code").verb == {"trust_code": True}
+    assert trace.exists()
+
+
+# What --help lists ---------------------------------------------------------------------------------------------------
+
+
 def test_help_lists_the_defaults_of_the_task_at_hand(capsys):
     arithmetic = helped(capsys, "train", "arithmetic")
-    assert "the task arithmetic: --minimum VALUE (0) --maximum VALUE (999)" in arithmetic
-    assert re.search(r"the model encoder_decoder: --width VALUE .*?\(64\) --heads VALUE", arithmetic)
+    assert "the task arithmetic: --minimum INTEGER the smallest number (0) --maximum INTEGER the largest (999)" in (
+        arithmetic
+    )
+    assert re.search(r"the model encoder_decoder: --width INTEGER [^(]*\(64\) --heads INTEGER", arithmetic)
     assert "the budget (1000000)" in arithmetic
     assert "stop after so many looks without a better one (not set)" in arithmetic
+    assert "--norm {pre,post} before each sublayer (pre) or after it (post), as the original has it (pre)" in arithmetic
+    assert "--optimizer {muon,adamw} muon (matrices by Muon, the rest by AdamW) or adamw (all) (muon)" in arithmetic
+    assert "usage: jarilab train [options] TASK " in arithmetic
     translation = helped(capsys, "train", "translation", "--model", "recurrent")
     assert "the task translation: --train FILE [FILE ...] two files, source and target, or one TSV (not set)" in (
         translation
     )
-    assert re.search(r"the model recurrent: --width VALUE \(512\)", translation)
+    assert re.search(r"the model recurrent: --width INTEGER [^(]*\(512\)", translation)
     assert "the budget as passes over the data instead (12)" in translation
     assert "its highest value (0.002)" in translation
     assert "--cell" not in helped(capsys, "train", "translation")
@@ -132,26 +316,95 @@ def test_help_without_a_task_says_how_to_get_more(capsys):
     text = helped(capsys, "train")
     assert "`jarilab train TASK --help` lists them with their defaults" in text
     assert "--width" not in text
+    assert "--out RUN the folder of the run (runs/TASK-ENCODING-SEED)" in text
 
 
 def test_the_encodings_of_a_comparison_are_no_setting(capsys):
     text = helped(capsys, "compare", "arithmetic")
     assert "--encodings SPEC,SPEC,..." in text
-    assert "--encoding VALUE" not in text
-    assert "--width VALUE" in text
+    assert "--encoding TEXT" not in text
+    assert "--width INTEGER" in text
 
 
 def test_a_name_that_means_two_things_says_which(capsys, tmp_path):
     (tmp_path / "mine.py").write_text(TASK)
     task = f"{tmp_path / 'mine.py'}:Mine"
     assert settings(task, "--task-width", "3", "--model-width", "64") == {"task.width": "3", "model.width": "64"}
-    assert "--task-width VALUE of the page, 100 % at most (7)" in helped(capsys, "train", task)
-    with pytest.raises(UserError, match=r"unrecognized arguments: --width 3; did you mean --(task|model)-width\?"):
-        settings(task, "--width", "3")
+    assert "--task-width INTEGER of the page, 100 % at most (7)" in helped(capsys, "train", task)
+    assert re.search(r"--width 3; did you mean --(task|model)-width\?", refused("train", task, "--width", "3"))
 
 
-@pytest.mark.parametrize("seed", ["9" * 30, "-1", "one", "1e3"])
-def test_a_seed_that_no_generator_takes_is_refused(seed):
-    assert parse(["predict", "run", "--seed", str(2**63 - 1)]).seed == 2**63 - 1
-    with pytest.raises(UserError, match=r"a seed must be from 0 to 2\^63 - 1, got"):
-        parse(["predict", "run", "--seed", seed])
+def targets() -> dict[str, type]:
+    """Everything whose options become flags."""
+    found: dict[str, type] = {"training": Training}
+    for registry in (tasks, models, encodings):
+        found |= {f"{registry.kind} {name}": registry.spec(name).target for name in registry.names()}
+    for name in predictors.names():
+        predictor = predictors.spec(name).target
+        found |= {f"predict {name}": predictor.options, f"evaluate {name}": predictor.scoring}
+    return found
+
+
+@pytest.mark.parametrize("name", targets())
+def test_every_option_has_a_sentence(name):
+    without = [option.name for option in options_of(targets()[name]).values() if not option.meaning]
+    assert not without, f"{name}: say in the docstring what these are, as `name: ...`"
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "compare", "walk"])
+def test_every_option_of_a_verb_has_a_sentence(verb):
+    known = parser_of(verb, []).known.values()
+    assert [one.flag for one in known if not one.option.meaning] == []
+
+
+# Completion ----------------------------------------------------------------------------------------------------------
+
+ASK = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _jarilab
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("completion") / "jarilab.bash"
+    file.write_text(script("bash"))
+    return file
+
+
+def test_the_script_of_bash_parses(completion):
+    assert subprocess.run(["bash", "-n", completion], check=True, capture_output=True).stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("tr", {"train"}),
+        ("ta", {"tasks"}),
+        ("train ari", {"arithmetic"}),
+        ("train arithmetic --enc", {"--encoding", "--encoder-layers", "--encoder-encoding"}),
+        ("train text --ce", set()),
+        ("train arithmetic --encoding rot", {"rotary", "rotary2d"}),
+        ("train arithmetic --norm p", {"pre", "post"}),
+        ("predict run --bea", {"--beam"}),
+        ("evaluate run --bea", {"--beam"}),
+        ("predict run --thresh", {"--threshold"}),
+        ("completion b", {"bash"}),
+    ],
+)
+def test_bash_completes(completion, tmp_path, typed, offered):
+    words = ["jarilab", *typed.split()]
+    done = subprocess.run(
+        ["bash", "-c", ASK, "ask", completion, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == offered
+
+
+def test_every_shell_knows_commands_and_options(monkeypatch):
+    found = verbs()
+    monkeypatch.setattr(jarilab.cli.completion, "verbs", lambda: found)
+    for shell in SHELLS:
+        text = script(shell)
+        for word in ("train", "arithmetic", "learning-rate", "threshold", "rotary"):
+            assert word in text, shell

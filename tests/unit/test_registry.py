@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jarilab.attention.module import Attention
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import build, canonical, parts_of
-from jarilab.errors import UserError
+from jarilab.errors import UserError, nearest
 from jarilab.options import options_of
 from jarilab.registry import Registry, file_of, trust_code
 
@@ -76,6 +76,11 @@ def defaults(name):
         ("rotary:pairing=interleaved,base=500", "rotary:base=500,pairing=interleaved"),
         ("shaw:values=False", "shaw:values=false"),
         ("sinusoidal+rotary:base=5e+5+alibi", "sinusoidal+rotary:base=500000+alibi"),
+        ("rope", "rotary"),
+        ("RoPE:base=500", "rotary:base=500"),
+        ("ALiBi", "alibi"),
+        ("sin + NoPE", "sinusoidal+none"),
+        ("Learned@text + RoPE2D@image", "learned@text+rotary2d@image"),
     ],
 )
 def test_the_canonical_text_leaves_defaults_out(typed, text):
@@ -96,6 +101,34 @@ def test_options_are_the_keyword_only_parameters():
             pass
 
     assert {name: option.default for name, option in options_of(Thing).items()} == {"size": 2, "kind": "a"}
+
+
+@pytest.mark.parametrize(
+    ("word", "members", "others"),
+    [
+        ("relative", {"rotary", "shaw", "t5", "alibi"}, {"none", "sinusoidal", "learned"}),
+        ("Absolute", {"sinusoidal", "learned", "sinusoidal2d"}, {"none", "rotary", "alibi"}),
+    ],
+)
+def test_a_word_for_several_lists_them(word, members, others):
+    with pytest.raises(UserError, match=f"^'{word.lower()}' is more than one encoding") as error:
+        encodings.spec(word)
+    first, *lines = str(error.value).split("\n")
+    assert first.endswith("name one of them:")
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+    assert members <= listed.keys()
+    assert not others & listed.keys()
+    assert all(sentence[0].isupper() for sentence in listed.values())
+
+
+def test_an_alias_is_no_name_of_its_own():
+    assert "rope" not in encodings.names()
+    assert encodings.aliases("rotary") == ["rope"]
+
+
+def test_half_alike_is_not_near():
+    assert nearest("rope", ["none", "rotary"]) is None
+    assert nearest("Rotery", ["none", "Rotary"]) == "Rotary"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +162,36 @@ def test_a_class_in_a_file_of_the_users(mine):
 def test_a_class_that_the_file_has_not(mine):
     with pytest.raises(UserError, match=r"unknown class in .*mine.py 'Mein'; did you mean 'Mine'\? Known: Mine, Other"):
         encodings.spec(f"{mine}:Mein")
+
+
+def test_a_file_with_one_encoding_needs_no_class(tmp_path):
+    path = tmp_path / "alone.py"
+    trust_code(path)
+    head = "from jarilab.encodings.base import Encoding\nclass Helper: pass\n"
+    path.write_text(f"{head}class Mine(Encoding):\n    def __init__(self, site, *, k: int = 3): pass\n")
+    assert encodings.spec(str(path)).name == f"{path}:Mine"
+    assert canonical(f"rope+{path}:k=5") == f"rotary+{path}:Mine:k=5"
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        (
+            "class A(Encoding): pass\nclass B(Encoding): pass",
+            r"has 2 classes that could be the encoding, A, B; name one ",
+        ),
+        (
+            "class A: pass",
+            r"has no class that could be the encoding; write one that derives from jarilab\..*\.Encoding",
+        ),
+    ],
+)
+def test_a_file_of_which_the_class_is_not_clear(tmp_path, classes, told):
+    path = tmp_path / "several.py"
+    trust_code(path)
+    path.write_text(f"from jarilab.encodings.base import Encoding\n{classes}\n")
+    with pytest.raises(UserError, match=told):
+        encodings.spec(str(path))
 
 
 def test_a_class_that_is_no_encoding_is_refused(mine):

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jarilab.cli.show import metrics_text, table_text
 from scipy import stats
 
-from jarilab.cli.show import metrics_text, table_text
 from jarilab.comparison import study
 from jarilab.comparison.statistics import mean_interval, paired_difference, student_quantile, wilson
 from jarilab.comparison.study import Trial, jobs_for, tabulate

@@ -51,6 +51,7 @@ class Site:
     cross: bool = False
 
 
+@registry.base
 class Encoding(nn.Module):
     """A way to tell attention where tokens are. Subclasses take `site` and keyword-only options: their spec."""
 
@@ -145,6 +146,18 @@ class Encoding(nn.Module):
 def hooks_of(cls: type[Encoding]) -> frozenset[str]:
     """The hooks a class overrides."""
     return frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook))
+
+
+registry.family(
+    "absolute",
+    "where a token stands decides",
+    lambda cls: bool(hooks_of(cls)) and not cls.shift_invariant,
+)
+registry.family(
+    "relative",
+    "how far two tokens are apart decides",
+    lambda cls: bool(hooks_of(cls)) and cls.shift_invariant,
+)
 
 
 def frequencies(count: int, base: float, step: float, device: torch.device) -> Float[Tensor, " F"]:

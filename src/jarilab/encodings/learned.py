@@ -15,7 +15,7 @@ from jarilab.shapes import Float, Tensor
 
 
 @final
-@registry.register("learned")
+@registry.register("learned", "learnt")
 class Learned(Encoding):
     """Adds row p of a table to the token at position p. It knows nothing beyond its last row, and says so.
 

@@ -16,7 +16,7 @@ from jarilab.shapes import Float, Tensor
 
 
 @final
-@registry.register("learned2d")
+@registry.register("learned2d", "learnt2d")
 class Learned2d(Encoding):
     """Adds a learned vector to the token at each row and column. It knows nothing beyond its last ones, and says so.
 

@@ -8,7 +8,7 @@ from jarilab.encodings.base import Encoding, Site, registry
 
 
 @final
-@registry.register("none")
+@registry.register("none", "nope")
 class NoEncoding(Encoding):
     """Every hook does nothing. With two causal layers or more order can still be learnt (Kazemnejad et al. 2023)."""
 

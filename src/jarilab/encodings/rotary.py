@@ -16,7 +16,7 @@ Pairing = Literal["half", "interleaved"]
 
 
 @final
-@registry.register("rotary")
+@registry.register("rotary", "rope")
 class Rotary(Encoding):
     """Turns pair i of a query or key at position p by the angle `p * base^(-2i/R)`; the score then depends on distance.
 

@@ -19,7 +19,7 @@ BASES = {"axial": 100.0, "mixed": 10.0}
 
 
 @final
-@registry.register("rotary2d")
+@registry.register("rotary2d", "rope2d")
 class Rotary2d(Encoding):
     """Turns each pair of components of queries and keys by an angle that depends on row and column; the score then
     depends on how many rows and columns lie between them.

@@ -16,7 +16,7 @@ Layout = Literal["interleaved", "concatenated", "tensor2tensor"]
 
 
 @final
-@registry.register("sinusoidal")
+@registry.register("sinusoidal", "sin", "sine")
 class Sinusoidal(Encoding):
     """Adds fixed waves, from fast to slow, to the input; the model tells places by their pattern.
 

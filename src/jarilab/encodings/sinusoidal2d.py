@@ -17,7 +17,7 @@ EPSILON = 1e-6  # DETR's, so that a frame of nothing divides by something
 
 
 @final
-@registry.register("sinusoidal2d")
+@registry.register("sinusoidal2d", "sin2d")
 class Sinusoidal2d(Encoding):
     """Adds fixed waves: half of the width tells the row, the other half the column, each as the paper's sinusoids.
 

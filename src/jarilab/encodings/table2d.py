@@ -16,7 +16,7 @@ from jarilab.shapes import Float, Tensor
 
 
 @final
-@registry.register("table2d")
+@registry.register("table2d", "swin")
 class Table2d(Encoding):
     """Adds to the score one learned number per head for how many rows and columns lie between query and key. One table
     for all layers, with `(2 rows + 1)(2 columns + 1)` entries: a grid of h x w needs rows = h - 1, columns = w - 1.

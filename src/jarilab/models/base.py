@@ -14,6 +14,7 @@ from jarilab.registry import Registry
 from jarilab.shapes import Float, Int, Tensor
 
 registry = Registry("model", "jarilab.models")
+registry.base(nn.Module)
 
 
 @runtime_checkable

@@ -102,6 +102,11 @@ class LanguageModel(nn.Module):
     encoding: one spec for all layers; with `none`, two layers or more can still tell order, by the causal mask alone.
     window: how many tokens each sees, itself included, in each layer; all before it by default. A cache then holds
     `window - 1` tokens and the new ones at most. tied: the generator's weights are the embedding's.
+
+    width: numbers that stand for a token. heads: of each attention. layers: of the stack. hidden: numbers inside
+    the feed-forward network; 4 times the width by default. norm: before each sublayer (pre) or after it (post), as
+    the original has it. activation: of the feed-forward network. dropout: the share of numbers that training sets
+    to 0. kernel: how attention is computed; all agree, and auto takes the fastest.
     """
 
     def __init__(

@@ -49,6 +49,12 @@ class Detector(nn.Module):
     encoding: the spec for encoder, decoder and the attention between; DETR's is
     sinusoidal2d:where=inject,normalised=true, with which less was found. encoder_encoding, decoder_encoding,
     cross_encoding: for one of them alone.
+
+    width: numbers that stand for a token. heads: of each attention. encoder_layers: of the encoder. decoder_layers:
+    of the decoder. hidden: numbers inside the feed-forward network; 4 times the width by default. norm: before each
+    sublayer (pre) or after it (post), as the original has it. activation: of the feed-forward network. dropout: the
+    share of numbers that training sets to 0. kernel: how attention is computed; all agree, and auto takes the
+    fastest.
     """
 
     def __init__(

@@ -50,6 +50,12 @@ class EncoderDecoder(nn.Module):
     cross_encoding: between decoder and source; none by default, since distances between two sequences mean something
     only where they were made to. tied: the generator's weights are the target embedding's. shared: so are the source
     embedding's (with `tied` all three are one matrix). Raises UserError for that where the vocabularies differ in size.
+
+    width: numbers that stand for a token. heads: of each attention. encoder_layers: of the encoder. decoder_layers:
+    of the decoder. hidden: numbers inside the feed-forward network; 4 times the width by default. norm: before each
+    sublayer (pre) or after it (post), as the original has it. activation: of the feed-forward network. dropout: the
+    share of numbers that training sets to 0. kernel: how attention is computed; all agree, and auto takes the
+    fastest.
     """
 
     def __init__(

@@ -52,6 +52,9 @@ class Recurrent(nn.Module):
     encoder's width reads from the end. encoding: added to the input, if any; the order of tokens is known without.
     cross_encoding: between decoder and source; one that rotates needs score dot or general. dropout: on what goes into
     each layer and on h~, never on weights. tied: the generator's weights are the target embedding's.
+
+    width: numbers that stand for a token, and in a state. cell: of the recurrent layers. kernel: how attention is
+    computed; all agree, and auto takes the fastest.
     """
 
     def __init__(

@@ -53,6 +53,11 @@ class TextToImage(nn.Module):
     vocabulary: words, padding and the first token included. codes: of the image tokenizer. caption: the longest, in
     tokens, the first token included. rows, columns: of codes. encoding: one spec for all layers; a part with `@text` or
     `@image` sees the places of that part alone. Raises UserError where it cannot be.
+
+    width: numbers that stand for a token. heads: of each attention. layers: of the stack. hidden: numbers inside
+    the feed-forward network; 4 times the width by default. norm: before each sublayer (pre) or after it (post), as
+    the original has it. activation: of the feed-forward network. dropout: the share of numbers that training sets
+    to 0. kernel: how attention is computed; all agree, and auto takes the fastest.
     """
 
     def __init__(

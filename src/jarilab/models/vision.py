@@ -37,6 +37,11 @@ class VisionTransformer(nn.Module):
     examples that omit a sublayer of the last layer in training. resolution: what to do with images of another
     size than `shape`: refuse them; resize the image; rescale the places of its patches to those it was trained on (a
     learned table is then read between its rows); extrapolate, and count on.
+
+    width: numbers that stand for a patch. heads: of each attention. layers: of the stack. hidden: numbers inside
+    the feed-forward network; 4 times the width by default. norm: before each sublayer (pre) or after it (post), as
+    the original has it. activation: of the feed-forward network. dropout: the share of numbers that training sets
+    to 0. kernel: how attention is computed; all agree, and auto takes the fastest.
     """
 
     def __init__(

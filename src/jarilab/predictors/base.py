@@ -149,6 +149,7 @@ class Intervention(Protocol):
         ...
 
 
+@registry.base
 class Predictor(ABC):
     """A model that was trained for a task, as whoever asks it for answers sees it.
 

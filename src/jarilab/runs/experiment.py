@@ -259,11 +259,12 @@ def model_of(task: str, model: str | None = None) -> str:
     if model is None:
         return task_class.usual_model
     name = task.partition(":")[0]
-    refusal = refusal_of(name, task_class, models.spec(model).target)
+    spec = models.spec(model)
+    refusal = refusal_of(name, task_class, spec.target)
     if refusal is not None:
         fitting = " or ".join(models_for(task_class))
         raise UserError(f"{name} cannot be learned by the model {model}: {refusal}; use {fitting}")
-    return model
+    return spec.name
 
 
 def models_for(task_class: type[Task]) -> list[str]:

@@ -35,6 +35,10 @@ FIELDS = {
 """What run.json holds; `kernels` are added at the first step."""
 
 
+MOST_NAMED = 20
+"""Runs in a folder that are named where one of them is expected."""
+
+
 class Interrupted(BaseException):
     """A signal came; the checkpoint is written."""
 
@@ -165,13 +169,27 @@ def read_run(folder: Path) -> dict[str, Any]:
     """run.json of a run. Raises UserError if there is none."""
     path = folder / "run.json"
     if not path.is_file():
-        raise UserError(f"{folder} is no run of jari: it has no run.json")
+        raise _no_run(folder)
     record = read_json(path)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
     record.setdefault("kept", {})  # absent from runs of before there were tasks that keep something
     check_fields(str(path), FIELDS, record)
     return record
+
+
+def _no_run(folder: Path) -> UserError:
+    """Why a folder is no run, and what to do."""
+    if not folder.exists():
+        return UserError(
+            f"{folder} does not exist; name the folder of a run, as `jarilab runs` lists them"
+        )
+    inside = sorted(path.parent for path in folder.glob("*/run.json")) if folder.is_dir() else []
+    if not inside:
+        return UserError(f"{folder} is no run of jari: it has no run.json")
+    named = "\n  ".join(map(str, inside[:MOST_NAMED]))
+    more = f"\n  and {len(inside) - MOST_NAMED} more" if len(inside) > MOST_NAMED else ""
+    return UserError(f"{folder} holds runs, and is none itself; name one:\n  {named}{more}")
 
 
 def read_experiment(record: dict[str, Any], where: Path) -> Experiment:

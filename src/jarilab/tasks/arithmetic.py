@@ -43,8 +43,9 @@ SAMPLES = ("21+211", "12+1", "101-11", "911-119")
 class Arithmetic(TokenTask):
     """All expressions i + j and i - j with minimum <= i, j <= maximum; one in fifty is held out, by a hash of it.
 
-    operators: `+`, `-` or `+-`. answers: plain (`232`), reversed (`232` written from the ones up), or padded with
-    zeros to the longest answer (`0232`, `-0099`). operands: plain, or padded with zeros to the longest.
+    minimum: the smallest number. maximum: the largest. operators: `+`, `-` or `+-`. answers: plain (`232`),
+    reversed (`232` written from the ones up), or padded with zeros to the longest answer (`0232`, `-0099`).
+    operands: plain, or padded with zeros to the longest.
     balanced: of all expressions, 81 in 100 have two operands of three digits and 1 in 10,000 has two of one, so a model
     that answers 99 % of them may still not know 5+5. Balanced training (after Lee et al. 2023) repeats expressions of
     rarer lengths, so that each length's share goes with the square root of its number. Held-out data stay as they are.

@@ -53,6 +53,7 @@ class Learner(Protocol):
         ...
 
 
+@registry.base
 class Task(ABC):
     """A thing to learn: its data, batches, loss and metrics, and how an example is shown to a person.
 

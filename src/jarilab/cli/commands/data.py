@@ -1,0 +1,20 @@
+"""Write a task's examples to a file."""
+
+from __future__ import annotations
+
+import argparse
+
+from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.settings import add_task, settings_from
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    parser.add_argument("--out", metavar="FILE", required=True, help="the file to write")
+    add_task(parser, words)
+
+
+def run(options: argparse.Namespace) -> None:
+    from jarilab import api
+
+    count = api.data(options.task, options.out, settings_from(options))
+    print(f"{count:,} lines in {options.out}")

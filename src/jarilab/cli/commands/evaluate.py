@@ -1,0 +1,31 @@
+"""Measure a run on held-out data: all of its own, or files."""
+
+from __future__ import annotations
+
+import argparse
+
+from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.runs import add_answer_options, add_run
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    from jarilab import api
+    from jarilab.options import options_of
+
+    add_run(parser)
+    parser.add_options("verb", options_of(api.evaluate))
+    parser.add_argument("--json", action="store_true", help="print the metrics as one JSON object")
+    add_answer_options(parser, words, "scoring", "how answers are written that are measured, of")
+
+
+def run(options: argparse.Namespace) -> None:
+    from jarilab import api
+    from jarilab.cli.results import metrics_text
+    from jarilab.cli.terminal import say, show
+    from jarilab.training.progress import working
+
+    with working(f"measuring {options.run}"):
+        metrics = api.evaluate(options.run, **options.verb, **options.answer)
+    for notice in metrics["notices"]:
+        say(notice)
+    show(options, metrics, metrics_text(metrics, options.run))

@@ -1,0 +1,92 @@
+"""Look inside trained models, live in a browser or as one file."""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.runs import add_open, add_runs, add_shared
+from jarilab.errors import UserError
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    from jarilab import explorer
+    from jarilab.options import options_of
+
+    add_runs(parser, "folders of runs, shown side by side")
+    parser.add_argument(
+        "--input", help="what the models read, such as 21+211 (an example of the first run's task)"
+    )
+    parser.add_argument(
+        "--save", metavar="FILE", help="write the page as one file that needs no network, and end"
+    )
+    add_open(parser, "the page")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="the address to listen on (127.0.0.1, this machine alone)",
+    )
+    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free (8000)")
+    without = ("input", "trust_code")
+    parser.add_options("verb", options_of(explorer.explore), without=without)
+    add_shared(parser, "threads", "trust_code")
+
+
+def run(options: argparse.Namespace) -> None:
+    from jarilab import api, explorer
+    from jarilab.training.progress import working
+
+    chosen = options.verb
+    api.use_threads(chosen.pop("threads", None))
+    if options.save:
+        _check_file(Path(options.save))  # told before the page is made
+    opens = {"site": chosen.pop("site", None), "head": chosen.pop("head", 0)}
+    with working(f"opening {' and '.join(options.runs)}"):
+        session = explorer.Explorer(options.runs, **chosen)
+    line = options.input
+    if line is None:
+        line = api.open_run(options.runs[0], trust_code=chosen.get("trust_code", False)).example()
+    if options.save:
+        _save(options, session, line, opens)
+    else:
+        _serve(options, session, line, opens)
+
+
+def _save(options: argparse.Namespace, session: Any, line: str, opens: dict[str, Any]) -> None:
+    from jarilab import explorer
+    from jarilab.training.progress import working
+
+    with working(f"looking at {line}"):
+        page = explorer.page(session, line, **opens)
+    page.save(options.save)
+    size = len(page.html.encode()) / 1e6
+    print(f"{options.save}: {size:.1f} MB, opens in any browser without a network")
+    if options.open:
+        webbrowser.open(Path(options.save).resolve().as_uri())
+
+
+def _serve(options: argparse.Namespace, session: Any, line: str, opens: dict[str, Any]) -> None:
+    from jarilab.explorer import server
+    from jarilab.training.progress import working
+
+    with working(f"looking at {line}"):
+        # A mistake is told here and not in a browser.
+        session.look(line, live=True, **opens)
+    listening = server.listen(options.host, options.port)
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
+    if options.open:
+        webbrowser.open(address)  # which waits for the socket that listens already
+    server.serve(session, line, listening, **opens)
+
+
+def _check_file(file: Path) -> None:
+    """Raises UserError for a file that cannot be written."""
+    if not file.parent.is_dir():
+        raise UserError(f"{file}: its folder is not there; make it first")
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; expected the name of a file, such as page.html")

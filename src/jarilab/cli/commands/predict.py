@@ -1,0 +1,92 @@
+"""Answer lines or images, go on with a text, or paint one: whatever the run was trained for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.runs import add_answer_options, add_run, add_shared
+from jarilab.cli.terminal import lines, say
+from jarilab.errors import UserError
+
+if TYPE_CHECKING:
+    from jarilab.predictors.base import Prediction
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    from jarilab import api
+    from jarilab.options import options_of
+
+    add_run(parser)
+    parser.add_argument(
+        "sources",
+        metavar="SOURCE",
+        nargs="*",
+        help="what to answer: a text, an image file, a held-out image such as '#5', a caption; "
+        "without any, lines of standard input",
+    )
+    parser.more = "sources"
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="one source, as a word of its own would be"
+    )
+    parser.add_options("verb", options_of(api.predict), without=("at_once",))
+    add_shared(parser, "threads")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object a line for each source"
+    )
+    add_answer_options(parser, words, "options", "what to answer, and how, of")
+
+
+def run(options: argparse.Namespace) -> int:
+    from jarilab import api
+    from jarilab.training.progress import working
+
+    api.use_threads(options.verb.pop("threads", None))
+    with working(f"opening {options.run}"):
+        opened = api.open_run(options.run, **options.verb)
+    _check_out(options, opened.predictor.options)
+    sources, typed = _sources(options)
+    at_once = 1 if typed else api.AT_ONCE
+    failed = False
+    for prediction in api.predict(opened, sources, at_once=at_once, **options.answer):
+        failed |= prediction.error is not None
+        for message in prediction.messages:
+            say(message)
+        _print(prediction, options.json)
+    return 2 if failed else 0
+
+
+def _print(prediction: Prediction, as_json: bool) -> None:
+    """A prediction, piece by piece as soon as each is known."""
+    if as_json:
+        print(json.dumps(prediction.record(), ensure_ascii=False), flush=True)
+        return
+    for piece in prediction.text():
+        print(piece, end="", flush=True)
+
+
+def _sources(options: argparse.Namespace) -> tuple[Iterable[str | UserError], bool]:
+    """What is to be answered, and whether a person types it line by line and waits for each answer."""
+    words: list[str] = options.sources
+    if options.prompt is not None:
+        if words:
+            raise UserError("give what to answer as words or as --prompt, not both")
+        words = [options.prompt]
+    if words:
+        return words, False
+    typed = sys.stdin.isatty()
+    if typed:
+        say("waiting for a line to answer; Ctrl-D on an empty line ends")
+    return lines(sys.stdin.buffer), typed
+
+
+def _check_out(options: argparse.Namespace, target: type) -> None:
+    """Raises UserError where an answer is an image, which no terminal shows, and no file is named for it."""
+    from jarilab.options import options_of
+
+    if "out" in options_of(target) and "out" not in options.answer:
+        raise UserError("what this run says is an image: say where to with --out FILE.png")

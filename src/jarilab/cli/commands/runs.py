@@ -1,0 +1,50 @@
+"""List the runs in a folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jarilab.cli.arguments import Parser, Words
+
+if TYPE_CHECKING:
+    from jarilab.runs.listing import ListedRun
+
+UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    parser.add_argument(
+        "folder", metavar="FOLDER", nargs="?", default="runs", help="where to look (runs)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    from jarilab.cli.terminal import show, table
+    from jarilab.runs.listing import runs_in
+
+    runs = runs_in(Path(options.folder))
+    head = ["run", "task", "encoding", "seed", "size", "changed", "state", "measured"]
+    text = table([head, *map(_row, runs)]) if runs else f"no runs in {options.folder}"
+    show(options, {"runs": [one.as_dict() for one in runs]}, text)
+
+
+def _row(one: ListedRun) -> list[str]:
+    seed = "" if one.seed is None else str(one.seed)
+    what = [one.run, one.task, one.encoding, seed]
+    return [*what, size(one.size), ago(one.age), one.progress, one.measured]
+
+
+def ago(seconds: float) -> str:
+    """A time that has passed, in the largest unit that it has one of."""
+    whole = max(1, int(seconds))
+    unit, length = next((unit, length) for unit, length in UNITS if whole >= length)
+    count = whole // length
+    return f"{count} {unit}{'s' if count > 1 else ''} ago"
+
+
+def size(count: int) -> str:
+    """Bytes, in megabytes."""
+    return f"{count / 1e6:.1f} MB"

@@ -1,0 +1,42 @@
+"""Follow one head of an attention, matrix by matrix."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.runs import add_run
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    from jarilab import api
+    from jarilab.options import options_of
+
+    add_run(parser)
+    parser.add_argument("--input", help="such as 12+1 (an example of the run's task)")
+    parser.add_options("verb", options_of(api.walk))
+    parser.add_argument(
+        "--softmax",
+        action="store_true",
+        help="what becomes of the softmax if scores are not divided by sqrt(d_k)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the walk as one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    from jarilab import api
+    from jarilab.cli.terminal import show
+    from jarilab.inspect import text
+    from jarilab.inspect.softmax_lens import softmax_lens
+
+    followed = api.walk(options.run, options.input, **options.verb)
+    walked, answer = followed.walk, followed.answer
+    record: dict[str, Any] = {"input": followed.input, "answer": answer}
+    headline = followed.input if answer is None else f"{followed.input} -> {answer}"
+    if options.softmax:
+        divisors = [divisor.as_dict() for divisor in softmax_lens(walked.call, walked.head)]
+        record |= {"site": walked.site, "head": walked.head, "divisors": divisors}
+        show(options, record, text.lens_text(walked, headline))
+    else:
+        show(options, record | walked.as_dict(), text.walk_text(walked, headline))

@@ -1,0 +1,126 @@
+"""Scripts by which a shell completes what is typed: made of the parsers, so that they know what those know."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+from jarilab.cli import commands
+from jarilab.cli.arguments import SETTINGS, Parser, parser_of
+from jarilab.cli.runs import all_answer_options
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What may be typed behind a command.
+
+    flags: of the command. of_task: those that a task adds, by its name. choices: what some flags may be. words: what
+    the first word may be, where that is known.
+    """
+
+    flags: Sequence[str]
+    of_task: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    words: Sequence[str] = ()
+
+
+def verbs() -> dict[str, Verb]:
+    """Every command, as the parsers have it."""
+    return {name: _verb(name) for name in commands.names()}
+
+
+def _verb(name: str) -> Verb:
+    parser = parser_of(name, [])
+    if parser.answers:
+        _add_answers(parser, parser.answers)
+    choices = _choices(parser)
+    if not any(action.dest == "task" for action in parser._get_positional_actions()):
+        return Verb(parser.flags, choices=choices, words=_words(parser))
+    from jarilab.tasks.base import registry
+
+    of_task: dict[str, list[str]] = {}
+    for task in registry.names():
+        with_task = parser_of(name, [task])
+        of_task[task] = [flag for flag in with_task.flags if flag not in parser.flags]
+        choices |= _choices(with_task)
+    return Verb(parser.flags, of_task, choices, list(of_task))
+
+
+def _add_answers(parser: Parser, kind: str) -> None:
+    """The options of every kind of answer: which run will be named is not known."""
+    for options in all_answer_options(kind):
+        for name, option in options.items():
+            if f"--{name.replace('_', '-')}" not in parser.flags:
+                parser.add_option(parser, "answer", name, option)
+
+
+def _choices(parser: Parser) -> dict[str, list[str]]:
+    """What the flags of a parser may be, where that is one of a few words."""
+    from jarilab.runs.listing import listed_encodings
+
+    encodings = [encoding["name"] for encoding in listed_encodings()]
+    found: dict[str, list[str]] = {}
+    for known in parser.known.values():
+        if known.option.choices:
+            found[known.flag] = [str(choice) for choice in known.option.choices]
+        if known.group == SETTINGS and known.option.name.endswith("encoding"):
+            found[known.flag] = encodings
+    return found
+
+
+def _words(parser: argparse.ArgumentParser) -> list[str]:
+    """What the first word may be, where that is one of a few."""
+    positional = parser._get_positional_actions()
+    return [str(choice) for choice in positional[0].choices or ()] if positional else []
+
+
+def script(shell: str) -> str:
+    """The script for a shell."""
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](verbs())
+
+
+def _bash(verbs: Mapping[str, Verb]) -> str:
+    first = [_case(name, verb.words) for name, verb in verbs.items() if verb.words]
+    general = [_case(name, verb.flags) for name, verb in verbs.items()]
+    of_tasks: list[str] = []
+    choices: list[str] = []
+    for name, verb in verbs.items():
+        of_tasks += [_case(f"{name}:{task}", flags) for task, flags in verb.of_task.items()]
+        choices += [_case(f"{name}:{flag}", words) for flag, words in verb.choices.items()]
+    text = files("jarilab.cli").joinpath("completion.bash").read_text("utf-8")
+    parts = {"FIRST": first, "GENERAL": general, "TASKS": of_tasks, "CHOICES": choices}
+    for name, lines in {"VERBS": [" ".join(verbs)], **parts}.items():
+        text = text.replace(f"@{name}@", "\n".join(lines))
+    return text
+
+
+def _case(pattern: str, words: Sequence[str]) -> str:
+    return f'    {pattern}) words="$words {" ".join(words)}" ;;'
+
+
+def _zsh(verbs: Mapping[str, Verb]) -> str:
+    begin = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
+    return begin + _bash(verbs)
+
+
+def _fish(verbs: Mapping[str, Verb]) -> str:
+    lines = ["complete -c jarilab -f -n __fish_use_subcommand -a '" + " ".join(verbs) + "'"]
+    for name, verb in verbs.items():
+        here = f"__fish_seen_subcommand_from {name}"
+        if verb.words:
+            lines.append(f"complete -c jarilab -n '{here}' -a '{' '.join(verb.words)}'")
+        lines += [_fish_flag(here, flag, verb) for flag in verb.flags]
+        for task, flags in verb.of_task.items():
+            with_task = f"{here}; and __fish_seen_subcommand_from {task}"
+            lines += [_fish_flag(with_task, flag, verb) for flag in flags]
+    return "\n".join(lines) + "\n"
+
+
+def _fish_flag(condition: str, flag: str, verb: Verb) -> str:
+    words = verb.choices.get(flag)
+    values = f" -x -a '{' '.join(words)}'" if words else ""
+    return f"complete -c jarilab -n '{condition}' -l {flag[2:]}{values}"

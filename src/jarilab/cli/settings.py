@@ -1,0 +1,115 @@
+"""The settings of a task, its model and its training, each a flag of its own: `--width 64` is `model.width`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jarilab.cli.arguments import SETTINGS, Parser, Words, first_word, taken
+from jarilab.cli.flags import add_flag, flag_of
+from jarilab.errors import UserError
+
+ENCODING = "model.encoding"
+
+
+def add_task(parser: Parser, words: Words, *, without: Sequence[str] = ()) -> None:
+    """The task, and every setting of the one at hand. without: settings by their full names that are no flags."""
+    from jarilab.runs.experiment import model_of, settings_of
+
+    verb = parser.prog.split()[-1]
+    parser.add_argument(
+        "task",
+        metavar="TASK",
+        help="such as arithmetic, translation, arithmetic:maximum=99 or my_task.py",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="pairs",
+        help="an option of the task, the model or the training by its full name, such as model.width=128; "
+        f"`jarilab {verb} TASK --help` lists them with their defaults",
+    )
+    parser.help_command = f"jarilab {verb} TASK --help"
+    task = _task_among(parser, words)
+    if task is None:
+        return
+    parser.help_command = f"jarilab {verb} {task} --help"
+    model = _model_among(words)
+    settings = settings_of(task, model)
+    names = [key.partition(".")[2] for key in settings]
+    titles = {
+        "task": f"the task {task}",
+        "model": f"the model {model_of(task, model)}",
+        "training": "training",
+    }
+    groups = {section: parser.add_argument_group(title) for section, title in titles.items()}
+    for key, option in settings.items():
+        if key in without:
+            continue
+        section, _, name = key.partition(".")
+        plain, full = _flags(key)
+        means_one = names.count(name) == 1 and plain not in parser.flags
+        flag = plain if means_one else full
+        parser.add_named(groups[section], flag, SETTINGS, key, option)
+
+
+def settings_from(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given, by their full names. Raises UserError for one that is given twice."""
+    from jarilab.cli.terminal import say
+    from jarilab.runs.former import current_settings
+
+    settings = _pairs(options.pairs)
+    for key, value in getattr(options, SETTINGS).items():
+        if settings.setdefault(key, value) != value:
+            raise UserError(f"{key} is given twice, {settings[key]} and {value}; give it once")
+    settings, renamed = current_settings(options.task.partition(":")[0], settings)
+    for line in renamed:
+        say(line)
+    return settings
+
+
+def _pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--set expects KEY=VALUE, got {pair!r}; write --set {pair}=VALUE")
+        settings[key] = value
+    return settings
+
+
+def _flags(key: str) -> tuple[str, str]:
+    """How a setting is typed: by its name, or by its section too where the name alone would not say which is meant."""
+    section, _, name = key.partition(".")
+    return flag_of(name), flag_of(f"{section}_{name}")
+
+
+def _task_among(parser: Parser, words: Words) -> str | None:
+    """The task: the first word that no option before it takes."""
+    if not words or not words[0].startswith("-"):
+        return next(iter(words), None)
+    # Which options there are depends on the task, which is not known yet: those of all tasks of the package.
+    return first_word(words, _taken_by_settings() | taken(parser))
+
+
+def _model_among(words: Words) -> str | None:
+    model = next((after for flag, after in itertools.pairwise(words) if flag == "--model"), None)
+    return next((word.partition("=")[2] for word in words if word.startswith("--model=")), model)
+
+
+def _taken_by_settings() -> dict[str, Any]:
+    """How many words each setting takes that a task of the package has."""
+    from jarilab.runs.experiment import models_for, settings_of
+    from jarilab.tasks.base import registry
+
+    parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")
+    for task in registry.names():
+        for model in models_for(registry.spec(task).target):
+            for key, option in settings_of(task, model).items():
+                for flag in _flags(key):
+                    add_flag(parser, flag, key, option)
+    return taken(parser)

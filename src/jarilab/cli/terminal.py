@@ -1,0 +1,73 @@
+"""What is read from the terminal and written to it: results to standard output, all else to standard error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from jarilab.errors import UserError
+
+LONGEST_LINE = 1 << 20
+"""Bytes of a line on standard input."""
+
+
+def say(text: str) -> None:
+    """A line to the person, beside the results."""
+    print(f"jarilab: {text}", file=sys.stderr)
+
+
+def to_json(value: Any) -> str:
+    """One JSON object in a line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def show(options: argparse.Namespace, value: Any, text: str) -> None:
+    """A result, as JSON where that is asked for."""
+    print(to_json(value) if options.json else text)
+
+
+def tell_page(options: argparse.Namespace, page: Path) -> None:
+    """How to look at a page that was written; it is opened where that is asked for."""
+    if options.open:
+        webbrowser.open(page.resolve().as_uri())
+    else:
+        say(f"open {page} in any browser, or give --open; it needs no network")
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows of cells under each other; the last column is as long as it likes."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[-1:] = [0]
+    return "\n".join(_aligned(row, widths) for row in rows)
+
+
+def _aligned(row: list[str], widths: list[int]) -> str:
+    cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
+    return "  ".join(cells).rstrip()
+
+
+def lines(stream: IO[bytes]) -> Iterator[str | UserError]:
+    """The lines of a stream, each at most LONGEST_LINE bytes of UTF-8; for any other a UserError in its place."""
+    encoding = "utf-8-sig"  # a byte order mark may stand before the first line
+    while line := stream.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            yield _too_long(line, stream)
+            continue
+        try:
+            yield line.decode(encoding).removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            yield UserError(f"byte {error.start + 1} is no UTF-8; save the file as UTF-8")
+        encoding = "utf-8"
+
+
+def _too_long(line: bytes, stream: IO[bytes]) -> UserError:
+    """The error for a line, the rest of which is read and dropped."""
+    length = len(line)
+    while not line.endswith(b"\n") and (line := stream.readline(LONGEST_LINE)):
+        length += len(line)
+    return UserError(f"{length:,} bytes are too many for a line; at most {LONGEST_LINE:,}")

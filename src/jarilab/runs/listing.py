@@ -1,0 +1,171 @@
+"""What there is: runs in a folder, tasks, encodings. Nothing that a run names is executed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jarilab.encodings.base import hooks_of
+from jarilab.encodings.base import registry as encodings
+from jarilab.errors import UserError
+from jarilab.options import Option, options_of
+from jarilab.registry import first_sentence
+from jarilab.runs.experiment import models_for
+from jarilab.runs.folder import read_experiment, read_metrics, read_result, read_run
+from jarilab.tasks.base import registry as tasks
+from jarilab.tasks.metrics import METRICS
+
+DEEPEST = 4
+"""Folders inside folders in which runs are looked for."""
+OWN = ("run.json", "metrics.jsonl", "result.json")
+"""The files that say when a run changed: a page of it may lie there, too."""
+FINISHED, GOING, NEVER, DAMAGED = "finished", "not finished", "never begun", "damaged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedRun:
+    """A run as a line of a list.
+
+    state: finished, not finished, never begun or damaged; of the last, problem says how. step, steps: how far it is.
+    value: of the metric, at the end or where it was measured last. age: seconds since it changed. size: in bytes.
+    """
+
+    run: str
+    task: str = ""
+    model: str = ""
+    encoding: str = ""
+    seed: int | None = None
+    state: str = DAMAGED
+    step: int | None = None
+    steps: int | None = None
+    metric: str | None = None
+    value: float | None = None
+    age: float
+    size: int
+    problem: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def progress(self) -> str:
+        """How far it is, for people."""
+        if self.state == GOING:
+            return f"at step {self.step:,} of {self.steps:,}"
+        return f"{self.state}: {self.problem}" if self.problem else self.state
+
+    @property
+    def measured(self) -> str:
+        """The metric, for people."""
+        if self.metric is None or self.value is None:
+            return ""
+        metric = METRICS.get(self.metric)  # one of a task of one's own is not known here
+        if metric is None:
+            return f"{self.metric} {self.value:.4g}"
+        return f"{metric.title} {metric.text(self.value)}"
+
+
+def runs_in(folder: Path) -> list[ListedRun]:
+    """The runs in a folder and in the folders in it. Raises UserError where there is no such folder."""
+    if not folder.is_dir():
+        missing = "is no folder" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {missing}; name a folder that holds runs")
+    return [_listed(run) for run in run_folders(folder)]
+
+
+def run_folders(folder: Path, deepest: int = DEEPEST) -> Iterator[Path]:
+    """Where run.json lies, in the folder or below."""
+    if (folder / "run.json").is_file():
+        yield folder
+    elif deepest:
+        inner = (path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+        for path in sorted(inner):
+            yield from run_folders(path, deepest - 1)
+
+
+def _listed(folder: Path) -> ListedRun:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    changed = max(path.stat().st_mtime for path in files if path.name in OWN)
+    where: dict[str, Any] = {"run": str(folder), "age": time.time() - changed, "size": size}
+    try:
+        experiment = read_experiment(read_run(folder), folder / "run.json")
+        state = _state(folder, experiment.hash)
+    except UserError as error:
+        return ListedRun(**where, problem=str(error))
+    return ListedRun(
+        **where,
+        task=experiment.task,
+        model=experiment.model,
+        encoding=experiment.encoding,
+        seed=experiment.seed,
+        **state,
+    )
+
+
+def _state(folder: Path, run: str) -> dict[str, Any]:
+    """How far a run is, and what was measured."""
+    if (folder / "result.json").exists():
+        result = read_result(folder, run)
+        metric, steps = result["metric"], result.get("steps")
+        counts = {"step": steps, "steps": steps}
+        return {"state": FINISHED, **counts, "metric": metric, "value": result[metric]}
+    rows = read_metrics(folder) if (folder / "metrics.jsonl").exists() else []
+    if not rows:
+        return {"state": NEVER}
+    measured = [row for row in rows if "value" in row]
+    value = measured[-1]["value"] if measured else None
+    known = [name for name in METRICS if measured and name in measured[-1]]
+    counts = {"step": rows[-1]["step"], "steps": rows[-1].get("steps")}
+    return {"state": GOING, **counts, "metric": next(iter(known), None), "value": value}
+
+
+# Tasks and encodings -------------------------------------------------------------------------------------------------
+
+
+def listed_tasks() -> list[dict[str, Any]]:
+    """Every task of the package: name, what it is, the models that can learn it, its metric, its options."""
+    return [_task(name, tasks.spec(name).target) for name in tasks.names()]
+
+
+def _task(name: str, target: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "what": first_sentence(target),
+        "models": models_for(target),
+        "metric": target.metric.name if hasattr(target.metric, "name") else None,
+        "options": _options(target),
+    }
+
+
+def listed_encodings() -> list[dict[str, Any]]:
+    """Every encoding of the package: name, other names, what it is, axes, where it acts, its options."""
+    return [_encoding(name, encodings.spec(name).target) for name in encodings.names()]
+
+
+def _encoding(name: str, target: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "also": encodings.aliases(name),
+        "what": first_sentence(target),
+        "axes": list(target.axes),
+        "hooks": sorted(hooks_of(target)),
+        "options": _options(target),
+    }
+
+
+def _options(target: type) -> list[dict[str, Any]]:
+    return [_option(option) for option in options_of(target).values()]
+
+
+def _option(option: Option) -> dict[str, Any]:
+    return {
+        "name": option.name,
+        "kind": option.kind,
+        "choices": list(option.choices),
+        "default": option.default,
+        "meaning": option.meaning,
+    }
