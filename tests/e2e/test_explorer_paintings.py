@@ -104,7 +104,7 @@ def test_the_image_is_the_painted_one_and_its_codes_are_those_of_the_map(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_page_stays_narrow_in_both_languages(pages: Pages, shown: dict[str, Any], scheme: str) -> None:
-    about = {"en": "caption and image → caption and image", "ko": "설명과 그림 → 설명과 그림"}
+    about = {"en": "caption and image → caption and image", "ko": "설명과 이미지 → 설명과 이미지"}
     for language, words in about.items():
         page = pages.open(render(shown), at=f"#lang={language}", width=420, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420

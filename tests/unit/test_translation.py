@@ -471,7 +471,7 @@ def test_rows_that_differ_in_the_middle_only_are_held_out_apart() -> None:
     rows[:, 1500] = np.arange(400)
     source = store.Encoded(rows.ravel(), np.arange(401) * 3000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.Encoded, "rows", None)  # nor are all rows made into tensors
+        patch.setattr(store.Encoded, "padded", None)  # nor are all rows made into tensors
         found = translation._held_out(source)
     assert found.shape == (400,)
     assert 10 < found.sum() < 100

@@ -52,7 +52,7 @@ def test_a_head_is_opened_by_two_calls_of_the_model_and_the_next_by_one(runs: Pa
     explorer = Explorer([runs / run])
     sites = explorer.look(line, live=False)["views"][0]["sites"]
     opened, calls = explorer.opened[0], []
-    step = opened.loaded.step
+    step = opened.run.step
     for model in (opened.model(step), opened.model(step, precise=True)):
         model.register_forward_pre_hook(lambda model, inputs: calls.append(model))
     counts = []

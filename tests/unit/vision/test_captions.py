@@ -476,6 +476,8 @@ def _reconstructs(loaded: OpenRun, folder: Path, capsys: pytest.CaptureFixture[s
 def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """From standard input, one alone."""
     command = ["predict", str(folder / "run"), "--count", "2", "--threads", "1", "--out", str(folder / "said.png")]
+    assert main([*command, "#1", "--prompt", "a small red 3 top left"]) == 2
+    assert "not both" in capsys.readouterr().err
     for lines, code, said in (
         ("a small red 3 top left\n", 0, "said.png"),
         ("", 2, "got nothing"),
@@ -486,8 +488,6 @@ def _reads_a_caption(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
             monkeypatch.setattr("sys.stdin", stream)
             assert main(command) == code
         assert said in "".join(capsys.readouterr())
-    assert main([*command, "#1", "--prompt", "a small red 3 top left"]) == 2
-    assert "not both" in capsys.readouterr().err
 
 
 def test_the_scorer_chooses_the_likeliest_images(ready: Captions, digits: Digits) -> None:

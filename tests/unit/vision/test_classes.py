@@ -231,9 +231,9 @@ def test_images_on_the_command_line(run, tmp_path):
     assert (said.returncode, said.stdout.splitlines()[0]) == (2, "")
     assert "no.png" in said.stderr
     for arguments, why in [
-        (("--draw", "x.png", "#3"), "has no option 'draw'; Options: n_best"),
-        (("--count", "2", "#3"), "has no option 'count'"),
-        (("--prompt", "#3", "#4"), "give sources or --prompt, not both"),
+        (("--draw", "x.png", "#3"), "unrecognized arguments: --draw x.png #3; the options of this run are --n-best"),
+        (("--count", "2", "#3"), "unrecognized arguments: --count 2 #3; the options of this run are --n-best"),
+        (("--prompt", "#3", "#4"), "give what to answer as words or as --prompt, not both"),
     ]:
         said = jari_says("predict", run, *arguments)
         assert (said.returncode, said.stdout) == (2, "")
