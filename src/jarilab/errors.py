@@ -17,7 +17,12 @@ NEAR = 0.65
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was most likely meant to be, or None if nothing comes near. Case is no difference."""
+    """The choice that `name` was most likely meant to be, or None if nothing comes near. Case is no difference, and
+    `width` is meant by `model.width`."""
+    choices = list(choices)
+    within = [choice for choice in choices if choice.rpartition(".")[2] == name]
+    if within:
+        return within[0]
     spelled = {choice.lower(): choice for choice in choices}
     cutoff = NEAR if len(name) > 2 else 0.5  # `t6` and `t5` share half
     matches = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=cutoff)
