@@ -25,6 +25,7 @@ from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
+from jarilab.predictors.base import predictor_class
 from jarilab.tasks.base import Task
 
 ENCODINGS = [
@@ -289,15 +290,10 @@ def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
     assert step(followed.walk, "embedding").formula == "E[token] * sqrt(D)"
 
 
-def test_a_run_of_an_unknown_kind_is_neither_walked_nor_explored(image_runs, monkeypatch):
-    singing = type("Singing", (Task,), {name: lambda self, *_: [] for name in Task.__abstractmethods__})
-    loaded = replace(jarilab.api.load(image_runs / "none"), task=singing())
-    monkeypatch.setattr(jarilab.api, "load", lambda *_, **__: loaded)
-    for look in (lambda run: jarilab.api.walk(run, "la"), lambda run: Explorer([run])):
-        with pytest.raises(
-            UserError, match=r"cannot look into runs of Singing: expected .* record .* with jarilab.record"
-        ):
-            look(image_runs / "none")
+def test_a_run_of_an_unknown_kind_is_neither_walked_nor_explored():
+    singing = type("Singing", (Task,), {"predictor": "songs"})
+    with pytest.raises(UserError, match=r"unknown predictor 'songs'; Known: classes, continuation, detection"):
+        predictor_class(singing)
 
 
 # Measures ------------------------------------------------------------------------------------------------------------
