@@ -38,9 +38,14 @@ def test_which_is_better(name, best):
 
 def test_each_metric_is_found_by_its_name():
     assert all(metric.name == name for name, metric in METRICS.items())
-    assert {name for name, metric in METRICS.items() if not metric.higher} == {
-        "loss",
-        "perplexity",
-        "bits_per_character",
-    }
-    assert [name for name, metric in METRICS.items() if metric.share] == ["exact_match", "accuracy"]
+
+
+@pytest.mark.parametrize("name", ["loss", "perplexity", "bits_per_character"])
+def test_less_is_better(name):
+    assert not METRICS[name].higher
+
+
+@pytest.mark.parametrize("name", ["exact_match", "accuracy"])
+def test_a_share_of_all_answers(name):
+    assert METRICS[name].share
+    assert METRICS[name].higher

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jarilab.cli.show import metrics_text, table_text
+from jarilab.cli.results import metrics_text, table_text
 from scipy import stats
 
 from jarilab.comparison import study
