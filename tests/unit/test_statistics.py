@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jarilab.cli.results import metrics_text, table_text
 from scipy import stats
 
+from jarilab.cli.results import metrics_text, table_text
 from jarilab.comparison import study
 from jarilab.comparison.statistics import mean_interval, paired_difference, student_quantile, wilson
 from jarilab.comparison.study import Trial, jobs_for, tabulate
@@ -387,7 +387,7 @@ def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
 
     write([1])  # of a run that was cut off
     monkeypatch.setattr(study, "_start", lambda *_: process)
-    monkeypatch.setattr(study, "TrainingProgress", lambda: told)
+    monkeypatch.setattr(study, "TrainingProgress", lambda names: told)
     monkeypatch.setattr(study.time, "sleep", tick)
     study._train_all([trial], 1)
     assert told == [("none-1", {"step": 4, "loss": 2.0, "measured": "3 %"}), ("none-1", {"step": 6, "loss": 3.0})]
