@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jarilab.errors import UserError
+
 TRAINING = {"passes": "epochs"}
 TASKS = {
     "captions": {"picture_weight": "image_weight"},
@@ -39,9 +41,13 @@ def former(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_settings(task: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Settings by their full names of today, and a line for each that was given by a former one."""
+    """Settings by their full names of today, and a line for each that was given by a former one. Raises UserError for
+    an option that was given by both."""
     names = {f"training.{before}": f"training.{now}" for before, now in TRAINING.items()}
     names |= {f"task.{before}": f"task.{now}" for before, now in TASKS.get(task, {}).items()}
+    twice = next((key for key in settings if names.get(key) in settings), None)
+    if twice is not None:
+        raise UserError(f"{twice} is called {names[twice]} now, and both were given; omit {twice}")
     lines = [f"{key} is called {names[key]} now" for key in settings if key in names]
     return {names.get(key, key): value for key, value in settings.items()}, lines
 
