@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jarilab import api
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.training import loop
@@ -74,3 +75,24 @@ def at(step: int, do: Callable[[], object]) -> Callable[[dict[str, Any]], None]:
             do()
 
     return report
+
+
+LANGUAGE = {
+    "task.context": 16,
+    "model.width": 16,
+    "model.heads": 2,
+    "model.layers": 1,
+    "model.encoding": "rotary",
+    "training.epochs": None,
+    "training.examples": 320,
+    "training.batch": 16,
+    "training.evaluations": 1,
+}
+
+
+def language_run(folder: Path) -> Path:
+    """A language model of 20 steps, trained on a text in this folder."""
+    (folder / "text.txt").write_text("one two three four five " * 40)
+    settings = LANGUAGE | {"task.train": str(folder / "text.txt")}
+    api.train("text", folder / "run", settings=settings, threads=1)
+    return folder / "run"

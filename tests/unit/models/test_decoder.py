@@ -295,7 +295,7 @@ def test_mistakes_are_told():
 
 @pytest.fixture(scope="module")
 def depth():
-    path = Path(__file__).parents[2] / "experiments" / "depth.py"
+    path = Path(__file__).parents[3] / "experiments" / "depth.py"
     spec = importlib.util.spec_from_file_location("depth", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -8,7 +8,7 @@ Numbers without a test here, and why:
 24  dynamic NTK needs a base that changes with the length; ours never does
 25  the temperature of YaRN needs YaRN
 30  resizing a table of patches, 31 DETR's learned rows: both need tables over images
-32  xPos on encoders needs xPos; `causal_only` is what would refuse it (test_attention.py)
+32  xPos on encoders needs xPos; `causal_only` is what would refuse it (attention/test_module.py)
 """
 
 import math

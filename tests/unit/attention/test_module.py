@@ -21,7 +21,7 @@ from jarilab.registry import trust_code
 
 WIDTH, HEADS = 16, 2
 INSIDE = ["none", "rotary", "shaw:clip=2", "t5", "alibi"]
-TOYS = Path(__file__).with_name("toy_encodings.py")
+TOYS = Path(__file__).parents[2] / "helpers" / "toy_encodings.py"
 WAVE, STEPS = f"{TOYS}:Wave", f"{TOYS}:Steps"
 KERNELS = ["explicit", "fused", "definition"]
 

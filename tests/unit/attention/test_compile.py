@@ -19,7 +19,7 @@ SPECS = [
     "alibi",
     "sinusoidal+rotary+alibi",
 ]
-PROBE = Path(__file__).with_name("compile_probe.py")
+PROBE = Path(__file__).parents[2] / "helpers" / "compile_probe.py"
 
 
 def probe(backend, model):
