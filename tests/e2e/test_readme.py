@@ -1,4 +1,4 @@
-"""What the README shows works, and both READMEs show the same."""
+"""What the README and the guides show works, and both READMEs show the same."""
 
 import json
 import re
@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from jarilab.cli.commands import names
+
 ROOT = Path(__file__).parent.parent.parent
 ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
+# In this order, so that a page finds the runs it looks into: what one trained, later ones use.
+GUIDES = [
+    *(f"guide/{name}.md" for name in ("training", "text", "images", "comparing", "walking", "python")),
+    *("encodings.md", "runs.md", "looking-inside.md"),
+]
+PAGES = [ENGLISH, *(ROOT / "docs" / name for name in GUIDES)]
+OTHERS = ["design.md", *(f"results/{name}.md" for name in ("arithmetic", "images", "text"))]
 SMALL = {
     "arithmetic": ["--width=16", "--heads=2", "--maximum=220", "--examples=600"],
     "translation": ["--width=16", "--vocabulary=300", "--epochs=1", "--tokens=512"],
@@ -22,7 +31,29 @@ SMALL = {
     "detection": ["--width=16", "--heads=2", "--encoder-layers=1", "--decoder-layers=1", "--examples=8", "--batch=4"],
     "captions": ["--width=16", "--layers=1", "--examples=8", "--scenes=40", "--code-steps=3", "--judge-steps=3"],
 }
+SEEDS = {"arithmetic": "2", "digits": "1"}
+INSTALLING = {"git", "cd", "make", "python3", "source", "pip", "sudo", "!git", "%pip"}
 PHRASES = {"de": "Ein Hund rennt durch den Schnee {}.", "en": "A dog runs through the snow {}."}
+
+
+# Commands one after the other in one process, to import torch once; `main` is all that `python -m jarilab` runs.
+TOGETHER = """
+import contextlib, io, json, sys
+from jarilab.cli import main
+for words, typed in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    sys.stdin = io.TextIOWrapper(io.BytesIO(typed.encode()))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+    if code:
+        break
+"""
+
+
+def without_blocks(path: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -32,12 +63,34 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def commands(path: Path) -> list[str]:
-    """The indented command lines."""
-    return [line.strip() for line in path.read_text().split("\n") if re.match(r"    (jarilab|echo|make) ", line)]
+    """The indented lines: what is to be typed."""
+    return re.findall(r"^    (\S.*)$", without_blocks(path), re.M)
+
+
+def demo() -> str:
+    """What `make demo` types."""
+    found = re.search(r"^demo:.*\n\t\$\(BIN\)/(.*) --set .*$", (ROOT / "Makefile").read_text(), re.M)
+    assert found
+    return found[1]
+
+
+def smaller(line: str) -> tuple[list[str], str]:
+    """The words of a command, for a smaller task and model, and what it reads."""
+    piped, _, line = line.rpartition(" | ")
+    words = shlex.split(line)[1:]
+    if words[0] in ("data", "train", "compare"):
+        words += SMALL[words[1]]
+        if words[1] == "translation" and "recurrent" not in words:
+            words += ["--heads=2", "--encoder-layers=1", "--decoder-layers=1"]
+    if words[0] == "compare" and "--seeds" in words:
+        words[words.index("--seeds") + 1] = SEEDS[words[1]]
+    if words[0] == "explore" and "--save" not in words:
+        words += ["--save", "page.html"]  # which ends by itself
+    return words, piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""
 
 
 def images(folder: Path) -> None:
-    """What the README calls data/images, data/held-out, data/photographs with coco.json, and image.png."""
+    """What the pages call data/images, data/held-out, data/photographs with coco.json, and image.png."""
     library, array = pytest.importorskip("PIL.Image"), pytest.importorskip("numpy")
     noise = array.random.default_rng(1)
 
@@ -57,19 +110,20 @@ def images(folder: Path) -> None:
     (folder / "data" / "coco.json").write_text(json.dumps(coco))
 
 
-def run(command: list[str], folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, input=stdin, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("code", blocks(ENGLISH, "python"), ids=lambda code: code.split("\n")[2])
-def test_python_in_the_readme_runs(code: str, tmp_path: Path) -> None:
-    done = run([sys.executable, "-W", "error", "-c", code], tmp_path)
+@pytest.mark.parametrize(
+    "code",
+    dict.fromkeys(code for page in PAGES for code in blocks(page, "python")),
+    ids=lambda code: code.split("\n")[2],
+)
+def test_python_in_the_pages_runs(code: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_commands_in_the_readme_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_the_pages_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand there, but for a smaller task and model, so that they take seconds."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "data").mkdir()
@@ -80,41 +134,69 @@ def test_commands_in_the_readme_run_one_after_another(tmp_path: Path, monkeypatc
     (tmp_path / "input.txt").write_text("ROMEO: What light is this?\nJULIET: None, sir.\n" * 40)
     images(tmp_path)
     monkeypatch.setenv("JARILAB_CACHE", str(tmp_path / "cache"))
-    ran = set()
-    for line in commands(ENGLISH):
-        piped, _, line = line.rpartition(" | ")
-        words = shlex.split(line)
-        if words[0] != "jarilab":
-            continue
-        if words[1] in ("data", "train", "compare"):
-            words += SMALL[words[2]]
-            if words[2] == "translation" and "recurrent" not in words:
-                words += ["--heads=2", "--encoder-layers=1", "--decoder-layers=1"]
-        if words[1] == "compare":
-            words[words.index("3")] = "2"
-        if words[1] == "explore":
-            words += [] if "--save" in words else ["--save", "page.html"]  # which ends by itself
-        stdin = piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""
-        done = run([sys.executable, "-m", *words], tmp_path, stdin)
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        ran.add(words[1])
-    assert ran == {"data", "train", "evaluate", "predict", "compare", "explore", "walk", "laws"}
+    typed = dict.fromkeys(line for page in PAGES for line in commands(page))
+    lines = [demo() if line == "make demo" else line for line in typed if line.split()[0] not in INSTALLING - {"make"}]
+    lines.remove("make test")
+    given = [smaller(line) for line in lines]
+    done = subprocess.run(
+        [sys.executable, "-c", TOGETHER],
+        cwd=tmp_path,
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    ended = [json.loads(line) for line in done.stdout.splitlines()]
+    for line, (code, _, told) in zip(lines, ended, strict=False):
+        assert code == 0, f"{line}\n{told}"
+        assert "Traceback" not in told, f"{line}\n{told}"
+    assert len(ended) == len(lines), f"{lines[len(ended)]}\n{done.stderr}"
+    assert {words[0] for words, _ in given} == set(names()) - {"export"}  # which needs CTranslate2
 
 
-def test_make_targets_in_the_readme_exist() -> None:
+def test_every_indented_line_of_the_pages_is_a_command() -> None:
+    """So that nothing is shown as one that the tests do not run; the README alone says how to install."""
+    for page in PAGES:
+        known = {"jarilab", "echo"} | (INSTALLING if page == ENGLISH else set())
+        unknown = [line for line in commands(page) if line.split()[0] not in known]
+        assert not unknown, f"{page.name}: {unknown}"
+
+
+def test_every_page_of_the_documentation_is_tested_or_known_to_be_a_report() -> None:
+    docs = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert docs == {*GUIDES, *OTHERS}
+
+
+def test_the_readmes_lead_to_every_page() -> None:
+    for readme in (ENGLISH, KOREAN):
+        missing = [name for name in (*GUIDES, *OTHERS) if f"(docs/{name})" not in readme.read_text()]
+        assert not missing, f"{readme.name}: {missing}"
+
+
+def test_make_targets_in_the_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
-    named = set(re.findall(r"make ([a-z]+)", ENGLISH.read_text() + KOREAN.read_text()))
-    assert named
-    assert named <= targets
+    for page in (*PAGES, KOREAN):
+        named = set(re.findall(r"(?:`|^    )make ([a-z]+)", page.read_text(), re.M))
+        assert named <= targets, page.name
+        assert named or page not in (ENGLISH, KOREAN)
 
 
-def test_links_in_the_readmes_lead_somewhere() -> None:
-    for page in (ENGLISH, KOREAN):
-        links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
-        assert links
-        missing = [link for link in links if not (ROOT / link.partition("#")[0]).exists()]
-        assert not missing, f"{page.name}: {missing}"
+def anchors(page: Path) -> set[str]:
+    """What a link can name behind `#`: the headings, as GitHub writes them."""
+    titles = re.findall(r"^#+ (.*)$", without_blocks(page), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (ENGLISH, KOREAN, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        links = [link for link in re.findall(r"\]\(([^)]+)\)", without_blocks(page)) if "://" not in link]
+        assert links or page.parent != ROOT
+        for link in links:
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
 
 
 def test_both_readmes_show_the_same() -> None:
@@ -122,5 +204,5 @@ def test_both_readmes_show_the_same() -> None:
     assert commands(ENGLISH) == commands(KOREAN)
     for language in ("", "python"):
         assert blocks(ENGLISH, language) == blocks(KOREAN, language)
-    headings = [re.findall(r"^(#+) ", page.read_text(), re.M) for page in (ENGLISH, KOREAN)]
+    headings = [re.findall(r"^(#+) ", without_blocks(page), re.M) for page in (ENGLISH, KOREAN)]
     assert headings[0] == headings[1]
