@@ -73,18 +73,6 @@ class Quantities(jarilab.Predictor):
             except UserError as error:
                 yield Quantity(str(source), error=str(error))
 
-    def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
-        training = self.model.training
-        self.model.eval()
-        metrics = self.task.evaluate(self, examples)
-        self.model.train(training)
-        return metrics
-
-    @torch.no_grad()
-    def scores(self, batch: Batch) -> Tensor:
-        """What `Distance.evaluate` asks: the model's scores `(B, L, V)`."""
-        return self.model(*batch.inputs)
-
     @torch.no_grad()
     def trace(self, line: str, most: int) -> jarilab.Trace:
         read = self.task.read(line)
@@ -104,7 +92,7 @@ class Quantities(jarilab.Predictor):
 
     def _scores(self, read: list[int]) -> Tensor:
         batch = Batch((Tokens.of(torch.tensor([read]), "target"),), None)
-        return self.scores(batch)[0, -1]
+        return self.learner().scores(batch)[0, -1]
 
     def names(self, numbers: Iterable[int]) -> list[str]:
         return [str(number) for number in numbers]

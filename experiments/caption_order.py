@@ -28,8 +28,9 @@ from images import difference_text, draw, figure_class, markdown, mean_text, par
 
 import jarilab
 from jarilab.captions.digit_classifier import DigitClassifier
+from jarilab.captions.judges import JUDGE
 from jarilab.captions.sources import SceneSource
-from jarilab.tasks.captions import JUDGE, Captions
+from jarilab.tasks.captions import Captions
 from jarilab.tasks.metrics import METRICS
 from jarilab.text import FIRST
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from jarilab.inspect.capture import look_inside
 from jarilab.inspect.model_io import precise
 from jarilab.inspect.walk import Walk, goes_step_by_step, walk_of
 from jarilab.options import options_of, read_options
-from jarilab.predictors.base import AT_ONCE, Prediction
+from jarilab.predictors.base import AT_ONCE, Prediction, predictor_for
 from jarilab.predictors.reading import chunks
 from jarilab.runs import former
 from jarilab.runs.experiment import Experiment
@@ -94,13 +95,15 @@ def evaluate(
     """
     use_threads(threads)
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code)
-    task = opened.task
+    task, predictor = opened.task, opened.predictor
     if data:
+        task = copy(task)  # the run, which may be open for more, keeps its own held-out data
         task.hold_out(data)
+        predictor = predictor_for(opened.model, task)
     else:
         _check_held_out(opened)
-    scoring = _options("evaluate", opened.predictor.scoring, options)
-    metrics = opened.predictor.evaluate(options=scoring)
+    scoring = _options("evaluate", predictor.scoring, options)
+    metrics = predictor.evaluate(options=scoring)
     experiment = opened.experiment
     who = {"run": str(opened.folder), "encoding": experiment.encoding, "seed": experiment.seed}
     told = {"ceiling": task.ceiling(), "notices": task.held_out_notices()}
@@ -210,8 +213,14 @@ def walk(
 def open_run(
     run: str | Path | OpenRun, *, checkpoint: Checkpoint = "last", trust_code: bool = False
 ) -> OpenRun:
-    """A run that is open already, or one to open."""
+    """A run that is open already, with the weights it was opened with, or one to open. Raises UserError where the best
+    checkpoint is asked for of a run that was opened with its last one."""
     if isinstance(run, OpenRun):
+        if checkpoint == "best" != run.checkpoint:
+            raise UserError(
+                f"{run.folder} is open with its last checkpoint; for the best one, open it with "
+                "jarilab.load(run, checkpoint='best')"
+            )
         return run
     return load(run, checkpoint=checkpoint, trust_code=trust_code)
 

@@ -8,11 +8,10 @@ import numpy
 import pytest
 
 from helpers.runs import tiny, train
-from jarilab.captions import sources
+from jarilab.captions import judges, sources
 from jarilab.explorer import payload
 from jarilab.inspect.sites import SEQUENCES
 from jarilab.runs.experiment import Experiment
-from jarilab.tasks import captions
 
 TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40
 KINDS = {sides: kind for kind, sides in SEQUENCES.items()}
@@ -73,7 +72,7 @@ def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JARILAB_CACHE", str(folder / "cache"))
         patch.setattr(sources, "HELD_OUT", 2)
-        patch.setattr(captions, "JUDGED", 40)
+        patch.setattr(judges, "REAL", 40)
         both = "learned:positions=7@text+rotary2d@image"
         train(folder / "painter", Experiment.of("captions", both, scenes, 1, "float32"), snapshots=2)
         train(folder / "table", Experiment.of("captions", "table2d@image", scenes, 1, "float32"))

@@ -88,6 +88,11 @@ def test_a_setting_works_by_its_name_of_before_with_a_line_that_says_the_new_one
     assert capsys.readouterr().err == f"jarilab: {before} is called {now} now\n"
 
 
+def test_an_option_given_by_both_its_names_is_refused() -> None:
+    with pytest.raises(UserError, match=r"training\.passes is called training\.epochs now, and both were given; omit"):
+        Experiment.of("arithmetic", settings={"training.passes": 3, "training.epochs": 2})
+
+
 def test_a_name_of_before_means_nothing_to_other_tasks() -> None:
     with pytest.raises(UserError, match="reverse has no option 'fewest'"):
         Experiment.of("reverse", settings={"task.fewest": 2})

@@ -15,6 +15,7 @@ from jarilab import api
 from jarilab.errors import UserError
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.positions import Tokens
+from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
@@ -293,7 +294,7 @@ def test_an_encoding_that_cannot_read_the_data_is_refused_before_anything_is_wri
     settings = {"task.train": str(tmp_path / "text.txt"), "task.context": 8, "model.width": 16, "model.heads": 2}
     settings |= {"model.layers": 1, "training.examples": 32, "training.batch": 16, "training.evaluations": 1}
     run = tmp_path / "run"
-    with pytest.raises(UserError, match=r"two coordinates expected, got .*; choose an encoding for 1 axis"):
+    with pytest.raises(UserError, match=r"^with the encoding rotary2d: two coordinates expected, .*for 1 axis$"):
         api.train("text", run, encoding="rotary2d", settings=settings, threads=1)
     assert not run.exists()
     assert api.train("text", run, encoding="rotary", settings=settings, threads=1)["steps"] == 2
@@ -310,3 +311,14 @@ def test_the_check_before_training_reads_two_examples_without_dropout(tmp_path, 
     train(tmp_path / "run", tiny(training__examples=16, training__evaluations=1))
     assert heard[0] == (2, False, False, False)
     assert heard[1] == (16, True, True, True)
+
+
+@pytest.mark.skipif(
+    torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="PyTorch has an LSTM in bfloat16 on this processor"
+)
+def test_a_layer_that_the_processor_has_not_in_bfloat16_is_refused_before_anything_is_written(tmp_path):
+    settings = {"model.width": 16, "model.cell": "lstm", "task.lines": 40, "task.held_out": 10}
+    experiment = Experiment.of("reverse", None, settings, 1, "bfloat16", "recurrent")
+    with pytest.raises(UserError, match=r"^this processor cannot compute Recurrent in .*--precision float32$"):
+        loop.train(experiment, tmp_path / "run", threads=1)
+    assert not (tmp_path / "run").exists()

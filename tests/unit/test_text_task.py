@@ -272,3 +272,11 @@ def test_a_run_is_not_measured_on_a_part_of_another_text(tmp_path: Path, folder:
     assert jarilab.evaluate(tmp_path / "run", data=[str(text)], threads=1)["loss"] > 0
     assert Text(train=str(text)).held_out_of == (str(text),)
     assert Text(train=str(text), valid=str(folder)).held_out_of == ()
+
+
+def test_the_rate_of_a_training_is_told_in_tokens(folder: Path, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    model = {"model.width": 8, "model.heads": 2, "model.layers": 1}
+    settings = {**model, "task.train": str(folder), "task.context": 7, "training.batch": 4, "training.epochs": 2}
+    jarilab.train("text", tmp_path / "run", settings=settings, threads=1, report=rows.append)
+    assert [row["tokens"] for row in rows] == [7 * row["examples"] for row in rows]

@@ -290,6 +290,24 @@ def loaded(finished: tuple[Path, tuple[str, str]]) -> OpenRun:
     return jarilab.load(finished[0])
 
 
+def test_an_open_run_measured_on_other_files_keeps_its_own(
+    loaded: OpenRun, finished: tuple[Path, tuple[str, str]], tmp_path: Path
+) -> None:
+    before = jarilab.evaluate(loaded)
+    few = written(tmp_path, [("eins", "one")] * 3, "few")
+    assert jarilab.evaluate(loaded, data=few)["examples"] == 3
+    assert jarilab.evaluate(loaded) == before
+
+
+def test_an_open_run_has_the_checkpoint_it_was_opened_with(
+    loaded: OpenRun, finished: tuple[Path, tuple[str, str]]
+) -> None:
+    best = jarilab.load(finished[0], checkpoint="best")
+    assert jarilab.evaluate(best)["step"] == jarilab.evaluate(best, checkpoint="best")["step"]
+    with pytest.raises(UserError, match=r"is open with its last checkpoint; .*jarilab\.load\(run, checkpoint='best'\)"):
+        jarilab.evaluate(loaded, checkpoint="best")
+
+
 @pytest.fixture
 def moved(finished: tuple[Path, tuple[str, str]], tmp_path: Path) -> Iterator[Path]:
     """A copy of the run elsewhere, while its training files are gone."""

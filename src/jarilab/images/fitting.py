@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,11 @@ def fit(
         if progress is not None:
             progress(step + 1, steps)
     model.eval().requires_grad_(False)
+
+
+def note(text: str) -> None:
+    """One line on standard error: what takes a while now."""
+    print(f"jarilab: {text}", file=sys.stderr)
 
 
 @contextmanager

@@ -16,15 +16,26 @@ from safetensors.torch import save
 from torch.nn import functional
 
 from jarilab.errors import UserError
-from jarilab.images.fitting import Progress, fit, foreign_weights, read_weights, take_weights
+from jarilab.images.fitting import (
+    Progress,
+    fit,
+    foreign_weights,
+    note,
+    progress_bar,
+    read_weights,
+    take_weights,
+)
 from jarilab.models.autoencoder import STRIDE as STRIDE
 from jarilab.models.autoencoder import Autoencoder
 from jarilab.models.autoencoder import QuantizerName as QuantizerName
 from jarilab.nn.init import initialise
 from jarilab.options import options_of, read_options
 from jarilab.shapes import Float, Int, Tensor
+from jarilab.storage.cache import cached
 
 AT_ONCE = 256  # images encoded together
+FILE = "codes.safetensors"
+"""The name of an image tokenizer's file in a run."""
 
 Images = Callable[[Int[Tensor, " B"]], UInt8[Tensor, "B 3 H W"]]
 """The images with these numbers."""
@@ -116,6 +127,33 @@ def train_image_tokenizer(
         fit(autoencoder, loss_of, optimizer, steps, clip=1.0, progress=progress)
     frozen = ImageTokenizer(autoencoder, options, {})
     return replace(frozen, measured=measure(frozen, images, min(count, 4096)))
+
+
+def cached_image_tokenizer(
+    images: Images,
+    count: int,
+    options: Mapping[str, Any],
+    *,
+    seed: int,
+    steps: int,
+    data: Mapping[str, Any],
+) -> ImageTokenizer:
+    """An image tokenizer trained on these images, with progress, or the one that the cache holds of them.
+
+    data: what the images are; equal data, options and steps give the same tokenizer.
+    """
+
+    def make(folder: Path) -> dict[str, Any]:
+        note(f"training the image tokenizer, {steps:,} steps")
+        with progress_bar("image tokenizer") as progress:
+            made = train_image_tokenizer(
+                images, count, options, seed=seed, steps=steps, progress=progress
+            )
+        (folder / FILE).write_bytes(made.to_bytes())
+        return {}
+
+    facts = {"what": "codes", **data, "options": dict(options), "steps": steps}
+    return cached(facts, make, lambda folder, _: ImageTokenizer.read(folder / FILE))
 
 
 def measure(tokenizer: ImageTokenizer, images: Images, count: int) -> dict[str, float]:

@@ -17,9 +17,10 @@ from jaxtyping import UInt8
 
 from jarilab.errors import UserError
 from jarilab.models.base import check_protocol
+from jarilab.predictors.learner import ModelLearner, evaluating
 from jarilab.registry import Registry
 from jarilab.shapes import Int, Tensor
-from jarilab.tasks.base import Task
+from jarilab.tasks.base import Learner, Task
 
 registry = Registry("predictor", "jarilab.predictors")
 
@@ -182,9 +183,14 @@ class Predictor(ABC):
         gets its error and stops nothing; a UserError among the sources is one that could not even be decoded.
         at_once: how many sources to answer together."""
 
-    @abstractmethod
     def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
         """The task's metrics on its held-out data, or on `examples` of them. options: of `scoring`."""
+        with evaluating(self.model):
+            return self.task.evaluate(self.learner(options), examples)
+
+    def learner(self, options: Any = None) -> Learner:
+        """The model as the task that measures it sees it. options: of `scoring`."""
+        return ModelLearner(self.model, self.task)
 
     @abstractmethod
     def trace(self, line: str, most: int) -> Trace:

@@ -26,9 +26,8 @@ from jarilab.predictors.base import (
     expected_of,
     registry,
 )
-from jarilab.predictors.learner import ModelLearner, evaluating
-from jarilab.predictors.reading import SHOWN, Source, chunks, read_each
-from jarilab.predictors.sequences import Answer
+from jarilab.predictors.reading import Source, chunks, read_each
+from jarilab.predictors.sequences import Answer, unread
 
 SMALLEST = 1e-45
 """A probability below which no logarithm is taken."""
@@ -56,7 +55,7 @@ class ClassPredictor(Predictor):
         self, sources: Iterable[str | UserError], options: ClassOptions, *, at_once: int = AT_ONCE
     ) -> Iterator[Answer]:
         for chunk in chunks(read_each(sources, self.task.read), at_once):
-            answers = {source.number: [_unread(source)] for source in chunk if source.error}
+            answers = {source.number: [unread(source)] for source in chunk if source.error}
             readable = [source for source in chunk if source.error is None]
             if readable:
                 answers |= self._answers(readable, options)
@@ -81,10 +80,6 @@ class ClassPredictor(Predictor):
         tokens = ((name, probability),)
         line = source.text.strip()
         return Answer(source.number, line, name, rank, log, log, tokens, ranked=ranked)
-
-    def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
-        with evaluating(self.model):
-            return self.task.evaluate(ModelLearner(self.model, self.task), examples)
 
     @torch.no_grad()
     def trace(self, line: str, most: int) -> Trace:
@@ -166,7 +161,3 @@ def _extent(positions: Positions, rows: int, columns: int) -> tuple[int | float,
 
 def _within(side: int | float, count: int) -> int | float:
     return side if count - 1 < side <= count else count
-
-
-def _unread(source: Source) -> Answer:
-    return Answer(source.number, source.text[:SHOWN], error=source.error)

@@ -23,7 +23,6 @@ from jarilab.predictors.base import (
     next_tokens,
     registry,
 )
-from jarilab.predictors.learner import ModelLearner, evaluating
 from jarilab.predictors.sequences import check_tokens, token_vocabulary
 from jarilab.text import END
 
@@ -134,10 +133,6 @@ class ContinuationPredictor(Predictor):
         )
         numbers = (int(token.ids[0]) for token in drawn)
         return _certain_pieces(self.task, read, numbers, options.stop)
-
-    def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
-        with evaluating(self.model):
-            return self.task.evaluate(ModelLearner(self.model, self.task), examples)
 
     @torch.no_grad()
     def trace(self, line: str, most: int) -> Trace:

@@ -30,7 +30,6 @@ from jarilab.predictors.base import (
     registry,
 )
 from jarilab.predictors.classes import check_patches, image_sequence
-from jarilab.predictors.learner import ModelLearner, evaluating
 from jarilab.predictors.pngs import check_png
 from jarilab.predictors.reading import Source, read_each
 from jarilab.storage.files import write_bytes
@@ -144,10 +143,6 @@ class DetectionPredictor(Predictor):
         pixels = source.read.pixels if held_out else read_image(Path(source.text), 3)
         named = [(found.box, f"{found.label} {found.probability:.0%}") for found in result.objects]
         write_bytes(Path(out), drawing.png(drawing.boxes(pixels, named)))
-
-    def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
-        with evaluating(self.model):
-            return self.task.evaluate(ModelLearner(self.model, self.task), examples)
 
     @torch.no_grad()
     def trace(self, line: str, most: int) -> Trace:

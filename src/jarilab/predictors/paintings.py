@@ -31,7 +31,6 @@ from jarilab.predictors.base import (
     registry,
 )
 from jarilab.predictors.classes import grid_names
-from jarilab.predictors.learner import ModelLearner, evaluating
 from jarilab.predictors.pngs import check_png
 from jarilab.shapes import Int, Tensor
 from jarilab.storage.files import write_bytes
@@ -190,10 +189,6 @@ class PaintingPredictor(Predictor):
         codes = self.task.codes
         again = codes.decode(codes.encode(image.unsqueeze(0)))[0]
         return Reconstruction(name, torch.stack((image, again)), decibels(image, again))
-
-    def evaluate(self, examples: int | None = None, options: Any = None) -> dict[str, Any]:
-        with evaluating(self.model):
-            return self.task.evaluate(ModelLearner(self.model, self.task), examples)
 
     @property
     def traced_model(self) -> torch.nn.Module:

@@ -25,7 +25,7 @@ from jarilab.predictors.base import (
     expected_of,
     registry,
 )
-from jarilab.predictors.learner import ModelLearner, evaluating, write
+from jarilab.predictors.learner import ModelLearner, write
 from jarilab.predictors.reading import SHOWN, Source, chunks, read_each
 from jarilab.text import FIRST
 
@@ -98,7 +98,7 @@ class SequencePredictor(Predictor):
         at_once: int = AT_ONCE,
     ) -> Iterator[Answer]:
         for chunk in chunks(read_each(sources, self.task.read), at_once):
-            answers = {source.number: [_unread(source)] for source in chunk if source.error}
+            answers = {source.number: [unread(source)] for source in chunk if source.error}
             readable = [source for source in chunk if source.error is None]
             answers |= self._answers(readable, options)
             for source in chunk:
@@ -134,12 +134,8 @@ class SequencePredictor(Predictor):
         total, score = hypothesis.total, hypothesis.score
         return Answer(source.number, line, text, rank, total, score, tokens, ranked=ranked)
 
-    def evaluate(
-        self, examples: int | None = None, options: Decoding | None = None
-    ) -> dict[str, Any]:
-        learner = ModelLearner(self.model, self.task, options or Decoding())
-        with evaluating(self.model):
-            return self.task.evaluate(learner, examples)
+    def learner(self, options: Decoding | None = None) -> ModelLearner:
+        return ModelLearner(self.model, self.task, options or Decoding())
 
     def trace(self, line: str, most: int) -> Trace:
         source = self.task.read(line)
@@ -192,5 +188,6 @@ def token_vocabulary(task: Any) -> str:
     return "".join(sides)
 
 
-def _unread(source: Source) -> Answer:
+def unread(source: Source) -> Answer:
+    """The answer to what could not be read."""
     return Answer(source.number, source.text[:SHOWN], error=source.error)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jarilab.errors import UserError
+
 TRAINING = {"passes": "epochs"}
 TASKS = {
     "captions": {"picture_weight": "image_weight"},
@@ -46,12 +48,18 @@ def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
 
 
 def current_settings(task: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Settings by their full names of today, and a line for each that was given by a former one."""
+    """Settings by their full names of today, and a line for each that was given by a former one. Raises UserError for
+    an option that was given by both."""
     now_of: dict[str, str] = {}
     for section, names in (("training", TRAINING), ("task", TASKS.get(task, {}))):
         for before, now in names.items():
             now_of[f"{section}.{before}"] = f"{section}.{now}"
     given = [name for name in settings if name in now_of]
+    for name in given:
+        if now_of[name] in settings:
+            raise UserError(
+                f"{name} is called {now_of[name]} now, and both were given; omit {name}"
+            )
     lines = [f"{name} is called {now_of[name]} now" for name in given]
     return _renamed(settings, now_of), lines
 

@@ -21,13 +21,15 @@ Checkpoint = Literal["last", "best"]
 
 @dataclass(frozen=True, eq=False)
 class OpenRun:
-    """A trained run: its experiment, task, and model in evaluation mode, in float32, as it was after `step`."""
+    """A trained run: its experiment, task, and model in evaluation mode, in float32, as it was after `step`, by the
+    `checkpoint` that was asked for."""
 
     folder: Path
     experiment: Experiment
     task: Task
     model: torch.nn.Module
     step: int
+    checkpoint: Checkpoint = "last"
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -59,7 +61,8 @@ def load(run: str | Path, *, checkpoint: Checkpoint = "last", trust_code: bool =
     check_artifacts(record, folder)
     task = experiment.task_instance(folder)
     model = load_checkpoint(path, experiment, task)
-    return OpenRun(folder, experiment, task, model, int(path.name.removeprefix("step-")))
+    step = int(path.name.removeprefix("step-"))
+    return OpenRun(folder, experiment, task, model, step, checkpoint)
 
 
 def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.Module:

@@ -130,6 +130,11 @@ class Task(ABC):
         """How many tokens each example takes up in a batch, or None where all are alike."""
         return None
 
+    @property
+    def tokens_per_example(self) -> int | None:
+        """How many tokens each example has, where a rate is better told in tokens than in examples."""
+        return None
+
     @abstractmethod
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         """The training examples with these numbers. generator: for what is drawn at random; keyed by seed and step."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, final
@@ -14,45 +13,35 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.captions.checks import describe_images, matches_caption
-from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
+from jarilab.captions.judges import Judges
 from jarilab.captions.sources import CaptionSource, FolderSource, SceneSource
-from jarilab.captions.styles import STYLES, Style
+from jarilab.captions.styles import STYLES
 from jarilab.errors import UserError
 from jarilab.images import HELD_OUT
 from jarilab.images.captioned import LONGEST_CAPTION
-from jarilab.images.fitting import progress_bar
 from jarilab.images.notices import printable
 from jarilab.images.resize import fitted
+from jarilab.images.tokenizer import FILE as CODES
 from jarilab.images.tokenizer import (
     STRIDE,
     ImageTokenizer,
     QuantizerName,
-    train_image_tokenizer,
+    cached_image_tokenizer,
 )
 from jarilab.nn.loss import cross_entropy
 from jarilab.options import check_fields
 from jarilab.shapes import Float, Int
-from jarilab.storage.cache import cached
 from jarilab.tasks.base import Batch, Learner, Task, evenly, registry, right_padded
 from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
 from jarilab.text import FIRST, PADDING, tokenizers
 from jarilab.text.tokenizers import Tokenizer
 
-JUDGED = 2000  # real images that a judge is measured on
 AT_ONCE = 256  # images encoded, or drawn, together
 MOST = 10_000  # images drawn at a time
 SEED = 1  # of the image tokenizer and of images to measure: the same whatever the seed of the model
-BLANK = "an empty image"
 _VOCABULARY = 8000  # words of captions at most
-CODES, JUDGE, SCORER, WORDS, FACTS = (
-    "codes.safetensors",
-    "judge.safetensors",
-    "scorer.safetensors",
-    "vocabulary.json",
-    "captions.json",
-)
+WORDS, FACTS = "vocabulary.json", "captions.json"
 
 Pixels = UInt8[Tensor, "B 3 H W"]
 
@@ -107,7 +96,7 @@ class Captions(Task):
         self.guidance, self.temperature, self.rerank = guidance, temperature, rerank
         self.metric = METRICS["exact_match" if self.style else "loss"]
         self._known: tuple[Tokenizer, ImageTokenizer] | None = None
-        self._judges: tuple[DigitClassifier, DigitClassifier] | None = None
+        self._judges: Judges | None = None
         self._facts: dict[str, Any] = {}
         self._training: tuple[Tensor, Tensor] | None = None
         self._source: CaptionSource = (
@@ -144,91 +133,47 @@ class Captions(Task):
             "ceiling": {},
         }
         if isinstance(source, SceneSource):
-            self._judges = self._train_judges(source)
-            self._facts["ceiling"] = self._ceiling(source, self._judges[0])
+            self._judges = Judges.train(source, self._steps[1])
+            self._facts["ceiling"] = self._judges.ceiling(source, codes)
 
     def _tokenizer_of_images(self) -> ImageTokenizer:
         if self._codes_of:
             return ImageTokenizer.read(Path(self._codes_of) / CODES)
-        options, source = {"quantizer": self._quantizer}, self._source
-
-        def make(folder: Path) -> dict[str, Any]:
-            steps, count = self._steps[0], len(source.captions)
-            _say(f"training the image tokenizer, {steps:,} steps")
-            with progress_bar("image tokenizer") as progress:
-                made = train_image_tokenizer(
-                    source.images, count, options, seed=SEED, steps=steps, progress=progress
-                )
-            (folder / CODES).write_bytes(made.to_bytes())
-            return {}
-
-        facts = {
-            "what": "codes",
+        source, options = self._source, {"quantizer": self._quantizer}
+        count = len(source.captions)
+        data = {
             "data": source.fingerprint,
-            "count": len(source.captions),
+            "count": count,
             "unseen": self.unseen,
+            "size": self.size,
         }
-        facts |= {"options": options, "steps": self._steps[0], "size": self.size}
-        return cached(facts, make, lambda folder, _: ImageTokenizer.read(folder / CODES))
-
-    def _train_judges(self, source: SceneSource) -> tuple[DigitClassifier, DigitClassifier]:
-        def make(folder: Path) -> dict[str, Any]:
-            _say(
-                f"training who judges the images, and who may choose among them, {self._steps[1]:,} steps each"
-            )
-            one, other = halves(source.digits("training"))
-            for seed, (name, half) in enumerate(((JUDGE, one), (SCORER, other)), 1):
-                with progress_bar(f"digit classifier {seed} of 2") as progress:
-                    made = train_digit_classifier(
-                        source.style, half, seed=seed, steps=self._steps[1], progress=progress
-                    )
-                (folder / name).write_bytes(made.to_bytes())
-            return {}
-
-        facts = {"what": "judges", "data": source.fingerprint, "steps": self._steps[1]}
-        return cached(facts, make, lambda folder, _: _read_judges(source.style, folder))
-
-    def _ceiling(self, source: SceneSource, judge: DigitClassifier) -> dict[str, float]:
-        """What the judge reads right in real images of held-out digits, and in these after their codes."""
-        told = source.held_out(torch.arange(JUDGED))
-        real, values = told.images, told.values
-        assert values is not None
-        found = {"real": real, "reconstructed": self.codes.decode(self.codes.encode(real))}
-        right = {
-            which: matches_caption(source.style, values, seen, judge.read(seen))
-            for which, seen in found.items()
-        }
-        named = [(name, which) for name in ("digit", "exact_match") for which in found]
-        return {f"{name}_{which}": float(right[which][name].mean()) for name, which in named}
+        steps = self._steps[0]
+        return cached_image_tokenizer(
+            source.images, count, options, seed=SEED, steps=steps, data=data
+        )
 
     def artifacts(self) -> dict[str, bytes]:
         files = {WORDS: self.words.to_json().encode(), CODES: self.codes.to_bytes()}
         if self._judges is not None:
-            files |= {JUDGE: self._judges[0].to_bytes(), SCORER: self._judges[1].to_bytes()}
+            files |= self._judges.artifacts()
         return files | {FACTS: json.dumps(self._facts).encode()}
 
     def restore(self, folder: Path) -> None:
         self._known = Tokenizer.read(folder / WORDS), ImageTokenizer.read(folder / CODES)
         if self.style is not None:
-            self._judges = _read_judges(self.style, folder)
+            self._judges = Judges.read(self.style, folder)
         try:
             facts = json.loads((folder / FACTS).read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(
                 f"{folder / FACTS} cannot be read: {error}; the run cannot answer without it"
             ) from None
-        height, width = (
-            Annotated[int, Ge(side // STRIDE), Le(side // STRIDE)] for side in self._size
-        )
-        empty, longest = (
-            Annotated[int, Ge(0), Lt(len(self.codes))],
-            Annotated[int, Ge(2), Le(1 + LONGEST_CAPTION)],
-        )
+        rows, columns = (side // STRIDE for side in self._size)
         fields = {
-            "height": height,
-            "width": width,
-            "empty": empty,
-            "longest": longest,
+            "height": Annotated[int, Ge(rows), Le(rows)],
+            "width": Annotated[int, Ge(columns), Le(columns)],
+            "empty": Annotated[int, Ge(0), Lt(len(self.codes))],
+            "longest": Annotated[int, Ge(2), Le(1 + LONGEST_CAPTION)],
             "ceiling": dict[str, float],
         }
         check_fields(str(folder / FACTS), fields, facts)
@@ -284,20 +229,17 @@ class Captions(Task):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Loss in nats per code, of all codes and of all but the empty ground's; of scenes also what images drawn for
         captions show: exact match, digits, and each attribute, beside what the judge reads in real images."""
-        told = self._source.held_out(evenly(self._source.held_out_size, examples))
-        captions, values = told.captions, told.values
-        found = self._loss(learner, captions, self.codes.encode(told.images).flatten(1))
+        held_out = self._source.held_out(evenly(self._source.held_out_size, examples))
+        captions, values = held_out.captions, held_out.values
+        found = self._loss(learner, captions, self.codes.encode(held_out.images).flatten(1))
         found |= {
             "psnr": self.codes.measured["psnr"],
             "codes_used": self.codes.measured["codes_used"],
         }
-        if self.style is None or values is None:
-            return {**found, "examples": len(captions)}
-        model, judge = learner.model, self._of_scenes()[0]
-        drawn = self._draw(model, captions, values)
-        right = matches_caption(self.style, values, drawn, judge.read(drawn))
-        found |= {name: float(value.mean()) for name, value in right.items()}
-        return {**found, **self._facts["ceiling"], "examples": len(captions)}
+        if self._judges is not None and values is not None:
+            drawn = self._draw(learner.model, captions, values)
+            found |= self._judges.metrics(drawn, values) | self._facts["ceiling"]
+        return {**found, "examples": len(captions)}
 
     def _loss(
         self, learner: Learner, captions: Sequence[str], codes_BN: Tensor
@@ -330,17 +272,14 @@ class Captions(Task):
         return torch.cat(found)
 
     def _chosen(self, images: Pixels, values: Tensor, count: int) -> UInt8[Tensor, "N 3 H W"]:
-        """Of the images drawn for each caption, one behind the other, the `count` the scorer finds likeliest."""
-        drawn = len(images) // len(values)
-        if drawn == count:
+        """The `count` likeliest images of each caption; all of them where no more were drawn."""
+        if len(images) == count * len(values):
             return images
-        scores = (
-            self._of_scenes()[1].score(images, values.repeat_interleave(drawn, 0)).view(-1, drawn)
-        )
-        best = scores.topk(count, 1).indices + torch.arange(len(values)).unsqueeze(1) * drawn
-        return images[best.flatten()]
+        return self.judges.best(images, values, count)
 
-    def _of_scenes(self) -> tuple[DigitClassifier, DigitClassifier]:
+    @property
+    def judges(self) -> Judges:
+        """Who judges images of scenes. Raises UserError where there are none."""
         if self._judges is None:
             raise UserError("images are judged and chosen among for scenes alone; omit rerank")
         return self._judges
@@ -387,9 +326,7 @@ class Captions(Task):
             raise UserError(f"{rule}; got count {count:,} and rerank {rerank:,}")
         words, values = self.read(prompt), None
         if rerank > 1:
-            self._of_scenes()
-            assert self.style is not None
-            values = self.style.understand(prompt.lower()).unsqueeze(0)
+            values = self.judges.style.understand(prompt.lower()).unsqueeze(0)
         rows = torch.tensor([[FIRST, *words]]).repeat(count * rerank, 1)
         height, width = self.grid
         ids = torch.full((len(rows), height * width), self._facts["empty"])
@@ -402,11 +339,7 @@ class Captions(Task):
 
     def judged(self, image: UInt8[Tensor, "3 H W"]) -> str | None:
         """What the judge and rules read in an image, as a caption; None where no captions are judged by."""
-        if self.style is None:
-            return None
-        images = image.unsqueeze(0)
-        digits = self._of_scenes()[0].read(images)
-        return describe_images(self.style, images, digits)[0] or BLANK
+        return None if self._judges is None else self._judges.caption(image)
 
     def expected(self, line: str) -> str | None:
         """The caption itself, as `judged` would word it; None for one that is not of the style, or is not judged."""
@@ -463,13 +396,3 @@ def _batch(rows_BT: Tensor, codes_BN: Tensor, without_B: Tensor) -> Batch:
         without_B.unsqueeze(1), PADDING
     )
     return Batch((rows_BT, codes_BN, without_B), torch.cat((following, codes_BN), 1))
-
-
-def _read_judges(style: Style, folder: Path) -> tuple[DigitClassifier, DigitClassifier]:
-    return DigitClassifier.from_file(style, folder / JUDGE), DigitClassifier.from_file(
-        style, folder / SCORER
-    )
-
-
-def _say(text: str) -> None:
-    print(f"jarilab: {text}", file=sys.stderr)

@@ -139,6 +139,10 @@ class Text(TokenTask):
         """Windows, counted so that a pass reads each token about once."""
         return max(1, len(self._windows) // self.context)
 
+    @property
+    def tokens_per_example(self) -> int:
+        return self.context
+
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         # Windows begin anywhere, so that no token is always the first of one.
         offset_B = torch.randint(self.context, indices.shape, generator=generator)

@@ -52,7 +52,7 @@ def train(
     task = experiment.task_instance()
     state = TrainingState(experiment, task)
     batches = batches_of(options, task.training_size, task.training_lengths, experiment.seed)
-    _check_forward(state.model, task, batches)
+    _check_forward(state.model, task, batches, experiment)
     evaluations = evenly_spread(batches.steps, options.evaluations) | {batches.steps}
     pictured = snapshot.planned(batches.steps, snapshots)
     every = max(1, batches.steps // CURVE_POINTS)
@@ -101,7 +101,7 @@ def train(
             progress.step = done = step + 1
 
             # 2 evaluate and log
-            row = _row(progress, batches.steps)
+            row = _row(progress, batches.steps, task.tokens_per_example)
             if done in evaluations or done % every == 0:
                 row |= _curve_row(progress, norm, rate)
                 if done in evaluations:
@@ -136,16 +136,29 @@ def check_trainable(experiment: Experiment, task: Task) -> None:
     """Raises UserError where the model of an experiment cannot be built or cannot read what the task gives."""
     model = experiment.model_instance(task)
     options, lengths = experiment.options, task.training_lengths
-    _check_forward(model, task, batches_of(options, task.training_size, lengths, experiment.seed))
+    batches = batches_of(options, task.training_size, lengths, experiment.seed)
+    _check_forward(model, task, batches, experiment)
 
 
 @torch.no_grad()
-def _check_forward(model: nn.Module, task: Task, batches: Batches) -> None:
-    """One forward of two examples: an encoding of rows and columns, for one, cannot read a text."""
+def _check_forward(model: nn.Module, task: Task, batches: Batches, experiment: Experiment) -> None:
+    """One forward of two examples: an encoding of rows and columns, for one, cannot read a text, and not every
+    processor computes every layer in bfloat16."""
     batch = task.training_batch(batches.at(0)[:2], generator_for(0, "check"))
-    training = model.training
+    training, precision = model.training, experiment.precision
     model.eval()
-    model(*batch.inputs)
+    try:
+        with autocast(precision):
+            model(*batch.inputs)
+    except UserError as error:
+        raise UserError(f"with the encoding {experiment.encoding}: {error}") from None
+    except RuntimeError as error:
+        if precision == "float32":
+            raise
+        raise UserError(
+            f"this processor cannot compute {type(model).__name__} in {precision}: {error}; "
+            "use --precision float32"
+        ) from None
     model.train(training)
 
 
@@ -167,8 +180,10 @@ def deterministic(threads: int | None) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _row(progress: Progress, steps: int) -> dict[str, Any]:
+def _row(progress: Progress, steps: int, tokens_per_example: int | None) -> dict[str, Any]:
     done = {"step": progress.step, "steps": steps, "examples": progress.examples}
+    if tokens_per_example is not None:
+        done["tokens"] = progress.examples * tokens_per_example
     return {**done, "loss": progress.losses[-1]}
 
 

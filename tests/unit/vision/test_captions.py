@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import jarilab
-from jarilab.captions import sources
+from jarilab.captions import judges, sources
 from jarilab.captions.checks import attributes, describe_images, glyphs, matches_caption
 from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
 from jarilab.captions.digits import Digits
@@ -24,7 +24,6 @@ from jarilab.nn.init import generator_for
 from jarilab.predictors.paintings import Painting, PaintingOptions, PaintingPredictor
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import OpenRun
-from jarilab.tasks import captions
 from jarilab.tasks.base import evenly
 from jarilab.tasks.captions import Captions
 from jarilab.training.loop import train
@@ -378,7 +377,7 @@ def test_a_run_trains_is_measured_and_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sources, "HELD_OUT", 12)
-    monkeypatch.setattr(captions, "JUDGED", 40)
+    monkeypatch.setattr(judges, "REAL", 40)
     experiment = Experiment.of("captions", settings={"task.captions": "attributes", **TINY}, precision="float32")
     result = train(experiment, tmp_path / "run")
     measured = {"exact_match", "digit", "colour", "size", "place", "loss", "loss_of_ink", "digit_real"}
@@ -494,14 +493,14 @@ def test_the_scorer_chooses_the_likeliest_images(ready: Captions, digits: Digits
     style = STYLES["attributes"]
     values = style.values(torch.tensor([17, 200]))
     images = Painter(style, digits, seed=1).paint(values.repeat_interleave(4, 0), torch.arange(8))
-    scores = ready._of_scenes()[1].score(images, values.repeat_interleave(4, 0)).view(2, 4)
-    best = ready._chosen(images, values, 1)
+    scores = ready.judges.scorer.score(images, values.repeat_interleave(4, 0)).view(2, 4)
+    best = ready.judges.best(images, values, 1)
     assert torch.equal(best[0], images[int(scores[0].argmax())])
     assert torch.equal(best[1], images[4 + int(scores[1].argmax())])
 
 
 def test_judge_and_scorer_are_two(ready: Captions) -> None:
-    judge, scorer = ready._of_scenes()
+    judge, scorer = ready.judges.judge, ready.judges.scorer
     assert judge.to_bytes() != scorer.to_bytes()
 
 
@@ -516,7 +515,7 @@ def test_a_folder_trains_and_its_image_tokenizer_serves_another_run(tmp_path: Pa
     kept = (tmp_path / "one" / "codes.safetensors").read_bytes()
     assert other.artifacts()["codes.safetensors"] == kept
     with pytest.raises(UserError, match="for scenes alone; omit rerank"):
-        other._of_scenes()
+        _ = other.judges
 
 
 @pytest.mark.skipif("JARILAB_DATA" not in os.environ, reason="JARILAB_DATA names no folder with mnist/")
