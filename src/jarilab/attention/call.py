@@ -61,9 +61,13 @@ class Summands:
 
     def of_head(self, head: int) -> Summands:
         """Those of one head of the first row of a batch."""
-        terms = None if self.terms is None else self.terms[0, head]
-        bias = None if self.bias is None else self.bias.expand_as(self.product)[0, head]
-        return Summands(self.product[0, head], terms, bias, self.scale)
+        product_QK = self.product[0, head]
+        terms_QK = None if self.terms is None else self.terms[0, head]
+        bias_QK = None
+        if self.bias is not None:
+            bias_BHQK = self.bias.expand_as(self.product)
+            bias_QK = bias_BHQK[0, head]
+        return Summands(product_QK, terms_QK, bias_QK, self.scale)
 
     @staticmethod
     def joined(steps: Sequence[Summands]) -> Summands:
@@ -82,10 +86,11 @@ class Summands:
 def summands(call: AttentionCall) -> Summands:
     """What the scores are the sum of, in float32 or better."""
     geometry = call.geometry
-    q, k = _precise(call.q), _precise(call.k)
+    q_BHQE = _precise(call.q)
+    k_BHKE = _precise(call.k)
     compare = _product if call.score is None else call.score
-    product_BHQK = compare(q, k)
-    terms_BHQK = geometry.encoding.terms(q, k, geometry.relation)
+    product_BHQK = compare(q_BHQE, k_BHKE)
+    terms_BHQK = geometry.encoding.terms(q_BHQE, k_BHKE, geometry.relation)
     return Summands(product_BHQK, terms_BHQK, geometry.bias, call.scale)
 
 
@@ -116,14 +121,18 @@ def weighted(
     call: AttentionCall, weights_BHQK: Float[Tensor, "B H Q K"]
 ) -> Float[Tensor, "B H Q W"]:
     """The output for these weights, whether they are the attention's own or others."""
-    output_BHQE = torch.einsum("bhqk,bhke->bhqe", weights_BHQK, _precise(call.v))
-    added = call.geometry.encoding.values(weights_BHQK, call.geometry.relation)
-    return output_BHQE if added is None else output_BHQE + added
+    geometry = call.geometry
+    v_BHKE = _precise(call.v)
+    output_BHQE = torch.einsum("bhqk,bhke->bhqe", weights_BHQK, v_BHKE)
+    added_BHQE = geometry.encoding.values(weights_BHQK, geometry.relation)
+    return output_BHQE if added_BHQE is None else output_BHQE + added_BHQE
 
 
-def _product(q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"]) -> Float[Tensor, "B H Q K"]:
-    return torch.einsum("bhqe,bhke->bhqk", q, k)
+def _product(
+    q_BHQE: Float[Tensor, "B H Q E"], k_BHKE: Float[Tensor, "B H K E"]
+) -> Float[Tensor, "B H Q K"]:
+    return torch.einsum("bhqe,bhke->bhqk", q_BHQE, k_BHKE)
 
 
-def _precise(x: Tensor) -> Tensor:
-    return x if x.dtype is torch.float64 else x.float()
+def _precise(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype is torch.float64 else tensor.float()

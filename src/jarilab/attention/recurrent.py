@@ -34,9 +34,11 @@ class Source:
 
     def select(self, rows: Int[Tensor, " R"]) -> Source:
         """These rows, in this order, repeats allowed."""
-        keep = None if self.keep is None else self.keep.index_select(0, rows)
+        k_BHKE = self.k.index_select(0, rows)
+        v_BHKD = self.v.index_select(0, rows)
         places = positions_of(self.positions, rows)
-        return Source(self.k.index_select(0, rows), self.v.index_select(0, rows), places, keep)
+        keep_BK = None if self.keep is None else self.keep.index_select(0, rows)
+        return Source(k_BHKE, v_BHKD, places, keep_BK)
 
 
 class LuongAttention(nn.Module):
@@ -71,13 +73,11 @@ class LuongAttention(nn.Module):
     ) -> Source:
         """The keys and values of a source, for all steps to come."""
         encoding = self.encoding.of_layer[0]
-        k_BHKE = self.score.keys(encoding.inject(outputs, positions)).unsqueeze(1)
-        return Source(
-            encoding.rotate(k_BHKE, encoding.rotation(positions)),
-            outputs.unsqueeze(1),
-            positions,
-            keep,
-        )
+        k_BKE = self.score.keys(encoding.inject(outputs, positions))
+        k_BHKE = k_BKE.unsqueeze(1)
+        k_BHKE = encoding.rotate(k_BHKE, encoding.rotation(positions))
+        v_BHKD = outputs.unsqueeze(1)
+        return Source(k_BHKE, v_BHKD, positions, keep)
 
     def forward(
         self, h: Float[Tensor, "B Q D"], source: Source, positions: Positions
@@ -86,9 +86,12 @@ class LuongAttention(nn.Module):
         mask = None if source.keep is None else Mask(keys=source.keep)
         geometry = geometry_of(self.encoding.of_layer[0], positions, source.positions, mask)
         encoding = geometry.encoding
-        q_BHQE = self.score.queries(encoding.inject(h, positions)).unsqueeze(1)
+        q_BQE = self.score.queries(encoding.inject(h, positions))
+        q_BHQE = q_BQE.unsqueeze(1)
         q_BHQE = encoding.rotate(q_BHQE, geometry.q_rotation)
-        context_BHQD = self.attend(
-            AttentionCall(q_BHQE, source.k, source.v, geometry, 1.0, score=self.score.compare)
-        )
-        return self.combine(torch.cat((h, context_BHQD.squeeze(1).to(h.dtype)), -1)).tanh()
+        compare = self.score.compare
+        call = AttentionCall(q_BHQE, source.k, source.v, geometry, 1.0, score=compare)
+        context_BHQD = self.attend(call)
+        context_BQD = context_BHQD.squeeze(1).to(h.dtype)
+        joined = torch.cat((h, context_BQD), -1)
+        return self.combine(joined).tanh()

@@ -35,14 +35,18 @@ class TanhSum(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.v = nn.Parameter(nn.init.normal_(Tensor(1, width), std=width**-0.5))
+        initial = nn.init.normal_(Tensor(1, width), std=width**-0.5)
+        self.v = nn.Parameter(initial)
 
     def forward(
         self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"]
     ) -> Float[Tensor, "B H Q K"]:
         # In place, since nothing else needs the sums: half the memory at the peak.
-        pairs_BHQKE = (q.unsqueeze(3) + k.unsqueeze(2)).tanh_()
-        return functional.linear(pairs_BHQKE, self.v.to(pairs_BHQKE.dtype)).squeeze(-1)
+        sums_BHQKE = q.unsqueeze(3) + k.unsqueeze(2)
+        pairs_BHQKE = sums_BHQKE.tanh_()
+        v_1E = self.v.to(pairs_BHQKE.dtype)
+        scores_BHQK1 = functional.linear(pairs_BHQKE, v_1E)
+        return scores_BHQK1.squeeze(-1)
 
 
 class Score(nn.Module):
@@ -119,15 +123,19 @@ class Concat(Score):
         self.pair = nn.Linear(query_width + key_width, key_width, bias=False)
 
     def queries(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q E"]:
-        return functional.linear(x, self.pair.weight[:, : self.query_width])
+        of_queries = self.pair.weight[:, : self.query_width]
+        return functional.linear(x, of_queries)
 
     def keys(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B K E"]:
-        return functional.linear(x, self.pair.weight[:, self.query_width :])
+        of_keys = self.pair.weight[:, self.query_width :]
+        return functional.linear(x, of_keys)
 
     def maps(self) -> tuple[tuple[str, Tensor] | None, tuple[str, Tensor] | None]:
         rows = self.pair.weight.t()
         cut = self.query_width
-        return (f"W_a[:{cut}]", rows[:cut]), (f"W_a[{cut}:]", rows[cut:])
+        of_queries = (f"W_a[:{cut}]", rows[:cut])
+        of_keys = (f"W_a[{cut}:]", rows[cut:])
+        return of_queries, of_keys
 
 
 @final

@@ -9,16 +9,21 @@ from typing import Any
 from jarilab.tasks.metrics import METRICS, Metric
 
 NARROWEST = 20
-"""Characters of the column of names."""
+"""Characters of the column of names; of that of encodings, the length of its title."""
+
+# What was measured ---------------------------------------------------------------------------------------------------
 
 
 def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
     """What `train` and `evaluate` measured."""
     rows = list(_rows(metrics))
-    width = max([NARROWEST, *(len(title) for title, _ in rows)])
+    titles = [title for title, _ in rows]
+    width = max(NARROWEST, _longest(titles))
+    encoding = metrics["encoding"]
     examples = int(metrics["examples"])
-    lines = [f"{folder}: {metrics['encoding']}, {examples:,} held-out examples"]
-    lines += [f"  {title:<{width}} {value}" for title, value in rows]
+    lines = [f"{folder}: {encoding}, {examples:,} held-out examples"]
+    for title, value in rows:
+        lines.append(f"  {title.ljust(width)} {value}")
     if "signature" in metrics:
         lines.append(f"  sacreBLEU {metrics['signature']}")
     lines += _best(metrics, width)
@@ -28,24 +33,37 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
 
 def _rows(metrics: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each number that was measured: its name, and its value with the ceiling beside it."""
+    judged_by = metrics["metric"]
     ceiling = metrics.get("ceiling") or {}
     for metric in METRICS.values():
-        for key in _keys(metric, metrics):
-            group = key.removeprefix(metric.name).removeprefix("_") or "all"
-            title = metric.title
-            if group != "all":
-                title += f" {group.replace('_', ' ')}"
-            value = f"{metric.text(metrics[key]):>8}"
-            if metric.name == metrics["metric"] and group in ceiling:
+        for key, number in metrics.items():
+            group = _group_of(key, metric)
+            if group is None:
+                continue
+            value = _figure(metric, number)
+            if metric.name == judged_by and group in ceiling:
                 most = metric.text(ceiling[group])
                 value += f"   (without positions at most {most})"
-            yield title, value
+            yield _title(metric, group), value
 
 
-def _keys(metric: Metric, metrics: Mapping[str, Any]) -> list[str]:
-    """Where a metric stands among the results: of everything, and of groups."""
-    of_group = f"{metric.name}_"
-    return [key for key in metrics if key == metric.name or key.startswith(of_group)]
+def _group_of(key: str, metric: Metric) -> str | None:
+    """Which examples a result is of, `all` or a group of them; None where it is no result of this metric."""
+    if key == metric.name:
+        return "all"
+    prefix = f"{metric.name}_"
+    return key.removeprefix(prefix) if key.startswith(prefix) else None
+
+
+def _title(metric: Metric, group: str) -> str:
+    if group == "all":
+        return metric.title
+    words = group.replace("_", " ")
+    return f"{metric.title} {words}"
+
+
+def _figure(metric: Metric, number: float) -> str:
+    return metric.text(number).rjust(8)
 
 
 def _best(metrics: Mapping[str, Any], width: int) -> list[str]:
@@ -54,8 +72,9 @@ def _best(metrics: Mapping[str, Any], width: int) -> list[str]:
     if best is None or best["step"] == metrics["steps"]:
         return []
     metric = METRICS[metrics["metric"]]
-    value = metric.text(best[metric.name])
-    return [f"  {'best on the way':<{width}} {value:>8} at step {best['step']}"]
+    title = "best on the way".ljust(width)
+    value = _figure(metric, best[metric.name])
+    return [f"  {title} {value} at step {best['step']}"]
 
 
 def _cost(metrics: Mapping[str, Any]) -> list[str]:
@@ -63,63 +82,82 @@ def _cost(metrics: Mapping[str, Any]) -> list[str]:
     if "cpu_seconds" not in metrics:
         return []
     seconds = metrics["cpu_seconds"]
-    shown = f"{seconds:.0f}" if seconds >= 10 else f"{seconds:.1f}"
+    digits = 0 if seconds >= 10 else 1
     examples = metrics["trained_examples"]
-    return [f"  trained on {examples:,} examples in {shown} CPU-seconds"]
+    return [f"  trained on {examples:,} examples in {seconds:.{digits}f} CPU-seconds"]
+
+
+# A comparison --------------------------------------------------------------------------------------------------------
 
 
 def table_text(table: Mapping[str, Any], out: Path) -> str:
     """What `compare` found."""
     metric = METRICS[table["metric"]]
     encodings = table["encodings"]
-    width = max(8, *(len(row["encoding"]) for row in encodings))
+    names = [row["encoding"] for row in encodings]
     groups = list(encodings[0]["groups"])
-    head = "".join(f"{group:>9}" for group in groups)
-    title = f"{'encoding':<{width}}  {metric.title:>12}"
-    lines = [table["describe"], ""]
-    lines.append(f"{title}   95 % interval    {head}   parameters  s/step")
-    lines += [_encoding(row, metric, groups, width) for row in encodings]
+    width = max(len("encoding"), _longest(names))
+    title = "encoding".ljust(width)
+    head = _columns(title, metric.title, "95 % interval", groups)
+    lines = [table["describe"], "", f"{head}   parameters  s/step"]
+    for row in encodings:
+        lines.append(_encoding(row, metric, groups, width))
     if table["ceiling"]:
         lines.append(_ceiling(table["ceiling"], metric, groups, width))
     lines.append("")
-    lines += [_difference(row, metric) for row in table["differences"]]
-    lines.append(f"interval: {encodings[0]['interval']}")
-    lines.append(f"report: {out / 'report.html'}")
-    return "\n".join(lines)
+    for row in table["differences"]:
+        lines.append(_difference(row, metric))
+    interval = encodings[0]["interval"]
+    report = out / "report.html"
+    return "\n".join([*lines, f"interval: {interval}", f"report: {report}"])
+
+
+def _columns(name: str, figure: str, interval: str, groups: Sequence[str]) -> str:
+    """The columns that the head of the table, an encoding and the ceiling have in common."""
+    columns = f"{name}  {figure.rjust(12)}   {interval.ljust(17)}"
+    of_groups = [group.rjust(9) for group in groups]
+    return columns + "".join(of_groups)
 
 
 def _encoding(row: Mapping[str, Any], metric: Metric, groups: Sequence[str], width: int) -> str:
     """One encoding: the mean of its trials, interval, groups, and what it costs."""
+    name = row["encoding"].ljust(width)
+    mean = metric.text(row["mean"])
     interval = ""
     if row["low"] is not None:
-        low, high = metric.text(row["low"]), metric.text(row["high"])
+        low = metric.text(row["low"])
+        high = metric.text(row["high"])
         interval = f"{low} - {high}"
-    mean = metric.text(row["mean"])
-    per_group = _per_group(row["groups"], metric, groups)
-    cost = f"{row['parameters']:10,}  {row['seconds_per_step']:.4f}"
-    return f"{row['encoding']:<{width}}  {mean:>12}   {interval:<17}{per_group}   {cost}"
+    of_groups = _of_groups(row["groups"], metric, groups)
+    columns = _columns(name, mean, interval, of_groups)
+    return f"{columns}   {row['parameters']:10,}  {row['seconds_per_step']:.4f}"
 
 
 def _ceiling(
     ceiling: Mapping[str, float], metric: Metric, groups: Sequence[str], width: int
 ) -> str:
     """The line of what no model without positions can pass."""
+    name = "ceiling".ljust(width)
     most = metric.text(ceiling["all"])
-    per_group = _per_group(ceiling, metric, groups)
-    beside = "   of any model without positions"
-    return f"{'ceiling':<{width}}  {most:>12}   {'':17}{per_group}{beside}"
+    of_groups = _of_groups(ceiling, metric, groups)
+    columns = _columns(name, most, "", of_groups)
+    return f"{columns}   of any model without positions"
 
 
-def _per_group(values: Mapping[str, float], metric: Metric, groups: Sequence[str]) -> str:
-    texts = [metric.text(values[group]) for group in groups]
-    return "".join(f"{text:>9}" for text in texts)
+def _of_groups(values: Mapping[str, float], metric: Metric, groups: Sequence[str]) -> list[str]:
+    return [metric.text(values[group]) for group in groups]
 
 
 def _difference(row: Mapping[str, Any], metric: Metric) -> str:
     """Two encodings against each other."""
-    ends = ""
-    if row["low"] is not None:
-        low, high = metric.text(row["low"], "+"), metric.text(row["high"], "+")
-        ends = f" ({low} to {high})"
+    pair = f"{row['first']} - {row['second']}"
     difference = metric.text(row["difference"], "+")
-    return f"{row['first']} - {row['second']}: {difference}{ends}: {row['verdict']}"
+    if row["low"] is not None:
+        low = metric.text(row["low"], "+")
+        high = metric.text(row["high"], "+")
+        difference += f" ({low} to {high})"
+    return f"{pair}: {difference}: {row['verdict']}"
+
+
+def _longest(names: Sequence[str]) -> int:
+    return max((len(name) for name in names), default=0)

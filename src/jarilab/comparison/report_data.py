@@ -34,18 +34,16 @@ def payload(
     table: dict[str, Any], trials: Sequence[tuple[Experiment, Path]], task: Task
 ) -> dict[str, Any]:
     """Everything that `report.render` draws. Maps are those of the first seed of each encoding."""
-    shown = [
-        (experiment, folder)
-        for experiment, folder in trials
-        if experiment.seed == trials[0][0].seed
-    ]
-    record_of_first = read_run(trials[0][1])
-    environment = record_of_first["environment"]
+    experiment, folder = trials[0]
+    shown = [trial for trial in trials if trial[0].seed == experiment.seed]
     ceiling = table["ceiling"]
     names = [summary["encoding"] for summary in table["encodings"]]
-    experiment = trials[0][0]
     reported = predictor_class(task).reported
-    examples = [_example(task, line, shown) for line in task.sample_inputs()] if reported else []
+    inputs = task.sample_inputs() if reported else []
+    examples = [_example(task, line, shown) for line in inputs]
+    rows = []
+    for row, (_, of_row) in zip(table["trials"], trials, strict=True):
+        rows.append({**row, "curve": _curve(of_row)})
     return {
         "title": f"{experiment.task}: {', '.join(names)}",
         "model": experiment.model,
@@ -60,43 +58,51 @@ def payload(
         },
         "summary": table["encodings"],
         "differences": table["differences"],
-        "trials": [
-            {**row, "curve": _curve(folder)}
-            for row, (_, folder) in zip(table["trials"], trials, strict=True)
-        ],
+        "trials": rows,
         "examples": examples,
-        "what_ran": {
-            "command": " ".join(sys.argv),
-            "date": time.strftime("%Y-%m-%d %H:%M"),
-            "model": experiment.model.replace("_", " "),
-            "jari": environment["jari"],
-            "torch": environment["torch"],
-            "processor": f"{environment['cpu']}, {environment['capability']}",
-            "threads per trial": environment["threads"],
-            "precision": experiment.precision,
-            "attention kernel": ", ".join(sorted(set(record_of_first.get("kernels", {}).values()))),
-            **_options("model", experiment.model_options),
-            **_options("task", experiment.task_options),
-            **_options("training", deciding(experiment.training)),
-        },
+        "what_ran": _what_ran(experiment, folder),
+    }
+
+
+def _what_ran(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """A trial for people who want to have it once more."""
+    record = read_run(folder)
+    environment = record["environment"]
+    kernels = set(record.get("kernels", {}).values())
+    return {
+        "command": " ".join(sys.argv),
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "model": experiment.model.replace("_", " "),
+        "jari": environment["jari"],
+        "torch": environment["torch"],
+        "processor": f"{environment['cpu']}, {environment['capability']}",
+        "threads per trial": environment["threads"],
+        "precision": experiment.precision,
+        "attention kernel": ", ".join(sorted(kernels)),
+        **_options("model", experiment.model_options),
+        **_options("task", experiment.task_options),
+        **_options("training", deciding(experiment.training)),
     }
 
 
 def _options(section: str, options: dict[str, Any]) -> dict[str, Any]:
     """What was chosen, for people; the encodings stand in the title."""
-    chosen = {
-        name: value
-        for name, value in options.items()
-        if value not in (None, "", []) and name != "encoding"
-    }
-    return {f"{section}: {name.replace('_', ' ')}": value for name, value in chosen.items()}
+    chosen = {}
+    for name, value in options.items():
+        if value not in (None, "", []) and name != "encoding":
+            words = name.replace("_", " ")
+            chosen[f"{section}: {words}"] = value
+    return chosen
 
 
 def _curve(folder: Path) -> list[dict[str, Any]]:
     keys = ("examples", "cpu_seconds", "loss")
-    return [
-        {**{k: row[k] for k in keys}, "value": row.get("value")} for row in read_metrics(folder)
-    ]
+    points = []
+    for row in read_metrics(folder):
+        point = {key: row[key] for key in keys}
+        point["value"] = row.get("value")
+        points.append(point)
+    return points
 
 
 def _example(task: Task, line: str, shown: Sequence[tuple[Experiment, Path]]) -> dict[str, Any]:
@@ -121,7 +127,8 @@ def _model(
     with record(model) as tape:
         model(*precise(trace.inputs))
     # A decoder's own attention says little of how the input is read.
-    shown = [site for site in map(tape.site, tape.sites) if site.kind in KINDS]
+    sites = [tape.site(name) for name in tape.sites]
+    shown = [site for site in sites if site.kind in KINDS]
     expected = trace.expected
     return {
         "encoding": experiment.encoding,
@@ -135,8 +142,11 @@ def _model(
 def _site(tape: Tape, site: AttentionSite, trace: Trace) -> dict[str, Any]:
     weights_HQK = tape.weights(site.name)[0]
     trust = tape.trust(site.name)
-    query, key = list(trace.names(site.queries)), list(trace.names(site.keys))
-    equal_rows = equal_row_difference(weights_HQK, query) if site.kind == "encoder" else None
+    query = list(trace.names(site.queries))
+    key = list(trace.names(site.keys))
+    equal_rows = None
+    if site.kind == "encoder":
+        equal_rows = equal_row_difference(weights_HQK, query)
     fixed = np.rint(weights_HQK.numpy() * 65535).astype("<u2")
     return {
         "name": site.name,

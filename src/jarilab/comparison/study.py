@@ -67,12 +67,15 @@ def run(
     if seeds < 1:
         raise UserError(f"a comparison needs at least one seed, got {seeds}")
     # Seed by seed, so that a study that is cut off has whole pairs.
-    pairs = itertools.product(range(1, seeds + 1), encodings)
-    trials = _trials(
-        out, (Experiment.of(task, spec, settings, seed, precision, model) for seed, spec in pairs)
+    numbers = range(1, seeds + 1)
+    pairs = itertools.product(numbers, encodings)
+    experiments = (
+        Experiment.of(task, spec, settings, seed, precision, model) for seed, spec in pairs
     )
+    trials = _trials(out, experiments)
     instance = trials[0].experiment.task_instance()
-    for experiment in {trial.experiment.encoding: trial.experiment for trial in trials}.values():
+    of_each = {trial.experiment.encoding: trial.experiment for trial in trials}
+    for experiment in of_each.values():
         check_trainable(experiment, instance)  # all of them, before any is trained
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -81,7 +84,8 @@ def run(
     _train_all(trials, jobs, snapshots)
     table = tabulate(trials, instance)
     write_json(out / "table.json", table)
-    payload = report_data.payload(table, [(t.experiment, t.folder) for t in trials], instance)
+    finished = [(trial.experiment, trial.folder) for trial in trials]
+    payload = report_data.payload(table, finished, instance)
     write_text(out / "report.html", render(payload))
     return table
 
@@ -89,12 +93,13 @@ def run(
 def _trials(out: Path, experiments: Iterable[Experiment]) -> list[Trial]:
     trials: list[Trial] = []
     for experiment in experiments:
-        name = f"{as_file_name(experiment.encoding)}-{experiment.seed}"
+        encoding = as_file_name(experiment.encoding)
+        name = f"{encoding}-{experiment.seed}"
         trials.append(Trial(name, experiment, out / name))
     taken = [trial.name for trial in trials]
-    twice = next((name for name in taken if taken.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"the encoding of {twice} is named twice; name each encoding once")
+    for name in taken:
+        if taken.count(name) > 1:
+            raise UserError(f"the encoding of {name} is named twice; name each encoding once")
     return trials
 
 
@@ -116,18 +121,15 @@ def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
                 stop.check()
                 for name, (trial, process) in list(running.items()):
                     rows = _curve(trial)
-                    # Rows that came together are told as one: a rate between them would be that of reading them.
-                    if news := {
-                        key: value for row in rows[shown[name] :] for key, value in row.items()
-                    }:
+                    news = _as_one(rows[shown[name] :])
+                    if news:
                         progress.update(name, news)
                     shown[name] = len(rows)
-                    if process.poll() is not None:
-                        del running[name]
-                        if process.returncode:
-                            failed[name] = _reason(
-                                trial.folder.parent / f"{name}.log", process.returncode
-                            )
+                    if process.poll() is None:
+                        continue
+                    del running[name]
+                    if process.returncode:
+                        failed[name] = _reason(_log(trial), process.returncode)
         except Interrupted:
             for _, process in running.values():
                 process.send_signal(signal.SIGTERM)
@@ -135,10 +137,19 @@ def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
                 process.wait()
             raise
     if failed:
-        reasons = "\n  ".join(f"{name}: {reason}" for name, reason in failed.items())
+        reasons = [f"{name}: {reason}" for name, reason in failed.items()]
+        lines = "\n  ".join(reasons)
         raise UserError(
-            f"{len(failed)} of {len(trials)} trials failed; the others are kept:\n  {reasons}"
+            f"{len(failed)} of {len(trials)} trials failed; the others are kept:\n  {lines}"
         )
+
+
+def _as_one(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows of a curve that came together, told as one: a rate between them would be that of reading them."""
+    together: dict[str, Any] = {}
+    for row in rows:
+        together |= row
+    return together
 
 
 def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
@@ -146,26 +157,19 @@ def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
     # -P: the current folder is not on the import path, so that a statistics.py lying there is not executed.
     command = [sys.executable, "-P", "-m", "jarilab", "train", experiment.task]
     command += ["--out", str(trial.folder), "--threads", "1"]
-    command += [
-        "--seed",
-        str(experiment.seed),
-        "--precision",
-        experiment.precision,
-        "--model",
-        experiment.model,
-    ]
-    command += ["--snapshots", str(snapshots)]
-    for section in ("task", "model", "training"):
-        options = (
-            deciding(experiment.training)
-            if section == "training"
-            else getattr(experiment, f"{section}_options")
-        )
+    command += ["--seed", str(experiment.seed), "--precision", experiment.precision]
+    command += ["--model", experiment.model, "--snapshots", str(snapshots)]
+    sections = {
+        "task": experiment.task_options,
+        "model": experiment.model_options,
+        "training": deciding(experiment.training),
+    }
+    for section, options in sections.items():
         for name, value in options.items():
-            text = json.dumps(value) if value is None or isinstance(value, list | tuple) else value
+            in_json = value is None or isinstance(value, list | tuple)
+            text = json.dumps(value) if in_json else value
             command += ["--set", f"{section}.{name}={text}"]
-    log = (trial.folder.parent / f"{trial.name}.log").open("wb")
-    with log:
+    with _log(trial).open("wb") as log:
         # A session of its own: Ctrl-C reaches the trials through us, once.
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -173,15 +177,22 @@ def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
+def _log(trial: Trial) -> Path:
+    return trial.folder.parent / f"{trial.name}.log"
+
+
 def _curve(trial: Trial) -> list[dict[str, Any]]:
-    return read_metrics(trial.folder) if (trial.folder / "metrics.jsonl").exists() else []
+    begun = (trial.folder / "metrics.jsonl").exists()
+    return read_metrics(trial.folder) if begun else []
 
 
 def _reason(log: Path, code: int) -> str:
     """What a trial said last: of a mistake (2) the whole message, without the program's name, which stands before ours;
     else the last line."""
-    text = "\n" + log.read_text(encoding="utf-8", errors="replace").strip()
-    return text.rpartition("\njarilab: " if code == 2 else "\n")[2].replace("\n", "\n  ")
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    beginning = "\njarilab: " if code == 2 else "\n"
+    _, _, last = f"\n{text}".rpartition(beginning)
+    return last.replace("\n", "\n  ")
 
 
 def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
@@ -189,7 +200,8 @@ def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     reference = trials[0].experiment
     for trial in trials:
-        held = read_experiment(read_run(trial.folder), trial.folder / "run.json")
+        record = read_run(trial.folder)
+        held = read_experiment(record, trial.folder / "run.json")
         unequal = trial.experiment.difference(held)
         if unequal:
             lines = "\n  ".join(unequal)
@@ -198,48 +210,61 @@ def tabulate(trials: Sequence[Trial], task: Task) -> dict[str, Any]:
                 f"another --out, or give its settings:\n  {lines}"
             )
         result = read_result(trial.folder, trial.experiment.hash)
-        metric = task.metric.name
-        groups = {g: result[f"{metric}_{g}"] for g in task.groups[1:] if f"{metric}_{g}" in result}
-        rows.append(
-            {
-                "encoding": held.encoding,
-                "seed": held.seed,
-                "value": result[metric],
-                "best_value": result["best"][metric],
-                "groups": groups,
-                "held_out": int(result["examples"]),
-                "parameters": result["parameters"],
-                "examples": result["trained_examples"],
-                "steps": result["steps"],
-                "cpu_seconds": result["cpu_seconds"],
-                "seconds_per_step": result["seconds"] / result["steps"],
-                "run": str(trial.folder),
-            }
-        )
-    names = list(dict.fromkeys(row["encoding"] for row in rows))
+        rows.append(_row(trial, held, result, task))
+    rows_of: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        rows_of.setdefault(row["encoding"], []).append(row)
+    metric = task.metric
+    summaries = [_summary(name, of_name, metric) for name, of_name in rows_of.items()]
+    pairs = itertools.combinations(rows_of, 2)
+    differences = [_difference(first, second, rows, metric) for first, second in pairs]
     return {
         "task": reference.task,
         "describe": task.describe(),
-        "metric": task.metric.name,
+        "metric": metric.name,
         "ceiling": task.ceiling(),
         "trials": rows,
-        "encodings": [
-            _summary(name, [row for row in rows if row["encoding"] == name], task.metric)
-            for name in names
-        ],
-        "differences": [
-            _difference(a, b, rows, task.metric) for a, b in itertools.combinations(names, 2)
-        ],
+        "encodings": summaries,
+        "differences": differences,
+    }
+
+
+def _row(trial: Trial, held: Experiment, result: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """A finished trial in the table."""
+    metric = task.metric.name
+    groups = {}
+    for group in task.groups[1:]:
+        key = f"{metric}_{group}"
+        if key in result:
+            groups[group] = result[key]
+    return {
+        "encoding": held.encoding,
+        "seed": held.seed,
+        "value": result[metric],
+        "best_value": result["best"][metric],
+        "groups": groups,
+        "held_out": int(result["examples"]),
+        "parameters": result["parameters"],
+        "examples": result["trained_examples"],
+        "steps": result["steps"],
+        "cpu_seconds": result["cpu_seconds"],
+        "seconds_per_step": result["seconds"] / result["steps"],
+        "run": str(trial.folder),
     }
 
 
 def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, Any]:
-    interval = mean_interval(
-        [row["value"] for row in rows], rows[0]["held_out"], share=metric.share
-    )
+    """One encoding over all its seeds."""
+    first = rows[0]
+    values = [row["value"] for row in rows]
+    interval = mean_interval(values, first["held_out"], share=metric.share)
+    groups = {}
+    for group in first["groups"]:
+        of_group = [row["groups"][group] for row in rows]
+        groups[group] = _mean(of_group)
 
     def mean(key: str) -> float:
-        return sum(row[key] for row in rows) / len(rows)
+        return _mean([row[key] for row in rows])
 
     return {
         "encoding": name,
@@ -249,8 +274,8 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> di
         "high": interval.high,
         "interval": interval.how,
         "best_mean": mean("best_value"),
-        "groups": {g: sum(row["groups"][g] for row in rows) / len(rows) for g in rows[0]["groups"]},
-        "parameters": rows[0]["parameters"],
+        "groups": groups,
+        "parameters": first["parameters"],
         "seconds_per_step": mean("seconds_per_step"),
         "cpu_seconds": mean("cpu_seconds"),
     }
@@ -259,21 +284,26 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> di
 def _difference(
     first: str, second: str, rows: Sequence[Mapping[str, Any]], metric: Metric
 ) -> dict[str, Any]:
-    a = [row["value"] for row in rows if row["encoding"] == first]
-    b = [row["value"] for row in rows if row["encoding"] == second]
-    ends = paired_difference(a, b)
-    mean = sum(a) / len(a) - sum(b) / len(b)
-    if ends is None:
+    of_first = [row["value"] for row in rows if row["encoding"] == first]
+    of_second = [row["value"] for row in rows if row["encoding"] == second]
+    difference = _mean(of_first) - _mean(of_second)
+    low, high = paired_difference(of_first, of_second) or (None, None)
+    if low is None or high is None:
         verdict = "one seed each, so not ranked: --seeds 3 would tell chance from encoding"
-    elif ends[0] <= 0 <= ends[1]:
+    elif low <= 0 <= high:
         verdict = "below the seed noise; not ranked"
     else:
-        verdict = f"{first if metric.better(mean, 0.0) else second} is better"
+        better = first if metric.better(difference, 0.0) else second
+        verdict = f"{better} is better"
     return {
         "first": first,
         "second": second,
-        "difference": mean,
-        "low": None if ends is None else ends[0],
-        "high": None if ends is None else ends[1],
+        "difference": difference,
+        "low": low,
+        "high": high,
         "verdict": verdict,
     }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from jarilab.attention.call import AttentionCall
 from jarilab.errors import UserError
 from jarilab.explorer import payload
 from jarilab.inspect.capture import Tape
 from jarilab.inspect.score_parts import Parts, parts_of
-from jarilab.inspect.steps import Walk
+from jarilab.inspect.softmax_lens import divisors_of, softmax_lens
+from jarilab.inspect.steps import Step, Walk
 from jarilab.inspect.value_norms import valued_of
 
 
@@ -17,18 +19,19 @@ def detail_of(shown: Tape, inside: Tape, walked: Walk) -> dict[str, Any]:
     walked: through the head that is opened."""
     site, head = walked.site, walked.head
     found = _parts(inside, site, head)
+    valued = valued_of(inside, site, head)
+    parts = []
+    for name, matrix in zip(found.names, found.matrices, strict=True):
+        parts.append({"name": name, "matrix": payload.block(matrix, "float32")})
     return {
-        "steps": [payload.step_of(step) for step in walked.steps],
+        "steps": [step_of(step) for step in walked.steps],
         "walk_error": walked.error,
-        **payload.scores_of(shown, site, head),
-        "lens": payload.lens_of(walked.call, head),
-        "parts": [
-            {"name": name, "matrix": payload.block(matrix, "float32")}
-            for name, matrix in zip(found.names, found.matrices, strict=True)
-        ],
+        **scores_of(shown, site, head),
+        "lens": lens_of(walked.call, head),
+        "parts": parts,
         "parts_about": found.about,
         "parts_error": found.error,
-        "valued": payload.block(valued_of(inside, site, head), "float32"),
+        "valued": payload.block(valued, "float32"),
     }
 
 
@@ -37,3 +40,62 @@ def _parts(inside: Tape, site: str, head: int) -> Parts:
         return parts_of(inside, site, head)
     except UserError as error:  # positions that were added cannot be told apart after a norm
         return Parts([], [], str(error), 0.0)
+
+
+def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
+    """The scores of a head and what they are made of: `products * scale + bias`."""
+    parts = tape.summands(site, head)
+    scores_QK, scale = parts.scores, parts.scale
+    # What the page multiplies and adds up again must be the scores, so that it is taken from them.
+    scaled_QK, bias = scores_QK, None
+    if parts.bias is not None:
+        scaled_QK = scores_QK - parts.bias
+        bias = payload.block(parts.bias, "float32")
+    return {
+        "scores": payload.block(scores_QK, "float32"),
+        "products": payload.block(scaled_QK / scale, "float32"),
+        "bias": bias,
+        "scale": scale,
+    }
+
+
+def lens_of(call: AttentionCall, head: int) -> dict[str, Any] | None:
+    """What other divisors would make of the softmax; None where every query may look at one key only."""
+    divisors = divisors_of(call.q.shape[-1])
+    try:
+        rows = softmax_lens(call, head, divisors)
+    except UserError:
+        return None
+    apart = [abs(row.divisor * call.scale - 1) for row in rows]
+    return {
+        "divisors": [row.divisor for row in rows],
+        "own": apart.index(min(apart)),
+        "entropy": [row.entropy for row in rows],
+        "largest": [row.largest for row in rows],
+        "trace": [row.trace for row in rows],
+        "jacobian": [row.jacobian for row in rows],
+        "gradient": [row.gradient for row in rows],
+    }
+
+
+def step_of(step: Step, whole: int = 64) -> dict[str, Any]:
+    """One matrix of a walk. Of a parameter, the first `whole` rows and columns: a vocabulary has thousands."""
+    matrix = step.matrix
+    if step.side == "parameter":
+        matrix = matrix[:whole, :whole]
+    row_names = step.rows[: len(matrix)]
+    columns, column_names = "components", None
+    if step.columns is not None:
+        columns = "tokens" if step.name == "likeliest next tokens" else "keys"
+        column_names = list(step.columns)
+    return {
+        "name": step.name,
+        "formula": step.formula,
+        "rows": step.side,
+        "columns": columns,
+        "row_names": list(row_names),
+        "column_names": column_names,
+        "of": list(step.matrix.shape),
+        "matrix": payload.block(matrix.float(), "float32"),
+        "equal": step.equal,
+    }

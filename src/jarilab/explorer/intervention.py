@@ -43,7 +43,8 @@ class Operation:
 
     def _move(self, change: Mapping[str, Any]) -> None:
         (how,) = _needed(change, "how")
-        sides = ("source", "target") if change.get("side", "both") == "both" else (change["side"],)
+        where = change.get("side", "both")
+        sides = ("source", "target") if where == "both" else (where,)
         for side in sides:
             if side in self.places:
                 raise UserError(
@@ -54,7 +55,8 @@ class Operation:
     def moved(self, inputs: Inputs) -> Inputs:
         """The same tokens at other places. The last of them is the target, also where it is the only one."""
         sides = ("source", "target")[-len(inputs) :]
-        return tuple(self._moved(tokens, side) for side, tokens in zip(sides, inputs, strict=True))
+        pairs = zip(sides, inputs, strict=True)
+        return tuple(self._moved(tokens, side) for side, tokens in pairs)
 
     def _moved(self, tokens: Tokens, side: str) -> Tokens:
         return moved(tokens, self.places[side]) if side in self.places else tokens
@@ -66,7 +68,8 @@ class Operation:
         if not isinstance(inputs[-1], Images):
             yield self.moved(inputs)
             return
-        with displaced(model, self.of_image) if self.places else nullcontext():
+        moving = displaced(model, self.of_image) if self.places else nullcontext()
+        with moving:
             yield inputs
 
     @property
@@ -80,7 +83,8 @@ class Operation:
 
     def run(self, model: nn.Module, said: Trace) -> tuple[Tape, Any]:
         """The tape and the outputs of the edited forward over the original answer."""
-        moving, edited = self.moving(model, said.inputs), operate(model, self.edits)
+        moving = self.moving(model, said.inputs)
+        edited = operate(model, self.edits)
         with torch.no_grad(), moving as inputs, edited, record(model) as tape:
             outputs = model(*inputs)
         return tape, outputs
@@ -116,7 +120,6 @@ class Operation:
 def _needed(change: Mapping[str, Any], *names: str) -> list[Any]:
     missing = [name for name in names if change.get(name) is None]
     if missing:
-        raise UserError(
-            f"an edit of kind {change['kind']} needs {', '.join(names)}; {missing[0]} is missing"
-        )
+        needed = ", ".join(names)
+        raise UserError(f"an edit of kind {change['kind']} needs {needed}; {missing[0]} is missing")
     return [change[name] for name in names]

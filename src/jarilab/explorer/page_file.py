@@ -18,17 +18,18 @@ def whole(explorer: Explorer, line: str, site: str | None, head: int) -> dict[st
     """The page for a file. Raises UserError for a site or a head that is not there."""
     page = explorer.look(line, live=False, site=site, head=head)
     # What the explorer remembers stays as it is.
-    views = [
-        {**view, "sites": [{**shown, "details": {}} for shown in view["sites"]]}
-        for view in page["views"]
-    ]
+    views = []
+    for of_view in page["views"]:
+        sites = [{**shown, "details": {}} for shown in of_view["sites"]]
+        views.append({**of_view, "sites": sites})
     room = ROOM - _size(views)
-    wanted = [
-        (shown["site"] != page["site"], number != head, view, shown, number)
-        for view, of_view in enumerate(views)
-        for shown in of_view["sites"]
-        for number in range(shown["heads"])
-    ]
+    wanted = []
+    for view, of_view in enumerate(views):
+        for shown in of_view["sites"]:
+            other_site = shown["site"] != page["site"]
+            for number in range(shown["heads"]):
+                other_head = number != head
+                wanted.append((other_site, other_head, view, shown, number))
     wanted.sort(key=lambda one: one[:3])
     for other_site, other_head, view, shown, number in wanted:
         if (other_site or other_head) and room <= 0:
@@ -36,20 +37,23 @@ def whole(explorer: Explorer, line: str, site: str | None, head: int) -> dict[st
         detail = explorer.head(line, view, shown["site"], number)
         room -= _size(detail)
         shown["details"][str(number)] = detail
+    page = {**page, "views": views}
     frames = _frames(explorer, line, room)
-    return {**page, "views": views} | ({} if frames is None else {"frames": frames})
+    if frames is not None:
+        page["frames"] = frames
+    return page
 
 
 def _frames(explorer: Explorer, line: str, room: int) -> list[dict[str, Any]] | None:
     """The maps at every training step that all runs keep, or None where there is one step only or no room."""
-    common = set.intersection(*(set(opened.steps) for opened in explorer.opened))
+    kept = [set(opened.steps) for opened in explorer.opened]
+    common = set.intersection(*kept)
     if len(common) < 2:
         return None
     frames = []
     for step in sorted(common):
-        page = explorer.look(
-            line, dict.fromkeys(range(len(explorer.opened)), int(step)), live=False
-        )
+        steps = dict.fromkeys(range(len(kept)), int(step))
+        page = explorer.look(line, steps, live=False)
         frames.append({"step": step, "views": page["views"]})
         room -= _size(page)
         if room < 0:
@@ -61,32 +65,34 @@ def of_tape(
     tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None, title: str
 ) -> dict[str, Any]:
     """The page of a forward that was recorded without a run."""
-    names: dict[str, Sequence[str]] = {}
-    for site in tape.sites:
-        call = tape.calls[site][0].call
-        lengths = (sum(recorded.call.q.shape[2] for recorded in tape.calls[site]), call.k.shape[2])
-        sides = tape.site(site).queries, tape.site(site).keys
-        for side, length in zip(sides, lengths, strict=True):
+    names: dict[str, list[str]] = {}
+    for name in tape.sites:
+        site = tape.site(name)
+        calls = [recorded.call for recorded in tape.calls[name]]
+        queries = sum(call.q.shape[2] for call in calls)
+        keys = calls[0].k.shape[2]
+        for side, length in ((site.queries, queries), (site.keys, keys)):
             given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
-            names.setdefault(
-                side, [str(place) for place in range(length)] if given is None else list(given)
-            )
+            names.setdefault(side, _names(given, length))
+    first = tape.calls[tape.sites[0]][0].call
+    encoding = type(first.geometry.encoding).__name__
+    one_side = next(iter(names.values()))
     view = {
         "run": title,
         "name": title,
         "task": None,
         "model": None,
-        "encoding": type(tape.calls[tape.sites[0]][0].call.geometry.encoding).__name__.lower(),
+        "encoding": encoding.lower(),
         "seed": None,
         "step": 0,
         "steps": [0],
         "experiment": None,
         "curve": [],
         "metric": None,
-        "input": " ".join(next(iter(names.values()))),
+        "input": " ".join(one_side),
         "answer": None,
         "expected": None,
-        "sides": {side: {"tokens": list(of_side)} for side, of_side in names.items()},
+        "sides": {side: {"tokens": of_side} for side, of_side in names.items()},
         "outputs": [],
         "sites": payload.sites_of(tape, names),
         "vocabulary": None,
@@ -95,6 +101,11 @@ def of_tape(
         "lens": None,
     }
     return payload.page_of([view], live=False, site=tape.sites[0])
+
+
+def _names(tokens: Sequence[str] | None, length: int) -> list[str]:
+    """What the places of a side are called: by their numbers where no tokens are given."""
+    return [str(place) for place in range(length)] if tokens is None else list(tokens)
 
 
 def _size(value: Any) -> int:

@@ -17,14 +17,10 @@ from jaxtyping import UInt8
 from torch.nn import functional
 
 from jarilab._version import __version__
-from jarilab.attention.call import AttentionCall
-from jarilab.errors import UserError
 from jarilab.inspect.capture import Tape
 from jarilab.inspect.maps import Map, Scored, allowed_of
 from jarilab.inspect.measures import MEASURES, measure
 from jarilab.inspect.sites import AttentionSite
-from jarilab.inspect.softmax_lens import divisors_of, softmax_lens
-from jarilab.inspect.steps import Step
 from jarilab.predictors.base import PatchedImage, TracedSequence
 from jarilab.shapes import Float, Tensor
 
@@ -79,16 +75,18 @@ _WIDTHS = {"uint8": "<u1", "uint16": "<u2", "float32": "<f4"}
 
 def block(values: Tensor | np.ndarray, dtype: str) -> dict[str, Any]:
     """Numbers as the page reads them; `uint16` is for numbers from 0 to 1."""
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
     if dtype == "uint16":
-        array = np.rint(array * 65535)
+        values = np.rint(values * 65535)
     if dtype == "float32":
-        array = np.maximum(array, HIDDEN)
-    packed = np.ascontiguousarray(array.astype(_WIDTHS[dtype]))
+        values = np.maximum(values, HIDDEN)
+    narrow = values.astype(_WIDTHS[dtype])
+    packed = np.ascontiguousarray(narrow).tobytes()
     return {
         "dtype": dtype,
-        "shape": list(array.shape),
-        "data": base64.b64encode(packed.tobytes()).decode("ascii"),
+        "shape": list(values.shape),
+        "data": base64.b64encode(packed).decode("ascii"),
     }
 
 
@@ -104,8 +102,9 @@ def side_of(sequence: TracedSequence) -> dict[str, Any]:
 
 def _image(image: PatchedImage) -> dict[str, Any]:
     """Its pixels row by row, as the page draws them, and where the patches lie on them."""
+    pixels_CHW = _small(image.pixels)
     return {
-        "pixels": block(_small(image.pixels).permute(1, 2, 0), "uint8"),
+        "pixels": block(pixels_CHW.permute(1, 2, 0), "uint8"),
         "rows": image.rows,
         "columns": image.columns,
         "height": image.height,
@@ -117,34 +116,44 @@ def _image(image: PatchedImage) -> dict[str, Any]:
 
 def _small(pixels: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C _ _"]:
     """At most `LARGEST_IMAGE` pixels along a side."""
-    factor = max(pixels.shape[1:]) / LARGEST_IMAGE
+    sides = pixels.shape[1:]
+    factor = max(sides) / LARGEST_IMAGE
     if factor <= 1:
         return pixels
-    size = [max(1, round(side / factor)) for side in pixels.shape[1:]]
+    rounded = [round(side / factor) for side in sides]
+    size = [max(1, side) for side in rounded]
     batch = pixels.unsqueeze(0).float()
     smaller = functional.interpolate(batch, size, mode="bilinear", antialias=True)
-    return smaller[0].round().clamp(0, 255).to(pixels.dtype)
+    whole = smaller[0].round().clamp(0, 255)
+    return whole.to(pixels.dtype)
 
 
 def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[dict[str, Any]]:
     """Every site of a forward of one input. untrained: the same input through the model as it was before training."""
-    return [_site(tape, tape.site(name), names, untrained) for name in tape.sites]
+    sites = [tape.site(name) for name in tape.sites]
+    return [_site(tape, site, names, untrained) for site in sites]
 
 
 def _site(tape: Tape, site: AttentionSite, names: Names, untrained: Tape | None) -> dict[str, Any]:
     name = site.name
-    shown = _map(tape, site, names) if measurable(tape, name) else None
-    if shown is not None:
+    measures = {}
+    if measurable(tape, name):
+        shown = _map(tape, site, names)
         weights_HQK, factor = pooled(shown.weights)
         allowed_QK = shown.allowed
+        before = None if untrained is None else _map(untrained, site, names)
+        measures = measures_of(shown, before)
     else:
         weights_HQK, factor = _pooled_in_pieces(tape, name)
         allowed_QK = allowed_of(tape, name)
     if factor > 1:
-        allowed_QK = pooled(allowed_QK.double().unsqueeze(0))[0][0] > 0
-    measures = {}
-    if shown is not None:
-        measures = measures_of(shown, untrained and _map(untrained, site, names))
+        allowed_1QK = allowed_QK.double().unsqueeze(0)
+        largest_1RC, _ = pooled(allowed_1QK)
+        allowed_QK = largest_1RC[0] > 0
+    hidden = None
+    if not bool(allowed_QK.all()):
+        hidden = block(~allowed_QK, "uint8")
+    first = tape.calls[name][0].call
     return {
         "site": name,
         "kind": site.kind,
@@ -152,11 +161,11 @@ def _site(tape: Tape, site: AttentionSite, names: Names, untrained: Tape | None)
         "heads": len(weights_HQK),
         "queries": site.queries,
         "keys": site.keys,
-        "head_width": tape.calls[name][0].call.v.shape[-1],
+        "head_width": first.v.shape[-1],
         "shape": list(weights_HQK.shape[1:]),
         "pooled": factor,
         "weights": block(weights_HQK, "uint16"),
-        "hidden": None if bool(allowed_QK.all()) else block(~allowed_QK, "uint8"),
+        "hidden": hidden,
         "trust": asdict(tape.trust(name)),
         "measures": measures,
         "details": {},
@@ -169,22 +178,29 @@ def measurable(tape: Tape, site: str) -> bool:
 
 
 def _size(tape: Tape, site: str) -> tuple[int, int, int]:
+    """Heads, queries and keys."""
     calls = [recorded.call for recorded in tape.calls[site]]
-    return calls[0].k.shape[1], sum(call.q.shape[2] for call in calls), calls[0].k.shape[2]
+    _, heads, keys, _ = calls[0].k.shape
+    queries = sum(call.q.shape[2] for call in calls)
+    return heads, queries, keys
 
 
 def _map(tape: Tape, site: AttentionSite, names: Names) -> Map:
-    return Map.of(tape, site.name, names[site.queries], names[site.keys])
+    queries = names[site.queries]
+    keys = names[site.keys]
+    return Map.of(tape, site.name, queries, keys)
 
 
 def measures_of(shown: Map, untrained: Map | None) -> dict[str, Any]:
     """Each measure of every head, beside what chance and the untrained model have; those that mean something here."""
-    heads, both = len(shown.weights), [shown] if untrained is None else [shown, untrained]
+    heads = len(shown.weights)
+    both = [shown] if untrained is None else [shown, untrained]
     parts = _measured(both)
     found = {}
     for name in MEASURES:
-        value = _numbers(torch.cat([part[name].value for part in parts]))
-        chance = _numbers(torch.cat([part[name].chance for part in parts]))
+        scored = [part[name] for part in parts]
+        value = _numbers([one.value for one in scored])
+        chance = _numbers([one.chance for one in scored])
         if any(one is not None for one in value):
             found[name] = {
                 "value": value[:heads],
@@ -198,31 +214,46 @@ def _measured(maps: Sequence[Map]) -> list[dict[str, Scored]]:
     """The measures of the heads of all maps, one after the other: what is measured does not mix heads."""
     weights = torch.cat([map.weights for map in maps])
     scores = torch.cat([map.scores for map in maps])
-    some = max(1, AT_ONCE // max(1, weights[0].numel()))
+    of_head = max(1, weights[0].numel())
+    some = max(1, AT_ONCE // of_head)
     pieces = zip(weights.split(some), scores.split(some), strict=True)
-    return [measure(replace(maps[0], weights=of_w, scores=of_s)) for of_w, of_s in pieces]
+    measured = []
+    for some_weights, some_scores in pieces:
+        piece = replace(maps[0], weights=some_weights, scores=some_scores)
+        measured.append(measure(piece))
+    return measured
 
 
-def _numbers(values: Float[Tensor, " H"]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values.tolist()]
+def _numbers(pieces: list[Float[Tensor, " _"]]) -> list[float | None]:
+    values = torch.cat(pieces).tolist()
+    return [value if math.isfinite(value) else None for value in values]
 
 
 def pooled(maps_HQK: Float[Tensor, "H Q K"]) -> tuple[Float[Tensor, "H R C"], int]:
     """The largest weight of each square of cells, so that no side has more than `LARGEST`, and how wide a square is."""
-    factor = -(-max(maps_HQK.shape[1:]) // LARGEST)
+    factor = _factor(maps_HQK.shape[1:])
     if factor == 1:
         return maps_HQK, 1
-    return functional.max_pool2d(maps_HQK.unsqueeze(0), factor, ceil_mode=True)[0], factor
+    maps_1HQK = maps_HQK.unsqueeze(0)
+    pooled_1HRC = functional.max_pool2d(maps_1HQK, factor, ceil_mode=True)
+    return pooled_1HRC[0], factor
+
+
+def _factor(sides: Sequence[int]) -> int:
+    """How many rows or columns become one, so that no side has more than `LARGEST`."""
+    return math.ceil(max(sides) / LARGEST)
 
 
 def _pooled_in_pieces(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], int]:
     """The same for a map that is never held whole."""
-    factor = -(-max(_size(tape, site)[1:]) // LARGEST)
+    _, queries, keys = _size(tape, site)
+    factor = _factor((queries, keys))
     pieces = []
     for piece_BHRK in tape.pieces(site):
         across = functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True)
         pieces.append(across.cpu())
-    down = functional.max_pool2d(torch.cat(pieces, 2), (factor, 1), ceil_mode=True)
+    joined = torch.cat(pieces, 2)
+    down = functional.max_pool2d(joined, (factor, 1), ceil_mode=True)
     return down[0].double(), factor
 
 
@@ -233,11 +264,13 @@ def outputs_of(
     best: int = 5,
 ) -> list[dict[str, Any]]:
     """What was written after each token of the target, and what was likeliest. show: names of tokens by number."""
-    top = scores_LV.softmax(-1).topk(min(best, scores_LV.shape[-1]))
+    count = min(best, scores_LV.shape[-1])
+    top = scores_LV.softmax(-1).topk(count)
+    rows = zip(show(written), top.indices.tolist(), top.values.tolist(), strict=True)
     found = []
-    for token, numbers, likely in zip(show(written), top.indices, top.values, strict=True):
-        best_tokens = zip(show(numbers.tolist()), likely.tolist(), strict=True)
-        found.append({"token": token, "top": [list(pair) for pair in best_tokens]})
+    for token, numbers, likely in rows:
+        pairs = zip(show(numbers), likely, strict=True)
+        found.append({"token": token, "top": [list(pair) for pair in pairs]})
     return found
 
 
@@ -245,7 +278,10 @@ def page_of(
     views: Sequence[dict[str, Any]], *, live: bool, site: str, head: int = 0
 ) -> dict[str, Any]:
     """The whole payload. site, head: what the page opens at."""
-    used = {name for view in views for site in view["sites"] for name in site["measures"]}
+    used: set[str] = set()
+    for view in views:
+        for site_of_view in view["sites"]:
+            used |= site_of_view["measures"].keys()
     return {
         "format": FORMAT,
         "jari": __version__,
@@ -255,52 +291,4 @@ def page_of(
         "measures": [row for row in MEASURED_BY if row["name"] in used],
         "site": site,
         "head": head,
-    }
-
-
-def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
-    """The scores of a head and what they are made of: `products * scale + bias`."""
-    parts = tape.summands(site, head)
-    scores_QK, scale = parts.scores, parts.scale
-    # What the page multiplies and adds up again must be the scores, so that it is taken from them.
-    scaled_QK = scores_QK if parts.bias is None else scores_QK - parts.bias
-    return {
-        "scores": block(scores_QK, "float32"),
-        "products": block(scaled_QK / scale, "float32"),
-        "bias": None if parts.bias is None else block(parts.bias, "float32"),
-        "scale": scale,
-    }
-
-
-def lens_of(call: AttentionCall, head: int) -> dict[str, Any] | None:
-    """What other divisors would make of the softmax; None where every query may look at one key only."""
-    try:
-        rows = softmax_lens(call, head, divisors_of(call.q.shape[-1]))
-    except UserError:
-        return None
-    apart = [abs(row.divisor * call.scale - 1) for row in rows]
-    own = apart.index(min(apart))
-    columns = ("entropy", "largest", "trace", "jacobian", "gradient")
-    lens = {name: [getattr(row, name) for row in rows] for name in columns}
-    return {"divisors": [row.divisor for row in rows], "own": own, **lens}
-
-
-def step_of(step: Step, whole: int = 64) -> dict[str, Any]:
-    """One matrix of a walk. Of a parameter, the first `whole` rows and columns: a vocabulary has thousands."""
-    matrix = step.matrix
-    if step.side == "parameter":
-        matrix = matrix[:whole, :whole]
-    columns = "components"
-    if step.columns is not None:
-        columns = "tokens" if step.name == "likeliest next tokens" else "keys"
-    return {
-        "name": step.name,
-        "formula": step.formula,
-        "rows": step.side,
-        "columns": columns,
-        "row_names": list(step.rows[: len(matrix)]),
-        "column_names": None if step.columns is None else list(step.columns),
-        "of": list(step.matrix.shape),
-        "matrix": block(matrix.float(), "float32"),
-        "equal": step.equal,
     }

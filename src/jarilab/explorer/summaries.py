@@ -39,7 +39,7 @@ BLOCK = 16
 
 def checks(model: nn.Module, said: Trace) -> list[dict[str, Any]]:
     """Whether attention can tell order at all, and whether it goes by distance alone. model: in float64."""
-    if max(len(said.source), len(said.target)) > TESTED:
+    if _longest(said) > TESTED:
         return []
     about = "the largest change of a weight when tokens are dealt out anew and places stay; 0: blind to order"
     found = _checked("permutation", permuted(model, said.inputs), about)
@@ -59,10 +59,15 @@ def _checked(name: str, changes: Mapping[str, float | None], about: str) -> list
     return found
 
 
+def _longest(said: Trace) -> int:
+    """Tokens of its longer side."""
+    return max(len(said.source), len(said.target))
+
+
 def matters(model: nn.Module, said: Trace) -> dict[str, dict[str, Any]]:
     """Measures of each site that take forwards of their own, where these are few."""
     found: dict[str, dict[str, Any]] = {}
-    if max(len(said.source), len(said.target)) > TESTED:
+    if _longest(said) > TESTED:
         return found
     heads = 0
     for site, value_H in importance(model, said.inputs, said.written).items():
@@ -97,10 +102,15 @@ def probe(
 
 def _probed(model: nn.Module, ids: torch.Tensor, block: int) -> dict[str, Scored]:
     names = [str(place) for place in range(ids.shape[-1])]
-    tokens = Tokens(ids.reshape(1, -1), Positions.sequence(len(names), frame="target"))
+    positions = Positions.sequence(len(names), frame="target")
+    tokens = Tokens(ids.reshape(1, -1), positions)
     with torch.no_grad(), record(model) as tape:
         model(tokens)
-    return {site: induction_score(Map.of(tape, site, names, names), block) for site in tape.sites}
+    scores = {}
+    for site in tape.sites:
+        shown = Map.of(tape, site, names, names)
+        scores[site] = induction_score(shown, block)
+    return scores
 
 
 def _alone(values: list[float]) -> dict[str, Any]:
@@ -117,9 +127,11 @@ def digits(
         places = places_of([*said.source, "=", *real], ones_first=ones_first)
     except UserError:  # no expression
         return None
-    source, answer = places[: len(said.source)], places[len(said.source) + 1 :]
+    length = len(said.source)
+    source, answer = places[:length], places[length + 1 :]
     # A row of the target stands for what is written there.
-    target = [*answer, *[Place("other")] * (len(said.target) - len(answer))]
+    rest = len(said.target) - len(answer)
+    target = [*answer, *[Place("other")] * rest]
     of_side = {"source": source, "target": target}
     names = {"source": said.source, "target": said.target}
     share = {}
@@ -128,7 +140,8 @@ def digits(
         if site.keys == "source":
             shown = Map.of(tape, name, names[site.queries], names[site.keys])
             scored = place_share(shown, of_side[site.queries], source)
-            share[name] = {"value": _known(scored.value), "chance": _known(scored.chance)}
+            value, chance = _known(scored.value), _known(scored.chance)
+            share[name] = {"value": value, "chance": chance}
     return {
         "kind": "arithmetic",
         "places": {side: _roles(of) for side, of in of_side.items()},
@@ -171,7 +184,8 @@ def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
     sites = tape.sites_of("encoder")
     if not sites or len(names["source"]) > payload.LARGEST:
         return None
-    maps = [Map.of(tape, site, names["source"], names["source"]) for site in sites]
+    tokens = names["source"]
+    maps = [Map.of(tape, site, tokens, tokens) for site in sites]
     return payload.block(rolled_out(maps), "uint16")
 
 
@@ -196,15 +210,17 @@ def _apart(one: Tape, other: Tape) -> list[float]:
     found = []
     for site in one.sites:
         if payload.measurable(one, site):
-            p, q = (tape.weights(site)[0].double() for tape in (one, other))
-            found.append(match_heads(divergence(p, q)).distance)
+            weights_HQK = one.weights(site)[0].double()
+            others_HQK = other.weights(site)[0].double()
+            apart_HH = divergence(weights_HQK, others_HQK)
+            found.append(match_heads(apart_HH).distance)
     return found
 
 
 def erased(inside: Tape, said: Trace, site: str, head: int) -> dict[str, Any]:
     """What it does to take each query's most attended key away, beside random ones. inside: in float64, where it does
     not matter how many copies of an input are read together."""
-    longest = max(len(said.source), len(said.target), 1)
+    longest = max(1, _longest(said))
     at_once = max(1, PAIRS // longest**2)
     model, inputs = inside.inside.model, inside.inside.arguments
     found = erasure(model, inputs, said.written, site, head, 1, at_once=at_once)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -48,13 +49,15 @@ def grid(
     library: Any = needs("PIL.Image", "vision")
     drawing: Any = needs("PIL.ImageDraw", "vision")
     sheet = library.new("RGB", cells.sheet, "white")
-    pen, font = drawing.Draw(sheet), _font(captions or ())
+    pen = drawing.Draw(sheet)
+    font = _font(captions or ())
     for number, image in enumerate(images):
         left, top = cells.corner(number)
         sheet.paste(_enlarged(image, cells.factor), (left, top))
         if captions:
             text = cut(captions[number], cells.width, font)
-            pen.text((left, top + cells.height + 2), text, fill="black", font=font)
+            below = top + cells.height + 2
+            pen.text((left, below), text, fill="black", font=font)
     return sheet
 
 
@@ -74,7 +77,9 @@ class _Cells:
     def corner(self, number: int) -> tuple[int, int]:
         """Left and top of an image."""
         row, column = divmod(number, self.columns)
-        return column * self.across + _GAP, row * self.down + _GAP
+        left = column * self.across + _GAP
+        top = row * self.down + _GAP
+        return left, top
 
 
 def _cells(images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, with_captions: bool) -> _Cells:
@@ -88,7 +93,8 @@ def _cells(images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, with_captions
     columns = min(columns, len(images))
     rows = math.ceil(len(images) / columns)
     sheet = (across * columns + _GAP, down * rows + _GAP)
-    if (pixels := math.prod(sheet)) > MOST_PIXELS:
+    pixels = math.prod(sheet)
+    if pixels > MOST_PIXELS:
         raise UserError(
             f"expected a grid of at most {MOST_PIXELS:,} pixels; got {pixels:,}; give fewer or smaller ones"
         )
@@ -104,14 +110,16 @@ def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> An
     drawing: Any = needs("PIL.ImageDraw", "vision")
     for box, text in found:
         left, top, right, bottom = box
-        if not all(map(math.isfinite, box)) or right < left or bottom < top:
+        finite = all(map(math.isfinite, box))
+        if not finite or right < left or bottom < top:
             raise UserError(
                 f"expected a box as left, top, right, bottom; got {box} of {_plain(text)!r}; mend it"
             )
     factor = max(1, _SHEET // max(image.shape[1:]))
     sheet = _enlarged(image, factor).convert("RGB")
     texts = [text for _, text in found]
-    pen, font = drawing.Draw(sheet), _font(texts)
+    pen = drawing.Draw(sheet)
+    font = _font(texts)
     colours = _colours(texts)
     on_sheet = [_on_sheet(box, factor, sheet.size) for box, _ in found]
     for corners, colour in zip(on_sheet, colours, strict=True):
@@ -126,8 +134,9 @@ def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> An
 def _colours(texts: Sequence[str]) -> list[str]:
     """A colour for each text: the same for equal ones, but for what stands behind the last space."""
     kinds = [text.rpartition(" ")[0] or text for text in texts]
-    order = list(dict.fromkeys(kinds))
-    return [COLOURS[order.index(kind) % len(COLOURS)] for kind in kinds]
+    different = dict.fromkeys(kinds)
+    colour_of = dict(zip(different, itertools.cycle(COLOURS), strict=False))
+    return [colour_of[kind] for kind in kinds]
 
 
 def _on_sheet(box: Box, factor: int, size: tuple[int, int]) -> list[float]:
@@ -168,36 +177,46 @@ def ink(colour: str) -> str:
 def _linear(byte: int) -> float:
     """A channel of sRGB as light, from 0 to 1."""
     share = byte / 255
-    return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+    if share <= 0.04045:
+        return share / 12.92
+    return ((share + 0.055) / 1.055) ** 2.4
 
 
 def _tag(
     pen: Any, size: tuple[int, int], corners: list[float], text: str, colour: str, font: Any
 ) -> None:
     """The text on a strip of the colour: above the box where there is room, else inside."""
-    text = cut(text, size[0] - 6, font)
+    width, height = size
+    text = cut(text, width - 6, font)
     if not text:
         return
-    wide, high = math.ceil(font.getlength(text)) + 6, _TEXT + 5
-    furthest, lowest = max(0, size[0] - wide), max(0, size[1] - high)
-    left = min(max(0, int(corners[0])), furthest)
+    wide = math.ceil(font.getlength(text)) + 6
+    high = _TEXT + 5
+    furthest = max(0, width - wide)
+    lowest = max(0, height - high)
+    left = max(0, int(corners[0]))
+    left = min(left, furthest)
     rim = int(corners[1])
     top = rim - high if rim >= high else min(rim, lowest)
-    pen.rectangle((left, top, left + wide - 1, top + high - 1), fill=colour)
+    right, bottom = left + wide - 1, top + high - 1
+    pen.rectangle((left, top, right, bottom), fill=colour)
     pen.text((left + 3, top + 1), text, fill=ink(colour), font=font)
 
 
 def _enlarged(image: UInt8[Tensor, "C H W"], factor: int) -> Any:
     library: Any = needs("PIL.Image", "vision")
-    pixels = image[0] if len(image) == 1 else image.permute(1, 2, 0)
+    grey = len(image) == 1
+    pixels = image[0] if grey else image.permute(1, 2, 0)
     drawn = library.fromarray(pixels.contiguous().numpy())
-    return drawn.resize((drawn.width * factor, drawn.height * factor), library.Resampling.NEAREST)
+    size = (drawn.width * factor, drawn.height * factor)
+    return drawn.resize(size, library.Resampling.NEAREST)
 
 
 def _plain(text: str) -> str:
     """Text on one line that a font can draw: what is not printable, or half a character, becomes a box."""
     box = "\N{REPLACEMENT CHARACTER}"
-    return "".join(c if c.isprintable() else box for c in text[:_LONGEST])
+    letters = [letter if letter.isprintable() else box for letter in text[:_LONGEST]]
+    return "".join(letters)
 
 
 def _font(texts: Iterable[str]) -> Any:

@@ -51,7 +51,8 @@ class Labelled:
         notices: Sequence[str] = (),
         rows: Int[Tensor, " N"] | None = None,
     ):
-        self._pixels, self.labels, self.classes, self.marks = pixels, labels, list(classes), marks
+        self._pixels, self.labels, self.marks = pixels, labels, marks
+        self.classes = list(classes)
         self.notices = list(notices)
         self._rows = torch.arange(len(labels)) if rows is None else rows
 
@@ -70,7 +71,8 @@ class Labelled:
 
     def only(self, indices: Int[Tensor, " M"]) -> Labelled:
         """Some of these images, whose pixels are not copied; the classes and notices are those of all."""
-        labels, marks, rows = self.labels[indices], self.marks[indices], self._rows[indices]
+        labels, marks = self.labels[indices], self.marks[indices]
+        rows = self._rows[indices]
         return Labelled(self._pixels, labels, self.classes, marks, self.notices, rows)
 
     def split(self, share: float) -> tuple[Labelled, Labelled]:
@@ -81,9 +83,11 @@ class Labelled:
             raise UserError(
                 f"{len(self)} images are too few to hold some out; give held-out images with --valid"
             )
-        train = self.only((~held_out).nonzero()[:, 0])
-        rest = self.only(held_out.nonzero()[:, 0])
-        train.notices = rest.notices = [*self.notices, *few_held_out(len(rest), len(self))]
+        (trained_on,) = (~held_out).nonzero(as_tuple=True)
+        (left_out,) = held_out.nonzero(as_tuple=True)
+        train, rest = self.only(trained_on), self.only(left_out)
+        few = few_held_out(len(rest), len(self))
+        train.notices = rest.notices = [*self.notices, *few]
         return train, rest
 
     def shared(self, train: Labelled) -> list[str]:
@@ -201,7 +205,8 @@ def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices)
             notices.add(_ANIMATED, name)
         if (found.height, found.width) != gathered.size:
             resized.append(name)
-    labels, marks = gathered.labels, torch.tensor(gathered.marks)
+    labels = gathered.labels
+    marks = torch.tensor(gathered.marks)
     _note_sizes(resized, len(labels), wanted, notices)
     notices.disputed(gathered.pixels, labels, gathered.names)
     return _labelled(where, gathered.pixels, labels, listing.labels, marks, wanted, notices)
@@ -232,7 +237,8 @@ def _of_known_classes(
 def _note_sizes(names: Sequence[str], count: int, wanted: Wanted, notices: Notices) -> None:
     """Tell which, of so many images, had another size than is wanted."""
     if wanted.size is not None:
-        notices.among(count, _FITTED[wanted.fit].format(*wanted.size), names)
+        made = _FITTED[wanted.fit].format(*wanted.size)
+        notices.among(count, made, names)
 
 
 def _labelled(
@@ -247,7 +253,8 @@ def _labelled(
     """Images with these labels, of which each is one that was `looked_for`. Raises UserError for one class alone."""
     classes = list(wanted.classes or natural(set(labels)))
     if wanted.classes is None:
-        for name in natural(set(looked_for) - set(labels)):
+        missing = set(looked_for) - set(labels)
+        for name in natural(missing):
             notices.add(_NOTHING, name)
     if len(classes) < 2:
         raise UserError(
@@ -261,7 +268,8 @@ def _labelled(
 def _none_usable(where: Path, wanted: Wanted, notices: Notices) -> UserError:
     known = ""
     if wanted.classes:
-        known = f" of the classes {', '.join(map(printable, wanted.classes[:8]))}"
+        names = [printable(name) for name in wanted.classes[:8]]
+        known = f" of the classes {', '.join(names)}"
     return UserError(
         f"{where}: expected images{known}; got none{notices.tail()}; name another place"
     )
@@ -283,7 +291,8 @@ def _from_idx(images: Path, wanted: Wanted, notices: Notices) -> Labelled:
     rows = _of_known_classes(images, names, labels, wanted, notices)
     if len(rows) < len(labels):
         pixels = pixels[torch.tensor(rows)]
-        labels, names = [labels[row] for row in rows], [names[row] for row in rows]
+        labels = [labels[row] for row in rows]
+        names = [names[row] for row in rows]
     marks = torch.tensor([zlib.crc32(image.numpy().data) for image in pixels])
     if wanted.size is not None:
         check_room(images, len(pixels), 1, wanted.size)

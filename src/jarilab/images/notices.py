@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import final
 
@@ -41,7 +41,8 @@ class Notices:
         name = printable(name)
         if len(name) > _NAMED:
             name = name[:_NAMED] + "..."
-        self._found[what] = number + count, [*names, name][:3]
+        first_three = [*names, name][:3]
+        self._found[what] = number + count, first_three
 
     def among(self, whole: int, what: str, names: Sequence[str]) -> None:
         """`what` holds of the images of these names, of `whole` in all."""
@@ -66,7 +67,8 @@ class Notices:
         """Tell which images have the same pixels as one of another class; 8 bytes are kept of each."""
         _, group_N = np.unique(digests(pixels), return_inverse=True)
         order_N = np.argsort(group_N, kind="stable")
-        starts = np.flatnonzero(np.diff(group_N[order_N])) + 1
+        sorted_N = group_N[order_N]
+        starts = np.flatnonzero(np.diff(sorted_N)) + 1
         disputed = []
         for group in np.split(order_N, starts):
             if len({classes[number] for number in group}) > 1:
@@ -76,15 +78,17 @@ class Notices:
 
     def lines(self) -> list[str]:
         """A sentence for each matter."""
-        return [self._line(what, number, names) for what, (number, names) in self._found.items()]
+        found = self._found.items()
+        return [self._line(what, number, names) for what, (number, names) in found]
 
     def _line(self, what: str, number: int, names: Sequence[str]) -> str:
         named = ", ".join(names)
         if number > len(names):
             named += ", ..."
         if what in self._wholes:
+            whole = self._wholes[what]
             verb = "was" if number == 1 else "were"
-            return f"{number:,} of {self._wholes[what]:,} images {verb} {what} ({named})"
+            return f"{number:,} of {whole:,} images {verb} {what} ({named})"
         line = f"{what}: {number:,} ({named})"
         return f"{line}; {self.first_error}" if what == _UNREADABLE else line
 
@@ -95,23 +99,42 @@ class Notices:
 
 def digests(pixels: UInt8[Tensor, "N C H W"]) -> UInt64[np.ndarray, " N"]:
     """8 bytes for each image, equal where its pixels are."""
-    found = [hashlib.blake2b(image.numpy().tobytes(), digest_size=8).digest() for image in pixels]
-    return np.frombuffer(b"".join(found), dtype=np.uint64)
+    whole = b"".join(_digest(image) for image in pixels)
+    return np.frombuffer(whole, dtype=np.uint64)
+
+
+def _digest(image: UInt8[Tensor, "C H W"]) -> bytes:
+    pixels = image.numpy().tobytes()
+    return hashlib.blake2b(pixels, digest_size=8).digest()
 
 
 def few_held_out(held_out: int, whole: int, remedy: str = "name more with --valid") -> list[str]:
     """What to say where a share of all images was held out, and these are so few that their score says little."""
     if held_out >= FEW:
         return []
+    share = 100 / held_out
     return [
-        f"only {held_out} of {whole:,} images are held out, so that one alone counts for {100 / held_out:.1f} % of "
-        f"the score; {remedy}"
+        f"only {held_out} of {whole:,} images are held out, so that one alone counts for {share:.1f} % of the score; "
+        f"{remedy}"
+    ]
+
+
+def too_crowded(counts: Mapping[str, int], queries: int) -> list[str]:
+    """What to say of images, by their names, that have more things than the queries of a detector."""
+    if not counts:
+        return []
+    most = max(counts.values())
+    names = ", ".join(list(counts)[:3])
+    return [
+        f"{len(counts):,} images have more things than the {queries} queries can find, up to {most} ({names}); those "
+        f"that cost most to match train nothing, and all count in AP: model.queries={most} finds them"
     ]
 
 
 def printable(text: str) -> str:
     """Text of a stranger for a line in a terminal: what cannot be printed is written as an escape."""
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+    letters = [letter if letter.isprintable() else _escaped(letter) for letter in text]
+    return "".join(letters)
 
 
 def _escaped(character: str) -> str:

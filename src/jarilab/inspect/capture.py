@@ -125,8 +125,8 @@ class Tape:
     @torch.no_grad()
     def summands(self, site: str, head: int, index: int | None = None) -> Summands:
         """What the scores of one head are the sum of, each `(Q, K)`."""
-        rows = self._rows(site, index)
-        return Summands.joined([definition.summands(of_rows).of_head(head) for of_rows in rows])
+        pieces = [definition.summands(rows) for rows in self._rows(site, index)]
+        return Summands.joined([piece.of_head(head) for piece in pieces])
 
     @torch.no_grad()
     def before(
@@ -143,12 +143,13 @@ class Tape:
             return call.q, call.k
         if inputs is None or not isinstance(owner, Attention):
             raise _turned_only(site)
-        x, source = inputs
-        if source.shape[1] != call.k.shape[2]:
+        x_BQD, source_BKD = inputs
+        if source_BKD.shape[1] != call.k.shape[2]:
             raise _turned_only(site)
-        q = owner.query(encoding.inject(x, geometry.q_pos))
-        k = owner.key(encoding.inject(source, geometry.k_pos))
-        return split_heads(q, owner.site.heads), split_heads(k, owner.site.heads)
+        q_BQD = owner.query(encoding.inject(x_BQD, geometry.q_pos))
+        k_BKD = owner.key(encoding.inject(source_BKD, geometry.k_pos))
+        heads = owner.site.heads
+        return split_heads(q_BQD, heads), split_heads(k_BKD, heads)
 
     @torch.no_grad()
     def trust(self, site: str, index: int | None = None) -> Trust:
@@ -233,7 +234,8 @@ class _Recorder:
 
     def _keep_inputs(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         # Queries' side first; what keys are made of second, the same where there is none.
-        given = [argument.detach() for argument in arguments[:2] if isinstance(argument, Tensor)]
+        tensors = [argument for argument in arguments[:2] if isinstance(argument, Tensor)]
+        given = [tensor.detach() for tensor in tensors]
         self._inputs = given[0], given[-1]
 
     def _keep(self, module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
@@ -256,4 +258,5 @@ def _follow_each_other(calls: list[AttentionCall]) -> bool:
     """Whether they are steps through one sequence, each later than all before it, over the very same keys."""
     keys = {(call.k.data_ptr(), call.k.shape) for call in calls}
     order = torch.cat([call.geometry.q_pos.order for call in calls])
-    return len(keys) == 1 and bool((order.diff() > 0).all())
+    later = order.diff() > 0
+    return len(keys) == 1 and bool(later.all())

@@ -49,8 +49,9 @@ def effect(
     labels = labels_of(inputs, written)
     before = log_probabilities(model, inputs)
     moving = displaced(model, placed) if isinstance(placed, Places) else nullcontext()
+    edited = placed if isinstance(placed, tuple) else inputs
     with moving:
-        after = log_probabilities(model, placed if isinstance(placed, tuple) else inputs, edits)
+        after = log_probabilities(model, edited, edits)
     real = labels >= 0
     log_before = picked(before, labels)[real]
     log_after = picked(after, labels)[real]

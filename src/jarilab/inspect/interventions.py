@@ -83,20 +83,24 @@ class Link:
             raise unknown("edit of a link", self.how, ("force", "erase"))
 
     def apply(self, table: ScoreTable) -> None:
-        rows, query_Q = table.head(self.head), table.queries == self.query
+        rows = table.head(self.head)
+        query_Q = table.queries == self.query
         if not bool(query_Q.any()):
             return
         key_K = table.keys == self.key
-        of_query = table.allowed[:, rows][..., query_Q, :]
+        allowed = table.allowed[:, rows]
+        of_query = allowed[..., query_Q, :]
         hidden = ~of_query[..., key_K]
         if not bool(key_K.any()) or bool(hidden.any()):
             raise self._hidden(table)
         taken_K = key_K if self.how == "erase" else ~key_K
-        table.allowed[:, rows] &= ~(query_Q.unsqueeze(1) & taken_K)
+        taken_QK = query_Q.unsqueeze(1) & taken_K
+        table.allowed[:, rows] &= ~taken_QK
         table.changed[:, rows] |= query_Q
 
     def _hidden(self, table: ScoreTable) -> UserError:
-        first, last = (int(end) for end in table.keys.aminmax())
+        ends = table.keys.aminmax()
+        first, last = int(ends.min), int(ends.max)
         if not first <= self.key <= last and not table.causal:
             return UserError(f"{self.site} has the keys {first} to {last}, got {self.key}")
         return UserError(
@@ -138,7 +142,8 @@ class Cut:
             generator = torch.Generator().manual_seed(seed)
             rank = torch.rand(rank.shape, generator=generator).to(rank.device)
         rank = rank.masked_fill(~allowed, float("-inf"))
-        first = rank.topk(min(self.count, rank.shape[-1])).indices
+        count = min(self.count, rank.shape[-1])
+        first = rank.topk(count).indices
         taken = torch.zeros_like(allowed).scatter(-1, first, True)
         table.allowed[:, rows] = allowed & ~taken
         table.changed[:, rows] = True
@@ -216,7 +221,8 @@ def _operation(site: str, edits: Sequence[Sequence[Edit]], queries_of: dict[str,
         call = arguments[0]
         table = ScoreTable.of(site, call)
         queries_of.setdefault(site, set()).update(table.queries.tolist())
-        for copy, of_copy in zip(table.copies(len(edits)), edits, strict=True):
+        copies = table.copies(len(edits))
+        for copy, of_copy in zip(copies, edits, strict=True):
             for edit in of_copy:
                 if edit.site == site:
                     edit.apply(copy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,12 +18,8 @@ CONSTANT = 1e-12  # a variance over the mean square below this is the round-off 
 
 def equal_tokens(tokens: Sequence[str]) -> list[tuple[int, int]]:
     """All pairs of places that hold the same token."""
-    return [
-        (i, j)
-        for i in range(len(tokens))
-        for j in range(i + 1, len(tokens))
-        if tokens[i] == tokens[j]
-    ]
+    pairs = itertools.combinations(range(len(tokens)), 2)
+    return [(i, j) for i, j in pairs if tokens[i] == tokens[j]]
 
 
 def row_difference(
@@ -46,9 +43,9 @@ def equal_row_difference(
     pairs = equal_tokens(tokens)
     if not pairs:
         return None
-    first = torch.tensor([i for i, _ in pairs])
-    second = torch.tensor([j for _, j in pairs])
-    return row_difference(weights, first, second).amax((1, 2)).tolist()
+    first_P, second_P = torch.tensor(pairs).unbind(1)
+    difference_HPK = row_difference(weights, first_P, second_P)
+    return difference_HPK.amax((1, 2)).tolist()
 
 
 # The measures --------------------------------------------------------------------------------------------------------
@@ -73,7 +70,8 @@ def beside_even(value: Value) -> Callable[[Map], Scored]:
 
     def of(map: Map) -> Scored:
         value_H = value(map)
-        return Scored(value_H, value(map.even).expand_as(value_H))
+        chance_H = value(map.even).expand_as(value_H)
+        return Scored(value_H, chance_H)
 
     return of
 
@@ -83,7 +81,8 @@ def mass(target: Callable[[Map], Tensor]) -> Value:
 
     def of(map: Map) -> Tensor:
         target_QK = target(map) & map.allowed
-        return _mean((map.weights * target_QK).sum(-1), target_QK.any(-1))
+        mass_HQ = (map.weights * target_QK).sum(-1)
+        return _mean(mass_HQ, target_QK.any(-1))
 
     return of
 
@@ -128,13 +127,14 @@ def _distance(map: Map) -> Tensor:
     away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist")
     away_QK = away_QK.to(map.weights.dtype)
     if map.apart is None:
-        return _mean((map.weights * away_QK).sum(-1), map.count > 0)
+        away_HQ = (map.weights * away_QK).sum(-1)
+        return _mean(away_HQ, map.count > 0)
     near_QK = map.allowed & ~map.apart
     smallest = torch.finfo(map.weights.dtype).tiny
     share_HQ = (map.weights * near_QK).sum(-1).clamp_min(smallest)
     near_away_QK = away_QK.masked_fill(~near_QK, 0.0)
-    away_HQ = (map.weights * near_away_QK).sum(-1) / share_HQ
-    return _mean(away_HQ, near_QK.any(-1))
+    away_HQ = (map.weights * near_away_QK).sum(-1)
+    return _mean(away_HQ / share_HQ, near_QK.any(-1))
 
 
 def _line(map: Map) -> Tensor:
@@ -142,12 +142,18 @@ def _line(map: Map) -> Tensor:
     return torch.tensor(map.q_at.shape[-1] == 1).expand_as(map.ahead)
 
 
+def _just_before(map: Map) -> Tensor:
+    before_QK = map.ahead == -1
+    return before_QK & _line(map)
+
+
 def _sink(map: Map) -> Tensor:
     seen_K = map.allowed.any(0)
     if not bool(seen_K.any()):
         return undefined(map)
     never = torch.iinfo(torch.int64).max
-    first = int(map.k_order.masked_fill(~seen_K, never).argmin())
+    order_K = map.k_order.masked_fill(~seen_K, never)
+    first = int(order_K.argmin())
     rows_Q = map.count > 0
     if map.same:
         rows_Q = rows_Q & (map.ahead[:, first] <= 0)
@@ -165,16 +171,17 @@ def _commonest(map: Map) -> tuple[Tensor, Tensor]:
     largest_HQK = weights_HQK == weights_HQK.amax(-1, keepdim=True)
     picks_HQK = largest_HQK / largest_HQK.sum(-1, keepdim=True)
     offsets, index_QK = map.offset[rows_Q].unique(return_inverse=True)
-    picked = picks_HQK.new_zeros(len(picks_HQK), len(offsets))
-    picked.index_add_(1, index_QK.flatten(), picks_HQK.flatten(1))
-    shares = (picked / int(rows_Q.sum())).to(map.weights.dtype)
-    most, which = shares.max(-1)
-    return offsets[which].to(most.dtype), most
+    picked_HD = picks_HQK.new_zeros(len(picks_HQK), len(offsets))
+    picked_HD.index_add_(1, index_QK.flatten(), picks_HQK.flatten(1))
+    shares_HD = picked_HD / int(rows_Q.sum())
+    most_H, which_H = shares_HD.to(map.weights.dtype).max(-1)
+    return offsets[which_H].to(most_H.dtype), most_H
 
 
 def _positional(map: Map) -> Scored:
-    value_H = _commonest(map)[1]
-    return Scored(value_H, torch.full_like(value_H, _luckiest(map)))
+    _, value_H = _commonest(map)
+    chance_H = torch.full_like(value_H, _luckiest(map))
+    return Scored(value_H, chance_H)
 
 
 def _luckiest(map: Map) -> float:
@@ -183,26 +190,34 @@ def _luckiest(map: Map) -> float:
     Not that of even weights: the commonest offset is chosen after the fact, so that of few queries it has a large share
     by luck alone. A mean over draws from a fixed seed.
     """
-    allowed_QK = map.allowed[map.count > 1]
+    rows_Q = map.count > 1
+    allowed_QK = map.allowed[rows_Q]
     count_Q1 = allowed_QK.sum(-1, keepdim=True)
     if not len(count_Q1):
         return float("nan")
-    offsets_C = map.offset[map.count > 1][allowed_QK]
+    offsets_C = map.offset[rows_Q][allowed_QK]
     offsets, index_C = offsets_C.unique(return_inverse=True)
     generator = torch.Generator().manual_seed(0)
     luck_QN = torch.rand(len(count_Q1), DRAWS, generator=generator)
-    which_QN = (luck_QN * count_Q1).long().minimum(count_Q1 - 1)
-    nth_QN = count_Q1.cumsum(0) - count_Q1 + which_QN
-    picked_ND = torch.zeros(DRAWS, len(offsets)).scatter_add_(
-        1, index_C[nth_QN].t(), torch.ones_like(luck_QN).t()
-    )
-    return float(picked_ND.amax(-1).mean() / len(count_Q1))
+    last_Q1 = count_Q1 - 1
+    which_QN = (luck_QN * count_Q1).long().minimum(last_Q1)
+    before_Q1 = count_Q1.cumsum(0) - count_Q1
+    nth_QN = before_Q1 + which_QN
+    index_NQ = index_C[nth_QN].t()
+    ones_NQ = torch.ones_like(luck_QN).t()
+    picked_ND = torch.zeros(DRAWS, len(offsets))
+    picked_ND.scatter_add_(1, index_NQ, ones_NQ)
+    commonest_N = picked_ND.amax(-1)
+    return float(commonest_N.mean() / len(count_Q1))
 
 
 def _offset(map: Map) -> Scored:
     on_a_line = map.q_at.shape[-1] == 1
-    value_H = _commonest(map)[0] if on_a_line else undefined(map)
-    return Scored(value_H, torch.full_like(value_H, float("nan")))
+    value_H = undefined(map)
+    if on_a_line:
+        value_H, _ = _commonest(map)
+    chance_H = torch.full_like(value_H, float("nan"))
+    return Scored(value_H, chance_H)
 
 
 # Which tokens --------------------------------------------------------------------------------------------------------
@@ -212,15 +227,23 @@ def _equal(map: Map) -> Tensor:
     """Where a key holds the query's token."""
     names = {*map.queries, *map.keys}
     numbers = {name: number for number, name in enumerate(names)}
-    q = torch.tensor([numbers[name] for name in map.queries])
-    k = torch.tensor([numbers[name] for name in map.keys])
-    return q.unsqueeze(-1) == k
+    token_Q = torch.tensor([numbers[name] for name in map.queries])
+    token_K = torch.tensor([numbers[name] for name in map.keys])
+    return token_Q.unsqueeze(-1) == token_K
+
+
+def _equal_elsewhere(map: Map) -> Tensor:
+    """Other places than the query's own that hold its token."""
+    elsewhere_QK = map.ahead != 0
+    return _equal(map) & elsewhere_QK
 
 
 def _after_equal(map: Map) -> Tensor:
     """Keys just after an earlier place of the query's token."""
-    earlier_QK = _equal(map) & map.allowed & (map.ahead < 0)
-    follows_KK = map.k_order.unsqueeze(-1) + 1 == map.k_order
+    before_QK = map.ahead < 0
+    earlier_QK = _equal(map) & map.allowed & before_QK
+    next_K1 = map.k_order.unsqueeze(-1) + 1
+    follows_KK = next_K1 == map.k_order
     return earlier_QK.float() @ follows_KK.float() > 0
 
 
@@ -238,7 +261,8 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
     scores_HQK = map.scores.double().masked_fill(~allowed_QK, 0.0)
     count_Q = map.count.clamp_min(1).double()
     means_HQ = scores_HQK.sum(-1) / count_Q
-    centred_HC = (scores_HQK - means_HQ.unsqueeze(-1))[:, allowed_QK]
+    centred_HQK = scores_HQK - means_HQ.unsqueeze(-1)
+    centred_HC = centred_HQK[:, allowed_QK]
     total_H = centred_HC.square().sum(-1)
     size_H = scores_HQK.square().sum((-2, -1))
 
@@ -246,15 +270,21 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
     row_C = allowed_QK.nonzero()[:, 0]
     often_QD = count_Q.new_zeros(len(count_Q), len(labels))
     often_QD.index_put_((row_C, index_C), count_Q.new_ones(()), accumulate=True)
-    linked_DD = (often_QD / count_Q.unsqueeze(-1)).t() @ often_QD
+    share_QD = often_QD / count_Q.unsqueeze(-1)
+    linked_DD = share_QD.t() @ often_QD
     # Least squares with the queries' constants eliminated.
-    normal_DD = torch.diag(often_QD.sum(0) + RIDGE) - linked_DD
+    often_D = often_QD.sum(0)
+    normal_DD = torch.diag(often_D + RIDGE) - linked_DD
     sums_DH = centred_HC.new_zeros(len(labels), len(centred_HC))
     sums_DH.index_add_(0, index_C, centred_HC.t())
-    fitted_DH = torch.cholesky_solve(sums_DH, torch.linalg.cholesky(normal_DD))
-    value_H = ((fitted_DH * sums_DH).sum(0) / total_H).clamp(0, 1)
-    value_H = value_H.masked_fill(total_H <= CONSTANT * size_H, float("nan"))
-    chance = (len(labels) - _components(linked_DD > 0)) / free
+    factor_DD = torch.linalg.cholesky(normal_DD)
+    fitted_DH = torch.cholesky_solve(sums_DH, factor_DD)
+    explained_H = (fitted_DH * sums_DH).sum(0)
+    value_H = (explained_H / total_H).clamp(0, 1)
+    constant_H = total_H <= CONSTANT * size_H
+    value_H = value_H.masked_fill(constant_H, float("nan"))
+    fitted = len(labels) - _components(linked_DD > 0)
+    chance = fitted / free
     if chance >= 1:  # places between the patches of an image: no two pairs lie the same way
         return Scored(undefined(map), undefined(map))
     return Scored(value_H, torch.full_like(value_H, chance))
@@ -262,12 +292,15 @@ def _explained(map: Map, label_QK: Tensor) -> Scored:
 
 def _components(linked_DD: Tensor) -> int:
     """Into how many groups links divide the labels. Only differences within a group can be fitted."""
-    left, count = torch.ones(len(linked_DD), dtype=torch.bool), 0
-    while bool(left.any()):
-        reached = linked_DD[int(left.int().argmax())]
-        while not torch.equal(further := linked_DD[reached].any(0), reached):
-            reached = further
-        left, count = left & ~reached, count + 1
+    left_D = torch.ones(len(linked_DD), dtype=torch.bool)
+    count = 0
+    while bool(left_D.any()):
+        first = int(left_D.int().argmax())
+        reached_D = linked_DD[first]
+        while not torch.equal(further_D := linked_DD[reached_D].any(0), reached_D):
+            reached_D = further_D
+        left_D = left_D & ~reached_D
+        count += 1
     return count
 
 
@@ -313,7 +346,7 @@ MEASURES = {
             "previous token",
             "The weight on the token just before the query, mean over queries that may look at it.",
             SHARE,
-            beside_even(_within(mass(lambda map: (map.ahead == -1) & _line(map)))),
+            beside_even(_within(mass(_just_before))),
         ),
         Measure(
             "positional",
@@ -336,7 +369,7 @@ MEASURES = {
             "duplicate token",
             "The weight on other places that hold the query's token, mean over queries that may look at one.",
             SHARE,
-            beside_even(_within(mass(lambda map: _equal(map) & (map.ahead != 0)))),
+            beside_even(_within(mass(_equal_elsewhere))),
         ),
         Measure(
             "induction",

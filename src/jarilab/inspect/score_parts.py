@@ -82,9 +82,11 @@ def parts_of(tape: Tape, site: str, head: int) -> Parts:
 
 def _error(matrices: list[Tensor], scores: Tensor, where: str) -> float:
     """How far the sum of the parts is from the scores. Raises RuntimeError where it is something else."""
-    error = largest(torch.stack(matrices).sum(0) - scores)
+    total = torch.stack(matrices).sum(0)
+    error = largest(total - scores)
     size = max(largest(matrix) for matrix in (scores, *matrices))
-    if not error <= ADDS_UP.get(matrices[0].dtype, ADDS_UP_IN_HALF) * size:
+    allowed = ADDS_UP.get(matrices[0].dtype, ADDS_UP_IN_HALF)
+    if not error <= allowed * size:
         raise RuntimeError(
             f"the parts of {where} add up to something {error:g} away from its scores"
         )
@@ -99,10 +101,12 @@ def _by_component(
     if first.score is not None:
         about = "Score: how well each key fits each query, by the model's own comparison."
         return {"score": summands.scale * summands.product}, [about]
-    groups = {"q . k": list(range(first.q.shape[3]))}
+    width = first.q.shape[3]
+    groups = {"q . k": list(range(width))}
     about = "q . k: how well each key fits each query, by content."
-    if "rotate" in first.geometry.encoding.hooks:
-        groups = turned_together(first.geometry.encoding, first.geometry.q_pos, first.q, head)
+    geometry = first.geometry
+    if "rotate" in geometry.encoding.hooks:
+        groups = turned_together(geometry.encoding, geometry.q_pos, first.q, head)
         about = "The share of q . k of the components that the rotation turns together, from fast to slow."
     found = {}
     for name, components in groups.items():
@@ -113,6 +117,7 @@ def _by_component(
 
 def _product(call: AttentionCall, head: int, components: list[int]) -> Float[Tensor, "Q K"]:
     """What these components of q and k give together."""
-    q = call.q[0, head][:, components]
-    k = call.k[0, head][:, components]
-    return call.scale * q @ k.t()
+    q_QC = call.q[0, head][:, components]
+    k_KC = call.k[0, head][:, components]
+    scaled_QC = call.scale * q_QC
+    return scaled_QC @ k_KC.t()

@@ -40,7 +40,8 @@ class Step:
         found = {}
         for i, j in equal_tokens(self.rows):
             pair = f"{self.rows[i]!r} at {i} and at {j}"
-            found[pair] = float(row_difference(self.matrix, i, j).max())
+            difference = row_difference(self.matrix, i, j)
+            found[pair] = float(difference.max())
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -104,7 +105,8 @@ class Names:
 
 def of_parameter(name: str, formula: str, matrix: Float[Tensor, "R C"]) -> Step:
     """A matrix of the model's own, whose rows are numbered."""
-    return Step(name, formula, matrix, "parameter", [str(row) for row in range(len(matrix))])
+    rows = [str(row) for row in range(len(matrix))]
+    return Step(name, formula, matrix, "parameter", rows)
 
 
 def step_of_terms(parts: Summands, names: Names) -> list[Step]:
@@ -133,7 +135,8 @@ def step_of_mask(parts: Summands, call: AttentionCall, names: Names, formula: st
 
 def step_of_weights(call: AttentionCall, head: int, names: Names, formula: str) -> Step:
     """The weights, by the definition."""
-    return names.of_pairs("weights", formula, definition.weights(call)[0, head])
+    weights_QK = definition.weights(call)[0, head]
+    return names.of_pairs("weights", formula, weights_QK)
 
 
 def distance_to_output(site: str, matrix: Tensor, output: Tensor) -> float:

@@ -81,29 +81,33 @@ class FSQ(Quantizer):
         self.codes = math.prod(levels)
         self.width_in = self.width_out = len(levels)
         # A code is a number whose digits are the levels; a digit counts as much as there are codes below it.
-        place_values = [math.prod(levels[:i]) for i in range(len(levels))]
+        place_values = [math.prod(levels[:digit]) for digit in range(len(levels))]
         self.register_buffer("levels", torch.tensor(levels), persistent=False)
         self.register_buffer("place_values", torch.tensor(place_values), persistent=False)
 
     def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
         z_BhwR = z.movedim(1, -1)
         # A little more than there is, so that the outermost levels are reached.
-        half = (self.levels - 1) * (1 + 1e-3) / 2
-        offset = (self.levels % 2 == 0) / 2  # an even number of levels has none at 0
-        shift = (offset / half).atanh()
-        bounded = (z_BhwR + shift).tanh() * half - offset
-        level = bounded.round()
-        middle = self.levels // 2
-        ids = ((level + middle).long() * self.place_values).sum(-1)
+        half_R = (self.levels - 1) * (1 + 1e-3) / 2
+        offset_R = (self.levels % 2 == 0) / 2  # an even number of levels has none at 0
+        shift_R = (offset_R / half_R).atanh()
+        shifted_BhwR = z_BhwR + shift_R
+        bounded_BhwR = shifted_BhwR.tanh() * half_R - offset_R
+        level_BhwR = bounded_BhwR.round()
+        middle_R = self.levels // 2
+        digits_BhwR = (level_BhwR + middle_R).long()
+        ids_Bhw = (digits_BhwR * self.place_values).sum(-1)
         # Rounding has no gradient; the one of what was rounded stands in for it.
-        rounded = bounded + (level - bounded).detach()
-        vectors = (rounded / middle).movedim(-1, 1)
-        return Quantized(vectors, ids, z.new_zeros(()))
+        rounding_BhwR = level_BhwR - bounded_BhwR
+        rounded_BhwR = bounded_BhwR + rounding_BhwR.detach()
+        vectors_BhwD = rounded_BhwR / middle_R
+        return Quantized(vectors_BhwD.movedim(-1, 1), ids_Bhw, z.new_zeros(()))
 
     def vectors(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B D h w"]:
-        level = ids.unsqueeze(-1) // self.place_values % self.levels
-        middle = self.levels // 2
-        return ((level - middle) / middle).movedim(-1, 1)
+        digits_BhwR = ids.unsqueeze(-1) // self.place_values % self.levels
+        middle_R = self.levels // 2
+        vectors_BhwD = (digits_BhwR - middle_R) / middle_R
+        return vectors_BhwD.movedim(-1, 1)
 
 
 @final
@@ -125,16 +129,19 @@ class Gumbel(Quantizer):
 
     def forward(self, z: Float[Tensor, "B R h w"]) -> Quantized:
         if not self.training:
-            ids = z.argmax(1)
-            return Quantized(self.vectors(ids), ids, z.new_zeros(()))
+            ids_Bhw = z.argmax(1)
+            return Quantized(self.vectors(ids_Bhw), ids_Bhw, z.new_zeros(()))
         scores_BhwK = z.movedim(1, -1)
-        noise = -torch.empty_like(scores_BhwK).exponential_().log()
-        soft_BhwK = ((scores_BhwK + noise) / self.temperature).softmax(-1)
-        ids = soft_BhwK.argmax(-1)
-        chosen_BhwK = functional.one_hot(ids, self.codes)
-        hard_BhwK = soft_BhwK + (chosen_BhwK - soft_BhwK).detach()
-        vectors = self.book(hard_BhwK).movedim(-1, 1)
-        return Quantized(vectors, ids, self.DIVERGENCE * self._divergence(scores_BhwK))
+        noise_BhwK = -torch.empty_like(scores_BhwK).exponential_().log()
+        noisy_BhwK = scores_BhwK + noise_BhwK
+        soft_BhwK = (noisy_BhwK / self.temperature).softmax(-1)
+        ids_Bhw = soft_BhwK.argmax(-1)
+        chosen_BhwK = functional.one_hot(ids_Bhw, self.codes)
+        hardening_BhwK = chosen_BhwK - soft_BhwK
+        hard_BhwK = soft_BhwK + hardening_BhwK.detach()
+        vectors_BhwD = self.book(hard_BhwK)
+        divergence = self.DIVERGENCE * self._divergence(scores_BhwK)
+        return Quantized(vectors_BhwD.movedim(-1, 1), ids_Bhw, divergence)
 
     def _divergence(self, scores_BhwK: Tensor) -> Float[Tensor, ""]:
         """The mean Kullback-Leibler divergence from using all codes alike, in nats."""
@@ -143,7 +150,8 @@ class Gumbel(Quantizer):
         return terms_BhwK.sum(-1).mean()
 
     def vectors(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B D h w"]:
-        return self.book.weight.T[ids].movedim(-1, 1)
+        vectors_BhwD = self.book.weight.T[ids]
+        return vectors_BhwD.movedim(-1, 1)
 
 
 class Block(nn.Module):
@@ -155,7 +163,9 @@ class Block(nn.Module):
         self.two = nn.Conv2d(width, width, 1)
 
     def forward(self, x: Float[Tensor, "B D h w"]) -> Float[Tensor, "B D h w"]:
-        return x + self.two(functional.relu(self.one(functional.relu(x))))
+        hidden_BDhw = self.one(functional.relu(x))
+        change_BDhw = self.two(functional.relu(hidden_BDhw))
+        return x + change_BDhw
 
 
 class Autoencoder(nn.Module):
@@ -220,13 +230,15 @@ class Autoencoder(nn.Module):
                 f"a code stands for {STRIDE} x {STRIDE} pixels: expected sides that are multiples of {STRIDE}, got "
                 f"{height} x {width}; resize or pad the images"
             )
-        quantized = self.quantizer(self.encoder(pixels * 2 - 1))
+        z_BRhw = self.encoder(pixels * 2 - 1)
+        quantized = self.quantizer(z_BRhw)
         return self.decoder(quantized.vectors), quantized
 
     @torch.no_grad()
     def encode(self, pixels: Float[Tensor, "B 3 H W"]) -> Int[Tensor, "B h w"]:
         """The code numbers of images."""
-        return self(pixels)[1].ids
+        _, quantized = self(pixels)
+        return quantized.ids
 
     @torch.no_grad()
     def decode(self, ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B 3 H W"]:
@@ -238,5 +250,5 @@ class Autoencoder(nn.Module):
                     f"expected codes from 0 to {self.codes - 1}, got {lowest} to {highest}; take the text "
                     "tokens' share off, and use the autoencoder that the codes are of"
                 )
-        vectors = self.quantizer.vectors(ids)
-        return self.decoder(vectors).clamp(0, 1)
+        vectors_BDhw = self.quantizer.vectors(ids)
+        return self.decoder(vectors_BDhw).clamp(0, 1)

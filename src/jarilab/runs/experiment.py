@@ -70,12 +70,14 @@ class Experiment:
             print(f"jarilab: {line}", file=sys.stderr)
         model = model_of(task, model)
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        for key, value in {**_defaults(task_spec.target, model), **settings}.items():
+        chosen = {**_defaults(task_spec.target, model), **settings}
+        for key, value in chosen.items():
             section, _, name = key.partition(".")
             if section not in SECTIONS or not name:
                 raise unknown("setting", key, settings_of(task, model))
             sections[section][name] = value
-        asked = {key.removeprefix("training.") for key in settings if key.startswith("training.")}
+        training_settings = [key for key in settings if key.startswith("training.")]
+        asked = {key.removeprefix("training.") for key in training_settings}
         for old, new in REPLACED.items():
             if old in asked and new not in asked:
                 sections["training"][new] = None
@@ -85,16 +87,14 @@ class Experiment:
                     f"the encoding is given twice, {encoding} and {settings['model.encoding']}; give one"
                 )
             sections["model"]["encoding"] = encoding
-        model_options = _complete(f"model ({model})", models.spec(model).target, sections["model"])
-        for name in [
-            n for n in model_options if n.endswith("encoding") and model_options[n] is not None
-        ]:
-            for path in compose.files_of(model_options[name]):
+        model_class = models.spec(model).target
+        model_options = _complete(f"model ({model})", model_class, sections["model"])
+        for name, spec in _encodings_of(model_options).items():
+            for path in compose.files_of(spec):
                 trust_code(path)
-            model_options[name] = compose.canonical(model_options[name])
-        task_options = _complete(
-            task_spec.name, task_spec.target, {**task_spec.options, **sections["task"]}
-        )
+            model_options[name] = compose.canonical(spec)
+        of_task = {**task_spec.options, **sections["task"]}
+        task_options = _complete(task_spec.name, task_spec.target, of_task)
         training = _complete("training", Training, sections["training"])
         for old, new in REPLACED.items():
             if {old, new} <= asked and training[new] is not None:
@@ -117,7 +117,8 @@ class Experiment:
         fields = get_type_hints(Experiment, include_extras=True)
         check_fields(f"{where}: experiment", fields, record)
         record = former.current(record)
-        experiment = Experiment(**{name: record[name] for name in fields})
+        named = {name: record[name] for name in fields}
+        experiment = Experiment(**named)
         own = experiment.model_options
         encodings: dict[str, Any] = {name: str | None for name in own if name.endswith("encoding")}
         if file_of(record["model"]) is None:  # a model of one's own may go without
@@ -131,16 +132,17 @@ class Experiment:
             if name not in registry.names():
                 raise unknown(f"{section} in {where}", name, registry.names())
             options = f"{section}_options"
-            _checked(f"{where}: experiment: {options}", registry.spec(name).target, record[options])
+            target = registry.spec(name).target
+            _checked(f"{where}: experiment: {options}", target, record[options])
         return experiment
 
     def trust(self, where: str, told: bool) -> Experiment:
         """Itself. told: whether to let the Python files that it names be executed; raises UserError where it names one
         and was not told. (A registry refuses the file in any case.)"""
-        files = [path for path in map(file_of, (self.task, self.model)) if path is not None]
-        for name, spec in self.model_options.items():
-            if name.endswith("encoding") and spec is not None:
-                files += compose.files_of(spec)
+        named = map(file_of, (self.task, self.model))
+        files = [path for path in named if path is not None]
+        for spec in _encodings_of(self.model_options).values():
+            files += compose.files_of(spec)
         if files and not told:
             raise UserError(
                 f"{where} names the Python file {files[0]}, and to use the run is to execute that file; if it is "
@@ -153,7 +155,8 @@ class Experiment:
     def task_instance(self, run: Path | None = None) -> Task:
         """The task with its data; or, given the folder of a run, with what the run keeps of them. Raises UserError."""
         target = tasks.spec(self.task).target
-        task: Task = target(**_checked(self.task, target, self.task_options))
+        options = _checked(self.task, target, self.task_options)
+        task: Task = target(**options)
         if run is None:
             self._check_model()
             task.prepare()
@@ -165,7 +168,8 @@ class Experiment:
         """Raises UserError where no data could make up for the options of the model."""
         target = models.spec(self.model).target
         if isinstance(target, Checks):
-            target.check(_checked(f"model ({self.model})", target, self.model_options))
+            options = _checked(f"model ({self.model})", target, self.model_options)
+            target.check(options)
 
     def model_instance(self, task: Task) -> torch.nn.Module:
         """The model, with whatever initial values. Raises UserError where it cannot do the task."""
@@ -173,9 +177,8 @@ class Experiment:
         options = _checked(f"model ({self.model})", target, self.model_options)
         task.check_model(options)
         model = target(**task.model_options, **options)
-        known_positions = getattr(
-            model, "max_positions", dict
-        )  # a model of one's own need not have an end
+        # A model of one's own need not have an end.
+        known_positions = getattr(model, "max_positions", dict)
         for side, known in known_positions().items():
             needed = task.longest.get(side, 0)
             if known is not None and known < needed:
@@ -193,7 +196,9 @@ class Experiment:
     @property
     def folder(self) -> str:
         """Where a run of it goes by default."""
-        return f"runs/{as_file_name(self.task)}-{as_file_name(self.encoding)}-{self.seed}"
+        task = as_file_name(self.task)
+        encoding = as_file_name(self.encoding)
+        return f"runs/{task}-{encoding}-{self.seed}"
 
     @property
     def options(self) -> Training:
@@ -205,34 +210,41 @@ class Experiment:
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits; equal for equal experiments only."""
-        text = json.dumps(former.former(self.as_dict()), sort_keys=True)
+        record = former.former(self.as_dict())
+        text = json.dumps(record, sort_keys=True)
         return sha256(text.encode())[:12]
 
     def difference(self, other: Experiment) -> list[str]:
         """What differs, a line each: `model.width: 64 here, 128 there`."""
-        mine, theirs = _flat(self.as_dict()), _flat(other.as_dict())
-        return [
-            f"{key}: {mine.get(key, 'nothing')} here, {theirs.get(key, 'nothing')} there"
-            for key in sorted(mine.keys() | theirs.keys())
-            if mine.get(key) != theirs.get(key)
-        ]
+        mine = _flat(self.as_dict())
+        theirs = _flat(other.as_dict())
+        lines = []
+        for key in sorted(mine.keys() | theirs.keys()):
+            if mine.get(key) != theirs.get(key):
+                here = mine.get(key, "nothing")
+                there = theirs.get(key, "nothing")
+                lines.append(f"{key}: {here} here, {there} there")
+        return lines
 
 
 def _defaults(task_class: type[Task], model: str) -> dict[str, Any]:
     """The task's own defaults, of the model only those that it has: one of a person's own has its own options."""
-    known = {f"model.{name}" for name in options_of(models.spec(model).target)}
+    model_options = options_of(models.spec(model).target)
+    known = {f"model.{name}" for name in model_options}
     defaults = task_class.defaults(model)
-    return {k: v for k, v in defaults.items() if k in known or not k.startswith("model.")}
+    others = {key for key in defaults if key.startswith("model.") and key not in known}
+    return {key: value for key, value in defaults.items() if key not in others}
 
 
 def _complete(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     options = options_of(target)
     read = read_options(owner, options, given)
-    complete = {name: read.get(name, option.default) for name, option in options.items()}
-    # Lists, as the record of a run gives them back.
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in complete.items()
-    }
+    complete = {}
+    for name, option in options.items():
+        value = read.get(name, option.default)
+        # Lists, as the record of a run gives them back.
+        complete[name] = list(value) if isinstance(value, tuple) else value
+    return complete
 
 
 def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,8 +253,15 @@ def _checked(owner: str, target: Any, given: Mapping[str, Any]) -> dict[str, Any
 
 def as_file_name(spec: str) -> str:
     """A spec as a part of a file's name."""
-    letters = (c if c.isalnum() or c in "=.-" else "_" for c in Path(spec).name if c != " ")
+    name = Path(spec).name.replace(" ", "")
+    letters = [letter if letter.isalnum() or letter in "=.-" else "_" for letter in name]
     return "".join(letters)[:80]
+
+
+def _encodings_of(model_options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a model that name an encoding, and its spec."""
+    named = {name: spec for name, spec in model_options.items() if name.endswith("encoding")}
+    return {name: spec for name, spec in named.items() if spec is not None}
 
 
 def trust_specs(*specs: str | None) -> None:
@@ -270,11 +289,11 @@ def model_of(task: str, model: str | None = None) -> str:
 def models_for(task_class: type[Task]) -> list[str]:
     """The models of the package that can learn a task, the usual one first."""
     usual = task_class.usual_model
-    fitting = [
-        name
-        for name in models.names()
-        if refusal_of("the task", task_class, models.spec(name).target) is None
-    ]
+    fitting = []
+    for name in models.names():
+        model_class = models.spec(name).target
+        if refusal_of("the task", task_class, model_class) is None:
+            fitting.append(name)
     return sorted(fitting, key=lambda name: name != usual)
 
 
@@ -287,14 +306,14 @@ def refusal_of(task: str, task_class: type[Task], model_class: type) -> str | No
     except UserError as error:
         return str(error)
     given = task_class.model_arguments
-    parameters = inspect.signature(model_class).parameters.values()
-    required = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
-    if set(required) <= set(given) <= {p.name for p in parameters}:
+    parameters = inspect.signature(model_class).parameters
+    named = [one for one in parameters.values() if one.kind in _NAMED]
+    required = [one.name for one in named if one.default is one.empty]
+    if set(required) <= set(given) <= set(parameters):
         return None
     name = model_class.__name__
-    return (
-        f"{task} gives a model {', '.join(given)}; {name} takes {', '.join(required) or 'nothing'}"
-    )
+    takes = ", ".join(required) or "nothing"
+    return f"{task} gives a model {', '.join(given)}; {name} takes {takes}"
 
 
 def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
@@ -304,23 +323,24 @@ def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
     model = model_of(task, model)
     sections = {"task": task_class, "model": models.spec(model).target, "training": Training}
     own = dict(task_class.defaults(model))
-    own |= {
-        f"training.{old}": None
-        for old, new in REPLACED.items()
-        if own.get(f"training.{new}") is not None
-    }
-    return {
-        key: replace(option, default=own.get(key, option.default))
-        for section, target in sections.items()
-        for key, option in (
-            (f"{section}.{name}", option) for name, option in options_of(target).items()
-        )
-    }
+    for old, new in REPLACED.items():
+        if own.get(f"training.{new}") is not None:
+            own[f"training.{old}"] = None
+    settings: dict[str, Option] = {}
+    for section, target in sections.items():
+        for name, option in options_of(target).items():
+            key = f"{section}.{name}"
+            default = own.get(key, option.default)
+            settings[key] = replace(option, default=default)
+    return settings
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in record.items():
-        name = f"{prefix}{key.removesuffix('_options')}"
-        flat.update(_flat(value, f"{name}.") if isinstance(value, dict) else {name: value})
+        name = prefix + key.removesuffix("_options")
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{name}.")
+        else:
+            flat[name] = value
     return flat

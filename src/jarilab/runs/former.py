@@ -25,36 +25,51 @@ def names_of(task: str) -> dict[str, dict[str, str]]:
 def current(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record of an experiment with the names of today. Anything else in it is left to be checked."""
     found = dict(record)
-    for section, names in names_of(str(record.get("task"))).items():
-        if isinstance(record.get(section), dict):
-            found[section] = {names.get(key, key): value for key, value in record[section].items()}
+    task = str(record.get("task"))
+    for section, now_of in names_of(task).items():
+        options = record.get(section)
+        if isinstance(options, dict):
+            found[section] = _renamed(options, now_of)
     return found
 
 
 def former(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record of an experiment with the names of then."""
     found = dict(record)
-    for section, names in names_of(record["task"]).items():
-        then = {now: before for before, now in names.items()}
-        found[section] = {then.get(key, key): value for key, value in record[section].items()}
+    for section, now_of in names_of(record["task"]).items():
+        before_of = {now: before for before, now in now_of.items()}
+        found[section] = _renamed(record[section], before_of)
     return found
+
+
+def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The same options, some by other names."""
+    return {names.get(name, name): value for name, value in options.items()}
 
 
 def current_settings(task: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Settings by their full names of today, and a line for each that was given by a former one. Raises UserError for
     an option that was given by both."""
-    names = {f"training.{before}": f"training.{now}" for before, now in TRAINING.items()}
-    names |= {f"task.{before}": f"task.{now}" for before, now in TASKS.get(task, {}).items()}
-    twice = next((key for key in settings if names.get(key) in settings), None)
-    if twice is not None:
-        raise UserError(f"{twice} is called {names[twice]} now, and both were given; omit {twice}")
-    lines = [f"{key} is called {names[key]} now" for key in settings if key in names]
-    return {names.get(key, key): value for key, value in settings.items()}, lines
+    now_of: dict[str, str] = {}
+    for section, names in (("training", TRAINING), ("task", TASKS.get(task, {}))):
+        for before, now in names.items():
+            now_of[f"{section}.{before}"] = f"{section}.{now}"
+    given = [name for name in settings if name in now_of]
+    for name in given:
+        if now_of[name] in settings:
+            raise UserError(
+                f"{name} is called {now_of[name]} now, and both were given; omit {name}"
+            )
+    lines = [f"{name} is called {now_of[name]} now" for name in given]
+    return _renamed(settings, now_of), lines
 
 
 def same_data(here: str, there: str) -> bool:
     """Whether two descriptions of training data are of the same, whichever words they use."""
+    return _current_words(here) == _current_words(there)
+
+
+def _current_words(description: str) -> str:
     for before, now in DATA.items():
-        there = there.replace(before, now)
-        here = here.replace(before, now)
-    return here == there
+        description = description.replace(before, now)
+    return description

@@ -14,26 +14,28 @@ REPLACED = {"examples": "epochs", "batch": "tokens"}
 
 def deciding(training: Mapping[str, Any]) -> dict[str, Any]:
     """Without the options that others take the place of."""
-    return {
-        name: value
-        for name, value in training.items()
-        if training.get(REPLACED.get(name, "")) is None
-    }
+    replaced = [old for old, new in REPLACED.items() if training.get(new) is not None]
+    return {name: value for name, value in training.items() if name not in replaced}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """
-    examples: how many examples to train on, counted as often as they are seen; the budget. epochs: the budget as passes
-    over the data instead. batch: examples per step. tokens: tokens per step instead, padding counted, of as many
-    examples of like length as fit. optimizer: muon (matrices by Muon, the rest by AdamW) or adamw (all).
-    learning_rate: its highest value. warm_up: the share of the budget in which it rises linearly from 0; then it falls
-    linearly to 0. weight_decay: of matrices. clip: the largest norm of the gradient. label_smoothing: the share of a
-    target's probability that is spread over the vocabulary. average: the decay of an exponential moving average of the
-    weights, which is then what is measured and kept; 0 for none.
-    evaluations: how often to look at held-out data on the way, evenly spread. evaluation_examples: at how much of it.
-    The last evaluation is always on all of it. A checkpoint is written at each. patience: stop after so many looks
-    without a better one.
+    examples: how many examples to train on, counted as often as they are seen; the budget.
+    epochs: the budget as passes over the data instead.
+    batch: examples per step.
+    tokens: tokens per step instead, padding counted, of as many examples of like length as fit.
+    optimizer: muon (matrices by Muon, the rest by AdamW) or adamw (all).
+    learning_rate: its highest value.
+    warm_up: the share of the budget in which it rises linearly from 0; then it falls linearly to 0.
+    weight_decay: of matrices.
+    clip: the largest norm of the gradient.
+    label_smoothing: the share of a target's probability that is spread over the vocabulary.
+    average: the decay of an exponential moving average of the weights, which is then what is measured and kept; 0 for
+        none.
+    evaluations: how often to look at held-out data on the way, evenly spread.
+    evaluation_examples: at how much of it. The last evaluation is always on all of it. A checkpoint is written at each.
+    patience: stop after so many looks without a better one.
     """
 
     examples: Annotated[int, Ge(1)] = 1_000_000
@@ -53,7 +55,10 @@ class Training:
 
     def budget(self, size: int) -> int:
         """How many examples to train on, of data of this size."""
-        return self.examples if self.epochs is None else max(1, round(self.epochs * size))
+        if self.epochs is None:
+            return self.examples
+        examples = round(self.epochs * size)
+        return max(1, examples)
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of step 0, 1, ... of `steps`: linear warm-up, then linear decay that ends at 0 after the
@@ -61,4 +66,6 @@ class Training:
         done = (step + 1) / steps
         if done < self.warm_up:
             return self.learning_rate * done / self.warm_up
-        return self.learning_rate * (steps - step) / (steps * (1 - self.warm_up) + 1)
+        left = steps - step
+        falling = steps * (1 - self.warm_up) + 1
+        return self.learning_rate * left / falling

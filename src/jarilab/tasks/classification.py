@@ -31,7 +31,8 @@ _KEPT = "pictures.json"
 def held_out_number(line: str, count: int) -> int:
     """Which of `count` held-out images is meant by `#5`. Raises UserError."""
     number = line.removeprefix(HELD_OUT)
-    if not (number.isascii() and number.isdecimal() and len(number) < 12 and int(number) < count):
+    digits = number.isascii() and number.isdecimal() and len(number) < 12
+    if not digits or int(number) >= count:
         raise UserError(
             f"expected the number of a held-out image, #0 to #{count - 1}, got {line[:80]!r}"
         )
@@ -142,7 +143,8 @@ class ClassificationTask(ImageTask):
     @final
     def prepare(self) -> None:
         self._train = self._read_data()
-        some = self._train.images(evenly(len(self._train), MOST_OF_MEAN)).double() / 255
+        indices = evenly(len(self._train), MOST_OF_MEAN)
+        some = self._train.images(indices).double() / 255
         self._facts = {
             "classes": list(self._train.classes),
             "shape": list(some.shape[1:]),
@@ -152,13 +154,13 @@ class ClassificationTask(ImageTask):
 
     @final
     def artifacts(self) -> dict[str, bytes]:
-        return {_KEPT: (json.dumps(self._facts, ensure_ascii=False, indent=1) + "\n").encode()}
+        text = json.dumps(self._facts, ensure_ascii=False, indent=1)
+        return {_KEPT: f"{text}\n".encode()}
 
     @final
     def restore(self, folder: Path) -> None:
-        self._facts = json.loads(
-            (folder / _KEPT).read_text(encoding="utf-8")
-        )  # whole: its sha256 was compared
+        text = (folder / _KEPT).read_text(encoding="utf-8")
+        self._facts = json.loads(text)  # whole: its sha256 was compared
 
     @property
     def held_out(self) -> Labelled:
@@ -208,13 +210,14 @@ class ClassificationTask(ImageTask):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """The share of images whose class is said first, and the mean cross-entropy."""
         held_out = self.held_out
-        indices, right, loss = evenly(len(held_out), examples), 0, 0.0
+        indices = evenly(len(held_out), examples)
+        right, loss = 0, 0.0
         for some in indices.split(AT_ONCE):
             labels = held_out.labels[some]
-            scores = learner.scores(
-                Batch((Images(self._normalised(held_out.images(some))),), labels)
-            )
-            right += int((scores.argmax(-1) == labels).sum())
+            images = Images(self._normalised(held_out.images(some)))
+            scores = learner.scores(Batch((images,), labels))
+            hits = scores.argmax(-1) == labels
+            right += int(hits.sum())
             loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
         return {
             "accuracy": right / len(indices),
@@ -224,9 +227,8 @@ class ClassificationTask(ImageTask):
 
     def _normalised(self, pixels: UInt8[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """Mean 0 and deviation 1 over the training images, in each channel."""
-        mean, deviation = (
-            torch.tensor(self._facts[name]).view(-1, 1, 1) for name in ("mean", "deviation")
-        )
+        mean = torch.tensor(self._facts["mean"]).view(-1, 1, 1)
+        deviation = torch.tensor(self._facts["deviation"]).view(-1, 1, 1)
         return (pixels.float() / 255 - mean) / deviation
 
     # What a person sees ---------------------------------------------------------------------------------------------
@@ -234,30 +236,33 @@ class ClassificationTask(ImageTask):
     def read(self, line: str) -> LoadedImage:
         line = line.strip()
         if line.startswith(HELD_OUT):
-            pixels = self.held_out.images(
-                torch.tensor([held_out_number(line, len(self.held_out))])
-            )[0]
-            return LoadedImage(pixels, (pixels.shape[1], pixels.shape[2]))
+            number = held_out_number(line, len(self.held_out))
+            (pixels,) = self.held_out.images(torch.tensor([number]))
+            _, height, width = pixels.shape
+            return LoadedImage(pixels, (height, width))
         channels, height, width = self.shape
         image = fitted(Path(line), channels, (height, width), self._fit)
         return LoadedImage(image.pixels, (image.height, image.width))
 
     def sources(self, lines: Sequence[LoadedImage]) -> Images:
-        return Images(self._normalised(torch.stack([image.pixels for image in lines])))
+        pixels = torch.stack([image.pixels for image in lines])
+        return Images(self._normalised(pixels))
 
     def interpret(
         self, outputs: Float[Tensor, "B V"], images: Sequence[LoadedImage]
     ) -> list[list[ImageLabel]]:
-        ranked = outputs.float().softmax(-1).sort(dim=-1, descending=True, stable=True)
+        probabilities_BV = outputs.float().softmax(-1)
+        ranked = probabilities_BV.sort(dim=-1, descending=True, stable=True)
         rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
         return [_ranked(*row) for row in rows]
 
     def expected(self, line: str) -> str | None:
-        if not line.strip().startswith(HELD_OUT):
+        line = line.strip()
+        if not line.startswith(HELD_OUT):
             return None
-        return self.classes[
-            int(self.held_out.labels[held_out_number(line.strip(), len(self.held_out))])
-        ]
+        number = held_out_number(line, len(self.held_out))
+        label = int(self.held_out.labels[number])
+        return self.classes[label]
 
     def notices(self) -> list[str]:
         return self._training.notices
@@ -266,7 +271,8 @@ class ClassificationTask(ImageTask):
         return [] if self._held_out is None else self._held_out.notices
 
     def sample_inputs(self) -> list[str]:
-        return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]
+        count = min(4, len(self.held_out))
+        return [f"{HELD_OUT}{number}" for number in range(count)]
 
     @classmethod
     def _training_defaults(cls, **options: Any) -> Mapping[str, Any]:
@@ -278,7 +284,8 @@ class ClassificationTask(ImageTask):
             "label_smoothing": 0.1,
             "warm_up": 0.1,
         }
-        return {f"training.{name}": value for name, value in (training | options).items()}
+        training |= options
+        return {f"training.{name}": value for name, value in training.items()}
 
 
 def _ranked(numbers: Sequence[int], probabilities: Sequence[float]) -> list[ImageLabel]:

@@ -17,6 +17,7 @@ from jarilab.captions.scenes import Scenes, World
 from jarilab.errors import UserError
 from jarilab.images import HELD_OUT
 from jarilab.images.files import decode
+from jarilab.images.notices import too_crowded
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, evenly, registry
@@ -27,7 +28,7 @@ from jarilab.tasks.detection_data import (
     Photographs,
     SceneImages,
     mean_and_deviation,
-    padded_batch,
+    normalised,
 )
 from jarilab.tasks.detection_loss import Objects, loss
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision, boxes_found, true_boxes
@@ -80,8 +81,8 @@ class Detection(ImageTask):
         nothing: Annotated[float, Gt(0), Le(1)] = 0.1,
     ):
         self.train, self.valid = tuple(train), tuple(valid)
-        self.digits, self.scenes, self.nothing = digits, scenes, nothing
-        self.flip, self.crop = flip, crop
+        self.digits, self.scenes = digits, scenes
+        self.flip, self.crop, self.nothing = flip, crop, nothing
         self.size = size or (CANVAS if self._makes_scenes else LONGEST)
         self._world = World(self.size, min_digits, max_digits, smallest, largest)
         self._notices: list[str] = []
@@ -156,11 +157,13 @@ class Detection(ImageTask):
         return self._held_out
 
     def artifacts(self) -> dict[str, bytes]:
-        return {_KEPT: (json.dumps(self._facts, ensure_ascii=False, indent=1) + "\n").encode()}
+        text = json.dumps(self._facts, ensure_ascii=False, indent=1)
+        return {_KEPT: f"{text}\n".encode()}
 
     def restore(self, folder: Path) -> None:
         try:
-            self._facts = json.loads((folder / _KEPT).read_text(encoding="utf-8"))
+            text = (folder / _KEPT).read_text(encoding="utf-8")
+            self._facts = json.loads(text)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{folder / _KEPT} cannot be read: {error}; the run cannot answer without it"
@@ -194,13 +197,7 @@ class Detection(ImageTask):
             )
         for images in (self._training, self.held_out):
             crowded = images.crowded(queries)
-            if crowded:
-                most, names = max(crowded.values()), ", ".join(list(crowded)[:3])
-                self._notices.append(
-                    f"{len(crowded):,} images have more things than the {queries} queries can find, up to {most} "
-                    f"({names}); those that cost most to match train nothing, and all count in AP: "
-                    f"model.queries={most} finds them"
-                )
+            self._notices += too_crowded(crowded, queries)
 
     @property
     def training_size(self) -> int:
@@ -222,7 +219,8 @@ class Detection(ImageTask):
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """COCO's AP of all that the last layer says, however unsure, and the mean loss."""
-        held_out, total = self.held_out, 0.0
+        held_out = self.held_out
+        total = 0.0
         found: list[ImageBoxes] = []
         truth: list[ImageBoxes] = []
         indices = evenly(len(held_out), examples)
@@ -242,14 +240,8 @@ class Detection(ImageTask):
         return self._normalised(pixels), source.objects(indices)
 
     def _normalised(self, pixels: Sequence[Tensor]) -> Images:
-        """Mean 0 and deviation 1 over the training images; 0 where smaller images are padded."""
-        mean = torch.tensor(self._facts["mean"]).view(-1, 1, 1)
-        deviation = torch.tensor(self._facts["deviation"]).view(-1, 1, 1)
-        images = padded_batch(pixels)
-        normalised = (images.pixels / 255 - mean) / deviation
-        if images.keep is not None:
-            normalised = normalised * images.keep.unsqueeze(1)
-        return Images(normalised, images.keep)
+        """Mean 0 and deviation 1 over the training images."""
+        return normalised(pixels, self._facts["mean"], self._facts["deviation"])
 
     # What a person sees ---------------------------------------------------------------------------------------------
 
@@ -274,7 +266,8 @@ class Detection(ImageTask):
     def interpret(self, outputs: Detected, images: Sequence[LoadedImage]) -> list[list[ImageLabel]]:
         """What each query says, however unsure, the surest first."""
         found = []
-        for boxes in boxes_found(outputs, [image.size for image in images]):
+        sizes = [image.size for image in images]
+        for boxes in boxes_found(outputs, sizes):
             said = [ImageLabel(label, sure, box) for label, sure, box in boxes.rows()]
             found.append(sorted(said, key=lambda one: -one.probability))
         return found
@@ -289,12 +282,14 @@ class Detection(ImageTask):
         return ", ".join(names)
 
     def sample_inputs(self) -> list[str]:
-        return [f"{HELD_OUT}{number}" for number in range(min(4, len(self.held_out)))]
+        count = min(4, len(self.held_out))
+        return [f"{HELD_OUT}{number}" for number in range(count)]
 
     def notices(self) -> list[str]:
         training = [] if self._training is None else list(self._training.notices)
         others = [line for line in self.held_out_notices() if line not in training]
-        return [*training, *(f"held out: {line}" for line in others), *self._notices]
+        held_out = [f"held out: {line}" for line in others]
+        return [*training, *held_out, *self._notices]
 
     def held_out_notices(self) -> list[str]:
         return [] if self._held_out is None else list(self._held_out.notices)

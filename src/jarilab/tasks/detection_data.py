@@ -88,11 +88,13 @@ class SceneImages(BoxedImages):
 
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
         plan = self._plan(indices)
+        labels = plan.labels * plan.real
         boxes = to_cxcywh(plan.boxes) / self._scenes.world.canvas
-        return Objects(plan.labels * plan.real, boxes, plan.real)
+        return Objects(labels, boxes, plan.real)
 
     def size(self, number: int) -> tuple[int, int]:
-        return self._scenes.world.canvas, self._scenes.world.canvas
+        canvas = self._scenes.world.canvas
+        return canvas, canvas
 
     def describe(self) -> str:
         return f"{self._count:,} scenes of {self._scenes.describe()}"
@@ -115,14 +117,16 @@ class _Photograph:
 
 @final
 class Photographs(BoxedImages):
-    """AnnotatedImage images, held in memory as bytes."""
+    """Images with annotations, held in memory as bytes."""
 
     channels = 3
 
     def __init__(
         self, images: Sequence[_Photograph], classes: Sequence[str], notices: Sequence[str]
     ):
-        self._images, self.classes, self.notices = list(images), list(classes), list(notices)
+        self._images = list(images)
+        self.classes = list(classes)
+        self.notices = list(notices)
 
     @staticmethod
     def read(
@@ -141,20 +145,19 @@ class Photographs(BoxedImages):
         names = list(classes or annotations.classes)
         numbers = {name: number for number, name in enumerate(names)}
         found: list[_Photograph] = []
-        taken = 0
+        folder, count, taken = paths[-1], len(annotations.images), 0
         for annotated in annotations.images:
             try:
-                found.append(_photograph(annotated, longest, numbers, notices))
+                photograph = _photograph(annotated, longest, numbers, notices)
             except UserError as error:
-                notices.unreadable(
-                    annotated.path.name, error, len(annotations.images), Path(paths[-1])
-                )
+                notices.unreadable(annotated.path.name, error, count, Path(folder))
                 continue
-            taken += found[-1].pixels.numel()
+            found.append(photograph)
+            taken += photograph.pixels.numel()
             if taken > LARGEST_SET:
                 raise UserError(
-                    f"{paths[-1]}: {len(annotations.images):,} images of {longest} pixels take more than "
-                    f"{LARGEST_SET:,} bytes; use a smaller task.size, or fewer of them"
+                    f"{folder}: {count:,} images of {longest} pixels take more than {LARGEST_SET:,} bytes; use a "
+                    "smaller task.size, or fewer of them"
                 )
         if not _any_object(found):
             raise UserError(
@@ -173,7 +176,8 @@ class Photographs(BoxedImages):
             raise UserError(
                 f"{len(self)} images are too few to hold some out; give held-out images with --valid"
             )
-        notices = [*self.notices, *few_held_out(len(held_out), len(self))]
+        few = few_held_out(len(held_out), len(self))
+        notices = [*self.notices, *few]
         train = Photographs(training, self.classes, notices)
         return train, Photographs(held_out, self.classes, notices)
 
@@ -181,10 +185,13 @@ class Photographs(BoxedImages):
         return len(self._images)
 
     def pixels(self, indices: Int[Tensor, " B"]) -> Sequence[UInt8[Tensor, "C _ _"]]:
-        return [self._images[i].pixels for i in indices.tolist()]
+        return [photograph.pixels for photograph in self._chosen(indices)]
+
+    def _chosen(self, indices: Int[Tensor, " B"]) -> list[_Photograph]:
+        return [self._images[number] for number in indices.tolist()]
 
     def objects(self, indices: Int[Tensor, " B"]) -> Objects:
-        chosen = [self._images[i] for i in indices.tolist()]
+        chosen = self._chosen(indices)
         most = max(1, max(len(photograph.labels) for photograph in chosen))
         labels = torch.zeros(len(chosen), most, dtype=torch.int64)
         boxes = torch.zeros(len(chosen), most, 4)
@@ -200,7 +207,8 @@ class Photographs(BoxedImages):
         return self._images[number].size
 
     def crowded(self, queries: int) -> dict[str, int]:
-        return {p.name: len(p.labels) for p in self._images if len(p.labels) > queries}
+        crowded = [one for one in self._images if len(one.labels) > queries]
+        return {one.name: len(one.labels) for one in crowded}
 
     def describe(self) -> str:
         things = sum(len(photograph.labels) for photograph in self._images)
@@ -211,7 +219,8 @@ class Photographs(BoxedImages):
         for photograph in self._images:
             pixels = zlib.crc32(photograph.pixels.numpy().tobytes())
             numbers = torch.tensor([pixels, *photograph.size, *photograph.labels.tolist()])
-            whole.update(numbers.numpy().tobytes() + photograph.boxes.numpy().tobytes())
+            whole.update(numbers.numpy().tobytes())
+            whole.update(photograph.boxes.numpy().tobytes())
         return f"sha256 {whole.hexdigest()}"
 
 
@@ -225,42 +234,61 @@ def _photograph(
     """One, with those of its objects whose class has a number. Raises UserError where it cannot be read."""
     where = annotated.path.name
     image = decode(annotated.path, Photographs.channels, longest=longest)
+    size = (image.height, image.width)
     known = []
-    for name, box in usable_boxes(annotated.objects, image.height, image.width, where, notices):
+    for name, box in usable_boxes(annotated.objects, *size, where, notices):
         if name in numbers:
             known.append((numbers[name], box))
         else:
             notices.add(_UNKNOWN, f"{name} in {where}")
-    boxes, labels = _shares(known, image.height, image.width)
+    boxes, labels = _shares(known, *size)
     held_out = is_held_out(annotated, _HELD_OUT)
-    return _Photograph(where, image.pixels, (image.height, image.width), boxes, labels, held_out)
+    return _Photograph(where, image.pixels, size, boxes, labels, held_out)
 
 
 def padded_batch(pixels: Sequence[UInt8[Tensor, "C _ _"]]) -> Images:
     """Images in one tensor of numbers from 0 to 255, smaller ones padded below and to the right."""
+    batch, channels = len(pixels), len(pixels[0])
     height = max(one.shape[1] for one in pixels)
     width = max(one.shape[2] for one in pixels)
     if all(one.shape[1:] == (height, width) for one in pixels):
-        return Images(torch.stack(list(pixels)).float())
-    whole = torch.zeros(len(pixels), pixels[0].shape[0], height, width)
-    keep = torch.zeros(len(pixels), height, width, dtype=torch.bool)
+        whole = torch.stack(list(pixels))
+        return Images(whole.float())
+    padded = torch.zeros(batch, channels, height, width)
+    keep = torch.zeros(batch, height, width, dtype=torch.bool)
     for row, one in enumerate(pixels):
-        whole[row, :, : one.shape[1], : one.shape[2]] = one
-        keep[row, : one.shape[1], : one.shape[2]] = True
-    return Images(whole, keep)
+        _, high, wide = one.shape
+        padded[row, :, :high, :wide] = one
+        keep[row, :high, :wide] = True
+    return Images(padded, keep)
+
+
+def normalised(
+    pixels: Sequence[UInt8[Tensor, "C _ _"]], mean: Sequence[float], deviation: Sequence[float]
+) -> Images:
+    """Images in one batch, by the mean and the deviation of each channel; 0 where smaller ones are padded."""
+    images = padded_batch(pixels)
+    mean_C11 = torch.tensor(mean).view(-1, 1, 1)
+    deviation_C11 = torch.tensor(deviation).view(-1, 1, 1)
+    values = (images.pixels / 255 - mean_C11) / deviation_C11
+    if images.keep is not None:
+        values = values * images.keep.unsqueeze(1)
+    return Images(values, images.keep)
 
 
 def _shares(objects: Sequence[tuple[int, Box]], height: int, width: int) -> tuple[Tensor, Tensor]:
     """Boxes as shares of the image, and the numbers of their classes."""
-    boxes = torch.tensor([box for _, box in objects], dtype=torch.float64).view(-1, 4)
-    shares = to_cxcywh(boxes / torch.tensor([width, height] * 2))
     labels = torch.tensor([number for number, _ in objects], dtype=torch.int64)
+    corners = torch.tensor([box for _, box in objects], dtype=torch.float64)
+    sides = torch.tensor([width, height, width, height])
+    shares = to_cxcywh(corners.view(-1, 4) / sides)
     return shares.float(), labels
 
 
 def mean_and_deviation(images: BoxedImages) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
     """Of each channel, over some of these images, one in memory at a time."""
-    count, total, squares = 0, torch.zeros(()), torch.zeros(())
+    count = 0
+    total, squares = torch.zeros(()), torch.zeros(())
     for number in evenly(len(images), 500):
         (pixels,) = images.pixels(number.unsqueeze(0))
         values = pixels.flatten(1).double() / 255

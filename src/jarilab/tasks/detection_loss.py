@@ -42,9 +42,11 @@ def matched(found: Detected, objects: Objects) -> tuple[Tensor, Tensor, Tensor, 
     cost_SBNM = _cost(found, objects).numpy()
     layers = len(cost_SBNM)
     pairs: list[tuple[int, int, int, int]] = []
-    for image, count in enumerate(objects.real.sum(1).tolist()):
+    counts = objects.real.sum(1).tolist()
+    for image, count in enumerate(counts):
         for layer in range(layers):
-            queries, matches = linear_sum_assignment(cost_SBNM[layer, image, :, :count])
+            cost_NM = cost_SBNM[layer, image, :, :count]
+            queries, matches = linear_sum_assignment(cost_NM)
             for query, number in zip(queries.tolist(), matches.tolist(), strict=True):
                 pairs.append((layer, image, query, number))
     columns = torch.tensor(pairs, dtype=torch.int64).view(-1, 4)
@@ -56,10 +58,13 @@ def _cost(found: Detected, objects: Objects) -> Float[Tensor, "S B N M"]:
     """What it costs to match each query with each object."""
     layers, batch, queries, _ = found.scores.shape
     most = objects.labels.shape[1]
-    label_SBNM = objects.labels[None, :, None].expand(layers, batch, queries, most)
+    label_1B1M = objects.labels[None, :, None]
+    label_SBNM = label_1B1M.expand(layers, batch, queries, most)
     # The probability and not its logarithm, so that it is of the size of the others (section 3.1).
-    probability_SBNM = found.scores.softmax(-1).gather(-1, label_SBNM)
-    boxes, truth = found.boxes.unsqueeze(3), objects.boxes[None, :, None]
+    probability_SBNK = found.scores.softmax(-1)
+    probability_SBNM = probability_SBNK.gather(-1, label_SBNM)
+    boxes = found.boxes.unsqueeze(3)
+    truth = objects.boxes[None, :, None]
     _, giou_SBNM = iou_and_giou(to_xyxy(boxes), to_xyxy(truth))
     l1_SBNM = (boxes - truth).abs().sum(-1)
     cost_SBNM = -COST_CLASS * probability_SBNM

@@ -7,7 +7,7 @@ import torch
 import jarilab
 from helpers.blocks import unpacked
 from jarilab.errors import UserError
-from jarilab.explorer import page_file, payload
+from jarilab.explorer import detail, page_file, payload
 from jarilab.inspect import calls
 from jarilab.inspect.capture import Tape, record
 from jarilab.web.page import to_json
@@ -51,7 +51,7 @@ def test_what_the_mask_hides_is_marked_and_nothing_else(tape: Tape) -> None:
 
 
 def test_scores_are_products_times_scale_plus_bias(tape: Tape) -> None:
-    parts = payload.scores_of(tape, "encoder.0", 1)
+    parts = detail.scores_of(tape, "encoder.0", 1)
     scores = unpacked(parts["products"]) * parts["scale"] + unpacked(parts["bias"])
     assert np.allclose(scores, tape.scores("encoder.0")[0, 1], atol=1e-5)
     assert np.abs(unpacked(parts["bias"])).max() > 0.01
