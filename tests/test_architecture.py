@@ -190,14 +190,21 @@ def test_pages_never_write_html() -> None:
 
 
 LONGER = {
-    "tasks/captions.py": "one task with its image tokenizer, its judges and the drawing that both are measured by"
+    "comparison/study.py": "trials, their processes and their table, read from top to bottom",
+    "explorer/session.py": "what runs are asked while they are looked into, with what is remembered of the answers",
+    "images/labelled.py": "three layouts of labelled images, side by side so that they stay alike",
+    "inspect/measures.py": "a table of measures: one entry and its formula after the other",
+    "runs/experiment.py": "the record of an experiment, written, read and checked by the same names",
+    "tasks/captions.py": "one task: its data, its loss, its figures, and the drawing that these are measured by",
 }
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_files_are_short_enough_to_hold_in_the_head(path: Path) -> None:
-    if str(path.relative_to(SOURCE)) not in LONGER:
-        assert len(path.read_text().splitlines()) <= 420
+    longer = str(path.relative_to(SOURCE)) in LONGER
+    lines = len(path.read_text().splitlines())
+    assert lines <= (420 if longer else 300)
+    assert lines > 300 or not longer, "it is short now: take it out of the list"
 
 
 BARE = {"q", "k", "v", "x", "scores", "weights"}
@@ -233,8 +240,6 @@ def test_the_check_for_letters_can_fail() -> None:
 
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-# This one waits for its own change: take the line out when the file has none left.
-NESTED = {"api.py"}
 
 
 def nested_comprehensions(tree: ast.AST) -> list[str]:
@@ -246,8 +251,7 @@ def nested_comprehensions(tree: ast.AST) -> list[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_no_comprehension_stands_in_another(path: Path) -> None:
-    if str(path.relative_to(SOURCE)) not in NESTED:
-        assert not nested_comprehensions(ast.parse(path.read_text()))
+    assert not nested_comprehensions(ast.parse(path.read_text()))
 
 
 def test_the_check_for_nested_comprehensions_can_fail() -> None:

@@ -1,4 +1,5 @@
-"""The command line as a person meets it: every command a process of its own, what it prints, and how it ends."""
+"""The command line as a person meets it: what each command prints and how it ends, in a process of its own where that
+could make a difference."""
 
 import fcntl
 import json
@@ -13,6 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from helpers.command import command
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it
@@ -35,9 +38,9 @@ def settings(**others):
 
 
 def jari(*arguments, text=b""):
-    """Run a command: its exit code and its two streams."""
-    command = [sys.executable, "-m", "jarilab", *map(str, arguments)]
-    done = subprocess.run(command, input=text, capture_output=True, env=ENVIRONMENT, timeout=300, check=False)
+    """Run a command in a process of its own: its exit code and its two streams."""
+    words = [sys.executable, "-m", "jarilab", *map(str, arguments)]
+    done = subprocess.run(words, input=text, capture_output=True, env=ENVIRONMENT, timeout=300, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -109,7 +112,9 @@ def test_a_finished_run_trained_again_says_the_same(trained):
 
 
 def test_data_writes_the_file(tmp_path):
-    code, out, err = jari("data", "arithmetic:maximum=12", "--out", tmp_path / "data.txt", "--set", "task.operators=-")
+    code, out, err = command(
+        "data", "arithmetic:maximum=12", "--out", tmp_path / "data.txt", "--set", "task.operators=-"
+    )
     assert (code, out, err) == (0, f"169 lines in {tmp_path / 'data.txt'}\n", "")
     lines = (tmp_path / "data.txt").read_text().splitlines()
     assert len(lines) == 169
@@ -119,14 +124,14 @@ def test_data_writes_the_file(tmp_path):
 
 
 def test_evaluate_measures_and_shows_the_ceiling(run):
-    code, out, err = jari("evaluate", run, "--json", "--threads", 1)
+    code, out, err = command("evaluate", run, "--json", "--threads", 1)
     assert (code, err) == (0, "")
     metrics, result = json.loads(out), json.loads((run / "result.json").read_text())
     assert out.count("\n") == 1
     assert metrics["exact_match"] == result["exact_match"]
     assert (metrics["step"], metrics["examples"], metrics["encoding"]) == (20, 43, "rotary")
     assert metrics["ceiling"] == result["ceiling"]
-    code, out, err = jari("evaluate", run)
+    code, out, err = command("evaluate", run)
     assert (code, err) == (0, "")
     assert f"{run}: rotary, 43 held-out examples" in out
     assert f"(without positions at most {metrics['ceiling']['all']:.2%})" in out
@@ -197,12 +202,12 @@ def test_a_reader_that_goes_away_is_no_fault(run):
 
 
 def test_walk_follows_a_head(run):
-    code, out, err = jari("walk", run, "--input", "12+1", "--site", "decoder.0.cross", "--head", 1)
+    code, out, err = command("walk", run, "--input", "12+1", "--site", "decoder.0.cross", "--head", 1)
     assert (code, err) == (0, "")
     assert re.match(r"12\+1 -> .*    encoding none, decoder\.0\.cross, head 1\n", out)
     assert re.search(r"weights: softmax of each row    \(\d x 4\)", out)
     assert "away from what the model itself computed." in out
-    code, out, err = jari("walk", run, "--input", "12+1", "--json")
+    code, out, err = command("walk", run, "--input", "12+1", "--json")
     assert (code, err) == (0, "")
     walked = json.loads(out)
     assert out.count("\n") == 1
@@ -212,7 +217,7 @@ def test_walk_follows_a_head(run):
 
 
 def test_walk_shows_what_the_divisor_does(run):
-    code, out, err = jari("walk", run, "--input", "12+1", "--softmax", "--json")
+    code, out, err = command("walk", run, "--input", "12+1", "--softmax", "--json")
     assert (code, err) == (0, "")
     assert [divisor["name"] for divisor in json.loads(out)["divisors"]] == ["1", "sqrt(8)", "8"]
 
@@ -232,7 +237,7 @@ def test_a_source_is_a_word(run):
 
 
 def test_walk_without_an_input_takes_an_example(run):
-    code, out, err = jari("walk", run, "--json")
+    code, out, err = command("walk", run, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["input"]
 
@@ -350,7 +355,7 @@ def test_a_report_of_runs_is_written(run, tmp_path):
 
 @pytest.mark.slow
 def test_laws_of_an_encoding():
-    code, out, err = jari("laws", "none", "--json")
+    code, out, err = command("laws", "none", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["encoding"] == "none"

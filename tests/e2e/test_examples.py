@@ -1,14 +1,13 @@
 """The examples do what they say."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import jarilab
+from helpers.command import command
 from jarilab.conformance import laws
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -42,11 +41,9 @@ TRUSTED = "--trust-code"
 
 def verb(*words: object) -> str:
     """What a command prints. It ends well."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "jarilab", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    return done.stdout
+    said = command(*words)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
 
 
 def looked_into(run: Path, line: str, sites: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from helpers.blocks import unpacked
 from helpers.browser import Pages, assert_colours, canvas_bytes, until
+from helpers.command import command
 from jarilab.explorer import Explorer
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -199,10 +200,9 @@ def test_scrub_to_the_untrained_model(opened: tuple[Any, LivePages], expected: E
 @pytest.mark.browser
 def test_a_file_is_saved_and_opens(pages: Pages, runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "why.html"
-    with started(runs / "rotary", "--input", "12+7", "--site", "decoder.0.cross", "--save", file) as process:
-        code, out, err = ended(process)
-    assert (code, err) == (0, "")
-    assert re.fullmatch(rf"{re.escape(str(file))}: 0\.\d MB, opens in any browser without a network\n", out)
+    said = command("explore", runs / "rotary", "--input", "12+7", "--site", "decoder.0.cross", "--save", file)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert re.fullmatch(rf"{re.escape(str(file))}: 0\.\d MB, opens in any browser without a network\n", said.stdout)
     page = pages.open(file.read_text())
     assert page.locator("#head-title").text_content() == "decoder.0.cross, head 0"
     until(page, lambda: page.locator("#panel-walk canvas").count() > 0)
@@ -239,13 +239,11 @@ def test_mistakes_end_with_2_and_one_line(runs: Path, tmp_path: Path) -> None:
             ((runs / "rotary", "--input", "1+2", "--save", tmp_path), "is a folder; expected the name of a file"),
             ((runs / "rotary", "--input", "1+2", "--head", 99, "--port", 0), "heads 0 to"),
         ]
-        for (first, its_words), (second, other_words) in zip(mistakes[::2], mistakes[1::2], strict=True):
-            with started(*first) as one, started(*second) as other:  # a core for each
-                for process, words in ((one, its_words), (other, other_words)):
-                    code, out, err = ended(process)
-                    assert (code, out) == (2, ""), err
-                    assert words in err
-                    assert err.count("\n") == 1
+        for arguments, words in mistakes:
+            said = command("explore", *arguments)
+            assert (said.returncode, said.stdout) == (2, ""), said.stderr
+            assert words in said.stderr
+            assert said.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 
 import numpy
 import pytest
 import torch
 
 import jarilab
+from helpers.command import command
 from jarilab import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.digits import Digits
@@ -214,20 +213,14 @@ def test_an_encoding_for_a_line_and_one_for_a_plane_train_alike(tmp_path):
 # On the command line --------------------------------------------------------------------------------------------------
 
 
-def jari_says(*arguments, **how):
-    return subprocess.run(
-        [sys.executable, "-m", "jarilab", *map(str, arguments)], capture_output=True, text=True, **how
-    )
-
-
 @pytest.mark.slow
 def test_images_on_the_command_line(run, tmp_path):
     loaded = jarilab.load(run)
     Image.fromarray(loaded.task.read("#3").pixels[0].numpy()).save(tmp_path / "three.png")
-    said = jari_says("predict", run, tmp_path / "three.png", "#3")
+    said = command("predict", run, tmp_path / "three.png", "#3")
     first, second = said.stdout.split()
     assert (said.returncode, first) == (0, second)
-    said = jari_says("predict", run, tmp_path / "no.png", "#3")
+    said = command("predict", run, tmp_path / "no.png", "#3")
     assert (said.returncode, said.stdout.splitlines()[0]) == (2, "")
     assert "no.png" in said.stderr
     for arguments, why in [
@@ -235,6 +228,6 @@ def test_images_on_the_command_line(run, tmp_path):
         (("--count", "2", "#3"), "unrecognized arguments: --count 2 #3; the options of this run are --n-best"),
         (("--prompt", "#3", "#4"), "give what to answer as words or as --prompt, not both"),
     ]:
-        said = jari_says("predict", run, *arguments)
+        said = command("predict", run, *arguments)
         assert (said.returncode, said.stdout) == (2, "")
         assert why in said.stderr
