@@ -96,7 +96,7 @@ class _Choice:
         for holds, name, expected in rules:
             if not holds:
                 optional = (
-                    "; leave it out to keep every token"
+                    "; omit it to keep every token"
                     if name in ("top_k", "top_p", "min_p")
                     else ""
                 )
@@ -157,7 +157,7 @@ def sample(
         raise UserError(f"expected 1 token or more to draw, got longest {longest}")
     if context is not None and context < 1:
         raise UserError(
-            f"expected a context of 1 token or more, got {context}; leave it out where there is no limit"
+            f"expected a context of 1 token or more, got {context}; omit it where there is no limit"
         )
     return _drawn(
         model, prompt, source, end, longest, choice, torch.Generator().manual_seed(seed), context

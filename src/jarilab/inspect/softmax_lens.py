@@ -87,7 +87,7 @@ def softmax_lens(
 
 def _check(divisor: float) -> None:
     if not 0 < divisor < float("inf"):
-        raise UserError(f"scores can be divided by a number above 0, got {divisor:g}; leave it out")
+        raise UserError(f"scores can be divided by a number above 0, got {divisor:g}; omit it")
 
 
 def _choosing(allowed_QK: Bool[Tensor, "Q K"]) -> Int[Tensor, " C"]:

@@ -166,13 +166,13 @@ def test_a_text_may_be_longer_than_the_positions_of_its_model():
     ("options", "told"),
     [
         ({"temperature": -1.0}, r"temperature: expected 0 \(the likeliest always\) or more, got -1.0"),
-        ({"top_k": 0}, "top_k: expected 1 token or more, got 0; leave it out to keep every token"),
-        ({"top_p": 0.0}, "top_p: expected a probability above 0, 1 at most, got 0.0; leave it out"),
+        ({"top_k": 0}, "top_k: expected 1 token or more, got 0; omit it to keep every token"),
+        ({"top_p": 0.0}, "top_p: expected a probability above 0, 1 at most, got 0.0; omit it"),
         ({"top_p": 1.1}, "top_p: expected a probability above 0, 1 at most, got 1.1"),
         ({"min_p": 0.0}, "min_p: expected a share above 0, 1 at most, got 0.0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty: expected above 0; 1 is none, 1.2 is usual, got 0.0"),
         ({"longest": 0}, "expected 1 token or more to draw, got longest 0"),
-        ({"context": 0}, "expected a context of 1 token or more, got 0; leave it out"),
+        ({"context": 0}, "expected a context of 1 token or more, got 0; omit it"),
         (
             {"prompt": torch.zeros(2, 0).long()},
             r"expected a prompt of 1 token or more for each row, \(B, L\), got \(2, 0\)",

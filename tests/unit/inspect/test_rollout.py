@@ -22,7 +22,7 @@ def test_rollout_of_two_layers_by_hand():
 def test_rollout_is_for_encoders():
     with pytest.raises(UserError, match="rollout is for encoders only, layer 1 is causal: the first tokens would win"):
         rollout([map_of(torch.eye(3)), map_of(torch.eye(3), causal(3))])
-    with pytest.raises(UserError, match="rollout is for encoders only, layer 0 is cross-attention; leave it out"):
+    with pytest.raises(UserError, match="rollout is for encoders only, layer 0 is cross-attention; omit it"):
         rollout([map_of(torch.eye(3), same=False)])
     with pytest.raises(UserError, match="expected the maps of an encoder's layers, the first layer first, got none"):
         rollout([])
