@@ -10,6 +10,7 @@ import pytest
 from helpers.runs import tiny, train
 from jarilab.captions import judges, sources
 from jarilab.explorer import payload
+from jarilab.explorer.opening import opening_of
 from jarilab.inspect.sites import SEQUENCES
 from jarilab.runs.experiment import Experiment
 
@@ -137,4 +138,5 @@ def made_view(sites: Sequence[dict[str, Any]], name: str = "made", **sides: Sequ
 
 def made_page(*views: dict[str, Any], site: str | None = None, head: int = 0) -> dict[str, Any]:
     """A saved page of these models."""
-    return payload.page_of(views, live=False, site=site or views[0]["sites"][0]["site"], head=head)
+    opening = opening_of(views[:1], site or views[0]["sites"][0]["site"], head)
+    return payload.page_of(views, live=False, opening=opening)

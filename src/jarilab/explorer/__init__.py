@@ -44,20 +44,20 @@ def explore(
     *runs: str | Path,
     input: str,
     site: str | None = None,
-    head: int = 0,
+    head: int | None = None,
     align: str | None = None,
     trust_code: bool = False,
 ) -> Page:
     """What the models of these runs attend to while they read `input`, side by side.
 
-    site, head: what the page opens at. align: gold links between the tokens of source and answer, such as `0-0 1-2`,
-    counted from 0. Heads beside it are opened too while the file stays small.
+    site, head: what the page opens at; the head that says most, by default. align: gold links between the tokens of
+    source and answer, such as `0-0 1-2`, counted from 0. Heads beside it are opened too while the file stays small.
     Raises UserError for a folder that is no run or has no checkpoint, and for an input that a run cannot read.
     """
     return page(Explorer(runs, align=align, trust_code=trust_code), input, site, head)
 
 
-def page(explorer: Explorer, line: str, site: str | None = None, head: int = 0) -> Page:
+def page(explorer: Explorer, line: str, site: str | None = None, head: int | None = None) -> Page:
     """The page of one input as a file. Raises UserError for an input, a site or a head that is not there."""
     return Page(render(page_file.whole(explorer, line, site, head)))
 

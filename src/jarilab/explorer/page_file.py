@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jarilab.explorer import payload
+from jarilab.explorer.opening import opening_of
 from jarilab.explorer.session import Explorer
 from jarilab.inspect.capture import Tape
 
@@ -14,7 +15,7 @@ ROOM = 6 * 2**20
 """Bytes up to which more heads and training steps than the one asked for are put into a file."""
 
 
-def whole(explorer: Explorer, line: str, site: str | None, head: int) -> dict[str, Any]:
+def whole(explorer: Explorer, line: str, site: str | None, head: int | None) -> dict[str, Any]:
     """The page for a file. Raises UserError for a site or a head that is not there."""
     page = explorer.look(line, live=False, site=site, head=head)
     # What the explorer remembers stays as it is.
@@ -28,7 +29,7 @@ def whole(explorer: Explorer, line: str, site: str | None, head: int) -> dict[st
         for shown in of_view["sites"]:
             other_site = shown["site"] != page["site"]
             for number in range(shown["heads"]):
-                other_head = number != head
+                other_head = number != page["head"]
                 wanted.append((other_site, other_head, view, shown, number))
     wanted.sort(key=lambda one: one[:3])
     for other_site, other_head, view, shown, number in wanted:
@@ -100,7 +101,7 @@ def of_tape(
         "checks": [],
         "lens": None,
     }
-    return payload.page_of([view], live=False, site=tape.sites[0])
+    return payload.page_of([view], live=False, opening=opening_of([view]))
 
 
 def _names(tokens: Sequence[str] | None, length: int) -> list[str]:

@@ -275,9 +275,9 @@ def outputs_of(
 
 
 def page_of(
-    views: Sequence[dict[str, Any]], *, live: bool, site: str, head: int = 0
+    views: Sequence[dict[str, Any]], *, live: bool, opening: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The whole payload. site, head: what the page opens at."""
+    """The whole payload. opening: what the page opens at, see `opening_of`."""
     used: set[str] = set()
     for view in views:
         for site_of_view in view["sites"]:
@@ -289,6 +289,5 @@ def page_of(
         "language": None,
         "views": list(views),
         "measures": [row for row in MEASURED_BY if row["name"] in used],
-        "site": site,
-        "head": head,
+        **opening,
     }

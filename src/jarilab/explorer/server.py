@@ -264,7 +264,7 @@ def serve(
     listening: socket.socket,
     *,
     site: str | None = None,
-    head: int = 0,
+    head: int | None = None,
 ) -> None:
     """Answer until interrupted."""
     host, port = listening.getsockname()[:2]

@@ -18,6 +18,7 @@ from jarilab.errors import UserError, unknown
 from jarilab.explorer import payload, summaries
 from jarilab.explorer.detail import detail_of
 from jarilab.explorer.intervention import Operation
+from jarilab.explorer.opening import opening_of
 from jarilab.inspect.alignment import Link, pharaoh
 from jarilab.inspect.capture import Tape, look_inside, record
 from jarilab.inspect.model_io import precise, scores_of
@@ -259,23 +260,36 @@ class Explorer:
         *,
         live: bool,
         site: str | None = None,
-        head: int = 0,
+        head: int | None = None,
     ) -> dict[str, Any]:
         """The whole page for one input. steps: of training, by the number of the view; the newest by default.
 
-        site, head: what it opens at. Raises UserError for an input, a step, a site or a head that is not there.
+        site, head: what it opens at; by default, the head that says most. Raises UserError for an input, a step, a site
+        or a head that is not there.
         """
         with self._lock:
             first = self.opened[0]
-            site = _checked_site(
-                first.record(line, (steps or {}).get(0, first.run.step)).tape, site, head
-            )
+            step = (steps or {}).get(0, first.run.step)
+            _check_head(first.record(line, step).tape, site, head)
             views = [
                 opened.view(line, (steps or {}).get(number, opened.run.step), self._gold)
                 for number, opened in enumerate(self.opened)
             ]
             noise = self._noise(line, steps or {})
-        return payload.page_of(views, live=live, site=site, head=head) | {"noise": noise}
+            opening = opening_of(views, site, head)
+            without = self._without(line, steps or {}, opening)
+        page = payload.page_of(views, live=live, opening=opening)
+        return page | {"noise": noise, "without": without}
+
+    def _without(
+        self, line: str, steps: Mapping[int, int], opening: Mapping[str, Any]
+    ) -> str | None:
+        """The answer without the head that the page opens at; None where an edited model says nothing new."""
+        opened = self.opened[opening["view"]]
+        step = steps.get(opening["view"], opened.run.step)
+        off = {"kind": "head", "site": opening["site"], "head": opening["head"]}
+        trace = opened.record(line, step).trace
+        return opened.predictor(step).edited(trace, Operation([off]))
 
     def _noise(self, line: str, steps: Mapping[int, int]) -> dict[str, Any] | None:
         tapes = []
@@ -308,15 +322,15 @@ class Explorer:
         return self.opened[number]
 
 
-def _checked_site(tape: Tape, site: str | None, head: int) -> str:
-    """The site to open at, the first by default. Raises UserError for a site or a head that is not there."""
-    opens = tape.sites[0] if site is None else site
-    if opens not in tape.sites:
-        raise unknown("site", opens, tape.sites)
-    heads = tape.calls[opens][0].call.q.shape[1]
-    if not 0 <= head < heads:
-        raise UserError(f"{opens} has the heads 0 to {heads - 1}, got {head}")
-    return opens
+def _check_head(tape: Tape, site: str | None, head: int | None) -> None:
+    """Raises UserError for a site or a head to open at that is not there."""
+    if site is not None and site not in tape.sites:
+        raise unknown("site", site, tape.sites)
+    there = tape.sites if site is None else [site]
+    heads = max(tape.calls[name][0].call.q.shape[1] for name in there)
+    if head is not None and not 0 <= head < heads:
+        where = there[0] if site is not None else "this model"
+        raise UserError(f"{where} has the heads 0 to {heads - 1}, got {head}")
 
 
 def _remembered(held: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:

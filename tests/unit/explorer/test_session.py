@@ -122,6 +122,21 @@ def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
     assert not explorer.opened[0]._views  # told before the page is made
 
 
+def test_a_page_says_what_the_answer_is_without_the_head_it_opens_at(runs: Path) -> None:
+    explorer = Explorer([runs / "none", runs / "rotary"])
+    page = explorer.look("12+7", live=False)
+    off = {"kind": "head", "site": page["site"], "head": page["head"]}
+    effect = explorer.operate("12+7", page["view"], [off])["effect"]
+    assert page["without"] == effect["answer"]
+    ablations = [
+        (value, number, site["site"], head)
+        for number, view in enumerate(page["views"])
+        for site in view["sites"]
+        for head, value in enumerate(site["measures"]["ablation"]["value"])
+    ]
+    assert max(ablations)[1:] == (page["view"], page["site"], page["head"])
+
+
 def test_an_edit_changes_the_answer_as_forced_decoding_says(runs: Path) -> None:
     explorer = Explorer([runs / "rotary"])
     page = explorer.look("12+7", live=True)

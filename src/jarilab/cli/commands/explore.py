@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
     api.use_threads(chosen.pop("threads", None))
     if options.save:
         _check_file(Path(options.save))  # told before the page is made
-    opens = {"site": chosen.pop("site", None), "head": chosen.pop("head", 0)}
+    opens = {"site": chosen.pop("site", None), "head": chosen.pop("head", None)}
     with working(f"opening {' and '.join(options.runs)}"):
         session = explorer.Explorer(options.runs, **chosen)
     line = options.input

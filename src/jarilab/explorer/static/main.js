@@ -6,6 +6,7 @@ import { firstPayload } from "web/payload.js";
 import { nameNode, token, tokenNode } from "web/tokens.js";
 import { languageButton } from "web/words.js";
 import { exporters, saveAs } from "./export.js";
+import { drawFinding } from "./finding.js";
 import { drawImage, markImage } from "./image.js";
 import { drawMaps, fitMaps, markCell } from "./map.js";
 import { drawOverview, markOverview } from "./overview.js";
@@ -48,9 +49,12 @@ function modelCard(view, index) {
     ["experiment", view.experiment?.slice(0, 8)]].filter(([, value]) => known(value));
   const choose = () => el("label", {}, el("input", { type: "radio", name: "view", checked: index === app.state.view,
     "data-keep": `view ${index}`, onchange: () => app.set({ view: index }) }), " ", nameNode(view.name));
-  return toned(index, el("article", { class: "model" }, el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name)),
-    el("p", { class: "facts" }, facts.map(([name, value]) => el("span", {}, `${t(name)} `, el("b", {}, nameNode(value))))),
-    known(view.answer) && el("p", {}, `${t(paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : "answer")} `, tokenNode(view.answer, { class: "token big" }), verdict(view)), outputTokens(view, index)));
+  const more = el("details", { class: "about" }, el("summary", { "aria-label": t("about"), title: t("about") }, "ⓘ"),
+    el("p", { class: "facts" }, facts.map(([name, value]) => el("span", {}, `${t(name)} `, el("b", {}, nameNode(value))))));
+  const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
+  const words = paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : "answer";
+  const answer = known(view.answer) && el("p", { class: "answer" }, `${t(words)} `, tokenNode(view.answer, { class: "token big" }), verdict(view));
+  return toned(index, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), outputTokens(view, index)));
 }
 function verdict({ answer, expected }) {
   if (!known(expected)) return null;
@@ -77,7 +81,7 @@ function outputTokens(view, index) {
   const row = el("div", { class: "outputs", role: "toolbar", "aria-label": t(wordsOf(view, "written")) }, outputs.map((output, place) =>
     pressable(`output ${index} ${place}`, tokenNode(output.token), () => show(place), { tabindex: place ? -1 : 0,
       onpointerenter: () => show(place), onfocus: () => show(place), onkeydown: (event) => move(event, place) })));
-  return [row, said];
+  return el("div", { class: "written" }, row, said);
 }
 
 // ---------------------------------------------------------------- controls
@@ -160,6 +164,7 @@ function drawChanged(changed) {
   else if (any("site", "head")) markOverview(byId("overview"), app);
   if (any(ALL, MAPS) || (app.state.display === "lines" && any("query"))) drawMaps(byId("maps"), app);
   else if (any("query", "key")) markCell(app);
+  if (any(HEADER, "site", "head")) drawFinding(byId("finding"), app);
   if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("image"), app);
   if (any(ALL, TOOLS)) drawTools();
   if (any(ALL, "panel")) drawTabs();

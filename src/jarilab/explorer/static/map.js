@@ -208,17 +208,21 @@ const CHECKS = [["row_sum_error", 1e-5, "trustRows"], ["masked_weight", 0, "trus
 function trustNode(app, { site }) {
   const items = CHECKS.map(([name, most, words]) => {
     const value = site.trust?.[name];
-    const verdict = !known(value) ? "unknown" : value <= most ? "fine" : "faulty";
-    const sign = { unknown: "?", fine: "✓", faulty: "✗" }[verdict];
+    const verdict = verdictOf(value, most);
     const spoken = el("span", { class: "unseen" }, ` ${t(verdict)}: `);
-    return el("li", { class: verdict }, el("b", {}, sign, spoken), ` ${t(words)}: `, el("span", { class: "figure" }, number(value)));
+    return el("li", { class: verdict }, el("b", {}, SIGNS[verdict], spoken), ` ${t(words)}: `, el("span", { class: "figure" }, number(value)));
   });
   const keys = site.shape[1] * site.pooled;
   const warn = (words) => items.push(el("li", { class: "warning" }, el("b", { "aria-hidden": "true" }, "!"), ` ${words}`));
   if (keys > site.head_width) warn(t("wideWarning", keys, site.head_width));
   if (site.pooled > 1) warn(t("pooled", site.pooled));
-  return el("ul", { class: "trust", "aria-label": t("trust") }, items);
+  const verdicts = CHECKS.map(([name, most]) => verdictOf(site.trust?.[name], most));
+  const whole = ["faulty", "unknown", "fine"].find((one) => verdicts.includes(one));
+  return el("details", { class: `proof ${whole}`, open: whole === "faulty" }, el("summary", {}, el("b", {}, SIGNS[whole]), ` ${t(`proof_${whole}`)}`),
+    el("ul", { class: "trust", "aria-label": t("trust") }, items));
 }
+const SIGNS = { unknown: "?", fine: "✓", faulty: "✗" };
+const verdictOf = (value, most) => !known(value) ? "unknown" : value <= most ? "fine" : "faulty";
 
 const TABLE_CELLS = 4096; // of a larger map only one row becomes a table, its largest weights first
 const TABLE_KEYS = 40;

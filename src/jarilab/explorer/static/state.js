@@ -3,7 +3,6 @@ import { byId } from "web/elements.js";
 import { clamp, known } from "web/numbers.js";
 import { firstPayload } from "web/payload.js";
 import { chosenLanguage, language } from "web/words.js";
-import { headWeights } from "./sites.js";
 import { t } from "./words.js";
 
 export const SCALES = ["linear", "sqrt", "log"];
@@ -14,17 +13,10 @@ const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
 const FLAGS = ["heads", "every"];
 const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second"]; // a way back is kept for these
 
-const firstView = firstPayload.views[0];
-/** To begin with: a query in the middle, and the key it looks at most. */
-function firstCell() {
-  const site = firstView.sites.find((one) => one.site === firstPayload.site) ?? firstView.sites[0];
-  const [rows, columns] = site.shape;
-  const query = Math.floor(rows / 2);
-  const row = headWeights(site, Math.min(firstPayload.head ?? 0, site.heads - 1)).subarray(query * columns, (query + 1) * columns);
-  return { query, key: row.indexOf(Math.max(...row)) };
-}
+const { view, site, head, query, key } = firstPayload; // what the page opens at
+const firstView = firstPayload.views[view];
 const defaults = {
-  view: 0, site: firstPayload.site ?? firstView.sites[0].site, head: firstPayload.head ?? 0, ...firstCell(),
+  view, site, head, query, key,
   scale: "linear", range: Math.max(...firstView.sites.flatMap((site) => site.shape)) > 24 ? "fit" : "full", lock: null,
   drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
 };

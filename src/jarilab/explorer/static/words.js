@@ -69,6 +69,8 @@ export const WORDS = {
   other_columnTokens: ["No difference: the models do not have the same key tokens here.", "키 토큰이 서로 달라 차이를 그릴 수 없습니다."],
   otherVocabulary: ["No difference: the models cut text into other tokens (their vocabularies differ).", "두 모델의 어휘가 달라 토큰이 다르므로 차이를 그릴 수 없습니다."],
   otherShape: ["No difference: the maps do not have the same shape.", "지도의 크기가 서로 달라 차이를 그릴 수 없습니다."],
+  proof_fine: ["verified", "검증됨"], proof_faulty: ["not verified: see why", "검증되지 않음: 이유 보기"], proof_unknown: ["checked in part", "일부만 확인됨"],
+  about: ["about this run", "이 실행에 대해"],
   trust: ["What proves this map", "이 지도의 증거"], fine: ["ok", "정상"], faulty: ["not ok", "이상"], unknown: ["not checked", "확인 안 됨"],
   trustRows: ["rows add up to 1, error", "행의 합이 1, 오차"], trustMask: ["weight on hidden cells", "가려진 칸의 가중치"],
   trustRebuild: ["weights × values give the model's output, error", "가중치×값이 모델 출력과 일치, 오차"], trustDropout: ["dropout", "드롭아웃"],

@@ -1,0 +1,77 @@
+"""What a page opens at: the head that says most, and the cell that shows it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+TELLING = ("previous", "duplicate", "induction", "sink", "self", "confidence")
+"""Measures with a chance, from 0 to 1, by which a head is told apart where no effect was measured."""
+
+View = Mapping[str, Any]
+
+
+def opening_of(
+    views: Sequence[View], site: str | None = None, head: int | None = None
+) -> dict[str, Any]:
+    """The view, site, head, query and key that a page opens at.
+
+    The head without which the loss of the answer rises most, of the models whose answer is right, if any is; where that
+    was not measured, the head that is farthest from chance. site, head: opened instead, where they are given.
+    """
+    chosen = [
+        (number, shown, one)
+        for number, view in enumerate(views)
+        for shown in view["sites"]
+        for one in range(shown["heads"])
+        if _wanted(shown, one, site, head)
+    ]
+    right = {n for n, view in enumerate(views) if view["answer"] == view["expected"] is not None}
+    trusted = [one for one in chosen if one[0] in right] or chosen
+    number, shown, best = max(trusted, key=lambda one: _telling(views[one[0]], one[1], one[2]))
+    query, key = _cell(shown, best)
+    return {"view": number, "site": shown["site"], "head": best, "query": query, "key": key}
+
+
+def _wanted(shown: Mapping[str, Any], one: int, site: str | None, head: int | None) -> bool:
+    return site in (None, shown["site"]) and head in (None, one)
+
+
+def _telling(view: View, shown: Mapping[str, Any], head: int) -> tuple[float, float]:
+    """How much there is to say of a head: its effect on the answer, and its distance from chance."""
+    effect = _value(shown["measures"], "ablation", head)
+    return effect, max(_above_chance(view, shown, head), default=0.0)
+
+
+def _above_chance(view: View, shown: Mapping[str, Any], head: int) -> Iterator[float]:
+    lens = view["lens"] or {}
+    shares = lens.get("share", {}).get(shown["site"])
+    scores = [shown["measures"].get(name) for name in TELLING]
+    for scored in (shares, *scores):
+        if scored is None or scored["value"][head] is None or scored["chance"][head] is None:
+            continue
+        yield scored["value"][head] - scored["chance"][head]
+
+
+def _value(measures: Mapping[str, Any], name: str, head: int) -> float:
+    values = measures.get(name, {}).get("value")
+    found = None if values is None else values[head]
+    return float("-inf") if found is None else found
+
+
+def _cell(shown: Mapping[str, Any], head: int) -> tuple[int, int]:
+    """Query and key of the largest weight, of queries that have a choice."""
+    rows, columns = shown["shape"]
+    packed = base64.b64decode(shown["weights"]["data"])
+    weights_HQK = np.frombuffer(packed, "<u2").reshape(-1, rows, columns)
+    weights_QK = weights_HQK[head].astype(np.int64)
+    if shown["hidden"] is not None:
+        hidden = np.frombuffer(base64.b64decode(shown["hidden"]["data"]), "<u1")
+        allowed_Q1 = (1 - hidden.reshape(rows, columns)).sum(1, keepdims=True)
+        if bool((allowed_Q1 > 1).any()):
+            weights_QK = np.where(allowed_Q1 > 1, weights_QK, -1)
+    query, key = divmod(int(weights_QK.argmax()), columns)
+    return query, key

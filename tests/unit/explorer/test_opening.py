@@ -1,0 +1,60 @@
+"""What a page opens at, on views made by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.explorer import made_site, made_view
+from jarilab.explorer.opening import opening_of
+
+EVEN = np.full((2, 3, 3), 1 / 3)
+
+
+def scored(value: list[float | None], chance: list[float | None]) -> dict[str, Any]:
+    return {"value": value, "chance": chance, "untrained": None}
+
+
+def view_of(answer: str = "3", **measures: Any) -> dict[str, Any]:
+    """A view of two sites; measures: of each, of the first site's heads and of the second's."""
+    sites = [made_site("encoder.0", EVEN), made_site("encoder.1", EVEN)]
+    for name, values in measures.items():
+        for site, value in zip(sites, values, strict=True):
+            site["measures"][name] = scored(value, [None, None] if name == "ablation" else [0.2, 0.2])
+    return made_view(sites, source="abc") | {"answer": answer}
+
+
+def opened(*views: dict[str, Any], **asked: Any) -> tuple[int, str, int]:
+    found = opening_of(views, **asked)
+    return found["view"], found["site"], found["head"]
+
+
+def test_it_opens_at_the_head_without_which_the_loss_rises_most() -> None:
+    view = view_of(ablation=([0.1, -4.0], [2.5, 0.3]), previous=([1.0, 1.0], [0.2, 0.2]))
+    assert opened(view) == (0, "encoder.1", 0)
+
+
+def test_where_no_effect_was_measured_at_the_head_farthest_from_chance() -> None:
+    assert opened(view_of(previous=([0.5, 0.2], [0.3, 0.9]), self=([0.1, 0.8], [None, None]))) == (0, "encoder.1", 1)
+    lens = {"share": {"encoder.0": {"value": [0.2, 0.99], "chance": [0.1, 0.17]}}}
+    assert opened(view_of(previous=([0.5, 0.2], [0.3, 0.9])) | {"lens": lens}) == (0, "encoder.0", 1)
+
+
+def test_a_model_whose_answer_is_right_comes_first() -> None:
+    wrong, right = view_of("4", ablation=([9.0, 0.0], [0.0, 0.0])), view_of(ablation=([0.0, 0.0], [0.0, 0.5]))
+    assert opened(wrong, right) == (1, "encoder.1", 1)
+    assert opened(wrong, wrong) == (0, "encoder.0", 0), "where none is right, all count"
+
+
+def test_what_is_asked_for_is_opened() -> None:
+    view = view_of(ablation=([0.1, 0.2], [2.5, 0.3]))
+    assert opened(view, site="encoder.0") == (0, "encoder.0", 1)
+    assert opened(view, head=1) == (0, "encoder.1", 1)
+    assert opened(view, site="encoder.0", head=0) == (0, "encoder.0", 0)
+
+
+@pytest.mark.parametrize("hidden", [None, [[0, 1, 1], [0, 0, 1], [0, 0, 0]]])
+def test_the_cell_is_the_largest_weight_of_a_query_that_has_a_choice(hidden: Any) -> None:
+    weights = np.array([[[1.0, 0, 0], [0.2, 0.8, 0], [0.1, 0.3, 0.6]]])
+    found = opening_of([made_view([made_site("encoder.0", weights, hidden=hidden)], source="abc")])
+    assert (found["query"], found["key"]) == ((0, 0) if hidden is None else (1, 1))
