@@ -55,7 +55,8 @@ def address_of(process: subprocess.Popen[str]) -> str:
 @pytest.fixture(scope="module")
 def live(runs: Path) -> Iterator[str]:
     """The address of a page of two models."""
-    with started(runs / "none", runs / "rotary", "--input", "12+7", "--port", 0) as process:
+    opens = ("--site", "encoder.0", "--head", 0)
+    with started(runs / "none", runs / "rotary", "--input", "12+7", *opens, "--port", 0) as process:
         yield address_of(process)
         process.send_signal(signal.SIGINT)
         assert ended(process)[1:] == ("", "")
@@ -139,7 +140,7 @@ def test_an_input_that_cannot_be_read_is_told_and_the_page_stays(opened: tuple[A
 @pytest.mark.browser
 def test_a_head_is_computed_when_it_is_opened(opened: tuple[Any, LivePages]) -> None:
     page, watched = opened
-    page.locator("[data-site='decoder.0.cross'][data-head='1']").click()
+    page.locator("[data-view='0'][data-site='decoder.0.cross'][data-head='1']").click()
     for panel in ("walk", "lens", "parts"):
         page.locator(f"#tab-{panel}").click()
         until(page, lambda panel=panel: page.locator(f"#panel-{panel} :is(table, canvas)").count() > 0)
@@ -200,7 +201,9 @@ def test_scrub_to_the_untrained_model(opened: tuple[Any, LivePages], expected: E
 @pytest.mark.browser
 def test_a_file_is_saved_and_opens(pages: Pages, runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "why.html"
-    said = command("explore", runs / "rotary", "--input", "12+7", "--site", "decoder.0.cross", "--save", file)
+    said = command(
+        "explore", runs / "rotary", "--input", "12+7", "--site", "decoder.0.cross", "--head", 0, "--save", file
+    )
     assert (said.returncode, said.stderr) == (0, "")
     assert re.fullmatch(rf"{re.escape(str(file))}: 0\.\d MB, opens in any browser without a network\n", said.stdout)
     page = pages.open(file.read_text())

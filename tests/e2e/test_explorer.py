@@ -33,7 +33,7 @@ SMALL = [[0.05, 0.25, 0.7], [0.4, 0.6, 0.0]]
 @pytest.fixture(scope="module")
 def payload(runs: Path) -> dict[str, Any]:
     """Two trained models on one input, as a file has them."""
-    return page_file.whole(Explorer([runs / "none", runs / "rotary"]), "12+7", None, 0)
+    return page_file.whole(Explorer([runs / "none", runs / "rotary"]), "12+7", "encoder.0", 0)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_values_and_rollout_can_be_drawn_instead(pages: Pages, trained: dict[str
     with numpy.load(download.value.path(), allow_pickle=False) as arrays:
         assert numpy.abs(arrays["rollout_1_rotary"] - unpacked(views[1]["rollout"])).max() < 1e-6
         assert "attention rollout" in arrays["caption"][0]
-    page.locator("[data-site='decoder.0.cross'][data-head='0']").click()
+    page.locator("[data-view='0'][data-site='decoder.0.cross'][data-head='0']").click()
     assert "Rollout is there for encoders only" in page.locator(".pane").first.text_content()
 
 
@@ -315,7 +315,7 @@ def test_the_address_brings_back_what_was_looked_at(pages: Pages, trained: dict[
         )
 
     began = shown()
-    page.locator("[data-site='decoder.0.cross'][data-head='1']").click()
+    page.locator("[data-view='0'][data-site='decoder.0.cross'][data-head='1']").click()
     page.locator("#tab-parts").click()
     page.locator("input[name=view] >> nth=1").check()
     page.locator(MAP).focus()
