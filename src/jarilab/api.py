@@ -28,6 +28,8 @@ from jarilab.storage.files import write_text
 from jarilab.training import loop
 from jarilab.training.loop import Report
 
+MOST_THREADS = 8
+"""For each core."""
 LONGEST_INPUT = 2048
 """Tokens of an input that is walked through: a map has their square."""
 
@@ -73,7 +75,7 @@ def train(
     """
     experiment = Experiment.of(task, encoding, settings, seed, precision, model)
     folder = Path(experiment.folder if out is None else out)
-    options = {"threads": threads or cores(), "snapshots": snapshots, "report": report}
+    options = {"threads": checked_threads(threads), "snapshots": snapshots, "report": report}
     return loop.train(experiment, folder, **options)
 
 
@@ -227,7 +229,15 @@ def open_run(
 
 def use_threads(threads: int | None) -> None:
     """Compute with so many threads, all cores by default, and so that results depend on nothing else."""
-    loop.deterministic(threads or cores())
+    loop.deterministic(checked_threads(threads))
+
+
+def checked_threads(threads: int | None) -> int:
+    """Raises UserError for more threads than help anyone: some thousands end a process."""
+    most = MOST_THREADS * cores()
+    if threads is not None and not 1 <= threads <= most:
+        raise UserError(f"--threads: expected 1 to {most}, for {cores()} cores; got {threads:,}")
+    return threads or cores()
 
 
 def cores() -> int:

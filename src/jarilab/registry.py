@@ -203,14 +203,15 @@ def first_sentence(target: type) -> str:
 def _pairs(name: str, text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for item in filter(None, text.split(",")):
-        key, equals, value = item.partition("=")
+        before, equals, value = item.partition("=")
+        key = before.strip()
         if not equals or not key:
             raise UserError(
                 f"{name}: expected key=value, got {item!r}; write {name}:key=value,key=value"
             )
         if key in pairs:
             raise UserError(f"{name}: option {key!r} is given twice; give it once")
-        pairs[key.strip()] = value.strip()
+        pairs[key] = value.strip()
     return pairs
 
 

@@ -436,7 +436,7 @@ MISTAKES = {
     ),
     "twice": (
         ["compare", TASK, "--out", "{new}", "--encodings", "none,none"],
-        "the encoding of none-1 is named twice; name each encoding once",
+        "two trials would be called none-1, of none and none; name each encoding once",
     ),
     "jobs": (["compare", TASK, "--out", "{new}", "--encodings", "none", "--jobs", "0"], "--jobs: input should be gr"),
     "no run": (["evaluate", "{folder}"], "{folder} is no run of jari: it has no run.json"),

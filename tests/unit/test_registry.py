@@ -141,6 +141,7 @@ def test_half_alike_is_not_near():
         ("rotary:fraction=1.5", r"^rotary: fraction: .*less than or equal to 1; got '1.5' \(default 1.0\)$"),
         ("rotary:pairing=whole", r"^rotary: pairing: .*'half' or 'interleaved'; got 'whole' \(default 'half'\)$"),
         ("rotary:base", r"^rotary: expected key=value, got 'base'; write rotary:key=value,key=value$"),
+        ("rotary:base=2, base=3", r"^rotary: option 'base' is given twice; give it once$"),
         ("rotary:base=2,base=3", r"^rotary: option 'base' is given twice; give it once$"),
         ("nowhere.py:Mine", r"^no file nowhere.py to take the encoding from; write the path as seen from /"),
     ],

@@ -21,7 +21,8 @@ def metrics_text(metrics: Mapping[str, Any], folder: str) -> str:
     width = max(NARROWEST, _longest(titles))
     encoding = metrics["encoding"]
     examples = int(metrics["examples"])
-    lines = [f"{folder}: {encoding}, {examples:,} held-out examples"]
+    counted = "example" if examples == 1 else "examples"
+    lines = [f"{folder}: {encoding}, {examples:,} held-out {counted}"]
     for title, value in rows:
         lines.append(f"  {title.ljust(width)} {value}")
     if "signature" in metrics:

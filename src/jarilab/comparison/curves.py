@@ -46,6 +46,7 @@ def curve_of(run: Path) -> Curve:
     """Raises UserError for a folder that is no run, or of which nothing was trained yet."""
     experiment = read_experiment(read_run(run), run / "run.json")
     rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
+    rows = [row for row in rows if {"examples", "loss"} <= row.keys()]
     if not rows:
         raise UserError(f"{run} has no curve yet: nothing of it was trained; train it first")
     of = experiment

@@ -20,8 +20,6 @@ from jarilab.comparison.statistics import mean_interval, paired_difference
 from jarilab.errors import UserError
 from jarilab.runs.experiment import Experiment, as_file_name
 from jarilab.runs.folder import (
-    Interrupted,
-    StopSignals,
     read_experiment,
     read_metrics,
     read_result,
@@ -29,6 +27,7 @@ from jarilab.runs.folder import (
 )
 from jarilab.runs.options import deciding
 from jarilab.runs.precision import Precision
+from jarilab.runs.signals import StopSignals
 from jarilab.storage.files import write_json, write_text
 from jarilab.tasks.base import Task
 from jarilab.tasks.metrics import Metric
@@ -99,7 +98,11 @@ def _trials(out: Path, experiments: Iterable[Experiment]) -> list[Trial]:
     taken = [trial.name for trial in trials]
     for name in taken:
         if taken.count(name) > 1:
-            raise UserError(f"the encoding of {name} is named twice; name each encoding once")
+            twice = [trial.experiment.encoding for trial in trials if trial.name == name]
+            raise UserError(
+                f"two trials would be called {name}, of {' and '.join(twice)}; name each encoding once, and give "
+                "files of your own different names"
+            )
     return trials
 
 
@@ -111,7 +114,12 @@ def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
     failed: dict[str, str] = {}
     shown = {trial.name: len(_curve(trial)) for trial in waiting}
     names = [trial.name for trial in waiting]
-    with TrainingProgress(names) as progress, StopSignals() as stop:
+
+    def end_all() -> None:
+        for _, process in running.values():
+            process.send_signal(signal.SIGTERM)
+
+    with TrainingProgress(names) as progress, StopSignals(end_all) as stop:
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
@@ -130,9 +138,8 @@ def _train_all(trials: Sequence[Trial], jobs: int, snapshots: int = 0) -> None:
                     del running[name]
                     if process.returncode:
                         failed[name] = _reason(_log(trial), process.returncode)
-        except Interrupted:
-            for _, process in running.values():
-                process.send_signal(signal.SIGTERM)
+        except BaseException:  # whatever it was: no trial outlives the comparison
+            end_all()
             for _, process in running.values():
                 process.wait()
             raise

@@ -92,9 +92,8 @@ class ExploredRun:
     def _record(self, line: str, step: int) -> RecordedInput:
         model, first = self.model(step), self.model(0)
         trace = self.predictor(step).trace(line, LONGEST)
-        if (
-            len(trace.source) > payload.LARGEST
-        ):  # a tape may hold the square of its length: no two of them
+        # A tape may hold the square of its length: no two of them.
+        if len(trace.source) > payload.LARGEST:
             self._recorded.clear()
         with record(model) as tape:
             outputs = model(*trace.inputs)

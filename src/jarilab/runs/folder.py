@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import platform
-import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, Literal
 
 import torch
@@ -37,14 +34,6 @@ FIELDS = {
 
 MOST_NAMED = 20
 """Runs in a folder that are named where one of them is expected."""
-
-
-class Interrupted(BaseException):
-    """A signal came; the checkpoint is written."""
-
-    def __init__(self, number: int):
-        super().__init__(number)
-        self.number = number
 
 
 class Run:
@@ -205,7 +194,7 @@ def check_artifacts(record: dict[str, Any], folder: Path) -> None:
             found = sha256(path)
         except OSError as error:
             raise UserError(
-                f"{path} cannot be read: {error}; the run cannot answer without it"
+                f"{path} cannot be read: {error.strerror}; the run cannot answer without it"
             ) from None
         if found != digest:
             raise UserError(f"{path} is not the one this run was trained with; put it back")
@@ -217,16 +206,28 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
-        raise UserError(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from None
+        reason = error.strerror or error
+        raise UserError(f"{folder / 'metrics.jsonl'} cannot be read: {reason}") from None
     for line in lines:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             break
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+        if not _is_row(row):
             break
         rows.append(row)
     return rows
+
+
+NUMBERS: dict[str, Any] = {"step": int, "steps": int, "examples": int, "loss": int | float}
+"""What the fields of a row of the curve are, where they are there."""
+
+
+def _is_row(row: Any) -> bool:
+    """Whether a line of the curve is one of ours: its step is there, and its numbers are numbers."""
+    if not isinstance(row, dict) or "step" not in row:
+        return False
+    return all(isinstance(row[name], kind) for name, kind in NUMBERS.items() if name in row)
 
 
 def read_result(folder: Path, run: str) -> dict[str, Any]:
@@ -255,37 +256,6 @@ def environment_record() -> dict[str, Any]:
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": " ".join(sys.argv),
     }
-
-
-class StopSignals:
-    """Lets a step finish and a checkpoint be written before Ctrl-C or SIGTERM ends the run; a second one ends it at
-    once. Outside the main thread, where Python delivers no signals, it does nothing."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopSignals:
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
-        except ValueError:
-            self._before.clear()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.signal is not None:
-            os._exit(128 + number)
-        self.signal = number
-
-    def check(self) -> None:
-        """Raise Interrupted if a signal came."""
-        if self.signal is not None:
-            raise Interrupted(self.signal)
 
 
 def _foreign(folder: Path, kept: Mapping[str, bytes]) -> bool:

@@ -54,7 +54,8 @@ class ListedRun:
     def progress(self) -> str:
         """How far it is, for people."""
         if self.state == GOING:
-            return f"at step {self.step:,} of {self.steps:,}"
+            whole = "" if self.steps is None else f" of {self.steps:,}"
+            return f"at step {self.step:,}{whole}"
         return f"{self.state}: {self.problem}" if self.problem else self.state
 
     @property

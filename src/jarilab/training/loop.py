@@ -19,7 +19,8 @@ from jarilab.nn.init import generator_for
 from jarilab.runs import checkpoint
 from jarilab.runs import snapshots as snapshot
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import Interrupted, Run, StopSignals
+from jarilab.runs.folder import Run
+from jarilab.runs.signals import Interrupted, StopSignals
 from jarilab.tasks.base import Task
 from jarilab.training.batching import Batches, batches_of
 from jarilab.training.memory import keep_freed_memory
@@ -41,10 +42,10 @@ def train(
 ) -> dict[str, Any]:
     """Train as `experiment` says, into the folder `out`, and give the result; go on if it was begun there before.
 
-    threads: of torch, 1 to the number of cores; results are bit-identical for the same number only. snapshots: at how
-    many steps, evenly spread, to keep the weights for good; they change nothing else.
-    Raises UserError if `out` holds another run, and `jarilab.runs.folder.Interrupted` after a signal, when a checkpoint
-    has been written. Nothing is written before everything has been checked.
+    threads: of torch; results are bit-identical for the same number only. snapshots: at how many steps, evenly spread,
+    to keep the weights for good; they change nothing else.
+    Raises UserError if `out` holds another run, and `jarilab.runs.signals.Interrupted` after a signal, when a
+    checkpoint has been written. Nothing is written before everything has been checked.
     """
     deterministic(threads)
     keep_freed_memory()
@@ -110,9 +111,8 @@ def train(
                 run.log(row)
 
             # 3 save
-            stopping = (
-                stop.signal
-            )  # asked once: a signal from here on is for the next step, which will be saved too
+            # Asked once: a signal from here on is for the next step, which will be saved too.
+            stopping = stop.signal
             if done in pictured:
                 snapshot.save(run.folder, done, state.evaluated, experiment.hash)
             if done in evaluations or stopping:
@@ -124,9 +124,8 @@ def train(
 
         result = state.result(run)
         for notice in task.held_out_notices():
-            if (
-                notice not in task.notices()
-            ):  # held-out data taken from the training data share its notices
+            # Held-out data taken from the training data share its notices.
+            if notice not in task.notices():
                 run.notice(notice)
         run.finish(result)
         return result

@@ -62,7 +62,11 @@ class Working:
             if not self._console.is_terminal:
                 print(f"jarilab: {self._what} ...", file=sys.stderr, flush=True)
                 return
-            columns = (SpinnerColumn(), TextColumn("{task.description} ..."), TimeElapsedColumn())
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description} ...", markup=False),
+                TimeElapsedColumn(),
+            )
             self._turning = Progress(*columns, console=self._console, transient=True)
             self._turning.add_task(self._what, total=None)
             self._turning.start()
@@ -83,9 +87,9 @@ class TrainingProgress:
     def __init__(self, waiting: Sequence[str] = ()) -> None:
         self._console = Console(stderr=True)
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=False),

@@ -109,9 +109,8 @@ def _in_order(package: str, name: str) -> dict[str, str]:
 def _check_imports(module: str, text: str, exports: dict[str, list[str]]) -> None:
     for names, path in _IMPORT.findall(text):
         source = resolve(module, path)
-        wanted = {
-            part.split()[0] for part in names.split(",") if part.strip()
-        }  # `name`, or `name as other`
+        # `name`, or `name as other`
+        wanted = {part.split()[0] for part in names.split(",") if part.strip()}
         missing = sorted(wanted - set(exports[source]))
         if missing:
             raise ValueError(f"{module}: expected {missing} among the exports of {source}")

@@ -21,7 +21,8 @@ from jarilab import api
 from jarilab.errors import UserError
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import Interrupted, Run, read_metrics
+from jarilab.runs.folder import Run, read_metrics
+from jarilab.runs.signals import Interrupted
 from jarilab.storage.files import read_json, write_json
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training import loop

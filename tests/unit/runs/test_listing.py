@@ -1,0 +1,28 @@
+"""Runs in a folder, listed: also where one of them is damaged."""
+
+import json
+from pathlib import Path
+
+from helpers.command import command
+from helpers.runs import train
+
+
+def test_a_run_with_strange_numbers_stops_nothing(tmp_path: Path) -> None:
+    train(tmp_path / "good")
+    train(tmp_path / "strange")
+    (tmp_path / "strange" / "result.json").unlink()
+    rows = [{"step": 1}, {"step": 2, "steps": "9", "examples": [], "loss": "x"}]
+    (tmp_path / "strange" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = command("runs", tmp_path)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "at step 1" in said.stdout
+    assert "finished" in said.stdout
+    said = command("report", tmp_path / "strange")
+    assert (said.returncode, "has no curve yet" in said.stderr) == (2, True)
+
+
+def test_threads_that_no_machine_has_are_refused(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    said = command("predict", tmp_path / "run", "1+1", "--threads", 100000)
+    assert said.returncode == 2
+    assert "--threads: expected 1 to " in said.stderr
