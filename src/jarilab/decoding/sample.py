@@ -96,9 +96,7 @@ class _Choice:
         for holds, name, expected in rules:
             if not holds:
                 optional = (
-                    "; omit it to keep every token"
-                    if name in ("top_k", "top_p", "min_p")
-                    else ""
+                    "; omit it to keep every token" if name in ("top_k", "top_p", "min_p") else ""
                 )
                 raise UserError(f"{name}: expected {expected}, got {getattr(self, name)}{optional}")
 

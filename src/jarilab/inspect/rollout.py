@@ -30,9 +30,7 @@ def rollout(maps: Sequence[Map]) -> Float[Tensor, "Q K"]:
 
 def _check(map: Map, layer: int, shape: tuple[int, ...]) -> None:
     if not map.same:
-        raise UserError(
-            f"rollout is for encoders only, layer {layer} is cross-attention; omit it"
-        )
+        raise UserError(f"rollout is for encoders only, layer {layer} is cross-attention; omit it")
     sees_ahead = bool((map.allowed & (map.ahead > 0)).any())
     if len(map.keys) > 1 and not sees_ahead:
         raise UserError(
