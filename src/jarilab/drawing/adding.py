@@ -19,6 +19,7 @@ from jarilab.drawing.parts import (
 )
 from jarilab.drawing.subject import Subject
 from jarilab.drawing.svg import Drawing, Words
+from jarilab.web.axes import Number
 
 WAVES = 5
 
@@ -85,10 +86,10 @@ def _products(subject: Subject, hook: str, added_LD: np.ndarray, ended: Words) -
     return chart(f"{hook}-products", title, both(caption, ended), drawn)
 
 
-def _along(subject: Subject) -> tuple[tuple[float, float], list[tuple[float, Words]]]:
+def _along(subject: Subject) -> tuple[tuple[Number, Number], list[tuple[Number, Words]]]:
     """The axis of positions, and the marks on it."""
     length, known = subject.length, subject.encoding.max_positions
-    marks: list[tuple[float, Words]] = [(float(length), ("L", "L"))]
+    marks: list[tuple[Number, Words]] = [(float(length), ("L", "L"))]
     if known is not None and known < 2 * length:
         marks.append((float(known), ("end", "끝")))
     return (0.0, 2.0 * length), marks

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from jarilab.drawing.svg import Words, element, figure, line, path, text
-from jarilab.web.axes import round_numbers
+from jarilab.web.axes import Number, round_numbers
 
 WIDTH, PLOT = 420, 190
 LEFT, RIGHT, TOP = 52, WIDTH - 14, 30
@@ -37,15 +38,15 @@ class Chart:
     lines: Sequence[Line]
     across: Words
     up: Words
-    span: tuple[float, float]
-    marks: Sequence[tuple[float, Words]] = field(default_factory=tuple)
+    span: tuple[Number, Number]
+    marks: Sequence[tuple[Number, Words]] = field(default_factory=tuple)
 
     @property
-    def width(self) -> float:
+    def width(self) -> Number:
         return WIDTH
 
     @property
-    def height(self) -> float:
+    def height(self) -> Number:
         return BOTTOM + 40 + 16 * self._legend_rows
 
     @property
@@ -74,7 +75,7 @@ class Chart:
             parts += [self._entry(number) for number in range(len(self.lines))]
         return "".join(parts)
 
-    def _heights(self) -> tuple[float, float]:
+    def _heights(self) -> tuple[Number, Number]:
         """The lowest and the highest number, with 0 among them."""
         values = [one.y for one in self.lines]
         values += [edge for one in self.lines for edge in (one.low, one.high) if edge is not None]
@@ -91,7 +92,7 @@ class Chart:
         return swatch + text(x + 23, y, self.lines[number].label)
 
 
-def scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+def scale(low: Number, high: Number, start: Number, end: Number) -> Callable[[Number], Number]:
     """The map of low ... high to start ... end; to the middle where there is one number only."""
     if high <= low:
         return lambda _: (start + end) / 2
@@ -99,13 +100,13 @@ def scale(low: float, high: float, start: float, end: float) -> Callable[[float]
     return lambda value: start + (value - low) * stretch
 
 
-def tick(value: float, x: float, bottom: float) -> str:
+def tick(value: Number, x: Number, bottom: Number) -> str:
     """A number under an axis."""
     stroke = line((x, bottom), (x, bottom + 4), "zero")
     return stroke + text(x, bottom + 16, figure(value), "middle")
 
 
-def _box(x: float, y: float, width: float, height: float) -> dict[str, float | str]:
+def _box(x: Number, y: Number, width: Number, height: Number) -> dict[str, Any]:
     return {"x": x, "y": y, "width": width, "height": height, "kind": "frame"}
 
 
@@ -116,7 +117,7 @@ def _kind(number: int) -> str:
 
 
 def _drawn(
-    one: Line, number: int, x_of: Callable[[float], float], y_of: Callable[[float], float]
+    one: Line, number: int, x_of: Callable[[Number], Number], y_of: Callable[[Number], Number]
 ) -> str:
     """A line with its band, or a dot where there is one point alone."""
     kind = _kind(number)
@@ -134,7 +135,7 @@ def _drawn(
 
 
 def _places(
-    x: np.ndarray, y: np.ndarray, x_of: Callable[[float], float], y_of: Callable[[float], float]
-) -> list[tuple[float, float]]:
+    x: np.ndarray, y: np.ndarray, x_of: Callable[[Number], Number], y_of: Callable[[Number], Number]
+) -> list[tuple[Number, Number]]:
     pairs = zip(x.tolist(), y.tolist(), strict=True)
     return [(x_of(one), y_of(other)) for one, other in pairs]

@@ -10,7 +10,7 @@ import numpy as np
 from jarilab.drawing.colours import css, image, is_dark, signed_colour, signed_index
 from jarilab.drawing.lines import scale, tick
 from jarilab.drawing.svg import Words, element, figure, line, text
-from jarilab.web.axes import round_numbers
+from jarilab.web.axes import Number, round_numbers
 
 WIDTH = 420
 LEFT, RIGHT, TOP = 52, WIDTH - 14, 22
@@ -31,27 +31,27 @@ class HeatMap:
     values: np.ndarray
     down: Words
     across: Words
-    rows: tuple[float, float]
-    columns: tuple[float, float]
+    rows: tuple[Number, Number]
+    columns: tuple[Number, Number]
     square: bool = False
 
     @property
-    def width(self) -> float:
+    def width(self) -> Number:
         return WIDTH
 
     @property
-    def height(self) -> float:
+    def height(self) -> Number:
         return self._bottom + 40 + LEGEND
 
     @property
-    def _bottom(self) -> float:
+    def _bottom(self) -> Number:
         rows, columns = self.values.shape
         wide = RIGHT - LEFT
         tall = wide * rows / columns if self.square else 12 * rows
         return TOP + min(max(tall, 110), 300)
 
     @property
-    def _right(self) -> float:
+    def _right(self) -> Number:
         """A square map is as wide as it is high."""
         return LEFT + self._bottom - TOP if self.square else RIGHT
 
@@ -89,17 +89,17 @@ class SmallMaps:
         return min(4, max(2, len(self.maps)))
 
     @property
-    def _size(self) -> tuple[float, float]:
+    def _size(self) -> tuple[Number, Number]:
         wide = (WIDTH - 8 - BETWEEN * (self._columns - 1)) / self._columns
         rows, columns = self.maps[0][1].shape
         return wide, wide * rows / columns
 
     @property
-    def width(self) -> float:
+    def width(self) -> Number:
         return WIDTH
 
     @property
-    def height(self) -> float:
+    def height(self) -> Number:
         rows = -(-len(self.maps) // self._columns)
         return rows * (self._size[1] + LABEL + BETWEEN) + LEGEND
 
@@ -117,7 +117,7 @@ class SmallMaps:
         parts.append(legend(limit, self.height - LEGEND + 6))
         return "".join(parts)
 
-    def _framed(self, values: np.ndarray, x: float, y: float, wide: float, tall: float) -> str:
+    def _framed(self, values: np.ndarray, x: Number, y: Number, wide: Number, tall: Number) -> str:
         if self.place is None:
             return ""
         rows, columns = values.shape
@@ -135,23 +135,23 @@ class Table:
     values: np.ndarray
     down: Words
     across: Words
-    limit: float
+    limit: Number
 
     @property
-    def width(self) -> float:
+    def width(self) -> Number:
         return WIDTH
 
     @property
-    def _cell(self) -> tuple[float, float]:
+    def _cell(self) -> tuple[Number, Number]:
         rows, columns = self.values.shape
         return (RIGHT - LEFT) / columns, max(280 / max(rows, 8), (RIGHT - LEFT) / columns / 3)
 
     @property
-    def _bottom(self) -> float:
+    def _bottom(self) -> Number:
         return TOP + self._cell[1] * self.values.shape[0]
 
     @property
-    def height(self) -> float:
+    def height(self) -> Number:
         return self._bottom + 40 + LEGEND
 
     def inside(self) -> str:
@@ -171,7 +171,7 @@ class Table:
         parts.append(legend(self.limit, self._bottom + 44))
         return "".join(parts)
 
-    def _one(self, row: int, column: int, y: float) -> str:
+    def _one(self, row: int, column: int, y: Number) -> str:
         wide, tall = self._cell
         x, value = LEFT + column * wide, float(self.values[row, column])
         colour = signed_colour(value, self.limit)
@@ -184,14 +184,14 @@ class Table:
         return drawn + text(x + wide / 2, y + tall / 2 + 4, written, f"middle {shade}")
 
 
-def limit_of(values: np.ndarray) -> float:
+def limit_of(values: np.ndarray) -> Number:
     """The largest size of a number."""
     known = np.abs(values[~np.isnan(values)])
     return float(known.max()) if known.size else 0.0
 
 
 def picture(
-    values: np.ndarray, limit: float, x: float, y: float, width: float, height: float
+    values: np.ndarray, limit: Number, x: Number, y: Number, width: Number, height: Number
 ) -> str:
     """Numbers as an image in a frame."""
     at = {"x": x, "y": y, "width": width, "height": height}
@@ -200,7 +200,7 @@ def picture(
     return element("image", at | how) + element("rect", at | {"kind": "frame"})
 
 
-def legend(limit: float, y: float) -> str:
+def legend(limit: Number, y: Number) -> str:
     """The colours from -limit to limit."""
     wide = 200
     left = (WIDTH - wide) / 2
@@ -215,13 +215,13 @@ def legend(limit: float, y: float) -> str:
     return "".join(parts)
 
 
-def _cell(ends: tuple[float, float], start: float, end: float):
+def _cell(ends: tuple[Number, Number], start: Number, end: Number):
     """Where the middle of the cell of a number is."""
     of = scale(*ends, start, end)
     return lambda value: of(value + 0.5)
 
 
-def _ticks(ends: tuple[float, float]) -> list[float]:
+def _ticks(ends: tuple[Number, Number]) -> list[Number]:
     """Whole numbers alone: between cells there is nothing."""
     found = [value for value in round_numbers(ends[0], ends[1] - 1) if value == int(value)]
     return found or [ends[0]]

@@ -12,6 +12,7 @@ from jarilab.drawing.maps import HeatMap, SmallMaps
 from jarilab.drawing.subject import Subject
 from jarilab.drawing.svg import Drawing, Words
 from jarilab.shapes import Tensor
+from jarilab.web.axes import Number
 
 DISTANCE: Words = ("distance, key − query", "거리(키 − 질의)")
 POSITION: Words = ("position", "위치")
@@ -34,9 +35,10 @@ def array(x: Tensor) -> np.ndarray:
 
 def rounded(values: np.ndarray) -> Any:
     """For JSON: six digits, and null where nothing is known."""
-    if values.ndim:
-        return [rounded(row) for row in values]
-    return None if np.isnan(values) else float(f"{float(values):.6g}")
+    written = [
+        None if value != value else float(f"{value:.6g}") for value in values.ravel().tolist()
+    ]
+    return np.array(written, dtype=object).reshape(values.shape).tolist()
 
 
 def both(*words: Words) -> Words:
@@ -117,7 +119,7 @@ def relative(
     x_K = np.arange(positions.length, dtype=np.float64) - query
     length, causal = subject.length, subject.site.causal
     span = (-2.0 * length, 0.0 if causal else 2.0 * length)
-    marks: list[tuple[float, Words]] = [(-float(length), ("−L", "−L"))]
+    marks: list[tuple[Number, Words]] = [(-float(length), ("−L", "−L"))]
     if not causal:
         marks.append((float(length), ("L", "L")))
     values = array(values_HK)

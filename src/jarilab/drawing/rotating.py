@@ -20,6 +20,7 @@ from jarilab.drawing.parts import (
 )
 from jarilab.drawing.subject import Subject
 from jarilab.drawing.svg import Drawing, Words, element, figure, line, text
+from jarilab.web.axes import Number
 
 CELLS = 16
 """Components beside each other."""
@@ -60,7 +61,7 @@ def pairs(subject: Subject, found: Turning) -> Drawing:
     return Drawing("rotate-pairs", title, caption, WIDTH, height, "".join(parts), data)
 
 
-def _cell(x: float, y: float, group: int | None, groups: int) -> str:
+def _cell(x: Number, y: Number, group: int | None, groups: int) -> str:
     box = {"x": x, "y": y, "width": CELL - 1, "height": CELL}
     if group is None:
         return element("rect", {**box, "kind": "still"})
@@ -99,7 +100,7 @@ def _fans(found: Turning) -> Drawing:
     return Drawing("rotate-fans", title, caption, WIDTH, height, "".join(parts), {"fans": told})
 
 
-def _fan(x: float, y: float, angles: list[float]) -> str:
+def _fan(x: Number, y: Number, angles: list[Number]) -> str:
     parts = [element("circle", {"cx": x, "cy": y, "r": RADIUS, "kind": "frame"})]
     for place, angle in reversed(list(enumerate(angles))):
         # As in a textbook: angles grow against the clock, from the right.

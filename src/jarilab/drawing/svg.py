@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jarilab.web.axes import Number
 from jarilab.web.page import escape_text, read, slim
 
 Words = tuple[str, str]
@@ -25,8 +26,8 @@ class Drawing:
     name: str
     title: Words
     caption: Words
-    width: float
-    height: float
+    width: Number
+    height: Number
     inside: str
     data: Mapping[str, Any]
 
@@ -65,7 +66,7 @@ def element(tag: str, attributes: Mapping[str, Any], inside: str = "") -> str:
     return f"<{tag}{written}>{inside}</{tag}>" if inside else f"<{tag}{written}/>"
 
 
-def text(x: float, y: float, words: Words | str, kind: str = "") -> str:
+def text(x: Number, y: Number, words: Words | str, kind: str = "") -> str:
     """Words at a place, in both languages: the page hides one. kind: `middle` or `end` says what stands at x."""
     if isinstance(words, str):
         words = words, words
@@ -78,24 +79,24 @@ def text(x: float, y: float, words: Words | str, kind: str = "") -> str:
     )
 
 
-def line(start: tuple[float, float], end: tuple[float, float], kind: str) -> str:
+def line(start: tuple[Number, Number], end: tuple[Number, Number], kind: str) -> str:
     """A straight line."""
     (x1, y1), (x2, y2) = start, end
     return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "kind": kind})
 
 
-def path(points: Sequence[tuple[float, float]]) -> str:
+def path(points: Sequence[tuple[Number, Number]]) -> str:
     """The points of a polyline or a polygon."""
     return " ".join(f"{number(x)},{number(y)}" for x, y in points)
 
 
-def number(value: float) -> str:
+def number(value: Number) -> str:
     """A coordinate, to a hundredth."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
-def figure(value: float) -> str:
+def figure(value: Number) -> str:
     """A number for people: `1,024`, `0.25`, `−3`."""
     return f"{value:,.6g}".replace("-", "−")
 
