@@ -12,7 +12,7 @@ from jarilab.drawing.page import Drawings
 from jarilab.drawing.subject import subject_of
 from jarilab.encodings.base import Site
 from jarilab.errors import UserError
-from jarilab.inspect.softmax import Softmax, softmax_of
+from jarilab.inspect.softmax import Number, Softmax, softmax_of
 
 __all__ = ["Drawings", "draw_encodings", "draw_softmax"]
 
@@ -60,7 +60,7 @@ def draw_encodings(
     return Drawings(" · ".join(subjects), settings, record, columns)
 
 
-def draw_softmax(*rows: Sequence[float], divide: Sequence[float] = ()) -> Drawings:
+def draw_softmax(*rows: Sequence[Number], divide: Sequence[Number] = ()) -> Drawings:
     """Draw the softmax of each row of numbers and its derivative; divide: once more for the numbers divided by the
     square root of each of these. Raises UserError for a row that has no two numbers, or a number that is none."""
     return drawn(softmax_of(rows, divide))

@@ -9,7 +9,7 @@ import numpy as np
 
 from jarilab.drawing.colours import css, image, is_dark, signed_colour, signed_index
 from jarilab.drawing.lines import scale, tick
-from jarilab.drawing.svg import Words, element, figure, line, text
+from jarilab.drawing.svg import Words, element, figure, line, number, text
 from jarilab.web.axes import Number, round_numbers
 
 WIDTH = 420
@@ -196,8 +196,10 @@ def picture(
     """Numbers as an image in a frame."""
     at = {"x": x, "y": y, "width": width, "height": height}
     address = image(signed_index(values, limit))
-    how = {"preserveAspectRatio": "none", "image_rendering": "pixelated", "href": address}
-    return element("image", at | how) + element("rect", at | {"kind": "frame"})
+    place = " ".join(f'{side}="{number(value)}"' for side, value in at.items())
+    how = 'preserveAspectRatio="none" image-rendering="pixelated"'
+    drawn = f'<image {place} {how} href="{address}"/>'
+    return drawn + element("rect", at | {"kind": "frame"})
 
 
 def legend(limit: Number, y: Number) -> str:

@@ -15,6 +15,8 @@ from jarilab.shapes import Float, Tensor
 
 MOST_NUMBERS = 256
 
+Number = int | float
+
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
@@ -23,7 +25,7 @@ class Softmax:
 
     name: str
     scores: Float[Tensor, " K"]
-    divided: float | None = None
+    divided: Number | None = None
 
     @property
     def weights(self) -> Float[Tensor, " K"]:
@@ -62,7 +64,7 @@ class Softmax:
         }
 
 
-def softmax_of(rows: Sequence[Sequence[float]], divide: Sequence[float] = ()) -> list[Softmax]:
+def softmax_of(rows: Sequence[Sequence[Number]], divide: Sequence[Number] = ()) -> list[Softmax]:
     """Of each row of numbers; and after it, of the row divided by the square root of each of `divide`, in float64.
 
     Raises UserError for a row without two finite numbers, or a divisor that is not above 0.
@@ -86,9 +88,9 @@ def softmax_of(rows: Sequence[Sequence[float]], divide: Sequence[float] = ()) ->
     return found
 
 
-def _check(row: Sequence[float]) -> None:
+def _check(row: Sequence[Number]) -> None:
     if not 2 <= len(row) <= MOST_NUMBERS or not all(map(math.isfinite, row)):
         raise UserError(
-            f"expected 2 to {MOST_NUMBERS} finite numbers in a row, got {', '.join(map(str, row)) or 'none'}; "
+            f"expected 2 to {MOST_NUMBERS} finite numbers in a row, got {', '.join(map(str, row)) or 'nothing'}; "
             "give such as 0.3,0.4,0.1"
         )
