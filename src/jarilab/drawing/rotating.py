@@ -49,7 +49,8 @@ def pairs(subject: Subject, found: Turning) -> Drawing:
         row, column = divmod(component, CELLS)
         x, y = 36 + column * CELL, 16 + row * (CELL + 4)
         if column == 0:
-            parts.append(text(30, y + CELL / 2 + 4, str(component), "end"))
+            last = min(component + CELLS, width) - 1
+            parts.append(text(32, y + CELL / 2 + 4, f"{component}–{last}", "end small"))
         parts.append(_cell(x, y, of.get(component), len(groups)))
     title = ("Components of a head, and which form a pair", "헤드의 성분과 짝")
     caption = (
