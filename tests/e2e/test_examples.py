@@ -94,7 +94,7 @@ def test_a_model_of_ones_own_goes_through_every_verb(tmp_path: Path, task: str) 
     text.write_text("one two three four\n" * 60)
     words = {
         "arithmetic": ("arithmetic", "--maximum", 30),
-        "translation": ("translation", "--train", pairs, "--valid", pairs, "--tokenizer", "words"),
+        "translation": ("translation", "--train", pairs, "--valid", pairs, "--tokenizer", "words", "--longest", 8),
         "text": ("text", "--train", text, "--context", 16, "--tokenizer", "characters"),
     }[task]
     line = {"arithmetic": "12+3", "translation": "one two", "text": "one two"}[task]

@@ -1,6 +1,7 @@
 """Every registered encoding keeps the laws, with several options, and so do sums."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -14,20 +15,27 @@ OPTIONS = {
     "none": [""],
     "sinusoidal": ["", "layout=concatenated", "layout=tensor2tensor,base=500"],
     "learned": ["", "positions=2000"],
-    "rotary": ["", "pairing=interleaved", "base=500,fraction=0.5", "fraction=0.25,pairing=interleaved"],
-    "shaw": ["", "clip=0", "clip=2", "clip=2,values=false", "clip=3,keys=false", "labels=4", "labels=3,values=false"],
+    "rotary": ["", "fraction=0.25,pairing=interleaved", "pairing=interleaved", "base=500,fraction=0.5"],
+    "shaw": ["", "labels=3,values=false", "clip=0", "clip=2", "clip=2,values=false", "clip=3,keys=false", "labels=4"],
     "t5": ["", "buckets=4,distance=3", "buckets=10,distance=20"],
     "alibi": [""],
-    "sinusoidal2d": ["", "normalised=true", "where=inject,normalised=true", "base=100,where=inject"],
-    "learned2d": ["", "rows=120,columns=110", "layout=table,columns=24", "layout=table,where=inject"],
-    "rotary2d": ["", "pairing=interleaved", "base=500,fraction=0.5", "frequencies=mixed,pairing=interleaved"],
+    "sinusoidal2d": ["", "where=inject,normalised=true", "normalised=true", "base=100,where=inject"],
+    "learned2d": ["", "layout=table,where=inject", "rows=120,columns=110", "layout=table,columns=24"],
+    "rotary2d": ["", "frequencies=mixed,pairing=interleaved", "pairing=interleaved", "base=500,fraction=0.5"],
     "table2d": ["", "rows=4,columns=6", "rows=3,columns=2,clip=true"],
     "shaw2d": ["", "clip=2", "clip=3,keys=false", "clip=2,values=false"],
     "alibi2d": ["", "distance=manhattan", "distance=chebyshev"],
 }
 
-# A name outside the table is tried with its defaults: a new encoding needs no edit here, except for more options.
-SINGLE = [f"{name}:{option}" if option else name for name in registry.names() for option in OPTIONS.get(name, [""])]
+
+def specs_of(name: str) -> list[Any]:
+    """An encoding with its defaults and its first options in every run of the tests, with its others in the long ones.
+    A name outside the table is tried with its defaults: a new encoding needs no edit here, except for more options."""
+    specs = [f"{name}:{option}" if option else name for option in OPTIONS.get(name, [""])]
+    return [*specs[:2], *[pytest.param(spec, marks=pytest.mark.long) for spec in specs[2:]]]
+
+
+SINGLE = [spec for name in registry.names() for spec in specs_of(name)]
 
 
 SUMS = [

@@ -92,11 +92,9 @@ def test_what_takes_longer_than_a_moment_is_said(monkeypatch, terminal):
 
 def test_without_a_terminal_it_is_a_plain_line(monkeypatch, capsys):
     monkeypatch.setattr(progress, "PLAIN_EVERY", 0.01)
-    said = ""
-    with working("measuring runs/add"):
-        end = time.monotonic() + 10
-        while not said and time.monotonic() < end:
-            said = capsys.readouterr().err
+    with working("measuring runs/add") as under_way:
+        under_way._timer.join(10)
+    said = capsys.readouterr().err
     assert said == "jarilab: measuring runs/add ...\n"
 
 
