@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 
 import jarilab
 from jarilab.drawing import colours, figures
@@ -20,6 +21,7 @@ from jarilab.encodings.formulas import ORACLES, alibi_slopes, rotary_turn, shaw_
 from jarilab.encodings.formulas2d import ORACLES_2D, rotary2d_frequencies
 from jarilab.encodings.oracle import Cell
 from jarilab.errors import UserError
+from jarilab.nn.init import generator_for
 from jarilab.web.page import read
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -264,6 +266,14 @@ def test_a_drawing_stops_where_positions_end_and_says_so():
     assert not any("stops" in one.caption[0] for one in long.drawings)
 
 
+def test_distances_stop_where_positions_end():
+    page = jarilab.draw_encodings("learned:positions=30+alibi", "alibi", length=LENGTH, width=8, heads=1)
+    short, long = ({one.name: one for one in column.drawings}["bias-distance"] for column in page.columns)
+    assert short.as_dict()["lines"][0]["x"] == list(range(-14, 16))
+    assert "no position beyond 29: the drawing stops there" in short.caption[0]
+    assert "stops" not in long.caption[0]
+
+
 def test_a_plane_stops_where_offsets_end():
     (one,) = drawn("table2d:rows=3,columns=2")["bias-plane"]["maps"][:1]
     assert np.array(one["values"]).shape == (5, 5)
@@ -331,6 +341,8 @@ def test_the_seed_decides_initial_values():
     )
     assert first == second
     assert first != other
+    table = torch.empty(32, 8).normal_(std=0.3, generator=generator_for(1, "table"))  # as a model has it
+    near(first[0]["drawings"][0]["lines"][0]["y"][2 * 9], table[0, 0].item())
 
 
 def test_lines_lie_where_their_numbers_are():
@@ -404,10 +416,11 @@ def test_files_are_named_by_what_they_show(tmp_path):
 
 def test_a_name_is_never_read_as_markup(tmp_path):
     path = tmp_path / "a<b>&.py"
-    path.write_text("import jarilab\n\nclass Mine(jarilab.Encoding):\n    '''Does <i>nothing</i>.'''\n")
+    path.write_text("import jarilab\n\nclass Mine(jarilab.Encoding):\n    '''Does `<i>` or <i>nothing</i>.'''\n")
     page = jarilab.draw_encodings(f"{path}:Mine", length=4, width=4, heads=1)
     assert "<i>" not in page.html
     assert "a&lt;b&gt;&amp;.py" in page.html
+    assert "<code>&lt;i&gt;</code> or &lt;i&gt;" in page.html
 
 
 @pytest.mark.browser
