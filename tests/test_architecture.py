@@ -42,13 +42,15 @@ MAY_IMPORT = {
     "runs": SPECS | {"storage", "encodings", "nn", "models", "tasks", "predictors"},
     "training": BASE | {"encodings", "nn", "inspect", "tasks", "predictors", "runs"},
     "web": set(),
+    # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
+    "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},
     "comparison": BASE | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
     "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison"},
     "explorer": PLACES | {"storage", "images", "attention", "inspect", "predictors", "runs", "web"},
     "export": BASE | {"positions", "text", "encodings", "nn", "models", "runs"},
     "cli": SPECS
-    | {"api", "conformance", "comparison", "explorer", "export", "inspect", "predictors", "runs", "storage"}
+    | {"api", "conformance", "comparison", "drawing", "explorer", "export", "inspect", "predictors", "runs", "storage"}
     | {"tasks", "training", "web"},
     "__main__": {"cli"},
 }

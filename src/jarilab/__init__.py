@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from jarilab.decoding import beam as beam
     from jarilab.decoding import greedy as greedy
     from jarilab.decoding import sample as sample
+    from jarilab.drawing import draw_encodings as draw_encodings
+    from jarilab.drawing import draw_softmax as draw_softmax
     from jarilab.encodings.base import Encoding as Encoding
     from jarilab.encodings.base import Site as Site
     from jarilab.encodings.oracle import Oracle as Oracle
@@ -66,6 +68,8 @@ _HOME = {
     "Attention": "jarilab.attention.module",
     "Oracle": "jarilab.encodings.oracle",
     "laws": "jarilab.conformance",
+    "draw_encodings": "jarilab.drawing",
+    "draw_softmax": "jarilab.drawing",
     "explore": "jarilab.explorer",
     "show": "jarilab.explorer",
     "Encoding": "jarilab.encodings.base",

@@ -72,6 +72,22 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
+def specs_of(what: str, text: str) -> list[str]:
+    """`none,rotary:base=500,fraction=0.5` names two encodings: a piece `key=value` belongs to the one before it.
+
+    what: what is said to be empty. Raises UserError.
+    """
+    specs: list[str] = []
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        if specs and "=" in piece and ":" not in piece.partition("=")[0]:
+            specs[-1] += f",{piece}"
+        else:
+            specs.append(piece)
+    if not specs:
+        raise UserError(f"{what} names none; write such as none,sinusoidal,rotary")
+    return specs
+
+
 def _pairs(pairs: Iterable[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for pair in pairs:

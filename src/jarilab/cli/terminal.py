@@ -39,6 +39,14 @@ def tell_page(options: argparse.Namespace, page: Path) -> None:
         say(f"open {page} in any browser, or give --open; it needs no network")
 
 
+def check_file(file: Path) -> None:
+    """Raises UserError for a page that cannot be written, before it is made."""
+    if not file.parent.is_dir():
+        raise UserError(f"{file}: its folder is not there; make it first")
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; expected the name of a file, such as page.html")
+
+
 def table(rows: list[list[str]]) -> str:
     """Rows of cells under each other; the last column is as long as it likes."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

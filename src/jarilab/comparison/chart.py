@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jarilab.web.axes import Number, round_numbers
 from jarilab.web.page import escape_text
 
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT = 64, WIDTH - 16
 TOP, BOTTOM = 12, HEIGHT - 44
-TICKS = 5
 
-Number = int | float
 Point = tuple[Number, Number]
 Scale = Callable[[Number], float]
 
@@ -45,19 +44,6 @@ def chart(lines: Sequence[Line], title: str, below: str, *, logarithmic: bool = 
     inside = "".join(parts)
     label = escape_text(title)
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{inside}</svg>'
-
-
-def round_numbers(low: Number, high: Number) -> list[Number]:
-    """A few round numbers between two: multiples of 1, 2 or 5 times a power of ten."""
-    if high <= low:
-        return [low]
-    rough = (high - low) / TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    steps = [power * digit for digit in (1, 2, 5, 10)]
-    step = next(step for step in steps if step >= rough)
-    first = math.ceil(low / step)
-    last = math.floor(high / step)
-    return [number * step for number in range(first, last + 1)]
 
 
 def _above_zero(line: Line) -> Line:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+
 from jarilab.attention import call as definition
+from jarilab.inspect.softmax import Softmax
 from jarilab.inspect.softmax_lens import Divisor, softmax_jacobian, softmax_lens
 from jarilab.inspect.steps import Step, Walk
 
@@ -21,6 +24,8 @@ DERIVATIVE = (
     "The derivative of the softmax is d p_i / d s_j = p_i (1[i = j] - p_j). Its trace is 1 - sum p^2: the more one",
     "weight takes all, the nearer the derivative comes to 0, and the less reaches the scores.",
     "",
+)
+FIGURES = (
     "  q.k divided by   entropy / log n   largest weight   1 - sum p^2   |d p / d s|   |d p / d q|",
 )
 
@@ -71,12 +76,28 @@ def lens_text(walked: Walk, headline: str) -> str:
             _headline(walked, headline),
             "",
             *DERIVATIVE,
+            *FIGURES,
             *(_divisor(lens, walked) for lens in softmax_lens(walked.call, walked.head)),
             "",
             at_query,
             *_matrix(Step("", "", jacobian, "other", numbers, numbers)),
         ]
     )
+
+
+def softmax_text(found: Sequence[Softmax]) -> str:
+    """The softmax of one's own numbers, and its derivative at them."""
+    lines = [*DERIVATIVE]
+    for softmax in found:
+        numbers = [str(i) for i in range(len(softmax.scores))]
+        both = torch.stack((softmax.scores, softmax.weights))
+        lines += [f"softmax of {softmax.name}", ""]
+        lines += _matrix(Step("", "", both, "other", ["s", "p"], numbers))
+        entropy = f"{softmax.entropy:.4f} of at most {softmax.most:.4f}"
+        lines += ["", f"    1 - sum p^2: {softmax.trace:.4f}    entropy: {entropy}", ""]
+        lines += ["    the derivative; rows p_i, columns s_j:"]
+        lines += [*_matrix(Step("", "", softmax.jacobian, "other", numbers, numbers)), ""]
+    return "\n".join(lines[:-1])
 
 
 def _divisor(lens: Divisor, walked: Walk) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.runs import add_open
-from jarilab.cli.settings import ENCODING, add_task, settings_from
-from jarilab.errors import UserError
+from jarilab.cli.settings import ENCODING, add_task, settings_from, specs_of
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -35,21 +34,8 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.cli.results import table_text
     from jarilab.cli.terminal import show, tell_page
 
-    encodings, settings = _specs(options.encodings), settings_from(options)
+    encodings, settings = specs_of("--encodings", options.encodings), settings_from(options)
     task, out = options.task, options.out
     table = api.compare(task, out, encodings=encodings, settings=settings, **options.verb)
     show(options, table, table_text(table, Path(out)))
     tell_page(options, Path(out) / "report.html")
-
-
-def _specs(text: str) -> list[str]:
-    """`none,rotary:base=500,fraction=0.5` names two encodings: a piece `key=value` belongs to the one before it."""
-    specs: list[str] = []
-    for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        if specs and "=" in piece and ":" not in piece.partition("=")[0]:
-            specs[-1] += f",{piece}"
-        else:
-            specs.append(piece)
-    if not specs:
-        raise UserError("--encodings names none; write --encodings none,sinusoidal,rotary")
-    return specs

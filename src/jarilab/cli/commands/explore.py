@@ -9,7 +9,6 @@ from typing import Any
 
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.runs import add_open, add_runs, add_shared
-from jarilab.errors import UserError
 
 
 def arguments(parser: Parser, words: Words) -> None:
@@ -37,12 +36,13 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api, explorer
+    from jarilab.cli.terminal import check_file
     from jarilab.training.progress import working
 
     chosen = options.verb
     api.use_threads(chosen.pop("threads", None))
     if options.save:
-        _check_file(Path(options.save))  # told before the page is made
+        check_file(Path(options.save))  # told before the page is made
     opens = {"site": chosen.pop("site", None), "head": chosen.pop("head", None)}
     with working(f"opening {' and '.join(options.runs)}"):
         session = explorer.Explorer(options.runs, **chosen)
@@ -82,11 +82,3 @@ def _serve(options: argparse.Namespace, session: Any, line: str, opens: dict[str
     if options.open:
         webbrowser.open(address)  # which waits for the socket that listens already
     server.serve(session, line, listening, **opens)
-
-
-def _check_file(file: Path) -> None:
-    """Raises UserError for a file that cannot be written."""
-    if not file.parent.is_dir():
-        raise UserError(f"{file}: its folder is not there; make it first")
-    if file.is_dir():
-        raise UserError(f"{file} is a folder; expected the name of a file, such as page.html")
