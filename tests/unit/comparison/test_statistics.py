@@ -260,9 +260,7 @@ def test_a_comparison_without_seeds_is_refused(tmp_path, seeds):
 
 
 def test_an_encoding_named_twice_is_refused(tmp_path):
-    with pytest.raises(
-        UserError, match="two trials would be called rotary-1, of rotary and rotary; name"
-    ):
+    with pytest.raises(UserError, match="two trials would be called rotary-1, of rotary and rotary; name"):
         study.run("arithmetic", tmp_path / "out", ["rotary", "rotary:base=10000"], 1, {}, "float32", None, 1)
     assert not (tmp_path / "out").exists()
 
