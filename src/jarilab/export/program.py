@@ -267,8 +267,7 @@ def _exported(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PyTorch's own parts that it will do without
-            exported = torch.export.export(forward, given, dynamic_shapes=shapes, strict=False)
-            return exported.run_decompositions()
+            return torch.export.export(forward, given, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # of many classes, by what a forward does that cannot be followed
         why = str(error).strip().partition("\n")[0]
         raise UserError(f"torch.export cannot follow {type(model).__name__}: {why}") from error
