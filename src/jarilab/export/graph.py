@@ -57,7 +57,7 @@ class Graph:
         name = _operator(node)
         if name not in OPERATORS:
             raise UserError(
-                f"the model uses {name}, which the page cannot compute; it can: see jarilab/export/operators.py"
+                f"the model uses {name}, which a page cannot compute; look into this model live, with jarilab explore"
             )
         given = [self._argument(one) for one in _arguments(node)]
         return [name, given, _dtype(node.meta.get("val"))]
@@ -99,7 +99,8 @@ def _lowered(exported: ExportedProgram) -> fx.Graph:
     placeholders = exported.graph.find_nodes(op="placeholder")
     values = [node.meta["val"] for node in placeholders]
     written = torch.func.functionalize(lambda *given: exported.graph_module(*given))
-    traced = make_fx(written, decomposition_table=core_aten_decompositions())
+    table: Any = core_aten_decompositions()
+    traced = make_fx(written, decomposition_table=table)
     mode: Any = detect_fake_mode(values)
     # As PyTorch's own lowering does it: without these two, sizes would become numbers.
     with mode, enable_python_dispatcher():

@@ -15,7 +15,7 @@ detach.default div.Scalar div.Scalar_mode div.Tensor div.Tensor_mode dot.default
 embedding.default empty.memory_format eq.Scalar eq.Tensor erf.default exp.default
 exp2.default expand.default expm1.default fill.Scalar flip.default floor.default fmod.Scalar
 fmod.Tensor full.default full_like.default gather.default ge.Scalar ge.Tensor gelu.default
-gt.Scalar gt.Tensor index.Tensor index_select.default isinf.default isnan.default le.Scalar
+gt.Scalar gt.Tensor hypot.default index.Tensor index_select.default isinf.default isnan.default le.Scalar
 le.Tensor lift_fresh_copy.default log.default log10.default log1p.default log2.default
 logical_and.default logical_not.default logical_or.default logical_xor.default lt.Scalar
 lt.Tensor masked_fill.Scalar masked_fill.Tensor max.default max.dim maximum.default

@@ -73,7 +73,7 @@ export const POINTWISE = {
   "mul.Tensor": multiply, "mul.Scalar": multiply, "div.Tensor": divide, "div.Scalar": divide, "div.Tensor_mode": divideTo, "div.Scalar_mode": divideTo,
   "pow.Tensor_Scalar": power, "pow.Tensor_Tensor": power, "pow.Scalar": power,
   "remainder.Scalar": remainder, "remainder.Tensor": remainder,
-  "fmod.Scalar": binary((x, y) => x % y), "fmod.Tensor": binary((x, y) => x % y), "atan2.default": binary(Math.atan2),
+  "fmod.Scalar": binary((x, y) => x % y), "fmod.Tensor": binary((x, y) => x % y), "atan2.default": binary(Math.atan2), "hypot.default": binary(Math.hypot),
   "maximum.default": binary(Math.max), "minimum.default": binary(Math.min),
   "neg.default": unary((x) => -x), "abs.default": unary(Math.abs), "sign.default": unary(Math.sign), "reciprocal.default": unary((x) => 1 / x),
   "sqrt.default": unary(Math.sqrt), "rsqrt.default": unary((x) => 1 / Math.sqrt(x)),
