@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
     "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison"},
     "explorer": PLACES | {"storage", "images", "attention", "inspect", "predictors", "runs", "web"},
-    "export": BASE | {"positions", "text", "encodings", "nn", "models", "runs"},
+    "export": PLACES | {"text", "encodings", "attention", "nn", "models", "inspect", "runs"},
     "cli": SPECS
     | {"api", "conformance", "comparison", "drawing", "explorer", "export", "inspect", "predictors", "runs", "storage"}
     | {"tasks", "training", "web"},

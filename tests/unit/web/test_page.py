@@ -114,7 +114,8 @@ def modules_of(package: str) -> dict[str, str]:
     folder = resources(package) / "static"
     folders = [folder, *(entry for entry in folder.iterdir() if entry.is_dir())]
     found = [entry for one in folders for entry in one.iterdir() if entry.name.endswith(".js")]
-    return {PurePosixPath(str(entry)).name: entry.read_text(encoding="utf-8") for entry in found}
+    paths = [PurePosixPath(str(entry)).relative_to(PurePosixPath(str(folder))) for entry in found]
+    return {str(path): entry.read_text(encoding="utf-8") for path, entry in zip(paths, found, strict=True)}
 
 
 @pytest.mark.parametrize("package", ["jarilab.web", *PAGES])
@@ -135,9 +136,10 @@ def test_a_file_of_a_page_can_be_held_in_the_head(package: str) -> None:
 
 
 def test_every_module_of_the_kit_is_used_by_a_page() -> None:
+    with_program = [*PAGES.items(), ("jarilab.web", "web/program.js")]  # for pages that carry a model
     used = {
         name
-        for package, script in PAGES.items()
+        for package, script in with_program
         for name in re.findall(r"^// web/(.*)$", page.bundle(package, script), re.MULTILINE)
     }
     assert used == set(modules_of("jarilab.web"))

@@ -2,7 +2,7 @@
 
 const decoded = new WeakMap();
 
-function bytesOf(text) {
+export function bytesOf(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);

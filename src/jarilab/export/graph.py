@@ -1,0 +1,166 @@
+"""The graph that `torch.export` makes of a forward, as plain JSON: what `program.py` puts into a program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._decomp import core_aten_decompositions
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import detect_fake_mode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from jarilab.errors import UserError
+from jarilab.export.blocks import block
+from jarilab.export.operators import OPERATORS
+from jarilab.shapes import Tensor
+
+DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
+"""Types of numbers that the page computes with."""
+
+# What PyTorch is told of where numbers are kept; types are said of every node.
+_WHERE = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
+
+
+class Graph:
+    """A graph whose values are numbered: the inputs, then constants, then the nodes that the outputs need.
+
+    inputs: tensors with the shapes of what the graph is called with. outputs: `{"value": n}` of each.
+    Raises UserError for an operator or a type of numbers that the page lacks, by its name.
+    """
+
+    def __init__(self, exported: ExportedProgram, stored: Mapping[str, str]):
+        """stored: the 16-bit type of each parameter of the model, which is `model` in the graph."""
+        graph = _lowered(exported)
+        needed = _needed(graph)
+        placeholders = graph.find_nodes(op="placeholder")
+        specs = dict(zip(placeholders, exported.graph_signature.input_specs, strict=True))
+        given = [node for node in placeholders if specs[node].kind is InputKind.USER_INPUT]
+        held = [node for node in placeholders if node not in given and node in needed]
+        calls = [node for node in graph.nodes if node.op == "call_function"]
+        kept = [node for node in calls if node in needed]
+        self._number: dict[fx.Node, int] = {}
+        for node in (*given, *held, *kept):
+            self._number[node] = len(self._number)
+        self.inputs: list[Tensor] = [node.meta["val"] for node in given]
+        self.constants = [_constant(exported, specs[node], stored) for node in held]
+        self.nodes = [self._node(node) for node in kept]
+        (ends,) = graph.find_nodes(op="output")
+        self.outputs = [self._argument(one) for one in ends.args[0]]
+
+    def _node(self, node: fx.Node) -> list[Any]:
+        name = _operator(node)
+        if name not in OPERATORS:
+            raise UserError(
+                f"the model uses {name}, which a page cannot compute; look into this model live, with jarilab explore"
+            )
+        given = [self._argument(one) for one in _arguments(node)]
+        return [name, given, _dtype(node.meta.get("val"))]
+
+    def _argument(self, argument: Any) -> Any:
+        """One argument as JSON."""
+        if isinstance(argument, fx.Node):
+            return {"value": self._number[argument]}
+        if isinstance(argument, list | tuple):
+            return [self._argument(one) for one in argument]
+        if isinstance(argument, float) and not math.isfinite(argument):
+            return {"number": str(argument).replace("inf", "Infinity").replace("nan", "NaN")}
+        if argument is None or isinstance(argument, bool | int | float | str):
+            return argument
+        raise UserError(f"the model uses {type(argument).__name__}, which is no JSON: {argument}")
+
+
+def sizes_of(value: Tensor) -> list[int | str]:
+    """A shape whose sizes are numbers or the names of symbols. Raises UserError for sizes that follow from others."""
+    sizes: list[int | str] = []
+    for size in value.shape:
+        if isinstance(size, int):
+            sizes.append(size)
+        elif size.node.expr.is_Symbol:
+            sizes.append(str(size.node.expr))
+        else:
+            raise UserError(
+                f"expected inputs whose sizes are free, got one of {size.node.expr}; look into this model live"
+            )
+    return sizes
+
+
+def _lowered(exported: ExportedProgram) -> fx.Graph:
+    """The graph in core ATen, without writing in place; its inputs are those of the exported one, in order.
+
+    `exported.run_decompositions()` says the same and takes 13 s instead of 3 for a model of four layers: it follows
+    symbolic sizes through the graph twice, and keeps a program that PyTorch can run, which nobody needs here.
+    """
+    placeholders = exported.graph.find_nodes(op="placeholder")
+    values = [node.meta["val"] for node in placeholders]
+    written = torch.func.functionalize(lambda *given: exported.graph_module(*given))
+    table: Any = core_aten_decompositions()
+    traced = make_fx(written, decomposition_table=table)
+    mode: Any = detect_fake_mode(values)
+    # As PyTorch's own lowering does it: without these two, sizes would become numbers.
+    with mode, enable_python_dispatcher():
+        return traced(*values).graph
+
+
+def _needed(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that the outputs follow from: no checks of shapes, and no kernel whose output was replaced."""
+    (ends,) = graph.find_nodes(op="output")
+    found, open_nodes = set(), [ends]
+    while open_nodes:
+        node = open_nodes.pop()
+        if node not in found:
+            found.add(node)
+            open_nodes += node.all_input_nodes
+    return found
+
+
+def _constant(exported: ExportedProgram, spec: Any, stored: Mapping[str, str]) -> dict[str, Any]:
+    """A parameter with 16 bits; everything else as it is."""
+    name = spec.target
+    held = {**exported.state_dict, **exported.constants}[name]
+    if spec.kind is InputKind.PARAMETER:
+        return block(held, stored[name.removeprefix("model.")])
+    return block(held, _checked(held.dtype))
+
+
+def _operator(node: fx.Node) -> str:
+    """`add.Tensor` of core ATen; `operator.add` and `torch.sym_max` of sizes."""
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target).removeprefix("aten.")
+    module = target.__module__.removeprefix("_")
+    return f"{module}.{target.__name__}"
+
+
+def _arguments(node: fx.Node) -> list[Any]:
+    """All of them by their place, those that were left out too."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return list(node.args)
+    arguments = target._schema.arguments
+    given = list(node.args)
+    for argument in arguments[len(given) :]:
+        given.append(node.kwargs.get(argument.name, argument.default_value))
+    named = zip(arguments, given, strict=True)
+    return [value for argument, value in named if argument.name not in _WHERE]
+
+
+def _dtype(value: Any) -> Any:
+    """The type of a result; a list of them where there are several, None for a size."""
+    if isinstance(value, list | tuple):
+        return [_dtype(one) for one in value]
+    return _checked(value.dtype) if isinstance(value, torch.Tensor) else None
+
+
+def _checked(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise UserError(
+            f"the model computes in {name}, which a page does not; expected {', '.join(DTYPES)}"
+        )
+    return name
