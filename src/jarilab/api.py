@@ -236,7 +236,7 @@ def checked_threads(threads: int | None) -> int:
     """Raises UserError for more threads than help anyone: some thousands end a process."""
     most = MOST_THREADS * cores()
     if threads is not None and not 1 <= threads <= most:
-        raise UserError(f"--threads: expected 1 to {most}, for {cores()} cores; got {threads:,}")
+        raise UserError(f"threads: expected 1 to {most}, for {cores()} cores; got {threads:,}")
     return threads or cores()
 
 

@@ -22,22 +22,29 @@ def opening_of(
     The head without which the loss of the answer rises most, of the models whose answer is right, if any is; where that
     was not measured, the head that is farthest from chance. site, head: opened instead, where they are given.
     """
-    chosen = [
-        (number, shown, one)
-        for number, view in enumerate(views)
-        for shown in view["sites"]
-        for one in range(shown["heads"])
-        if _wanted(shown, one, site, head)
-    ]
-    right = {n for n, view in enumerate(views) if view["answer"] == view["expected"] is not None}
-    trusted = [one for one in chosen if one[0] in right] or chosen
-    number, shown, best = max(trusted, key=lambda one: _telling(views[one[0]], one[1], one[2]))
+    chosen = list(_heads(views, site, head))
+    of_right = [one for one in chosen if _is_right(views[one[0]])]
+    number, shown, best = max(of_right or chosen, key=lambda one: _telling(views[one[0]], *one[1:]))
     query, key = _cell(shown, best)
     return {"view": number, "site": shown["site"], "head": best, "query": query, "key": key}
 
 
-def _wanted(shown: Mapping[str, Any], one: int, site: str | None, head: int | None) -> bool:
-    return site in (None, shown["site"]) and head in (None, one)
+def _heads(
+    views: Sequence[View], site: str | None, head: int | None
+) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    """Every head that may be opened: the number of its view, its site, its own number."""
+    for number, view in enumerate(views):
+        for shown in view["sites"]:
+            if site not in (None, shown["site"]):
+                continue
+            for one in range(shown["heads"]):
+                if head in (None, one):
+                    yield number, shown, one
+
+
+def _is_right(view: View) -> bool:
+    expected = view["expected"]
+    return expected is not None and view["answer"] == expected
 
 
 def _telling(view: View, shown: Mapping[str, Any], head: int) -> tuple[float, float]:
@@ -51,9 +58,11 @@ def _above_chance(view: View, shown: Mapping[str, Any], head: int) -> Iterator[f
     shares = lens.get("share", {}).get(shown["site"])
     scores = [shown["measures"].get(name) for name in TELLING]
     for scored in (shares, *scores):
-        if scored is None or scored["value"][head] is None or scored["chance"][head] is None:
+        if scored is None:
             continue
-        yield scored["value"][head] - scored["chance"][head]
+        value, chance = scored["value"][head], scored["chance"][head]
+        if value is not None and chance is not None:
+            yield value - chance
 
 
 def _value(measures: Mapping[str, Any], name: str, head: int) -> float:

@@ -25,4 +25,4 @@ def test_threads_that_no_machine_has_are_refused(tmp_path: Path) -> None:
     train(tmp_path / "run")
     said = command("predict", tmp_path / "run", "1+1", "--threads", 100000)
     assert said.returncode == 2
-    assert "--threads: expected 1 to " in said.stderr
+    assert "threads: expected 1 to " in said.stderr
