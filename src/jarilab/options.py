@@ -12,9 +12,13 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from jarilab.errors import UserError, nearest
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LISTS = (tuple, list, Sequence)
 """What an annotation of several values begins with."""
@@ -154,16 +158,58 @@ def options_of(target: Callable[..., Any]) -> dict[str, Option]:
     }
 
 
+def unpacks(defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """
+    Makes each key of a function's `**group: Unpack[SomeTypedDict]` an option like any other: the signature names it and
+    its default, and `help` says what it means. So options that many functions share stand once.
+
+        @unpacks(LayerOptions(heads=4))
+        def __init__(self, classes: int, *, registers: int = 0, **layer: Unpack[LayerKeywords]):
+            options = LayerOptions(**layer)
+
+    defaults: a dataclass with a field for each key; the function always gets every key. Its docstring says what they
+    mean. What they may be is annotated in the TypedDict.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        hints = typing.get_type_hints(function, include_extras=True)
+        signature = inspect.signature(function)
+        *own, group = signature.parameters.values()
+        (keywords,) = typing.get_args(hints.pop(group.name))
+        kinds = typing.get_type_hints(keywords, include_extras=True)
+        omitted = {name: value for name, value in vars(defaults).items() if name in kinds}
+        shared = [
+            inspect.Parameter(name, group.KEYWORD_ONLY, default=value, annotation=kinds[name])
+            for name, value in omitted.items()
+        ]
+        named = [one for one in own if one.kind is one.KEYWORD_ONLY]
+        unnamed = [one for one in own if one.kind is not one.KEYWORD_ONLY]
+        flat = signature.replace(parameters=[*unnamed, *shared, *named])
+
+        @wraps(function)
+        def given_all(*args: P.args, **given: P.kwargs) -> T:
+            flat.bind(*args, **given)  # for Python's own words about a keyword that is not there
+            return function(*args, **omitted | given)  # type: ignore[arg-type]
+
+        given_all.__signature__ = flat  # type: ignore[attr-defined]
+        given_all.__annotations__ = hints | kinds
+        given_all.__doc__ = type(defaults).__doc__
+        return given_all
+
+    return decorate
+
+
 def _docs(target: Callable[..., Any]) -> list[str]:
-    """The docstrings that speak of the options: that of the class whose constructor has them; of a dataclass, those of
-    all that it is made of, its own last."""
+    """The docstrings that speak of the options: those of the class whose constructor has them and of the constructor;
+    of a dataclass, those of all that it is made of, its own last."""
     if not inspect.isclass(target):
         return [target.__doc__ or ""]
     owners = [c for c in inspect.getmro(target) if "__init__" in vars(c)]
     made_of = [c for c in owners if is_dataclass(c)] if is_dataclass(target) else owners[:1]
     docs = {owner.__name__: owner.__doc__ or "" for owner in reversed(made_of)}
+    constructor = target.__init__.__doc__ or ""
     # Python writes one for a dataclass that has none: its signature.
-    return [doc for name, doc in docs.items() if not doc.startswith(f"{name}(")]
+    return [constructor, *(doc for name, doc in docs.items() if not doc.startswith(f"{name}("))]
 
 
 def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,4 @@
-from typing import Annotated, Literal
-
 import pytest
-from annotated_types import Ge
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,14 +90,6 @@ def test_a_plus_splits_specs_but_no_number():
 
 def test_all_encodings_of_the_package_are_found():
     assert {"none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi"} <= set(encodings.names())
-
-
-def test_options_are_the_keyword_only_parameters():
-    class Thing:
-        def __init__(self, place, *, size: Annotated[int, Ge(1)] = 2, kind: Literal["a", "b"] = "a"):
-            pass
-
-    assert {name: option.default for name, option in options_of(Thing).items()} == {"size": 2, "kind": "a"}
 
 
 @pytest.mark.parametrize(
@@ -216,17 +205,3 @@ def test_a_name_belongs_to_one_class():
     assert registry.register("red")(first) is first
     with pytest.raises(ValueError, match=r"colour 'red' is .*Red already"):
         registry.register("red")(type("Crimson", (), {}))
-
-
-def test_a_sentence_of_two_options_is_said_of_both() -> None:
-    class Both:
-        """What it is.
-
-        shift: how far. mixup, cutmix: how much. flip: whether.
-        """
-
-        def __init__(self, *, shift: int = 1, mixup: float = 0.0, cutmix: float = 0.0, flip: bool = False):
-            pass
-
-    meanings = {name: option.meaning for name, option in options_of(Both).items()}
-    assert meanings == {"shift": "how far", "mixup": "how much", "cutmix": "how much", "flip": "whether"}

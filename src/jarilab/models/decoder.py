@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated, Unpack, cast
 
 from annotated_types import Ge, Le
 from torch import nn
@@ -11,14 +11,14 @@ from torch.nn import functional
 
 from jarilab.attention.cache import KVCache, LayerCache
 from jarilab.attention.geometry import geometry_of_layers
-from jarilab.attention.kernels import Kernel
 from jarilab.attention.module import check_positions
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.models.base import registry
-from jarilab.models.layers import EncoderLayer, LayerOptions
-from jarilab.models.limits import Heads, Hidden, Layers, Share, Width
-from jarilab.nn.layers import Activation, NormPlace, TokenEmbedding
+from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions
+from jarilab.models.limits import Layers
+from jarilab.nn.layers import TokenEmbedding
+from jarilab.options import unpacks
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 
@@ -103,33 +103,25 @@ class LanguageModel(nn.Module):
     window: how many tokens each sees, itself included, in each layer; all before it by default. A cache then holds
     `window - 1` tokens and the new ones at most. tied: the generator's weights are the embedding's.
 
-    width: numbers that stand for a token. heads: of each attention. layers: of the stack. hidden: numbers inside
-    the feed-forward network; 4 times the width by default. norm: before each sublayer (pre) or after it (post), as
-    the original has it. activation: of the feed-forward network. dropout: the share of numbers that training sets
-    to 0. kernel: how attention is computed; all agree, and auto takes the fastest.
+    What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
     """
 
+    @unpacks(LayerOptions())
     def __init__(
         self,
         vocabulary: int,
         *,
-        width: Width = 64,
-        heads: Heads = 8,
         layers: Layers = 2,
-        hidden: Hidden | None = None,
         encoding: str = "sinusoidal",
-        norm: NormPlace = "pre",
-        activation: Activation = "relu",
-        dropout: Share = 0.0,
         window: Annotated[int, Ge(1), Le(2**24)] | None = None,
         tied: bool = True,
-        kernel: Kernel = "auto",
+        **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
-        self.embedding = TokenEmbedding(vocabulary, width)
-        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
+        options = LayerOptions(**layer)
+        self.embedding = TokenEmbedding(vocabulary, options.width)
         self.decoder = CausalStack(options, layers, encoding=encoding, window=window)
-        self.generator = None if tied else nn.Linear(width, vocabulary, bias=False)
+        self.generator = None if tied else nn.Linear(options.width, vocabulary, bias=False)
 
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B L V"]:
         """Scores of the token after each. Those at padding mean nothing, and no real token sees padding."""

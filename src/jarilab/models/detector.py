@@ -4,24 +4,23 @@ al. 2020), whose queries may carry a box that each layer refines (DAB-DETR, Liu 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, Unpack, final
 
 import torch
 from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention.kernels import Kernel
 from jarilab.boxes import Detected
 from jarilab.errors import UserError, unknown
 from jarilab.models.base import registry
-from jarilab.models.layers import LayerOptions
-from jarilab.models.limits import Heads, Hidden, Layers, Share
+from jarilab.models.layers import LayerKeywords, LayerOptions
+from jarilab.models.limits import Layers
 from jarilab.models.object_queries import QueryDecoder, QueryPositions, check_axes, check_fractions
 from jarilab.models.stacks import Encoder
-from jarilab.nn.layers import Activation, NormPlace
+from jarilab.options import unpacks
 from jarilab.patches import Images, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
@@ -50,23 +49,18 @@ class Detector(nn.Module):
     sinusoidal2d:where=inject,normalised=true, with which less was found. encoder_encoding, decoder_encoding,
     cross_encoding: for one of them alone.
 
-    width: numbers that stand for a token. heads: of each attention. encoder_layers: of the encoder. decoder_layers:
-    of the decoder. hidden: numbers inside the feed-forward network; 4 times the width by default. norm: before each
-    sublayer (pre) or after it (post), as the original has it. activation: of the feed-forward network. dropout: the
-    share of numbers that training sets to 0. kernel: how attention is computed; all agree, and auto takes the
-    fastest.
+    What each layer is made of, from `width` to `kernel`, stands at `__init__`. encoder_layers: of the encoder.
+    decoder_layers: of the decoder.
     """
 
+    @unpacks(LayerOptions(width=96))
     def __init__(
         self,
         channels: int,
         classes: int,
         *,
-        width: Annotated[int, Ge(4), Le(65536)] = 96,
-        heads: Heads = 8,
         encoder_layers: Layers = 3,
         decoder_layers: Layers = 3,
-        hidden: Hidden | None = None,
         queries: Annotated[int, Ge(1), Le(10000)] = 8,
         query_positions: QueryPositions = "boxes",
         refinement: bool = True,
@@ -75,19 +69,17 @@ class Detector(nn.Module):
         encoder_encoding: str | None = None,
         decoder_encoding: str | None = None,
         cross_encoding: str | None = None,
-        norm: NormPlace = "pre",
-        activation: Activation = "relu",
-        dropout: Share = 0.0,
-        kernel: Kernel = "auto",
+        **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
         self.channels = channels
         if stem not in STEMS:
             raise unknown("stem", stem, STEMS)
+        options = LayerOptions(**layer)
+        width = options.width
         self.stem = STEMS[stem](channels, width)
-        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
         own = encoder_encoding or encoding
-        self.encoder = Encoder(layers=encoder_layers, encoding=own, **asdict(options))
+        self.encoder = Encoder(layers=encoder_layers, encoding=own, **layer)
         check_axes(self.encoder.encoding)
         specs = decoder_encoding or encoding, cross_encoding or encoding
         if query_positions == "boxes":

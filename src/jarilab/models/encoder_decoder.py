@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Unpack
 
 from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.cache import KVCache, positions_of
-from jarilab.attention.kernels import Kernel
 from jarilab.errors import UserError
 from jarilab.models.base import one_a_row, registry
-from jarilab.models.limits import Heads, Hidden, Layers, Share, Width
-from jarilab.models.stacks import Decoder, Encoder, LayerOptions
-from jarilab.nn.layers import Activation, NormPlace, TokenEmbedding
+from jarilab.models.layers import LayerKeywords, LayerOptions
+from jarilab.models.limits import Layers
+from jarilab.models.stacks import Decoder, Encoder
+from jarilab.nn.layers import TokenEmbedding
+from jarilab.options import unpacks
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 
@@ -51,46 +53,38 @@ class EncoderDecoder(nn.Module):
     only where they were made to. tied: the generator's weights are the target embedding's. shared: so are the source
     embedding's (with `tied` all three are one matrix). Raises UserError for that where the vocabularies differ in size.
 
-    width: numbers that stand for a token. heads: of each attention. encoder_layers: of the encoder. decoder_layers:
-    of the decoder. hidden: numbers inside the feed-forward network; 4 times the width by default. norm: before each
-    sublayer (pre) or after it (post), as the original has it. activation: of the feed-forward network. dropout: the
-    share of numbers that training sets to 0. kernel: how attention is computed; all agree, and auto takes the
-    fastest.
+    What each layer is made of, from `width` to `kernel`, stands at `__init__`. encoder_layers: of the encoder.
+    decoder_layers: of the decoder.
     """
 
+    @unpacks(LayerOptions())
     def __init__(
         self,
         source_vocabulary: int,
         target_vocabulary: int,
         *,
-        width: Width = 64,
-        heads: Heads = 8,
         encoder_layers: Layers = 2,
         decoder_layers: Layers = 2,
-        hidden: Hidden | None = None,
         encoding: str = "sinusoidal",
         encoder_encoding: str | None = None,
         decoder_encoding: str | None = None,
         cross_encoding: str = "none",
-        norm: NormPlace = "pre",
-        activation: Activation = "relu",
-        dropout: Share = 0.0,
         tied: bool = False,
         shared: bool = False,
-        kernel: Kernel = "auto",
+        **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
         if shared:
             _check_one_vocabulary(source_vocabulary, target_vocabulary)
+        width = LayerOptions(**layer).width
         # Absent where shared, since a second name for the same weights could not be saved.
         self.source_embedding = None if shared else TokenEmbedding(source_vocabulary, width)
         self.target_embedding = TokenEmbedding(target_vocabulary, width)
-        options = asdict(LayerOptions(width, heads, hidden, norm, activation, dropout, kernel))
         own = encoder_encoding or encoding
-        self.encoder = Encoder(layers=encoder_layers, encoding=own, **options)
+        self.encoder = Encoder(layers=encoder_layers, encoding=own, **layer)
         own = decoder_encoding or encoding
         self.decoder = Decoder(
-            layers=decoder_layers, encoding=own, cross_encoding=cross_encoding, **options
+            layers=decoder_layers, encoding=own, cross_encoding=cross_encoding, **layer
         )
         self.generator = None if tied else nn.Linear(width, target_vocabulary, bias=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from torch import nn
 
@@ -12,17 +13,41 @@ from jarilab.attention.kernels import Kernel, check
 from jarilab.attention.module import Attention, site_of
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.models.base import check_layers
+from jarilab.models.limits import Heads, Hidden, Share, Width
 from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual
 from jarilab.shapes import Float, Tensor
 
 
+class StackKeywords(TypedDict, total=False):
+    """What the constructor of a stack takes of `LayerOptions`, by name."""
+
+    hidden: Hidden | None
+    norm: NormPlace
+    activation: Activation
+    dropout: Share
+    kernel: Kernel
+
+
+class LayerKeywords(StackKeywords, total=False):
+    """What the constructor of a model takes."""
+
+    width: Width
+    heads: Heads
+
+
 @dataclass(frozen=True)
 class LayerOptions:
-    """What the layers of a stack are made of. hidden: F of the feed-forward, 4 D by default. drop_path: of the last
-    layer; it rises evenly from 0 in the first."""
+    """What the layers of a stack are made of.
 
-    width: int
-    heads: int
+    width: numbers that stand for a token. heads: of each attention. hidden: numbers inside the feed-forward network; 4
+    times the width by default. norm: before each sublayer (pre) or after it (post), as the original has it. activation:
+    of the feed-forward network. dropout: the share of numbers that training sets to 0. kernel: how attention is
+    computed; all agree, and auto takes the fastest. drop_path: the share of examples that omit a sublayer of the last
+    layer in training; it rises evenly from 0 in the first.
+    """
+
+    width: int = 64
+    heads: int = 8
     hidden: int | None = None
     norm: NormPlace = "pre"
     activation: Activation = "relu"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import nn
 
 from jarilab.attention.cache import KVCache
 from jarilab.attention.geometry import geometry_of, geometry_of_layers
-from jarilab.attention.kernels import Kernel
 from jarilab.attention.module import check_positions, check_vectors
 from jarilab.errors import UserError
 from jarilab.masks import Mask
-from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions
-from jarilab.nn.layers import Activation, NormPlace
+from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions, StackKeywords
+from jarilab.options import unpacks
 from jarilab.positions import Positions
 from jarilab.shapes import Bool, Float, Tensor
 
@@ -25,11 +25,10 @@ class Encoder(nn.Module):
         encoder = jarilab.Encoder(64, layers=2, encoding="rotary")
         y_BLD = encoder(x_BLD, keep=keep_BL)
 
-    hidden: F of the feed-forward, 4 D by default. norm: `pre` or the original's `post`. drop_path: the share of
-    examples that omit a sublayer of the last layer in training; it rises evenly from 0 in the first.
     encoding: one spec for all layers. Raises UserError where it cannot be an encoder's.
     """
 
+    @unpacks(LayerOptions())
     def __init__(
         self,
         width: int,
@@ -37,15 +36,11 @@ class Encoder(nn.Module):
         layers: int = 2,
         *,
         encoding: str = "sinusoidal",
-        hidden: int | None = None,
-        norm: NormPlace = "pre",
-        activation: Activation = "relu",
-        dropout: float = 0.0,
-        kernel: Kernel = "auto",
         drop_path: float = 0.0,
+        **layer: Unpack[StackKeywords],
     ):
         super().__init__()
-        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel, drop_path)
+        options = LayerOptions(width, heads, drop_path=drop_path, **layer)
         self.encoding = options.encodings(encoding, layers)
         self.layers = nn.ModuleList(
             EncoderLayer(options.of_layer(i, layers)) for i in range(layers)
@@ -99,6 +94,7 @@ def _check_rules(length: int, keep: Tensor | None, mask: Mask | None, first: int
 class Decoder(nn.Module):
     """A causal stack that also attends to a source. Two encodings: its own, and the one between it and the source."""
 
+    @unpacks(LayerOptions())
     def __init__(
         self,
         width: int,
@@ -107,15 +103,11 @@ class Decoder(nn.Module):
         *,
         encoding: str = "sinusoidal",
         cross_encoding: str = "none",
-        hidden: int | None = None,
-        norm: NormPlace = "pre",
-        activation: Activation = "relu",
-        dropout: float = 0.0,
-        kernel: Kernel = "auto",
         drop_path: float = 0.0,
+        **layer: Unpack[StackKeywords],
     ):
         super().__init__()
-        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel, drop_path)
+        options = LayerOptions(width, heads, drop_path=drop_path, **layer)
         self.encoding = options.encodings(encoding, layers, causal=True)
         self.cross_encoding = options.encodings(cross_encoding, layers, cross=True)
         self.layers = nn.ModuleList(

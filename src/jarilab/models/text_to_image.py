@@ -12,21 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Unpack, final
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.cache import KVCache
-from jarilab.attention.kernels import Kernel
 from jarilab.errors import UserError
 from jarilab.models.base import registry
 from jarilab.models.code_choice import CodeChoice
 from jarilab.models.decoder import CausalStack
-from jarilab.models.layers import LayerOptions
-from jarilab.models.limits import Heads, Hidden, Layers, Share, Width
-from jarilab.nn.layers import Activation, NormPlace, TokenEmbedding
+from jarilab.models.layers import LayerKeywords, LayerOptions
+from jarilab.models.limits import Layers
+from jarilab.nn.layers import TokenEmbedding
+from jarilab.options import unpacks
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 
@@ -54,12 +54,10 @@ class TextToImage(nn.Module):
     tokens, the first token included. rows, columns: of codes. encoding: one spec for all layers; a part with `@text` or
     `@image` sees the places of that part alone. Raises UserError where it cannot be.
 
-    width: numbers that stand for a token. heads: of each attention. layers: of the stack. hidden: numbers inside
-    the feed-forward network; 4 times the width by default. norm: before each sublayer (pre) or after it (post), as
-    the original has it. activation: of the feed-forward network. dropout: the share of numbers that training sets
-    to 0. kernel: how attention is computed; all agree, and auto takes the fastest.
+    What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
     """
 
+    @unpacks(LayerOptions(width=128, heads=4, activation="gelu"))
     def __init__(
         self,
         vocabulary: int,
@@ -68,25 +66,19 @@ class TextToImage(nn.Module):
         rows: int,
         columns: int,
         *,
-        width: Width = 128,
-        heads: Heads = 4,
         layers: Layers = 4,
-        hidden: Hidden | None = None,
         encoding: str = "learned@text+rotary2d@image",
-        norm: NormPlace = "pre",
-        activation: Activation = "gelu",
-        dropout: Share = 0.0,
-        kernel: Kernel = "auto",
+        **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
         self.vocabulary, self.codes = vocabulary, codes
         self.caption, self.rows, self.columns = caption, rows, columns
         self.mark, self.nothing, self.offset = vocabulary, vocabulary + 1, vocabulary + 2
-        self.embedding = TokenEmbedding(self.offset + codes, width)
-        options = LayerOptions(width, heads, hidden, norm, activation, dropout, kernel)
+        options = LayerOptions(**layer)
+        self.embedding = TokenEmbedding(self.offset + codes, options.width)
         self.decoder = CausalStack(options, layers, encoding=encoding, window=None)
         self.decoder.encoding.check_axes(AXES)
-        self.generator = nn.Linear(width, self.offset + codes, bias=False)
+        self.generator = nn.Linear(options.width, self.offset + codes, bias=False)
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Unpack
 
 import torch
 from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention.kernels import Kernel
 from jarilab.errors import UserError
 from jarilab.models.base import registry
-from jarilab.models.limits import Heads, Hidden, Layers, Share, Width
+from jarilab.models.layers import LayerKeywords, LayerOptions
+from jarilab.models.limits import Layers, Share
 from jarilab.models.stacks import Encoder
-from jarilab.nn.layers import Activation, NormPlace, Table
+from jarilab.nn.layers import Table
+from jarilab.options import unpacks
 from jarilab.patches import Images, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
 from jarilab.shapes import Bool, Float, Tensor
@@ -38,50 +39,32 @@ class VisionTransformer(nn.Module):
     size than `shape`: refuse them; resize the image; rescale the places of its patches to those it was trained on (a
     learned table is then read between its rows); extrapolate, and count on.
 
-    width: numbers that stand for a patch. heads: of each attention. layers: of the stack. hidden: numbers inside
-    the feed-forward network; 4 times the width by default. norm: before each sublayer (pre) or after it (post), as
-    the original has it. activation: of the feed-forward network. dropout: the share of numbers that training sets
-    to 0. kernel: how attention is computed; all agree, and auto takes the fastest.
+    What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
     """
 
+    @unpacks(LayerOptions(heads=4, activation="gelu"))
     def __init__(
         self,
         shape: tuple[int, int, int],
         classes: int,
         *,
         patch: Annotated[int, Ge(1), Le(1024)] = 4,
-        width: Width = 64,
-        heads: Heads = 4,
         layers: Layers = 4,
-        hidden: Hidden | None = None,
         encoding: str = "sinusoidal2d",
         pool: Literal["mean", "class"] = "mean",
         registers: Annotated[int, Ge(0), Le(1024)] = 0,
-        norm: NormPlace = "pre",
-        activation: Activation = "gelu",
-        dropout: Share = 0.0,
         drop_path: Share = 0.0,
         resolution: Resolution = "refuse",
-        kernel: Kernel = "auto",
+        **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
+        width = LayerOptions(**layer).width
         self.shape, self.patch, self.pool, self.resolution = shape, patch, pool, resolution
         self.grid = grid_of((shape[1], shape[2]), patch)
         self.embedding = nn.Linear(shape[0] * patch**2, width)
         nowhere = registers + (pool == "class")
         self.nowhere = Table(nowhere, width) if nowhere else None
-        self.encoder = Encoder(
-            width,
-            heads,
-            layers,
-            encoding=encoding,
-            hidden=hidden,
-            norm=norm,
-            activation=activation,
-            dropout=dropout,
-            drop_path=drop_path,
-            kernel=kernel,
-        )
+        self.encoder = Encoder(layers=layers, encoding=encoding, drop_path=drop_path, **layer)
         self._check_patches(encoding)
         self.generator = nn.Linear(width, classes)
 
