@@ -41,14 +41,14 @@ MAY_IMPORT = {
     "predictors": SPECS | PLACES | {"storage", "text", "images", "models", "decoding", "inspect", "tasks"},
     "runs": SPECS | {"storage", "encodings", "nn", "models", "tasks", "predictors"},
     "training": BASE | {"encodings", "nn", "inspect", "tasks", "predictors", "runs"},
-    "web": set(),
+    "web": {"shapes"},
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
     "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},
     "comparison": BASE | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
     "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison"},
     "explorer": PLACES | {"storage", "images", "attention", "inspect", "predictors", "runs", "web"},
-    "export": PLACES | {"text", "encodings", "attention", "nn", "models", "inspect", "runs"},
+    "export": PLACES | {"text", "encodings", "attention", "nn", "models", "inspect", "runs", "web"},
     "cli": SPECS
     | {"api", "conformance", "comparison", "drawing", "explorer", "export", "inspect", "predictors", "runs", "storage"}
     | {"tasks", "training", "web"},

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from helpers.blocks import unpacked
 from helpers.browser import Pages, assert_colours, canvas_bytes, until
 from helpers.command import command
 from jarilab.explorer import Explorer
+from jarilab.web.blocks import unpacked
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it

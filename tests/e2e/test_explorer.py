@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import jarilab
-from helpers.blocks import unpacked
 from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, read_cells, read_pixels, until
 from helpers.explorer import made_page, made_site, made_view, random_rows
 from jarilab.explorer import Explorer, page_file, render
 from jarilab.inspect.capture import record
+from jarilab.web.blocks import unpacked
 from jarilab.web.page import read
 
 pytestmark = pytest.mark.browser

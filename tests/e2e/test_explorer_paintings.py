@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
 import jarilab
-from helpers.blocks import unpacked
 from helpers.browser import IMAGE, Pages, assert_colours, image_pixels, middle_of_patch
 from helpers.explorer import made_page, made_site, made_view
-from jarilab.explorer import Explorer, page_file, payload, render
+from jarilab.explorer import Explorer, page_file, render
+from jarilab.web.blocks import block, unpacked
 
 pytestmark = pytest.mark.browser
 
@@ -36,7 +37,7 @@ def painted_page() -> str:
     view = made_view([made_site("decoder.0.self", [WEIGHTS], "target", "target", hidden)], target=NAMES)
     pixels = numpy.tile(numpy.arange(4) * 60, (4, 1))[..., None].repeat(3, -1)
     place = {"rows": 2, "columns": 2, "height": 2, "width": 2, "first": 3, "pool": None}
-    view["sides"]["target"]["picture"] = {"pixels": payload.block(pixels, "uint8"), **place}
+    view["sides"]["target"]["picture"] = {"pixels": block(torch.as_tensor(pixels), "uint8"), **place}
     return render(made_page(view))
 
 

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
 from helpers.runs import tiny, train
 from jarilab.captions import judges, sources
-from jarilab.explorer import payload
 from jarilab.explorer.opening import opening_of
+from jarilab.explorer.payload import page_of
 from jarilab.inspect.sites import SEQUENCES
 from jarilab.runs.experiment import Experiment
+from jarilab.web.blocks import block
 
 TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40
 KINDS = {sides: kind for kind, sides in SEQUENCES.items()}
@@ -102,8 +104,8 @@ def made_site(
         "head_width": 16,
         "shape": list(weights.shape[1:]),
         "pooled": 1,
-        "weights": payload.block(weights, "uint16"),
-        "hidden": None if hidden is None else payload.block(numpy.asarray(hidden), "uint8"),
+        "weights": block(torch.as_tensor(weights), "uint16"),
+        "hidden": None if hidden is None else block(torch.as_tensor(hidden), "uint8"),
         "trust": PROOF,
         "measures": {},
         "details": {},
@@ -139,4 +141,4 @@ def made_view(sites: Sequence[dict[str, Any]], name: str = "made", **sides: Sequ
 def made_page(*views: dict[str, Any], site: str | None = None, head: int = 0) -> dict[str, Any]:
     """A saved page of these models."""
     opening = opening_of(views[:1], site or views[0]["sites"][0]["site"], head)
-    return payload.page_of(views, live=False, opening=opening)
+    return page_of(views, live=False, opening=opening)

@@ -13,8 +13,9 @@ from jarilab.errors import UserError
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.storage.files import write_text
 from jarilab.tasks.metrics import METRICS
-from jarilab.web.page import escape_text, policy, read, slim
+from jarilab.web.page import document, escape_text, read
 
+PACKAGE = "jarilab.comparison"
 COLOURS = 8
 """Colours that the style has for lines."""
 
@@ -71,16 +72,13 @@ def _beside(runs: Sequence[str | Path]) -> Path:
 
 def render(curves: Sequence[Curve]) -> str:
     """The page as one HTML document."""
-    style = slim(read("jarilab.comparison", "curves.css"))
     names = ", ".join(curve.run.name for curve in curves)
-    return Template(read("jarilab.comparison", "curves.html")).substitute(
-        policy=policy("", style, live=False),
-        style=style,
-        title=escape_text(f"jari: {names}"),
+    body = Template(read(PACKAGE, "curves.html")).substitute(
         names=escape_text(names),
         rows="\n".join(_row(curve, number) for number, curve in enumerate(curves)),
         charts="\n".join(_charts(curves)),
     )
+    return document(PACKAGE, body, ["curves.css"], f"jari: {names}")
 
 
 def _row(curve: Curve, number: int) -> str:

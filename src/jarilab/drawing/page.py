@@ -14,7 +14,7 @@ from jarilab.drawing.figures import Column
 from jarilab.drawing.svg import PACKAGE, STYLES, Drawing, Words
 from jarilab.errors import UserError
 from jarilab.storage.files import write_text
-from jarilab.web.page import bundle, escape_text, policy, read, slim
+from jarilab.web.page import bundle, document, escape_text, read
 
 PAGE_STYLES = (STYLES[0], "web/base.css", STYLES[1], "show.css")
 
@@ -34,17 +34,14 @@ class Drawings:
     @property
     def html(self) -> str:
         """The page as one document."""
-        style = "\n".join(slim(read(PACKAGE, name)) for name in PAGE_STYLES)
         script = bundle(PACKAGE, "show.js")
-        return Template(read(PACKAGE, "show.html")).substitute(
-            policy=policy(script, style, live=False),
-            title=escape_text(f"jari: {self.title}"),
-            style=style,
+        body = Template(read(PACKAGE, "show.html")).substitute(
             heading=_breakable(self.title),
             settings=_spoken(self.settings),
             columns="\n".join(_section(column) for column in self.columns),
             script=script,
         )
+        return document(PACKAGE, body, PAGE_STYLES, f"jari: {self.title}", script=script)
 
     def save(self, path: str | Path) -> Path:
         """Write the page; gives its path. Raises UserError for a folder, or where it cannot be written."""

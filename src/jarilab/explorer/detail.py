@@ -22,7 +22,7 @@ def detail_of(shown: Tape, inside: Tape, walked: Walk) -> dict[str, Any]:
     valued = valued_of(inside, site, head)
     parts = []
     for name, matrix in zip(found.names, found.matrices, strict=True):
-        parts.append({"name": name, "matrix": payload.block(matrix, "float32")})
+        parts.append({"name": name, "matrix": payload.numbers(matrix)})
     return {
         "steps": [step_of(step) for step in walked.steps],
         "walk_error": walked.error,
@@ -31,7 +31,7 @@ def detail_of(shown: Tape, inside: Tape, walked: Walk) -> dict[str, Any]:
         "parts": parts,
         "parts_about": found.about,
         "parts_error": found.error,
-        "valued": payload.block(valued, "float32"),
+        "valued": payload.numbers(valued),
     }
 
 
@@ -50,10 +50,10 @@ def scores_of(tape: Tape, site: str, head: int) -> dict[str, Any]:
     scaled_QK, bias = scores_QK, None
     if parts.bias is not None:
         scaled_QK = scores_QK - parts.bias
-        bias = payload.block(parts.bias, "float32")
+        bias = payload.numbers(parts.bias)
     return {
-        "scores": payload.block(scores_QK, "float32"),
-        "products": payload.block(scaled_QK / scale, "float32"),
+        "scores": payload.numbers(scores_QK),
+        "products": payload.numbers(scaled_QK / scale),
         "bias": bias,
         "scale": scale,
     }
@@ -96,6 +96,6 @@ def step_of(step: Step, whole: int = 64) -> dict[str, Any]:
         "row_names": list(row_names),
         "column_names": column_names,
         "of": list(step.matrix.shape),
-        "matrix": payload.block(matrix.float(), "float32"),
+        "matrix": payload.numbers(matrix.float()),
         "equal": step.equal,
     }

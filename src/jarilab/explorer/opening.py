@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-TELLING = ("previous", "duplicate", "induction", "sink", "self", "confidence")
-"""Measures with a chance, from 0 to 1, by which a head is told apart where no effect was measured."""
+from jarilab.explorer.payload import TELLING
+from jarilab.web.blocks import unpacked
 
 View = Mapping[str, Any]
 
@@ -73,14 +72,11 @@ def _value(measures: Mapping[str, Any], name: str, head: int) -> float:
 
 def _cell(shown: Mapping[str, Any], head: int) -> tuple[int, int]:
     """Query and key of the largest weight, of queries that have a choice."""
-    rows, columns = shown["shape"]
-    packed = base64.b64decode(shown["weights"]["data"])
-    weights_HQK = np.frombuffer(packed, "<u2").reshape(-1, rows, columns)
-    weights_QK = weights_HQK[head].astype(np.int64)
+    weights_QK = unpacked(shown["weights"])[head]
     if shown["hidden"] is not None:
-        hidden = np.frombuffer(base64.b64decode(shown["hidden"]["data"]), "<u1")
-        allowed_Q1 = (1 - hidden.reshape(rows, columns)).sum(1, keepdims=True)
+        allowed_QK = 1 - unpacked(shown["hidden"])
+        allowed_Q1 = allowed_QK.sum(1, keepdims=True)
         if bool((allowed_Q1 > 1).any()):
             weights_QK = np.where(allowed_Q1 > 1, weights_QK, -1)
-    query, key = divmod(int(weights_QK.argmax()), columns)
+    query, key = divmod(int(weights_QK.argmax()), weights_QK.shape[1])
     return query, key

@@ -1,17 +1,12 @@
-"""What the page shows, as plain data: maps in 16-bit fixed point, numbers that prove them, tokens as text.
-
-A block is `{"dtype", "shape", "data"}`: the bytes, little end first, in base64.
-"""
+"""What the page shows, as plain data: maps in 16-bit fixed point, numbers that prove them, tokens as text."""
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch.nn import functional
@@ -23,6 +18,7 @@ from jarilab.inspect.measures import MEASURES, measure
 from jarilab.inspect.sites import AttentionSite
 from jarilab.predictors.base import PatchedImage, TracedSequence
 from jarilab.shapes import Float, Tensor
+from jarilab.web.blocks import block
 
 FORMAT = "jari explorer 1"
 LARGEST = 512
@@ -64,30 +60,18 @@ MEASURED_BY = [
     ),
 ]
 """What the measures are; the last ones take forwards of their own."""
+TELLING = ("previous", "duplicate", "induction", "sink", "self", "confidence")
+"""Measures with a chance, from 0 to 1, by which a head is told apart where no effect was measured."""
 HIDDEN = -3.4e38
 """What stands for minus infinity."""
 
 Names = Mapping[str, Sequence[str]]
 """The tokens of each side, `source` and `target`."""
 
-_WIDTHS = {"uint8": "<u1", "uint16": "<u2", "float32": "<f4"}
 
-
-def block(values: Tensor | np.ndarray, dtype: str) -> dict[str, Any]:
-    """Numbers as the page reads them; `uint16` is for numbers from 0 to 1."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    if dtype == "uint16":
-        values = np.rint(values * 65535)
-    if dtype == "float32":
-        values = np.maximum(values, HIDDEN)
-    narrow = values.astype(_WIDTHS[dtype])
-    packed = np.ascontiguousarray(narrow).tobytes()
-    return {
-        "dtype": dtype,
-        "shape": list(values.shape),
-        "data": base64.b64encode(packed).decode("ascii"),
-    }
+def numbers(values: Tensor) -> dict[str, Any]:
+    """Any numbers; `HIDDEN` takes the place of what is less."""
+    return block(values.clamp(min=HIDDEN), "float32")
 
 
 def side_of(sequence: TracedSequence) -> dict[str, Any]:
@@ -289,5 +273,6 @@ def page_of(
         "language": None,
         "views": list(views),
         "measures": [row for row in MEASURED_BY if row["name"] in used],
+        "telling": list(TELLING),
         **opening,
     }

@@ -28,6 +28,7 @@ from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
 from jarilab.runs.loaded import load
 from jarilab.storage.files import sha256
+from jarilab.web.blocks import block
 
 LONGEST = 2048
 """Tokens of an input: a map has their square."""
@@ -203,7 +204,7 @@ class ExploredRun:
         for site in view["sites"]:
             edited = operation.weights(tape, site["site"])
             if edited is not None:
-                site["weights"] = payload.block(payload.pooled(edited)[0], "uint16")
+                site["weights"] = block(payload.pooled(edited)[0], "uint16")
         effect = operation.effect(model, trace)
         before, after = effect.before.tolist(), effect.after.tolist()
         tokens = predictor.names(trace.measured)

@@ -25,6 +25,7 @@ from jarilab.inspect.maps import Map, Scored
 from jarilab.inspect.rollout import rollout as rolled_out
 from jarilab.positions import Positions, Tokens
 from jarilab.predictors.base import Trace
+from jarilab.web.blocks import block
 
 TESTED = 256
 """Tokens up to which order is tested, in float64, and heads are switched off."""
@@ -186,7 +187,7 @@ def rollout(tape: Tape, names: Names) -> dict[str, Any] | None:
         return None
     tokens = names["source"]
     maps = [Map.of(tape, site, tokens, tokens) for site in sites]
-    return payload.block(rolled_out(maps), "uint16")
+    return block(rolled_out(maps), "uint16")
 
 
 def noise(tapes: Sequence[tuple[str, Tape]]) -> dict[str, Any] | None:

@@ -16,9 +16,9 @@ from torch.export.graph_signature import InputKind
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from jarilab.errors import UserError
-from jarilab.export.blocks import block
 from jarilab.export.operators import OPERATORS
 from jarilab.shapes import Tensor
+from jarilab.web.blocks import block
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
 """Types of numbers that the page computes with."""

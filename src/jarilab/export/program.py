@@ -26,13 +26,14 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from jarilab.errors import UserError
-from jarilab.export.blocks import block, halved
 from jarilab.export.forward import Ran, exported, links_of, ran
 from jarilab.export.graph import Graph, sizes_of
+from jarilab.export.halves import halved
 from jarilab.export.reading import Inputs, Read, read_of
 from jarilab.patches import Images
 from jarilab.positions import Tokens
 from jarilab.shapes import Tensor
+from jarilab.web.blocks import block
 
 FORMAT = "jari program 1"
 LARGEST = 3_000_000

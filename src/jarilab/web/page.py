@@ -47,15 +47,29 @@ def assemble(
     script: the module to begin with; those it imports are put before it, each once. live: it may ask the server it came
     from for more.
     """
-    style = "\n".join(slim(read(package, name)) for name in styles)
     code = bundle(package, script)
-    return Template(read(package, f"{KIT}page.html")).substitute(
-        policy=policy(code, style, live=live),
+    filled = Template(read(package, f"{KIT}page.html")).substitute(
+        body=read(package, body), payload=escape_json(payload), script=code
+    )
+    return document(package, filled, styles, title, script=code, live=live)
+
+
+def document(
+    package: str,
+    body: str,
+    styles: Sequence[str],
+    title: str,
+    *,
+    script: str = "",
+    live: bool = False,
+) -> str:
+    """Markup as one HTML document, whose policy allows the styles and the one script that stands in it."""
+    style = "\n".join(slim(read(package, name)) for name in styles)
+    return Template(read(package, f"{KIT}document.html")).substitute(
+        policy=policy(script, style, live=live),
         title=escape_text(title),
         style=style,
-        body=read(package, body),
-        payload=escape_json(payload),
-        script=code,
+        body=body.removesuffix("\n"),
     )
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import jarilab
-from helpers.blocks import unpacked
 from jarilab.boxes import Detected
 from jarilab.errors import UserError
 from jarilab.explorer import payload, session
@@ -17,6 +16,7 @@ from jarilab.models.detector import Detector
 from jarilab.patches import Images
 from jarilab.predictors import detection
 from jarilab.predictors.classes import image_sequence
+from jarilab.web.blocks import unpacked
 
 GRID = [f"{row},{column}" for row in range(4) for column in range(4)]
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import jarilab
-from helpers.blocks import unpacked
 from jarilab.errors import UserError
 from jarilab.explorer import page_file, server, session
 from jarilab.explorer.session import Explorer
+from jarilab.web.blocks import unpacked
 
 CAPTION = "a small red 3 top left"
 GRID = [f"{row},{column}" for row in range(8) for column in range(8)]

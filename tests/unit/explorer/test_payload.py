@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import jarilab
-from helpers.blocks import unpacked
 from jarilab.errors import UserError
 from jarilab.explorer import detail, page_file, payload
 from jarilab.inspect import calls
 from jarilab.inspect.capture import Tape, record
+from jarilab.web.blocks import unpacked
 from jarilab.web.page import to_json
 
 NAMES = {"source": list("12+12"), "target": ["<bos>", "2", "4"]}
@@ -97,7 +97,7 @@ def test_a_site_is_measured_up_to_four_million_weights() -> None:
 
 def test_numbers_without_a_word_in_json_become_null() -> None:
     assert to_json({"a": [float("nan"), float("inf"), 1.0]}) == '{"a":[null,null,1.0]}'
-    assert unpacked(payload.block(torch.tensor([float("-inf"), 1.0]), "float32"))[0] == np.float32(payload.HIDDEN)
+    assert unpacked(payload.numbers(torch.tensor([float("-inf"), 1.0])))[0] == np.float32(payload.HIDDEN)
 
 
 def test_a_tape_shows_itself_with_names_or_places(tape: Tape) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import jarilab
-from helpers.blocks import unpacked
 from helpers.runs import TINY_MODEL, tiny, train
 from jarilab.errors import UserError
 from jarilab.explorer import page_file
 from jarilab.explorer.session import LONGEST, REMEMBERED, Explorer
 from jarilab.runs.experiment import Experiment
+from jarilab.web.blocks import unpacked
 
 
 def test_a_view_says_what_predict_says(runs: Path) -> None:

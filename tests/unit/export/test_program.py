@@ -18,7 +18,7 @@ import jarilab
 from jarilab import LanguageModel, Positions, Tokens, UserError
 from jarilab.decoding import greedy
 from jarilab.encodings.base import registry
-from jarilab.export.blocks import halved
+from jarilab.export.halves import halved
 from jarilab.export.operators import OPERATORS
 from jarilab.export.program import LARGEST, program_of
 from jarilab.inspect.interventions import Edit, HeadOff, Link, edited_weights, operate

@@ -10,7 +10,6 @@ import jarilab
 import jarilab.api
 import jarilab.inspect.softmax_lens
 import jarilab.inspect.text
-from helpers.blocks import unpacked
 from jarilab.attention import call as definition
 from jarilab.attention.module import Attend
 from jarilab.errors import UserError
@@ -27,6 +26,7 @@ from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 from jarilab.predictors.base import predictor_class
 from jarilab.tasks.base import Task
+from jarilab.web.blocks import unpacked
 
 ENCODINGS = [
     "none",

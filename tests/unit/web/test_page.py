@@ -17,7 +17,8 @@ FILES = {
     "tones.js": "export const tone = 3;\n",
     "web/draw.js": 'import { tone } from "./tones.js";\nexport async function paint(text) { return tone + text; }\n',
     "web/tones.js": "export const tone = 1;\n",
-    "web/page.html": '<meta content="${policy}"><title>${title}</title><style>${style}</style>${body}'
+    "web/document.html": '<meta content="${policy}"><title>${title}</title><style>${style}</style>${body}',
+    "web/page.html": "${body}"
     '<script type="application/json">${payload}</script><script type="module">${script}</script>',
     "body.html": "<main></main>",
     "a.css": "b { color: red }\r\n",

@@ -19,8 +19,6 @@ const t = speaking({
   stays: ["Without it the answer stays {0}.", "꺼도 답은 {0} 그대로입니다."],
 }, WORDS);
 
-const TELLING = ["previous", "duplicate", "induction", "sink", "self", "confidence"];
-
 export function drawFinding(root, app) {
   refill(root, el("b", {}, t("headName", app.state.site, app.state.head)), ": ", doing(app), " ", effect(app), " ", without(app));
 }
@@ -29,7 +27,7 @@ export function drawFinding(root, app) {
 function doing(app) {
   const { site, head } = app.state;
   const measures = app.site()?.measures ?? {};
-  const scored = [["same_place", app.view().lens?.share?.[site]], ...TELLING.map((name) => [name, measures[name]])];
+  const scored = [["same_place", app.view().lens?.share?.[site]], ...app.payload.telling.map((name) => [name, measures[name]])];
   const there = scored.filter(([, one]) => known(one?.value[head]) && known(one.chance?.[head]));
   if (!there.length) return "";
   const above = ([, one]) => one.value[head] - one.chance[head];
