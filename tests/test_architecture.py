@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "comparison": BASE | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
     "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison"},
-    "explorer": PLACES | {"storage", "images", "attention", "inspect", "predictors", "runs", "web"},
+    "explorer": PLACES | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web"},
     "export": PLACES | {"text", "encodings", "attention", "nn", "models", "inspect", "runs", "web"},
     "cli": SPECS
     | {"api", "conformance", "comparison", "drawing", "explorer", "export", "inspect", "predictors", "runs", "storage"}

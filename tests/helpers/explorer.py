@@ -104,7 +104,7 @@ def made_site(
         "head_width": 16,
         "shape": list(weights.shape[1:]),
         "pooled": 1,
-        "weights": block(torch.as_tensor(weights), "uint16"),
+        "weights": block(torch.as_tensor(weights.copy()), "uint16"),
         "hidden": None if hidden is None else block(torch.as_tensor(hidden), "uint8"),
         "trust": PROOF,
         "measures": {},

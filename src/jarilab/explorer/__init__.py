@@ -46,20 +46,32 @@ def explore(
     site: str | None = None,
     head: int | None = None,
     align: str | None = None,
+    still: bool = False,
     trust_code: bool = False,
 ) -> Page:
     """What the models of these runs attend to while they read `input`, side by side.
 
     site, head: what the page opens at; the head that says most, by default. align: gold links between the tokens of
-    source and answer, such as `0-0 1-2`, counted from 0. Heads beside it are opened too while the file stays small.
+    source and answer, such as `0-0 1-2`, counted from 0. still: a file that computes nothing by itself; by default it
+    carries the models, where they are small enough, and runs them on other inputs and under edits.
+
+    Heads beside the open one are in the file too while it stays small.
     Raises UserError for a folder that is no run or has no checkpoint, and for an input that a run cannot read.
     """
-    return page(Explorer(runs, align=align, trust_code=trust_code), input, site, head)
+    session = Explorer(runs, align=align, trust_code=trust_code)
+    return page(session, input, site, head, still=still)
 
 
-def page(explorer: Explorer, line: str, site: str | None = None, head: int | None = None) -> Page:
+def page(
+    explorer: Explorer,
+    line: str,
+    site: str | None = None,
+    head: int | None = None,
+    *,
+    still: bool = False,
+) -> Page:
     """The page of one input as a file. Raises UserError for an input, a site or a head that is not there."""
-    return Page(render(page_file.whole(explorer, line, site, head)))
+    return Page(render(page_file.whole(explorer, line, site, head, still=still)))
 
 
 def show(

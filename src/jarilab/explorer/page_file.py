@@ -11,18 +11,24 @@ from jarilab.explorer.opening import opening_of
 from jarilab.explorer.session import Explorer
 from jarilab.inspect.capture import Tape
 
-ROOM = 6 * 2**20
+ROOM = 3 * 2**20
 """Bytes up to which more heads and training steps than the one asked for are put into a file."""
 
 
-def whole(explorer: Explorer, line: str, site: str | None, head: int | None) -> dict[str, Any]:
-    """The page for a file. Raises UserError for a site or a head that is not there."""
+def whole(
+    explorer: Explorer, line: str, site: str | None, head: int | None, *, still: bool = False
+) -> dict[str, Any]:
+    """The page for a file. still: it computes nothing by itself. Raises UserError for a site or a head that is not
+    there."""
     page = explorer.look(line, live=False, site=site, head=head)
     # What the explorer remembers stays as it is.
     views = []
     for of_view in page["views"]:
         sites = [{**shown, "details": {}} for shown in of_view["sites"]]
         views.append({**of_view, "sites": sites})
+    if not still:
+        for view, opened in zip(views, explorer.opened, strict=True):
+            view["engine"] = opened.engine(line)
     room = ROOM - _size(views)
     wanted = []
     for view, of_view in enumerate(views):

@@ -10,6 +10,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -105,6 +106,7 @@ class Surgery(_Asked):
     view: int = 0
     step: int | None = None
     edits: list[Edit] = Field(min_length=1, max_length=64)
+    controls: bool = True
 
 
 class TooManyError(Exception):
@@ -162,9 +164,8 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
     @app.post("/api/surgery")
     async def surgery(asked: Surgery) -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in asked.edits]
-        return await in_turn(
-            asked, lambda: explorer.operate(asked.input, asked.view, edits, asked.step)
-        )
+        work = partial(explorer.operate, asked.input, asked.view, edits, asked.step)
+        return await in_turn(asked, partial(work, controls=asked.controls))
 
     @app.exception_handler(UserError)
     async def wrong(_: Request, error: UserError) -> Response:

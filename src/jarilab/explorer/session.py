@@ -19,6 +19,7 @@ from jarilab.explorer import payload, summaries
 from jarilab.explorer.detail import detail_of
 from jarilab.explorer.intervention import Operation
 from jarilab.explorer.opening import opening_of
+from jarilab.export.program import program_of
 from jarilab.inspect.alignment import Link, pharaoh
 from jarilab.inspect.capture import Tape, look_inside, record
 from jarilab.inspect.model_io import precise, scores_of
@@ -195,8 +196,11 @@ class ExploredRun:
             self._inside = {(line, step): tape}
         return self._inside[line, step]
 
-    def operate(self, line: str, step: int, operation: Operation) -> dict[str, Any]:
-        """The answer and the maps under edits, and how far they are from what they were."""
+    def operate(
+        self, line: str, step: int, operation: Operation, *, controls: bool = True
+    ) -> dict[str, Any]:
+        """The answer and the maps under edits, and how far they are from what they were. controls: and how far they are
+        under the same edits at random other places."""
         recorded, model, predictor = self.record(line, step), self.model(step), self.predictor(step)
         trace = recorded.trace
         tape, outputs = operation.run(model, trace)
@@ -216,9 +220,23 @@ class ExploredRun:
                 "log_probability": {"before": effect.log_before, "after": effect.log_after},
                 "divergence": effect.divergence,
                 "tokens": [{"token": token, "before": b, "after": a} for token, b, a in rows],
-                **operation.controls(model, trace),
+                **(operation.controls(model, trace) if controls else {}),
             },
         }
+
+    def engine(self, line: str) -> dict[str, Any]:
+        """What a page computes with by itself: the model after its last step as a program, with this input as its
+        example, and how it reads and answers; or in words why a page cannot."""
+        predictor = self.run.predictor
+        text = predictor.text_of_page()
+        if text is None:
+            return {"why": f"no page can answer for the task {self.experiment.task} by itself"}
+        trace = self.record(line, self.run.step).trace
+        try:
+            program = program_of(predictor.traced_model, trace.inputs)
+        except UserError as error:
+            return {"why": str(error)}
+        return {"program": program, "text": text}
 
     @cached_property
     def curve(self) -> list[list[Any]]:
@@ -308,12 +326,20 @@ class Explorer:
             return opened.detail(line, opened.run.step if step is None else step, site, head, query)
 
     def operate(
-        self, line: str, view: int, changes: Sequence[Mapping[str, Any]], step: int | None = None
+        self,
+        line: str,
+        view: int,
+        changes: Sequence[Mapping[str, Any]],
+        step: int | None = None,
+        *,
+        controls: bool = True,
     ) -> dict[str, Any]:
-        """What becomes of one view's answer and maps under changes; see `Operation`."""
+        """What becomes of one view's answer and maps under changes; see `Operation`. controls: and under the same
+        changes at random other places."""
         opened, operation = self.view(view), Operation(changes)
         with self._lock:
-            return opened.operate(line, opened.run.step if step is None else step, operation)
+            step = opened.run.step if step is None else step
+            return opened.operate(line, step, operation, controls=controls)
 
     def view(self, number: int) -> ExploredRun:
         """The run with this number. Raises UserError where there is none."""

@@ -217,6 +217,16 @@ class Predictor(ABC):
         has no meaning."""
         return ()
 
+    def text_of_page(self) -> dict[str, Any] | None:
+        """How a page that runs the model itself reads an input and tells an answer; None where no page can.
+
+        kind: `sequence`, an answer written token by token; `continuation`, one sequence, after each token of which the
+        next is foretold; `classes`, one answer to the whole input. tokens: names by number, of what is read (`source`)
+        and of what is said (`target`). Of a sequence also `first`, `end`, `padding`: numbers; `longest`: tokens of each
+        side at most; and the fields of the task's `Spelling`.
+        """
+        return None
+
     def retraced(self, trace: Trace, outputs: Any) -> Trace:
         """The trace as another forward over the same inputs has it, one under an intervention. outputs: of that one."""
         return trace

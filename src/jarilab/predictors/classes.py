@@ -101,6 +101,9 @@ class ClassPredictor(Predictor):
     def names(self, numbers: Iterable[int]) -> list[str]:
         return [self.task.classes[number] for number in numbers]
 
+    def text_of_page(self) -> dict[str, Any]:
+        return {"kind": "classes", "tokens": {"target": list(self.task.classes)}}
+
     @property
     def vocabulary(self) -> str:
         return "\n".join(self.task.classes)

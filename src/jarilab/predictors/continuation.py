@@ -152,6 +152,11 @@ class ContinuationPredictor(Predictor):
     def names(self, numbers: Iterable[int]) -> list[str]:
         return self.task.show_target(list(numbers))
 
+    def text_of_page(self) -> dict[str, Any]:
+        *_, size = self.task.model_options.values()
+        names = self.names(range(size))
+        return {"kind": "continuation", "tokens": {"source": names, "target": names}}
+
     @property
     def vocabulary(self) -> str:
         return token_vocabulary(self.task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import torch
@@ -27,7 +27,7 @@ from jarilab.predictors.base import (
 )
 from jarilab.predictors.learner import ModelLearner, write
 from jarilab.predictors.reading import SHOWN, Source, chunks, read_each
-from jarilab.text import FIRST
+from jarilab.text import END, FIRST, PADDING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +157,21 @@ class SequencePredictor(Predictor):
 
     def names(self, numbers: Iterable[int]) -> list[str]:
         return self.task.show_target(list(numbers))
+
+    def text_of_page(self) -> dict[str, Any]:
+        task = self.task
+        sizes = list(task.model_options.values())
+        shown = (task.show_source, task.show_target)
+        names = [show(range(size)) for show, size in zip(shown, sizes, strict=True)]
+        return {
+            "kind": "sequence",
+            "tokens": dict(zip(("source", "target"), names, strict=True)),
+            "first": FIRST,
+            "end": END,
+            "padding": PADDING,
+            "longest": task.longest,
+            **asdict(task.spelling),
+        }
 
     @property
     def vocabulary(self) -> str:

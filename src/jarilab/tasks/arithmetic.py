@@ -17,7 +17,7 @@ from torch import Tensor
 from jarilab.errors import UserError
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Int
-from jarilab.tasks.base import Batch, Learner, TokenTask, evenly, registry, right_padded
+from jarilab.tasks.base import Batch, Learner, Spelling, TokenTask, evenly, registry, right_padded
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.expressions import (
     VOCABULARY,
@@ -118,6 +118,8 @@ class Arithmetic(TokenTask):
             "source_vocabulary": len(self.vocabulary),
             "target_vocabulary": len(self.vocabulary),
         }
+
+    spelling = Spelling("characters", ending="=", skipped=" ", join="")
 
     @property
     def longest(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from jarilab.errors import UserError
-from jarilab.tasks.base import registry
+from jarilab.tasks.base import Spelling, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, Matrix, PairsTask, Rows, Vocabulary
 from jarilab.text import END, PADDING, SPECIAL
@@ -63,6 +63,8 @@ class Sequences(PairsTask):
     @abstractmethod
     def answers(self, lines: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The target of each row of numbers, of which the first `lengths` count."""
+
+    spelling = Spelling("words", join=" ")
 
     @property
     def tokenizers(self) -> tuple[Vocabulary, Vocabulary]:

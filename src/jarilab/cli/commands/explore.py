@@ -44,13 +44,14 @@ def run(options: argparse.Namespace) -> None:
     if options.save:
         check_file(Path(options.save))  # told before the page is made
     opens = {"site": chosen.pop("site", None), "head": chosen.pop("head", None)}
+    still = chosen.pop("still", False)
     with working(f"opening {' and '.join(options.runs)}"):
         session = explorer.Explorer(options.runs, **chosen)
     line = options.input
     if line is None:
         line = api.open_run(options.runs[0], trust_code=chosen.get("trust_code", False)).example()
     if options.save:
-        _save(options, session, line, opens)
+        _save(options, session, line, {**opens, "still": still})
     else:
         _serve(options, session, line, opens)
 

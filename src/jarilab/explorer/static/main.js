@@ -5,6 +5,7 @@ import { clamp, known, percent } from "web/numbers.js";
 import { firstPayload } from "web/payload.js";
 import { nameNode, token, tokenNode } from "web/tokens.js";
 import { languageButton } from "web/words.js";
+import { editedNode, editsOf } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
 import { drawFinding } from "./finding.js";
 import { drawImage, markImage } from "./image.js";
@@ -13,7 +14,7 @@ import { drawOverview, markOverview } from "./overview.js";
 import { PANELS } from "./panels.js";
 import { drawScrub } from "./scrub.js";
 import { paintedSide, wordsOf } from "./sites.js";
-import { app, DRAWN, followAddress, languageChanged, look, SCALES } from "./state.js";
+import { app, DRAWN, followAddress, languageChanged, look, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
 
 app.panels = PANELS;
@@ -34,14 +35,22 @@ function drawHeader() {
 let asked = ""; // what the field showed when it was drawn; another text in it is being typed
 function drawInput(views) {
   const field = document.activeElement;
-  const typed = field?.id === "input" && app.live && field.value !== asked ? field.value : null;
-  const box = el("input", { id: "input", name: "input", autocomplete: "off", spellcheck: "false", dir: "auto", readonly: !app.live,
+  const typed = field?.id === "input" && app.reading() && field.value !== asked ? field.value : null;
+  const box = el("input", { id: "input", name: "input", autocomplete: "off", spellcheck: "false", dir: "auto", readonly: !app.reading(),
     "aria-describedby": "input-note", "data-keep": "input" });
   asked = views[0].input;
   box.value = typed ?? asked;
-  const note = app.live ? t("inputLive") : views[0].experiment ? t("inputSaved", token(views[0].run)) : null;
-  refill(byId("ask"), el("label", { for: "input" }, t("input")), box, app.live ? el("button", { type: "submit" }, t("run")) : null,
-    el("p", { class: "note", id: "input-note" }, note));
+  refill(byId("ask"), el("label", { for: "input" }, t("input")), box, app.reading() ? el("button", { type: "submit" }, t("run")) : null,
+    el("p", { class: "note", id: "input-note" }, inputNote(views)));
+}
+/** What can be computed, and where. */
+function inputNote(views) {
+  if (app.live) return t("inputLive");
+  const states = views.map((_, index) => app.computing(index));
+  const why = states.find((state) => state.why)?.why;
+  if (app.reading()) return t("inputHere", Math.max(...states.map((state) => state.apart)).toExponential(0));
+  if (why) return t("inputStill", why);
+  return views[0].experiment ? t("inputSaved", token(views[0].run)) : null;
 }
 
 function modelCard(view, index) {
@@ -54,7 +63,7 @@ function modelCard(view, index) {
   const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
   const words = paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : "answer";
   const answer = known(view.answer) && el("p", { class: "answer" }, `${t(words)} `, tokenNode(view.answer, { class: "token big" }), verdict(view));
-  return toned(index, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), outputTokens(view, index)));
+  return toned(index, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index), outputTokens(view, index)));
 }
 function verdict({ answer, expected }) {
   if (!known(expected)) return null;
@@ -95,10 +104,11 @@ function drawTools() {
   const pick = (name, words, pairs, more) => selectOf(name, words, pairs.map(([value, key]) => [value, t(key)]), more);
   const names = app.payload.views.map((view, index) => [index, token(view.name)]);
   const lock = (on) => app.set({ lock: on ? Number(byId("legend").dataset.high) : null });
+  const cutting = app.payload.views.some((_, index) => app.computing(index).yes) && flagBox("cutting");
   const ofLines = () => [selectOf("top", "topKeys", [1, 3, 5, 10].map((count) => [count, count])), flagBox("heads"), flagBox("every")];
   const drawn = DRAWN.map((name) => [name, `drawn_${name}`]);
   const ofMaps = () => [pick("drawn", "drawn", drawn, { lock: null }), pick("scale", "colours", SCALES.map((name) => [name, name])), pick("range", "range", [["full", "full"], ["fit", "fit"]]),
-    flagBox("lock", lock), pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
+    flagBox("lock", lock), cutting, pick("zoom", "zoom", [["fit", "fitCells"], ["large", "largeCells"]]),
     ...(names.length > 2 ? [selectOf("second", "difference", names), selectOf("first", "minus", names)] : [])];
   const save = Object.keys(exporters).map((kind) => pressable(`save ${kind}`, kind.toUpperCase(), () => saveAs(app, kind)));
   refill(byId("tools"), pick("display", "display", [["map", "maps"], ["lines", "lines"]]),
@@ -149,10 +159,10 @@ async function drawPanel() {
 // ---------------------------------------------------------------- what changes what
 
 const ALL = ["views", "language"];
-const HEADER = [...ALL, "view"];
+const HEADER = [...ALL, "view", "engines"];
 const COLOURS = ["view", "scale", "range", "lock"];
 const MAPS = [...COLOURS, "site", "head", "drawn", "display", "zoom", "first", "second", "top", "heads", "every"];
-const TOOLS = ["drawn", "display", "scale", "range", "lock", "zoom", "first", "second", "top", "heads", "every"];
+const TOOLS = ["drawn", "display", "scale", "range", "lock", "zoom", "first", "second", "top", "heads", "every", "cutting", "engines"];
 
 function drawChanged(changed) {
   const any = (...lists) => lists.flat().some((name) => changed.has(name));
@@ -160,9 +170,10 @@ function drawChanged(changed) {
     drawHeader();
     drawScrub(byId("scrubbing"), app);
   }
-  if (any(ALL, COLOURS)) drawOverview(byId("overview"), app);
+  if (any("edits")) refill(byId("models"), ...app.payload.views.map(modelCard));
+  if (any(ALL, COLOURS, "edits", "engines")) drawOverview(byId("overview"), app);
   else if (any("site", "head")) markOverview(byId("overview"), app);
-  if (any(ALL, MAPS) || (app.state.display === "lines" && any("query"))) drawMaps(byId("maps"), app);
+  if (any(ALL, MAPS, "edits", "engines") || (app.state.display === "lines" && any("query"))) drawMaps(byId("maps"), app);
   else if (any("query", "key")) markCell(app);
   if (any(HEADER, "site", "head")) drawFinding(byId("finding"), app);
   if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("image"), app);
@@ -175,7 +186,7 @@ app.onchange = drawChanged;
 app.onspot = markImage;
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (app.live) look({ input: byId("input").value });
+  if (app.reading()) look({ input: byId("input").value });
 });
 let drawnWidth = 0;
 new ResizeObserver(() => {
@@ -186,3 +197,7 @@ new ResizeObserver(() => {
 drawChanged(new Set(ALL));
 followAddress();
 document.documentElement.dataset.ready = firstPayload.format;
+startEngines().then(() => {
+  if (!app.live && app.state.input !== app.view(0).input) look({ input: app.state.input });
+  document.documentElement.dataset.engines = "ready";
+});

@@ -8,6 +8,7 @@ import { clamp, known, number } from "web/numbers.js";
 import { nameNode, token, tokenNode } from "web/tokens.js";
 import { largestOf, maxPool, rankOf } from "web/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
+import { drawnSite, isInForce, linkEdit, toggleEdit } from "./edits.js";
 import { linesNode } from "./lines.js";
 import { headWeights, kindsOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
 import { t } from "./words.js";
@@ -53,7 +54,7 @@ export const drawnOf = ({ state: { display, drawn } }) => display === "lines" ? 
 /** The numbers of one model's map, or {why} there are none. */
 function numbersOf(app, view, index, site) {
   const drawn = drawnOf(app);
-  if (drawn === "weights") return { data: headWeights(site, app.state.head) };
+  if (drawn === "weights") return { data: headWeights(drawnSite(index, site), app.state.head) };
   if (drawn === "rollout") return site.kind === "encoder" && view.rollout ? { data: block(view.rollout).data } : { why: t("noRollout") };
   const { why, detail } = app.opened(index);
   if (!detail?.valued) return { why: why ?? t("noValued") };
@@ -102,7 +103,7 @@ function boardNode(app, pane) {
   pane.board = boardOf({ map: { data: pane.data, shape: pane.site.shape, options: pane.options }, rowTokens: pane.rowTokens,
     columnTokens: pane.columnTokens, words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot", "pin"], beside: strip,
     attributes: { "aria-describedby": "map-help", onkeydown: (event) => moveByKey(event, app, pane), onpointermove: (event) => pointAt(event, app, pane),
-      onpointerleave: () => pointCell(app, null), onclick: (event) => { pointAt(event, app, pane); pinCell(app); } } });
+      onpointerleave: () => pointCell(app, null), onclick: (event) => { pointAt(event, app, pane); pinCell(app); if (app.state.cutting) cutCell(app, pane, app.state); } } });
   return pane.board.node;
 }
 
@@ -129,9 +130,9 @@ function pinCell(app) {
   sayCell(app, "pinned");
 }
 
-function moveByKey(event, app, { board }) {
+function moveByKey(event, app, pane) {
   if (event.ctrlKey || event.metaKey) return;
-  const { key } = event;
+  const [{ board }, { key }] = [pane, event];
   const from = pointed ?? app.state;
   const next = cellAfter(event, board, [from.query, from.key]);
   if (next) {
@@ -140,10 +141,28 @@ function moveByKey(event, app, { board }) {
     scrollToCell(board);
   } else if (key === "Enter" || key === " ") pinCell(app);
   else if (key === "Escape" && pointed) { pointCell(app, null); sayCell(app); }
+  else if (key === "x") cutCell(app, pane, from);
   else if (key === "[" || key === "]") stepHead(app, key === "]" ? 1 : -1, 0);
   else if (key === "{" || key === "}") stepHead(app, 0, key === "}" ? 1 : -1);
   else return;
   event.preventDefault();
+}
+
+/** Take a link away, or give it back: this query no longer sees this key, in the open head of the model of this map. */
+function cutCell(app, pane, cell) {
+  const edit = cutOf(app, pane, cell);
+  if (edit) toggleEdit(app, pane.index, edit);
+}
+/** The edit of a cell; null where none can be made. */
+function cutOf(app, { kind, index, site, hidden }, { query, key }) {
+  if (kind !== "map" || drawnOf(app) !== "weights" || site.pooled > 1 || hidden?.[query * site.shape[1] + key] || !app.computing(index).yes) return null;
+  return linkEdit(site.site, app.state.head, query, key);
+}
+function cutButton(app, pane) {
+  const edit = cutOf(app, pane, app.state);
+  if (!edit || pointed) return null;
+  const words = t(isInForce(pane.index, edit) ? "uncut" : "cut");
+  return el("button", { type: "button", class: "cut", title: `${words} (x)`, "data-keep": `cut ${pane.index}`, onclick: () => toggleEdit(app, pane.index, edit) }, `✂ ${words}`);
 }
 
 /** Open the head beside, or the same head one layer on. */
@@ -186,7 +205,7 @@ function readingOf(app, panes) {
       const [name, words] = valueIn(app, pane, spot);
       const own = cellIn(pane, spot); // models may have written different tokens
       const other = own[0] !== queryToken || own[2] !== keyToken ? ["(", tokenNode(own[0]), " → ", tokenNode(own[2]), ") "] : null;
-      return el("span", {}, shownPanes.length > 1 ? [nameNode(name), ": "] : `${t(`drawn_${drawnOf(app)}`)} `, other, el("b", {}, words));
+      return el("span", {}, shownPanes.length > 1 ? [nameNode(name), ": "] : `${t(`drawn_${drawnOf(app)}`)} `, other, el("b", {}, words), cutButton(app, pane));
     })];
 }
 /** For people who listen: only after keys, not after each move of a pointer. */

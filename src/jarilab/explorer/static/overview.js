@@ -4,6 +4,7 @@ import { el, refill, toned } from "web/elements.js";
 import { drawSmall, headsGrid, markHeads } from "web/heads.js";
 import { number } from "web/numbers.js";
 import { nameNode } from "web/tokens.js";
+import { drawnSite, headEdit, isInForce, toggleEdit } from "./edits.js";
 import { headWeights, kindsOf, siteHidden, wordsOf } from "./sites.js";
 import { t } from "./words.js";
 
@@ -26,12 +27,15 @@ function kindFigure(app, index, kind, sites) {
 
 function headCell(app, view, site, head) {
   const { lock, range, scale } = app.state;
-  const weights = { data: headWeights(site, head), hidden: siteHidden(site), shape: site.shape };
+  const drawn = drawnSite(view, site);
+  const weights = { data: headWeights(drawn, head), hidden: siteHidden(site), shape: site.shape };
   const name = t("headName", site.site, head);
   const attributes = { "data-view": view, "data-site": site.site, "data-keep": `${view} ${site.site} ${head}`, "aria-label": name, title: name,
     onclick: () => app.set({ view, site: site.site, head }) };
   const high = lock ?? (range === "full" ? 1 : null); // null: each its own
-  return { shape: site.shape, attributes, paint: (canvas) => drawSmall(canvas, site, head, weights, { high, scale }) };
+  const off = headEdit(site.site, head);
+  const flip = app.computing(view).yes ? { on: !isInForce(view, off), label: t("switch", name), keep: `switch ${view} ${name}`, press: () => toggleEdit(app, view, off) } : null;
+  return { shape: site.shape, attributes, flip, paint: (canvas) => drawSmall(canvas, drawn, head, weights, { high, scale }) };
 }
 
 /** Frame the head that is open. */

@@ -3,6 +3,8 @@ import { byId } from "web/elements.js";
 import { clamp, known } from "web/numbers.js";
 import { firstPayload } from "web/payload.js";
 import { chosenLanguage, language } from "web/words.js";
+import { carryEdits } from "./edits.js";
+import { Engine } from "./engine.js";
 import { t } from "./words.js";
 
 export const SCALES = ["linear", "sqrt", "log"];
@@ -10,7 +12,7 @@ export const SCALES = ["linear", "sqrt", "log"];
 export const DRAWN = ["weights", "valued", "rollout"];
 const CHOICES = { drawn: DRAWN, scale: SCALES, display: ["map", "lines"], range: ["full", "fit"], zoom: ["fit", "large"] };
 const COUNTS = ["view", "head", "query", "key", "top", "first", "second"];
-const FLAGS = ["heads", "every"];
+const FLAGS = ["heads", "every", "cutting"];
 const WAYPOINTS = ["view", "site", "head", "drawn", "display", "panel", "steps", "input", "first", "second"]; // a way back is kept for these
 
 const { view, site, head, query, key } = firstPayload; // what the page opens at
@@ -18,7 +20,7 @@ const firstView = firstPayload.views[view];
 const defaults = {
   view, site, head, query, key,
   scale: "linear", range: Math.max(...firstView.sites.flatMap((site) => site.shape)) > 24 ? "fit" : "full", lock: null,
-  drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
+  drawn: "weights", display: "map", zoom: "fit", top: 3, heads: false, every: false, cutting: false, first: 0, second: 1, panel: "walk", steps: {}, input: firstPayload.views[0].input,
 };
 
 function readAddress() {
@@ -85,6 +87,39 @@ function findDetail(index, again = false) {
   return cache.get(name);
 }
 
+// What a saved page computes by itself ---------------------------------------------------------------------------------
+
+const engines = new Map(); // view index -> its Engine, or the Error that says why there is none
+
+/** Make the models in this file ready, each held against what Python wrote; one after the other, so that the page stays at hand. */
+export async function startEngines() {
+  for (const [index, view] of firstPayload.views.entries()) {
+    if (!view.engine) continue;
+    await new Promise((resume) => { setTimeout(resume); });
+    try {
+      engines.set(index, new Engine(view));
+    } catch (error) {
+      engines.set(index, error);
+    }
+  }
+  if (engines.size) app.onchange(new Set(["engines"]));
+}
+/** The engine of a view, while its training step is the one that the file carries; otherwise null. */
+function engineOf(index) {
+  const engine = engines.get(index);
+  return engine instanceof Engine && engine.view.step === app.view(index)?.step ? engine : null;
+}
+/** What a saved page asks itself: the same requests that a live one sends. */
+const HERE = {
+  "/api/surgery": ({ view, input, edits, controls }) => engineOf(view).operate(input, edits, controls),
+  "/api/look": ({ input }) => {
+    const views = firstPayload.views.map((_, index) => engines.get(index).look(input));
+    const { view, site, head } = firstPayload;
+    const without = known(firstPayload.without) ? engines.get(view).operate(input, [{ kind: "head", site, head }], false).effect.answer : null;
+    return { views, without, noise: null };
+  },
+};
+
 let latest = 0; // only the last answer to a look is shown
 
 export const app = {
@@ -103,14 +138,28 @@ export const app = {
     app.onchange(changed);
   },
   replaceViews(payload) {
+    const { input } = app.view(0);
     app.payload = { ...app.payload, ...payload };
     app.state.input = app.view(0).input;
     fitState();
     writeAddress(false);
     app.onchange(new Set(["views"]));
+    carryEdits(app, input !== app.state.input);
   },
+  /** Whether edits of this view can be carried out, and why not: {yes} or {why}. */
+  computing(index = app.state.view) {
+    const engine = engines.get(index);
+    if (app.live || engineOf(index)) return { yes: true, apart: engine?.apart };
+    return { why: engine instanceof Error ? engine.message : null };
+  },
+  /** Whether other inputs can be read: by a server, or by all models of this file. */
+  reading: () => app.live || (engines.size === app.payload.views.length && [...engines.values()].every((engine) => engine.reads)),
   async post(path, body) {
-    if (!app.live) throw new Error(t("notLive"));
+    if (!app.live) {
+      if (!Object.hasOwn(HERE, path)) throw new Error(t("notLive"));
+      await new Promise((resume) => { setTimeout(resume); });
+      return HERE[path](body);
+    }
     let answer;
     try {
       const response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
@@ -139,7 +188,7 @@ export async function look(patch) {
   const wanted = { input: app.state.input, steps: app.state.steps, ...patch };
   const turn = latest += 1;
   say("");
-  if (!app.live) {
+  if (!app.live && (patch.steps || !app.reading())) {
     const frames = app.payload.frames ?? [];
     const step = Object.values(wanted.steps)[0] ?? frames.at(-1)?.step;
     const frame = frames.find((one) => one.step === step);
@@ -176,7 +225,7 @@ function followBack() {
 export function followAddress() {
   const { input, steps } = app.state;
   addEventListener("popstate", followBack);
-  if ((app.live && input !== app.view(0).input) || Object.keys(steps).length) look({ input, steps });
+  if ((app.reading() && input !== app.view(0).input) || Object.keys(steps).length) look({ input, steps });
 }
 export function languageChanged() {
   writeAddress(false);

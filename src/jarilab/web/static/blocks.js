@@ -10,8 +10,9 @@ export function bytesOf(text) {
   return bytes;
 }
 
-/** The numbers of a Block, decoded when first asked for; fixed point (uint16) becomes 0..1. */
+/** The numbers of a Block, decoded when first asked for; fixed point (uint16) becomes 0..1. What was computed here is as it is. */
 export function block(source) {
+  if (ArrayBuffer.isView(source.data)) return source;
   if (!decoded.has(source)) {
     const { buffer, length } = bytesOf(source.data);
     const bits = { uint8: 8, uint16: 16, float32: 32 }[source.dtype];

@@ -42,17 +42,25 @@ addEventListener("beforeprint", () => document.querySelectorAll(".heads canvas")
 
 /**
  * rows: {label, title, heads}, one a layer. cell(place, head): {shape, paint(canvas), attributes} of the button of a head in
- * the row at that place.
+ * the row at that place; and where a head can be switched off, flip: {on, label, keep, press}. Then x does it by key.
  */
 export function headsGrid(label, rows, cell) {
   const heads = Math.max(1, ...rows.map((row) => row.heads));
   const names = Array.from({ length: heads }, (_, head) => el("span", {}, String(head)));
   const grid = styled(el("div", { class: "heads", role: "group", "aria-label": label }, el("span"), names), { "--heads": heads });
   rows.forEach((row, place) => {
-    const buttons = Array.from({ length: heads }, (_, head) => head < row.heads ? headButton(place, head, cell(place, head)) : el("span"));
+    const buttons = Array.from({ length: heads }, (_, head) => head < row.heads ? headCell(place, head, cell(place, head)) : el("span"));
     grid.append(el("span", { title: row.title }, String(row.label)), ...buttons);
   });
   return grid;
+}
+
+function headCell(place, head, { flip, attributes, ...cell }) {
+  if (!flip) return headButton(place, head, { ...cell, attributes });
+  const byKey = (event) => { if (event.key === "x") flip.press(); else moveFocus(event); };
+  const flipper = el("button", { type: "button", class: "flip", role: "switch", "aria-checked": flip.on, "aria-label": flip.label, title: flip.label,
+    tabindex: -1, "data-keep": flip.keep, onclick: flip.press }, flip.on ? "✂" : "∅");
+  return el("span", { class: flip.on ? "head" : "head off" }, headButton(place, head, { ...cell, attributes: { ...attributes, onkeydown: byKey } }), flipper);
 }
 
 function headButton(place, head, { shape: [height, width], paint, attributes }) {
@@ -67,7 +75,7 @@ function moveFocus(event) {
   const [down, across] = ARROWS[event.key] ?? [0, 0];
   if ((!down && !across) || event.ctrlKey || event.altKey || event.metaKey) return;
   event.preventDefault();
-  const grid = event.currentTarget.parentNode;
+  const grid = event.currentTarget.closest(".heads");
   const { row, head } = event.currentTarget.dataset;
   const there = [...grid.querySelectorAll(`[data-row="${Number(row) + down}"]`)];
   const next = there[clamp(Number(head) + across, 0, there.length - 1)];
@@ -75,12 +83,12 @@ function moveFocus(event) {
   stopAt(grid, next);
   next.focus();
 }
-const stopAt = (grid, chosen) => { for (const button of grid.querySelectorAll("button")) button.tabIndex = button === chosen ? 0 : -1; };
+const stopAt = (grid, chosen) => { for (const button of grid.querySelectorAll("button[data-row]")) button.tabIndex = button === chosen ? 0 : -1; };
 
 /** Frame the heads that are open; each grid keeps one tab stop. isOpen(dataset of a button). */
 export function markHeads(root, isOpen) {
   for (const grid of root.querySelectorAll(".heads")) {
-    const buttons = [...grid.querySelectorAll("button")];
+    const buttons = [...grid.querySelectorAll("button[data-row]")];
     for (const button of buttons) button.setAttribute("aria-pressed", isOpen(button.dataset));
     stopAt(grid, buttons.find((button) => isOpen(button.dataset)) ?? buttons[0]);
   }

@@ -4,6 +4,7 @@ import { known, number, percent } from "web/numbers.js";
 import { tokenNode } from "web/tokens.js";
 import { speaking } from "web/words.js";
 import { beginPanel, cellAt, hiddenOf, nameCell, smallMap, withDetail } from "./kit.js";
+import { editedNode, editsOf, isInForce, toggleEdit } from "../edits.js";
 import { headWeights } from "../sites.js";
 import { WORDS } from "../words.js";
 
@@ -11,7 +12,8 @@ const t = speaking({
   title: ["Surgery", "수술"],
   about: ["Change something inside the model and see whether the answer changes: what matters cannot be read off a map.",
     "모델 안을 바꾸고 답이 바뀌는지 봅니다. 무엇이 중요한지는 지도만으로 알 수 없습니다."],
-  saved: ["This is a saved page, so nothing can be run again. Run it live: ", "저장된 페이지라 다시 계산할 수 없습니다. 직접 실행하려면: "],
+  saved: ["This is a saved page, so nothing can be run again.", "저장된 페이지라 다시 계산할 수 없습니다."],
+  live: ["Run it live:", "직접 실행하려면:"],
   erasure: ["Taking each query's most attended key away in this head changes the log-probability of the answer by {0} (another token is the likeliest at {1} of the places); taking a random key away, by {2} ({3}; mean of {4} draws).",
     "이 헤드에서 질의마다 가장 많이 보는 키를 없애면 답의 로그 확률이 {0} 변하고(자리의 {1}에서 최상위 토큰이 바뀜), 무작위 키를 없애면 {2} 변합니다({3}, {4}회 평균)."],
   places: ["Positions", "위치"],
@@ -31,9 +33,7 @@ const t = speaking({
   link_force: ["force", "강제"],
   link_erase: ["erase", "지우기"],
   allHeads: ["in all heads", "모든 헤드에서"],
-  edits: ["Edits in force", "적용할 편집"],
-  none: ["none yet", "아직 없음"],
-  remove: ["Remove: {0}", "빼기: {0}"],
+  none: ["No edit is in force.", "적용된 편집이 없습니다."],
   before: ["before", "전"],
   after: ["after", "후"],
   token: ["token", "토큰"],
@@ -53,12 +53,8 @@ adopt(
   ".surgery-forms legend { padding: 0 .3rem; font-weight: 600; }",
   ".surgery-forms input[type=number] { width: 5rem; }",
   ".surgery-result tbody th { text-align: left; }",
-  ".surgery-edits { padding-left: 1.2rem; }",
   ".surgery-result { border-top: 1px solid var(--line); margin-top: 1rem; padding-top: 1rem; }",
-  ".surgery-result dl { display: flex; gap: 2rem; }",
-  ".surgery-result dd { margin: 0; font: 600 1.2rem var(--mono); }",
   ".surgery-result .panel-beside { margin-top: 1rem; }",
-  ".surgery-result .changed { color: var(--bad); }",
   ".surgery-strip circle { fill: none; stroke: var(--muted); stroke-width: 1.5; }",
   ".surgery-strip .edit { fill: var(--accent); stroke: var(--ink); }",
   ".surgery-strip .axis { fill: none; stroke: var(--line); }",
@@ -67,40 +63,24 @@ adopt(
 );
 
 const form = { side: "both", how: "off", amount: "3", link: "erase", all: false };
-const state = { model: null, edits: [], result: null, error: "", busy: false };
 
 export const panel = {
   id: "surgery", title: () => t("title"),
   draw(root, app) {
     beginPanel(root);
-    const [model, before] = [app.view(), state.model];
-    // Edits may be tried on another model or step, but not on another input; results belong to one model.
-    if (model !== before) Object.assign(state, { model, edits: before?.input === model.input ? state.edits : [], result: null, error: "", busy: false });
-    page(root, app, () => app.state.panel === panel.id && panel.draw(root, app));
+    const index = app.state.view;
+    const about = [el("p", {}, t("about")), erasureNote(app)];
+    const { yes, why } = app.computing(index);
+    if (!yes) {
+      const command = `jarilab explore ${app.view().run} --input ${quoted(app.view().input)}`;
+      refill(root, ...about, el("p", {}, why ?? t("saved"), " ", t("live"), " ", el("code", {}, command)));
+      return;
+    }
+    const { result, busy } = editsOf(index);
+    const add = (edit) => !isInForce(index, edit) && toggleEdit(app, index, edit);
+    refill(root, ...about, formNode(app, add), editedNode(app, index, "panel") ?? note(t("none")), result && resultNode(app, result, busy));
   },
 };
-
-function page(root, app, again) {
-  const about = [el("p", {}, t("about")), erasureNote(app)];
-  if (!app.live) {
-    refill(root, ...about, el("p", {}, t("saved"), el("code", {}, `jarilab explore ${app.view().run} --input ${quoted(app.view().input)}`)));
-    return;
-  }
-  const { edits, error, busy } = state;
-  const list = edits.map((edit, place) => el("li", {}, wordsFor(app, edit), " ", pressable(`edit-${place}`, "×", () => {
-    edits.splice(place, 1);
-    again();
-  })));
-  list.forEach((item, place) => item.lastChild.setAttribute("aria-label", t("remove", wordsFor(app, edits[place]))));
-  const run = pressable("surgery-run", t("run"), () => runEdits(app, again));
-  run.disabled = busy || !edits.length;
-  refill(root, ...about, formNode(app, (edit) => {
-    if (!edits.some((other) => JSON.stringify(other) === JSON.stringify(edit))) edits.push(edit);
-    again();
-  }),
-  el("h3", {}, t("edits")), list.length ? el("ul", { class: "surgery-edits" }, ...list) : note(t("none")), run,
-  el("p", { role: "status" }, busy ? t("wait") : error), state.result && resultNode(app, state.result));
-}
 
 /** What the open head's largest weights do to the answer. */
 function erasureNote(app) {
@@ -140,42 +120,16 @@ function formNode(app, add) {
       el("label", {}, all, " ", t("allHeads")), linked));
 }
 
-function wordsFor(app, edit) {
-  if (edit.kind === "place") return `${t("places")}, ${t(`side_${edit.side}`)}: ${t(`how_${edit.how}`)}${known(edit.amount) ? ` ${edit.amount}` : ""}`;
-  if (edit.kind === "head") return t("headOff", edit.site, edit.head);
-  return `${t(`link_${edit.how}`)} ${t("cell", edit.query, edit.key)}: ${edit.site} ${edit.head === null ? t("allHeads") : `${t("head")} ${edit.head}`}`;
-}
-
-async function runEdits(app, again) {
-  const [{ input, step }, model] = [app.view(), app.view()];
-  Object.assign(state, { busy: true, error: "" });
-  again();
-  let [result, error] = [state.result, ""];
-  try {
-    const edits = [...state.edits];
-    result = { edits, ...await app.post("/api/surgery", { input, view: app.state.view, step, edits }) };
-  } catch (trouble) {
-    error = trouble.message;
-  }
-  if (state.model !== model) return;
-  Object.assign(state, { busy: false, result, error });
-  again();
-}
-
 // What came of it -----------------------------------------------------------------------------------------------------
 
-function resultNode(app, { view, effect, edits }) {
-  const before = app.view().answer;
-  const answer = (title, text, changed) => el("div", {}, el("dt", {}, title), el("dd", { class: changed ? "changed" : "" }, tokenNode(text)));
+function resultNode(app, { view, effect }, busy) {
   const tokens = effect.tokens.map(({ token, before, after }) => [tokenNode(token),
     ...[before, after].map((value) => el("td", {}, barNode(value), known(value) ? percent(value) : "–"))]);
   const { log_probability: log } = effect;
   return el("section", { class: "surgery-result", "aria-label": t("after") },
-    note(edits.map((edit) => wordsFor(app, edit)).join("; ")),
-    known(effect.answer) && el("dl", {}, answer(`${t("answer")}, ${t("before")}`, before, false), answer(`${t("answer")}, ${t("after")}`, effect.answer, effect.answer !== before)),
     el("p", {}, t("log", number(log.before), number(log.after))),
     scrolling(t("probability"), tableOf([t("token"), t("before"), t("after")], tokens, t("probability"))),
-    el("p", {}, t("divergence", number(effect.divergence))), stripOf(app, effect), maps(app, view));
+    el("p", {}, t("divergence", number(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app, view));
 }
 
 /** The divergence among those of the controls. */

@@ -1,0 +1,110 @@
+// The edits in force at each model, by switches on small maps, cuts of cells and the panel; each is carried out at once.
+import { pressable } from "web/controls.js";
+import { el } from "web/elements.js";
+import { known, number } from "web/numbers.js";
+import { tokenNode } from "web/tokens.js";
+import { speaking } from "web/words.js";
+import { WORDS } from "./words.js";
+
+const t = speaking({
+  headOff: ["{0} head {1} off", "{0} 헤드 {1} 끔"],
+  place: ["{0}: {1}", "{0}: {1}"],
+  places_source: ["positions of the source", "입력의 위치"],
+  places_target: ["positions of the target", "출력의 위치"],
+  places_both: ["positions", "위치"],
+  how_off: ["all 0", "모두 0"],
+  how_shift: ["moved by {0}", "{0} 이동"],
+  how_stretch: ["stretched by {0}", "{0}배 늘임"],
+  how_shuffle: ["shuffled", "뒤섞음"],
+  how_erase: ["{0}: query {1} no longer sees key {2}", "{0}: 질의 {1}이(가) 키 {2}을(를) 보지 못함"],
+  how_force: ["{0}: query {1} sees key {2} alone", "{0}: 질의 {1}이(가) 키 {2}만 봄"],
+  allHeads: ["{0}, all heads", "{0}, 모든 헤드"],
+  becomes: ["instead of {0}", "원래는 {0}"],
+  same: ["as before", "그대로"],
+  beside: ["A larger effect than {0} of {1} edits of the same kind at random other places.", "무작위로 고른 다른 자리의 같은 편집 {1}개 가운데 {0}개보다 효과가 큽니다."],
+  remove: ["Undo: {0}", "되돌리기: {0}"],
+  restore: ["Undo all", "모두 되돌리기"],
+}, WORDS);
+
+const inForce = new Map(); // view index -> {edits, result, error, busy, turn}
+const none = { edits: [], result: null, error: "", busy: false };
+
+/** Of one view: {edits, result, error, busy}. result: {view, effect} of these edits, once they were carried out. */
+export const editsOf = (index) => inForce.get(index) ?? none;
+const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+export const isInForce = (index, edit) => editsOf(index).edits.some((other) => same(edit, other));
+
+/** The site with its weights as they are drawn: under the edits, where there are some. */
+export const drawnSite = (index, site) => editsOf(index).result?.view.sites.find((other) => other.site === site.site) ?? site;
+
+export const headEdit = (site, head) => ({ kind: "head", site, head });
+export const linkEdit = (site, head, query, key, how = "erase") => ({ kind: "link", site, head, query, key, how });
+
+/** Put an edit in force, or take it back. */
+export function toggleEdit(app, index, edit) {
+  const { edits } = editsOf(index);
+  return setEdits(app, index, isInForce(index, edit) ? edits.filter((other) => !same(other, edit)) : [...edits, edit]);
+}
+
+/** Carry out just these edits at a view; what is shown follows. */
+export async function setEdits(app, index, edits) {
+  const turn = (inForce.get(index)?.turn ?? 0) + 1;
+  const put = (patch) => {
+    inForce.set(index, { ...inForce.get(index), ...patch });
+    app.onchange(new Set(["edits"]));
+  };
+  const view = app.view(index);
+  put({ edits, turn, error: "", busy: edits.length > 0, ...(edits.length ? {} : { result: null }) });
+  if (!edits.length) return;
+  const current = () => inForce.get(index).turn === turn;
+  const asked = { input: view.input, view: index, step: view.step, edits };
+  try {
+    for (const controls of [false, true]) { // the answer at once; what it is held against takes some twenty forwards
+      const result = await app.post("/api/surgery", { ...asked, controls });
+      if (!current()) return;
+      put({ busy: !controls, result });
+    }
+  } catch (error) {
+    if (current()) put({ busy: false, result: null, error: error.message });
+  }
+}
+
+/** After other inputs or steps came: heads stay off and tokens moved, but a cut of a cell meant a cell of the input before. */
+export function carryEdits(app, otherInput) {
+  for (const [index, { edits }] of [...inForce]) {
+    if (!edits.length) continue;
+    setEdits(app, index, app.view(index) && app.computing(index).yes ? edits.filter((edit) => !otherInput || edit.kind !== "link") : []);
+  }
+}
+
+/** An edit in words. */
+export function wordsOfEdit(edit) {
+  if (edit.kind === "place") return t("place", t(`places_${edit.side}`), t(`how_${edit.how}`, edit.amount ?? ""));
+  if (edit.kind === "head") return t("headOff", edit.site, edit.head);
+  const where = known(edit.head) ? t("headName", edit.site, edit.head) : t("allHeads", edit.site);
+  return t(`how_${edit.how}`, where, edit.query, edit.key);
+}
+
+/** What is in force at a view and what it did to the answer, for its card; null where there is nothing. */
+export function editedNode(app, index, where = "card") {
+  const { edits, result, error, busy } = editsOf(index);
+  if (!edits.length) return null;
+  const chips = edits.map((edit, place) => {
+    const button = pressable(`undo ${where} ${index} ${place}`, "×", () => toggleEdit(app, index, edit));
+    button.setAttribute("aria-label", t("remove", wordsOfEdit(edit)));
+    return el("span", { class: "edit" }, `✂ ${wordsOfEdit(edit)} `, button);
+  });
+  const all = edits.length > 1 ? pressable(`undo ${where} ${index}`, t("restore"), () => setEdits(app, index, [])) : null;
+  return el("div", { class: "edited", role: "status" }, el("p", {}, chips, all), error ? el("p", { class: "error" }, error) : busy && !result ? el("p", {}, t("wait")) : result && whatItDid(app, index, result));
+}
+
+function whatItDid(app, index, { effect }) {
+  const before = app.view(index).answer;
+  const { answer, controls, divergence } = effect;
+  const changed = known(answer) && answer !== before;
+  const now = known(answer) && el("p", { class: "answer" }, `${t("answer")} `, tokenNode(answer, { class: `token big ${changed ? "changed" : ""}` }), " ",
+    changed ? t.parts("becomes", tokenNode(before)) : t("same"));
+  const log = el("span", {}, `log p ${number(effect.log_probability.before)} → ${number(effect.log_probability.after)}. `);
+  const smaller = controls?.filter((control) => control.divergence < divergence).length;
+  return [now, el("p", { class: "note" }, log, controls?.length ? t("beside", smaller, controls.length) : "")];
+}

@@ -1,0 +1,178 @@
+// A saved page that goes on answering: what a live page asks its server for, computed by the programs that lie in the file.
+import { block } from "web/blocks.js";
+import { known } from "web/numbers.js";
+import { likeliest, Program, verified, write } from "web/program.js";
+import { speaking } from "web/words.js";
+import { drawControls } from "./controls.js";
+
+const t = speaking({
+  differs: ["what this page computes is not what Python computed", "이 페이지의 계산이 파이썬의 계산과 다릅니다"],
+  otherAnswer: ["it answers {0} here, and {1} in Python", "여기서는 {0}, 파이썬에서는 {1}(으)로 답합니다"],
+  pooled: ["its maps are too large for a page", "지도가 페이지에 담기에는 너무 큽니다"],
+  unread: ["in this page the input stays as it is: its tokens are cut by Python", "이 페이지에서는 입력을 바꿀 수 없습니다. 토큰은 파이썬이 나눕니다"],
+  empty: ["write an input first", "먼저 입력을 쓰세요"],
+  strange: ["no token for {0}; this model knows {1}", "{0}에 해당하는 토큰이 없습니다. 이 모델이 아는 것: {1}"],
+  long: ["expected at most {0} tokens, got {1}", "토큰은 {0}개까지인데 {1}개입니다"],
+});
+
+const CONTROLS = 20;
+const LIKELIEST = 5;
+const NEAR = 1e-4 + 0.5 / 65535; // what float32 in another order, and the 16 bits of a map, may be apart
+
+/** The model of a view, run here. Throws an Error, in words, where the page cannot answer for it, or not as Python did. */
+export class Engine {
+  constructor(view) {
+    const { why, program, text } = view.engine;
+    if (why) throw new Error(why);
+    if (view.sites.some((site) => site.pooled > 1)) throw new Error(t("pooled"));
+    Object.assign(this, { view, text, program: new Program(program) });
+    const { inputs } = program.sample;
+    this.sample = Object.fromEntries(Object.entries(inputs).map(([name, held]) => [name, Array.isArray(held) ? held : block(held).data]));
+    this.numbers = text.split && new Map(text.tokens.source.map((token, number) => [token, number]));
+    this.check();
+  }
+
+  /** Whether it reads other inputs than the one of the file. */
+  get reads() { return Boolean(this.numbers); }
+
+  /** Held against Python: one forward, the maps that are drawn, and the answer. */
+  check() {
+    const { holds, scores, weights } = verified(this.program);
+    const { weights: rounding } = this.program.source.rounding;
+    this.apart = Math.max(scores, weights);
+    const run = this.answered(this.sample);
+    const far = this.view.sites.some((site) => !near(run.forward.weights[site.site], block(site.weights), NEAR + rounding));
+    if (!holds || far) throw new Error(t("differs"));
+    if (known(run.answer) && this.told(run.said) !== this.told(this.saidInFile())) throw new Error(t("otherAnswer", run.answer, this.view.answer));
+  }
+  /** What Python wrote, token by token. */
+  saidInFile() { return this.view.outputs.map((output) => output.token); }
+  told(said) { return JSON.stringify(said.map((number) => typeof number === "number" ? this.text.tokens.target[number] : number)); }
+
+  /** An input as token numbers. Throws an Error in words. */
+  read(input) {
+    if (input === this.view.input) return this.sample.source;
+    const { split, ending, skipped, longest } = this.text;
+    if (!this.numbers) throw new Error(t("unread"));
+    let text = input.trim();
+    if (ending && text.endsWith(ending)) text = text.slice(0, -ending.length);
+    const tokens = (split === "words" ? text.split(/\s+/) : [...text]).filter((token) => token && !skipped.includes(token));
+    if (!tokens.length) throw new Error(t("empty"));
+    const special = new Set([this.text.first, this.text.end, this.text.padding]);
+    const plain = [...this.numbers].filter(([, number]) => !special.has(number)).map(([token]) => token);
+    const strange = tokens.find((token) => !plain.includes(token));
+    if (strange !== undefined) throw new Error(t("strange", strange, plain.slice(0, 40).join(" ")));
+    const [, most] = this.program.lengths.source;
+    const end = Math.min(longest.source, most ?? Infinity);
+    if (tokens.length > end) throw new Error(t("long", end, tokens.length));
+    return tokens.map((token) => this.numbers.get(token));
+  }
+
+  /** The whole answer: {given, said, answer, forward}. given: what the forward read, as far as there is an answer to write. */
+  answered({ source, ...sample }, edits = []) {
+    const { kind, first, end, longest, tokens } = this.text;
+    if (kind !== "sequence") {
+      const forward = this.program.run({ ...sample, edits });
+      return { given: sample, forward, said: this.saidAfter(sample, forward), answer: kind === "classes" ? tokens.target[likeliest(forward.scores, 0)] : null };
+    }
+    const { ids, ...forward } = write(this.program, source, { first, end, longest: longest.target, edits });
+    return { given: { source, target: [first, ...ids.slice(0, -1)] }, forward, said: ids, answer: this.textOf(ids) };
+  }
+  /** What is said at each place of what is no written answer. */
+  saidAfter(given, { scores }) {
+    return this.text.kind === "classes" ? [likeliest(scores, 0)] : given.target.slice(1);
+  }
+
+  /** What is answered without any edit, of the input that was asked for last. */
+  before(input) {
+    if (this.last?.input !== input) this.last = { input, run: this.answered({ ...this.sample, source: this.sample.source && this.read(input) }) };
+    return this.last.run;
+  }
+
+  /** An answer as a person reads it; its tokens, where only Python can join them. */
+  textOf(ids) {
+    const { end, padding, join, tokens } = this.text;
+    const last = ids.findIndex((number) => number === end || number === padding);
+    return ids.slice(0, last < 0 ? ids.length : last).map((number) => tokens.target[number]).join(join ?? " ");
+  }
+
+  /** A view of another input, as the server gives it, with what can be known here. */
+  look(input) {
+    if (input === this.view.input) return this.view;
+    const run = this.before(input);
+    return this.viewOf({ input, answer: run.answer, expected: null, lens: null, rollout: null, checks: [] }, run);
+  }
+  viewOf(patch, { given, said, forward }) {
+    const { tokens } = this.text;
+    const names = (numbers, side) => numbers.map((number) => tokens[side][number]);
+    const sides = this.text.kind === "sequence" ? { source: { tokens: names(given.source, "source") }, target: { tokens: names(given.target, "target") } } : this.view.sides;
+    const outputs = said.map((number, place) => ({ token: tokens.target[number], top: topOf(rowOf(forward.scores, place)).map(([one, share]) => [tokens.target[one], share]) }));
+    const sites = this.view.sites.map((site) => siteOf(site, forward.weights[site.site]));
+    return { ...this.view, ...patch, sides, outputs, sites };
+  }
+
+  /** The answer and the maps under edits, and how far they are from what they were; as the server's `operate`. */
+  operate(input, edits, withControls) {
+    const before = this.before(input);
+    const forward = this.program.run({ ...before.given, edits });
+    const after = this.answered({ ...this.sample, ...before.given }, edits);
+    const logs = [before.forward, forward].map(({ scores }) => before.said.map((number, place) => logShares(rowOf(scores, place))[number]));
+    const places = this.text.kind === "classes" ? 1 : before.forward.scores.shape[0];
+    const apart = (other) => divergence(before.forward.scores, other.scores, places);
+    const sites = this.view.sites.map((site) => ({ ...siteOf(site, before.forward.weights[site.site]), weights: forward.weights[site.site] }));
+    const others = withControls ? drawControls(edits, sites, CONTROLS) : [];
+    const controls = others.map((other) => ({ what: other.what, divergence: apart(this.program.run({ ...before.given, edits: other.edits })) }));
+    const sum = (numbers) => numbers.reduce((total, value) => total + value, 0);
+    return { view: this.viewOf({ input, answer: before.answer }, { ...before, forward }), effect: {
+      answer: after.answer, log_probability: { before: sum(logs[0]), after: sum(logs[1]) }, divergence: apart(forward), controls,
+      tokens: before.said.map((number, place) => ({ token: this.text.tokens.target[number], before: Math.exp(logs[0][place]), after: Math.exp(logs[1][place]) })) } };
+  }
+}
+
+// Numbers -------------------------------------------------------------------------------------------------------------
+
+function near(found, expected, most) {
+  return String(found.shape) === String(expected.shape) && found.data.every((value, place) => Math.abs(value - expected.data[place]) <= most);
+}
+const rowOf = ({ shape, data }, row) => data.subarray(row * shape.at(-1), (row + 1) * shape.at(-1));
+
+/** The logarithms of the softmax of scores. */
+function logShares(scores) {
+  const top = scores.reduce((most, score) => Math.max(most, score), -Infinity);
+  const total = scores.reduce((sum, score) => sum + Math.exp(score - top), 0);
+  return Float64Array.from(scores, (score) => score - top - Math.log(total));
+}
+/** The likeliest, [number, share] each. */
+function topOf(scores) {
+  const logs = logShares(scores);
+  return [...logs.keys()].sort((one, two) => logs[two] - logs[one]).slice(0, LIKELIEST).map((number) => [number, Math.exp(logs[number])]);
+}
+/** Jensen-Shannon, in nats, between the distributions of the next token; the mean over the places. */
+function divergence(first, second, places) {
+  let total = 0;
+  for (let place = 0; place < places; place += 1) {
+    const [one, two] = [logShares(rowOf(first, place)), logShares(rowOf(second, place))];
+    one.forEach((log, number) => {
+      const [p, q] = [Math.exp(log), Math.exp(two[number])];
+      const mean = Math.log((p + q) / 2);
+      if (p > 0) total += p * (log - mean) / 2;
+      if (q > 0) total += q * (two[number] - mean) / 2;
+    });
+  }
+  return Math.max(0, total / places);
+}
+
+/** A site with other weights: what was measured, and its details, are of the input in the file. */
+function siteOf(site, weights) {
+  const [heads, rows, columns] = weights.shape;
+  const hidden = site.hidden && causal(site) ? { shape: [rows, columns], data: causalMask(rows, columns) } : null;
+  let worst = 0;
+  for (let row = 0; row < heads * rows; row += 1) worst = Math.max(worst, Math.abs(1 - rowOf(weights, row).reduce((sum, weight) => sum + weight, 0)));
+  return { ...site, shape: [rows, columns], weights, hidden, measures: {}, details: {}, trust: { row_sum_error: worst } };
+}
+const causalMask = (rows, columns) => Uint8Array.from({ length: rows * columns }, (_, place) => place % columns > Math.floor(place / columns) ? 1 : 0);
+/** Whether what is hidden in the file is just what comes later. */
+function causal({ hidden, shape }) {
+  const { data } = block(hidden);
+  return causalMask(...shape).every((value, place) => value === data[place]);
+}

@@ -1,0 +1,181 @@
+"""A saved page that goes on answering: what it computes in a browser, without Python, is what Python computes."""
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+
+import jarilab
+from helpers.browser import Pages, until
+from helpers.explorer import made_page, made_site, made_view
+from jarilab.explorer import Explorer, page_file, render
+
+pytestmark = pytest.mark.browser
+
+READY = "html[data-engines]"
+NOTE = "#input-note"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_a_person_runs_it() -> Iterator[None]:
+    """Unchecked: where `torch.export` follows a model, a length is a symbol and no `int`."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def explorer(runs: Path) -> Explorer:
+    return Explorer([runs / "none", runs / "rotary"])
+
+
+@pytest.fixture(scope="module")
+def payload(explorer: Explorer) -> dict[str, Any]:
+    return page_file.whole(explorer, "12+7", "encoder.0", 0)
+
+
+def told(page: Any, view: int) -> str:
+    return page.locator(".model").nth(view).locator(".said .token.big").text_content()
+
+
+def number_in(text: str) -> float:
+    digits, _, power = text.replace("−", "-").partition("·10")
+    return float(f"{digits}e{power.translate(str.maketrans('⁻⁰¹²³⁴⁵⁶⁷⁸⁹', '-0123456789')) or '0'}")
+
+
+def test_another_input_is_answered_in_the_page(pages: Pages, payload: dict[str, Any], runs: Path) -> None:
+    page = pages.open(render(payload), READY)
+    assert "without Python. Verified here" in page.locator(NOTE).text_content()
+    for line in ("3+0", "47-12="):
+        page.locator("#input").fill(line)
+        page.keyboard.press("Enter")
+        until(page, lambda line=line: page.title().startswith(line))
+        for view, run in enumerate(("none", "rotary")):
+            (answer,) = jarilab.predict(runs / run, [line])
+            assert told(page, view) == (answer.answer or "∅")
+        assert page.locator(".queries").first.inner_text().split() == list(line.removesuffix("="))
+    page.reload()
+    until(page, lambda: page.title().startswith("47-12"))
+    page.go_back()
+    until(page, lambda: page.title().startswith("12+7"))
+
+
+def test_an_input_that_no_page_can_read_is_told(pages: Pages, payload: dict[str, Any]) -> None:
+    page = pages.open(render(payload), READY)
+    for line, words in {"1+x": "no token for x", "": "write an input", "1" * 40: "expected at most"}.items():
+        page.locator("#input").fill(line)
+        page.keyboard.press("Enter")
+        until(page, lambda words=words: words in page.get_by_role("alert").text_content())
+    assert page.title().startswith("12+7")
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [{"kind": "head", "site": "encoder.0", "head": 1}],
+        [{"kind": "link", "site": "encoder.0", "head": 0, "query": 1, "key": 2, "how": "erase"}],
+    ],
+)
+def test_an_edit_does_in_the_page_what_it_does_in_python(
+    pages: Pages, payload: dict[str, Any], explorer: Explorer, edits: list[dict[str, Any]]
+) -> None:
+    page = pages.open(render(payload), READY)
+    (edit,) = edits
+    if edit["kind"] == "head":
+        page.locator("[data-view='1'][data-site='encoder.0'][data-head='1']").hover()
+        page.get_by_role("switch", name="encoder.0, head 1, on").nth(1).click()
+    else:
+        page.locator("[data-view='1'][data-site='encoder.0'][data-head='0']").click()
+        page.locator(".field").nth(1).press("Home")
+        for key in ["ArrowUp"] * 4 + ["ArrowDown", "ArrowRight", "ArrowRight", "x"]:
+            page.keyboard.press(key)
+    edited = page.locator(".edited").first
+    until(page, lambda: "other places" in edited.text_content())
+    effect = explorer.operate("12+7", 1, edits)["effect"]
+    assert edited.locator(".token.big").text_content() == (effect["answer"] or "∅")
+    found = re.search(r"log p (\S+) → (\S+?)\. ", edited.text_content())
+    assert found
+    logs = effect["log_probability"]
+    assert number_in(found[1]) == pytest.approx(logs["before"], rel=6e-3)
+    assert number_in(found[2]) == pytest.approx(logs["after"], rel=6e-3)
+    assert page.locator(".model").first.locator(".edited").count() == 0, "of the other model nothing is edited"
+    page.get_by_role("button", name="Undo:").first.click()
+    until(page, lambda: not page.locator(".edited").count())
+
+
+def test_a_switch_goes_by_key_and_stays_with_another_input(
+    pages: Pages, payload: dict[str, Any], explorer: Explorer
+) -> None:
+    page = pages.open(render(payload), READY)
+    page.locator("[data-view='1'][data-site='encoder.0'][data-head='1']").press("x")
+    until(page, lambda: page.locator(".edited .answer").count() == 1)
+    page.locator("#input").fill("3+0")
+    page.keyboard.press("Enter")
+    effect = explorer.operate("3+0", 1, [{"kind": "head", "site": "encoder.0", "head": 1}])["effect"]
+    until(page, lambda: page.title().startswith("3+0") and page.locator(".edited .answer").count() == 1)
+    until(page, lambda: page.locator(".edited .token.big").text_content() == (effect["answer"] or "∅"))
+
+
+def test_a_click_cuts_a_cell_where_that_was_chosen(pages: Pages, payload: dict[str, Any]) -> None:
+    page = pages.open(render(payload), READY)
+    page.locator("[data-keep=cutting]").check()
+    page.locator(".field").nth(1).click(position={"x": 4, "y": 4})
+    until(page, lambda: "query 0 no longer sees key 0" in page.locator(".edited").first.text_content())
+    page.locator(".field").nth(1).click(position={"x": 4, "y": 4})
+    until(page, lambda: not page.locator(".edited").count())
+
+
+def test_a_page_that_computes_something_else_stays_still_and_says_so(pages: Pages, payload: dict[str, Any]) -> None:
+    wrong = copy.deepcopy(payload)
+    sample = wrong["views"][1]["engine"]["program"]["sample"]
+    sample["scores"] = {**sample["scores"], "data": "A" * len(sample["scores"]["data"])}
+    page = pages.open(render(wrong), READY)
+    assert "computes nothing by itself: what this page computes is not what" in page.locator(NOTE).text_content()
+    assert page.locator("#input").get_attribute("readonly") is not None
+    of_views = [page.locator(f".heads-of >> nth={view}").get_by_role("switch").count() for view in (0, 1)]
+    assert of_views[1] == 0
+    assert of_views[0] > 0, "the other model still answers to its switches"
+
+
+def test_another_answer_than_pythons_is_told(pages: Pages, payload: dict[str, Any]) -> None:
+    wrong = copy.deepcopy(payload)
+    wrong["views"][0]["outputs"][0]["token"] = "9+"
+    page = pages.open(render(wrong), READY)
+    assert "it answers" in page.locator(NOTE).text_content()
+
+
+def test_a_still_page_offers_nothing_to_switch(pages: Pages, explorer: Explorer) -> None:
+    page = pages.open(jarilab.explorer.page(explorer, "12+7", still=True).html, READY)
+    assert page.get_by_role("switch").count() == 0
+    assert "jarilab explore" in page.locator(NOTE).text_content()
+    page.locator("#tab-surgery").click()
+    assert "Run it live" in page.locator("#panel-surgery").text_content()
+
+
+def test_a_model_that_no_page_can_run_says_why(pages: Pages, runs: Path) -> None:
+    page = pages.open(jarilab.explore(runs / "recurrent", input="3 5 2").html, READY)
+    note = page.locator(NOTE).text_content()
+    assert "computes nothing by itself" in note
+    assert "torch.export cannot follow Recurrent" in note
+
+
+def test_a_language_model_answers_to_switches_and_keeps_its_input(pages: Pages, runs: Path) -> None:
+    page = pages.open(jarilab.explore(runs / "lm", input="one two").html, READY)
+    assert page.locator("#input").get_attribute("readonly") is not None
+    page.locator("[data-site='decoder.0.self'][data-head='0']").press("x")
+    until(page, lambda: "log p" in page.locator(".edited").first.text_content())
+    edits = [{"kind": "head", "site": "decoder.0.self", "head": 0}]
+    logs = Explorer([runs / "lm"]).operate("one two", 0, edits)["effect"]["log_probability"]
+    found = re.search(r"log p (\S+) → (\S+?)\. ", page.locator(".edited").first.text_content())
+    assert found
+    assert number_in(found[2]) == pytest.approx(logs["after"], rel=6e-3)
+
+
+def test_a_view_without_an_engine_is_as_it_was(pages: Pages) -> None:
+    site = made_site("decoder.0.cross", [[[0.5, 0.5]]], "target", "source")
+    page = pages.open(render(made_page(made_view([site], source="xy", target="a"))), READY)
+    assert page.get_by_role("switch").count() == 0
