@@ -74,7 +74,7 @@ def test_pointer_reads_the_weight_under_it(pages: Pages) -> None:
     page = pages.open(render(small_page()))
     size = page.locator(MAP).bounding_box()
     page.mouse.move(size["x"] + size["width"] * 5 / 6, size["y"] + size["height"] / 4)
-    assert page.locator("#readout").text_content() == "query a (0) → key z (2)weight 0.7000 · rank 1 of 3"
+    assert page.locator("#readout").text_content() == "the a at place 0 → the z at place 2weight 0.7000 · rank 1 of 3"
 
 
 def test_hidden_cells_have_no_colour(pages: Pages) -> None:

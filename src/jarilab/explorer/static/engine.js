@@ -4,6 +4,7 @@ import { known } from "web/numbers.js";
 import { likeliest, Program, verified, write } from "web/program.js";
 import { speaking } from "web/words.js";
 import { drawControls } from "./controls.js";
+import { digitsOf } from "./digits.js";
 
 const t = speaking({
   differs: ["what this page computes is not what Python computed", "이 페이지의 계산이 파이썬의 계산과 다릅니다"],
@@ -100,7 +101,9 @@ export class Engine {
   look(input) {
     if (input === this.view.input) return this.view;
     const run = this.before(input);
-    return this.viewOf({ input, answer: run.answer, expected: null, lens: null, rollout: null, checks: [] }, run);
+    const view = this.viewOf({ input, answer: run.answer, expected: null, rollout: null, checks: [] }, run);
+    const { lens } = this.view;
+    return { ...view, lens: lens?.kind === "arithmetic" ? digitsOf(view, lens.onesFirst) : null };
   }
   viewOf(patch, { given, said, forward }) {
     const { tokens } = this.text;

@@ -56,6 +56,8 @@ export const WORDS = {
   help: ["Arrows move the cell, Home and End go to the ends of the row, Page Up and Down ten rows, [ ] the head, { } the layer, Enter pins the cell for the panels beside, x cuts its link.",
     "화살표: 칸 이동, Home/End: 행의 끝, Page Up/Down: 열 행씩, [ ]: 헤드, { }: 층, Enter: 옆 패널에서 볼 칸 고정, x: 연결 끊기."],
   pointAtMap: ["Point at a map to read a weight.", "지도를 가리키면 가중치가 보입니다."],
+  theToken: ["the {0} at place {1}{2}", "{1}번 자리의 {0}{2}"],
+  thePatch: ["row {0}, column {1} ({2})", "{0}행 {1}열 ({2})"],
   sayCell: ["query {0} at {1}, key {2} at {3}", "질의 {0}, 위치 {1}, 키 {2}, 위치 {3}"],
   pinned: ["pinned", "고정됨"], rank: ["rank {0} of {1}", "{1}개 중 {0}위"],
   hiddenCell: ["hidden: this query may not look at this key", "가려짐: 이 질의는 이 키를 볼 수 없음"], hiddenShort: ["hidden", "가려짐"],

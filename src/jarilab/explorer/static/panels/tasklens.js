@@ -4,6 +4,7 @@ import { known, number, percent } from "web/numbers.js";
 import { cutToken, token, tokenNode } from "web/tokens.js";
 import { speaking } from "web/words.js";
 import { beginPanel } from "./kit.js";
+import { placeName } from "../meaning.js";
 import { WORDS } from "../words.js";
 
 const t = speaking({
@@ -12,11 +13,6 @@ const t = speaking({
   places: ["Digits by place", "자릿수별 숫자"],
   carry: ["carry in", "받아올림"],
   share: ["Weight on the digits of the same place, by head (uniform weights)", "같은 자리 숫자에 준 가중치, 헤드별 (균등할 때)"],
-  place: ["place 10^{0}", "10^{0}의 자리"],
-  place_0: ["ones", "일"],
-  place_1: ["tens", "십"],
-  place_2: ["hundreds", "백"],
-  place_3: ["thousands", "천"],
   role_source: ["source", "입력"],
   role_target: ["target", "출력"],
   role_left: ["left", "왼쪽"],
@@ -63,8 +59,6 @@ export const panel = {
 const nothing = () => [note(t("none"))];
 
 // Digits --------------------------------------------------------------------------------------------------------------
-
-const placeName = (place) => place < 4 ? t(`place_${place}`) : t("place", place);
 
 function digitsOf(app) {
   const { lens, sides, outputs } = app.view();
