@@ -537,6 +537,21 @@ def test_a_page_inside_a_notebook(pages: Pages) -> None:
     assert frame.locator("#head-title").text_content() == "encoder.0, head 1"
     frame.locator("#tab-measures").click()
     assert frame.locator("#panel-measures table").count() == 1
+    assert frame.get_by_role("tab").count() == 1, "of a tape there is nothing else to say"
+    inside = frame.locator("body").evaluate("body => body.getBoundingClientRect().height")
+    until(page, lambda: abs(page.locator("iframe").bounding_box()["height"] - inside) < 120)
+
+
+def test_measures_show_what_stands_out(pages: Pages) -> None:
+    site = made_site("encoder.0", random_rows(2, 3, 3))
+    site["measures"] = {"previous": {"value": [0.9, 0.25], "chance": [0.2, 0.2], "untrained": [0.3, 0.2]}}
+    page = pages.open(render(made_page(made_view([site], source="abc"))), at="#panel=measures")
+    rows = page.locator("#panel-measures tr[data-site]")
+    assert rows.count() == 2
+    assert rows.first.locator("td").get_attribute("title") == "by chance 0.200, untrained 0.300"
+    assert "It looks at the token just before." in page.locator("#panel-measures dl").text_content()
+    page.locator("[data-keep=measures-standing]").check()
+    assert [row.get_attribute("data-head") for row in rows.all()] == ["0"]
 
 
 PANEL = """import { note } from "web/controls.js";

@@ -165,6 +165,16 @@ def slim(text: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def frame(document: str) -> str:
+    """A page inside a page, such as a notebook: as high as its content, also when that changes."""
+    fit = (
+        "const f = this, d = f.contentDocument; new ResizeObserver(() => "
+        "{ f.style.height = d.body.getBoundingClientRect().bottom + 40 + 'px'; }).observe(d.body)"
+    )
+    style = "width:100%;height:46rem;border:0"
+    return f'<iframe srcdoc="{html.escape(document)}" title="jari" style="{style}" onload="{fit}"></iframe>'
+
+
 def escape_text(text: str) -> str:
     """Escape text for HTML, beyond ASCII as numbers: even half a surrogate pair can then be written as UTF-8."""
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()

@@ -14,7 +14,7 @@ import { WORDS } from "./words.js";
 const t = speaking({
   image: ["The image", "이미지"],
   label: ["the image, {0} rows of {1} patches", "이미지, 패치 {0}행 {1}열"],
-  help: ["Arrows choose a patch; the cell of the maps follows.", "화살표로 패치를 고르면 지도의 칸이 따라옵니다."],
+  help: ["Arrows choose a patch; the cell of the maps follows.", "화살표로 패치를 고르면 맵의 칸이 따라옵니다."],
   side: ["A patch is taken as", "패치를 고르면"],
   of: ["Laid over it", "덮을 값"],
   strength: ["Strength", "진하기"],

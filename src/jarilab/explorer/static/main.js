@@ -119,19 +119,22 @@ function drawTools() {
 
 function drawTabs() {
   const open = openPanel();
-  refill(byId("tabs"), ...app.panels.map((panel) => pressable(panel.id, panel.title(), () => app.set({ panel: panel.id }), { role: "tab",
+  byId("tabs").closest("section").hidden = !open;
+  refill(byId("tabs"), ...panelsThere().map((panel) => pressable(panel.id, panel.title(), () => app.set({ panel: panel.id }), { role: "tab",
     id: `tab-${panel.id}`, "aria-controls": `panel-${panel.id}`, "aria-selected": String(panel === open), tabindex: panel === open ? 0 : -1,
     onkeydown: moveTab })));
   for (const panel of app.panels) rootOf(panel).hidden = panel !== open;
 }
-const openPanel = () => app.panels.find((panel) => panel.id === app.state.panel) ?? app.panels[0];
+const panelsThere = () => app.panels.filter((panel) => panel.there?.(app) ?? true);
+const openPanel = () => panelsThere().find((panel) => panel.id === app.state.panel) ?? panelsThere()[0];
 function moveTab(event) {
   const place = { ArrowRight: 1, ArrowLeft: -1, Home: -99, End: 99 }[event.key];
   if (!place) return;
   event.preventDefault();
-  const count = app.panels.length;
-  const at = app.panels.indexOf(openPanel()) + place;
-  const next = app.panels[Math.abs(place) > 1 ? clamp(at, 0, count - 1) : (at + count) % count];
+  const there = panelsThere();
+  const count = there.length;
+  const at = there.indexOf(openPanel()) + place;
+  const next = there[Math.abs(place) > 1 ? clamp(at, 0, count - 1) : (at + count) % count];
   app.set({ panel: next.id });
   byId(`tab-${next.id}`).focus();
 }
@@ -146,6 +149,7 @@ function rootOf({ id }) {
 }
 async function drawPanel() {
   const panel = openPanel();
+  if (!panel) return;
   const root = rootOf(panel);
   const { query, key, site } = app.state;
   byId("panels-cell").replaceChildren(t("headName", site, app.state.head), ", ", t("ofCell", query, key, token(app.view().name)));
@@ -178,7 +182,7 @@ function drawChanged(changed) {
   if (any(HEADER, "site", "head")) drawFinding(byId("finding"), app);
   if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("image"), app);
   if (any(ALL, TOOLS)) drawTools();
-  if (any(ALL, "panel")) drawTabs();
+  if (any(ALL, "panel", "view", "engines")) drawTabs();
   drawPanel();
 }
 
