@@ -50,6 +50,7 @@ function inputNote(views) {
   const why = states.find((state) => state.why)?.why;
   if (app.reading()) return t("inputHere", Math.max(...states.map((state) => state.apart)).toExponential(0));
   if (why) return t("inputStill", why);
+  if (states.some((state) => state.yes)) return t("inputKept", token(views[0].run));
   return views[0].experiment ? t("inputSaved", token(views[0].run)) : null;
 }
 

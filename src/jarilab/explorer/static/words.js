@@ -10,6 +10,7 @@ export const WORDS = {
   inputLive: ["Enter runs the models on it.", "Enter를 누르면 모델이 다시 계산합니다."],
   inputSaved: ["This file holds one input. For others: jarilab explore {0} --input …", "이 파일에는 입력 하나만 들어 있습니다. 다른 입력은: jarilab explore {0} --input …"],
   inputHere: ["Enter runs the models in this page, without Python. Verified here: within {0} of PyTorch.", "Enter를 누르면 이 페이지 안에서 파이썬 없이 계산합니다. 여기서 확인함: PyTorch와의 차이 {0} 이내."],
+  inputKept: ["Heads and links are switched in this page, without Python. Another input: jarilab explore {0} --input …", "헤드와 연결은 이 페이지 안에서 파이썬 없이 끄고 켭니다. 다른 입력은: jarilab explore {0} --input …"],
   inputStill: ["This page computes nothing by itself: {0}. The maps below are those that Python wrote.", "이 페이지는 스스로 계산하지 않습니다: {0}. 아래 맵은 파이썬이 쓴 것입니다."],
   answer: ["answer", "답"], expected: ["expected", "정답"], right: ["right", "맞음"], wrong: ["wrong", "틀림"],
   task: ["task", "과제"], encoding: ["encoding", "위치 인코딩"], seed: ["seed", "시드"], step: ["step", "스텝"], runName: ["run", "실행"], experiment: ["experiment", "실험"],
