@@ -41,17 +41,28 @@ def assemble(
     title: str,
     *,
     live: bool,
+    description: str = "",
+    image: str = "",
 ) -> str:
     """The page as one document. body, styles, script: files of `package` or of the kit.
 
     script: the module to begin with; those it imports are put before it, each once. live: it may ask the server it came
-    from for more.
+    from for more. description, image: what a link to it is shown with, see `document`.
     """
     code = bundle(package, script)
     filled = Template(read(package, f"{KIT}page.html")).substitute(
         body=read(package, body), payload=escape_json(payload), script=code
     )
-    return document(package, filled, styles, title, script=code, live=live)
+    return document(
+        package,
+        filled,
+        styles,
+        title,
+        script=code,
+        live=live,
+        description=description,
+        image=image,
+    )
 
 
 def document(
@@ -62,15 +73,33 @@ def document(
     *,
     script: str = "",
     live: bool = False,
+    description: str = "",
+    image: str = "",
 ) -> str:
-    """Markup as one HTML document, whose policy allows the styles and the one script that stands in it."""
+    """Markup as one HTML document, whose policy allows the styles and the one script that stands in it.
+
+    description: one sentence, for those who are shown a link to the page. image: a small one for them, as a data URL.
+    """
     style = "\n".join(slim(read(package, name)) for name in styles)
     return Template(read(package, f"{KIT}document.html")).substitute(
         policy=policy(script, style, live=live),
         title=escape_text(title),
+        preview=_preview(title, description, image),
         style=style,
         body=body.removesuffix("\n"),
     )
+
+
+def _preview(title: str, description: str, image: str) -> str:
+    """What a link to the page is shown with, by those who show more than its address."""
+    if not description:
+        return ""
+    rows = [f'<meta name="description" content="{escape_text(description)}">']
+    told = {"og:type": "article", "og:title": title, "og:description": description, "og:image": image}
+    for name, value in told.items():
+        if value:
+            rows.append(f'<meta property="{name}" content="{escape_text(value)}">')
+    return "".join(f"{row}\n" for row in rows)
 
 
 def policy(script: str, style: str, *, live: bool) -> str:
