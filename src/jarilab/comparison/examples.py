@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from jarilab.comparison.explore import explore_command
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.head_importance import ablation
 from jarilab.inspect.maps import Map
@@ -21,7 +21,6 @@ from jarilab.inspect.model_io import precise
 from jarilab.inspect.sites import AttentionSite
 from jarilab.inspect.telling import above_chance
 from jarilab.predictors.base import Trace, predictor_for
-from jarilab.registry import file_of
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import load_checkpoint
@@ -44,17 +43,8 @@ def example_of(task: Task, line: str, shown: Trials) -> dict[str, Any]:
         model, trace = _model(task, line, experiment, folder)
         models.append(model)
         traces.append(trace)
-    explore = _explore(line, shown)
+    explore = explore_command(shown, line)
     return {"input": line, "expected": traces[0].expected, "explore": explore, "models": models}
-
-
-def _explore(line: str, shown: Trials) -> str:
-    """The command that opens these runs, to look further into the input."""
-    words = ["jarilab", "explore", *(str(folder) for _, folder in shown), "--input", line]
-    specs = [spec for experiment, _ in shown for spec in (experiment.encoding, experiment.task)]
-    if any(file_of(spec) for spec in specs):
-        words.append("--trust-code")
-    return shlex.join(words)
 
 
 @torch.no_grad()
@@ -120,5 +110,7 @@ def _site(
         "equal_columns": equal_columns,
         "effects": effects,
         "above_chance": above_chance(Map.of(tape, site.name, query, key)).tolist(),
-        "trust": {name: trust[name] for name in ("row_sum_error", "masked_weight", "rebuild_error")},
+        "trust": {
+            name: trust[name] for name in ("row_sum_error", "masked_weight", "rebuild_error")
+        },
     }

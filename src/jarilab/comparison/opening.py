@@ -28,7 +28,7 @@ def _is_blind(model: Model) -> bool:
 
 
 def opening_of(examples: Sequence[Example], ranked: Sequence[str]) -> dict[str, Any] | None:
-    """The example, its one or two models (the better one last), site, head, query and key; None where there are no maps.
+    """The example, its one or two models (the better one last), site, head, query and key; None without maps.
 
     ranked: encodings, the best first. An input is chosen that the better model answers and the other does not, if there
     is one; then the head of the better model without which the loss of its answer rises most, or, where that was not

@@ -12,8 +12,8 @@ from jarilab.tasks.metrics import Metric
 from jarilab.web.png import data_url, png
 from jarilab.web.tones import colours, tone_of
 
-HEIGHT, WIDTH = 315, 600
-EDGE = 30
+HEIGHT, WIDTH = 210, 400
+EDGE = 20
 PAPER = np.array([252, 251, 248])
 
 Payload = Mapping[str, Any]

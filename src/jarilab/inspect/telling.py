@@ -13,7 +13,7 @@ TELLING = ("previous", "duplicate", "induction", "sink", "self", "confidence")
 
 
 def above_chance(map: Map) -> Float[Tensor, " H"]:
-    """The largest difference of a measure of `TELLING` and its chance, of those that mean something here; otherwise 0."""
+    """By how much a measure of `TELLING` is above its chance, the largest of those that mean something here; at least 0."""
     found = [torch.zeros(len(map.weights), dtype=torch.float64)]
     for name in TELLING:
         scored = MEASURES[name].of(map)

@@ -149,8 +149,8 @@ class Arithmetic(TokenTask):
         return Tokens(source, positions, source != PADDING)
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """Exact match of answers written freely, in all and per operator, on the held-out expressions; on all of them also
-        `parts`, by the digits of the answer and by carries.
+        """Exact match of answers written freely, in all and per operator, on the held-out expressions; on all of them
+        also `parts`, by the digits of the answer and by carries.
 
         `examples` of them are taken evenly from the hash's order, so that they are not the smallest numbers.
         """
@@ -172,7 +172,7 @@ class Arithmetic(TokenTask):
             if len(of_operator):  # a few examples may hold none
                 metrics[f"exact_match_{operator}"] = float(of_operator.mean())
         if examples is None:
-            metrics["parts"] = parts_of(exact.bool(), self._kinds(numbers))
+            metrics |= parts_of(exact.bool(), self._kinds(numbers))
         return metrics
 
     def _kinds(self, numbers: Int[Tensor, " N"]) -> dict[str, Int[Tensor, " N"]]:

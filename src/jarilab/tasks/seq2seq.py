@@ -159,8 +159,8 @@ class PairsTask(TokenTask):
 
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer; `parts` by the length of
-        the answer where that is judged by exact match."""
+        """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer; `parts` by the length
+        of the answer where it is judged by exact match."""
         pairs = [self.held_out[i] for i in evenly(len(self.held_out), examples).tolist()]
         sources = [self._encode(0, source) for source, _ in pairs]
         targets = [self._encode(1, target) for _, target in pairs]
@@ -180,7 +180,7 @@ class PairsTask(TokenTask):
         if examples is None and self.metric.name == "exact_match":
             right = [answer == target for answer, (_, target) in zip(written, pairs, strict=True)]
             lengths = torch.tensor([len(target) for target in targets])
-            metrics["parts"] = parts_of(torch.tensor(right), {"tokens of the answer": lengths})
+            metrics |= parts_of(torch.tensor(right), {"tokens of the answer": lengths})
         return metrics | self._exact_matches(pairs, written)
 
     def _exact_matches(

@@ -95,7 +95,12 @@ def _preview(title: str, description: str, image: str) -> str:
     if not description:
         return ""
     rows = [f'<meta name="description" content="{escape_text(description)}">']
-    told = {"og:type": "article", "og:title": title, "og:description": description, "og:image": image}
+    told = {
+        "og:type": "article",
+        "og:title": title,
+        "og:description": description,
+        "og:image": image,
+    }
     for name, value in told.items():
         if value:
             rows.append(f'<meta property="{name}" content="{escape_text(value)}">')

@@ -1,6 +1,7 @@
 // What the report opens with: what two models answer, each over its large map, at the head and cell that say most.
 import { boardOf, fitBoards, markBoard } from "web/board.js";
 import { pressable } from "web/controls.js";
+import { legendNode } from "web/draw.js";
 import { el, refill } from "web/elements.js";
 import { known, number } from "web/numbers.js";
 import { infoNote, proofChip } from "web/proof.js";
@@ -24,6 +25,7 @@ const t = speaking({
   alikeRows: ["{0} gives equal {1}s exactly equal rows: it cannot tell them apart.", "{0}: 같은 {1}의 행이 똑같아 서로 구별하지 못합니다."],
   apart: ["With {0} they differ by up to {1}.", "{0}: 최대 {1} 차이."],
   noHead: ["This model has no such head.", "이 모델에는 그런 헤드가 없습니다."],
+  weight: ["weight", "가중치"],
   open: ["Open this head below", "아래에서 이 헤드 열기"],
   figure: ["What two models answer, and where they look", "두 모델의 답과 어텐션 맵"],
   map: ["attention map", "어텐션 맵"], axes: ["query ↓ key →", "쿼리 ↓ 키 →"],
@@ -33,8 +35,8 @@ const t = speaking({
 
 const LARGEST = 64; // points of a cell
 const opening = payload.opening ?? null;
-const example = opening && examples[opening.example];
-const models = opening ? opening.models.map((number) => example.models[number]) : [];
+const example = opening ? examples[opening.example] : null;
+const models = example ? opening.models.map((number) => example.models[number]) : [];
 const better = models.at(-1);
 const root = el("figure", { id: "hero" });
 let boards = [];
@@ -81,7 +83,8 @@ function caption() {
   const [first] = models;
   const blind = models.length > 1 && apartIn(first) === 0 && apartIn(better) > 0;
   const unit = t("unit");
-  return [t("which", t(site.kind), layerOf(better), head), ": ", t.parts(measured ? "measured" : "farthest", nameNode(better.encoding)), " ",
+  const which = t("which", t(site.kind), layerOf(better), head);
+  return [which[0].toUpperCase(), which.slice(1), ": ", t.parts(measured ? "measured" : "farthest", nameNode(better.encoding)), " ",
     t.parts("framed", tokenNode(site.query[query]), tokenNode(site.key[key]), weights), " ",
     blind && [t.parts(site.equal_rows ? "alikeRows" : "alike", nameNode(first.encoding), unit), " ",
       t.parts("apart", nameNode(better.encoding), number(apartIn(better)))]];
@@ -94,10 +97,11 @@ function sheet() {
 }
 
 export function drawHero() {
-  if (!opening) return null;
+  if (!better || !siteOf(better)) return null;
   boards = [];
   refill(root, el("div", { class: "panels" }, models.map(pane)), el("figcaption", {}, caption()),
-    el("div", { class: "after" }, pressable("open head", t("open"), () => openHere(opening)), savers("opening", t("figure"), sheet)));
+    el("div", { class: "after" }, pressable("open head", t("open"), () => openHere(opening)), savers("opening", t("figure"), sheet),
+    legendNode({ high: 1 }, null, null, ["0", t("weight"), "1"])));
   return root;
 }
 

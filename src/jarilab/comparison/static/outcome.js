@@ -12,7 +12,7 @@ const LEARNED = 0.9; // from here on it is said to be told, not to be on its way
 const t = speaking({
   learned: ["With positions {0} right. Without: {1}, at most {2}.", "위치를 알면 정답률 {0}, 모르면 {1}(상한 {2})."],
   leaked: ["With positions {0} right. Without: {1}, above the computed {2}.", "위치를 알면 정답률 {0}, 모르면 {1}(계산된 상한 {2}보다 높음)."],
-  onItsWay: ["{0} is at {1}; without positions at most {2}.", "{0}: 정답률 {1}. 위치 없이는 {2}까지."],
+  onItsWay: ["{0} is at {1}, past the {2} without positions: train longer.", "{0}: 정답률 {1}, 위치 없는 상한 {2}를 넘음. 더 학습하세요."],
   notYet: ["{0} has not passed {1}: train longer.", "{0}: 아직 {1}를 넘지 못했습니다. 더 학습하세요."],
   neither: ["Neither {0} nor {1} has passed {2}: train longer.", "{0}, {1} 모두 아직 {2}를 넘지 못했습니다. 더 학습하세요."],
   noneOf: ["With positions, none of {0} has passed {1}: train longer.", "위치를 아는 {0}가지 모두 아직 {1}를 넘지 못했습니다. 더 학습하세요."],
