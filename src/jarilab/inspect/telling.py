@@ -13,7 +13,7 @@ TELLING = ("previous", "duplicate", "induction", "sink", "self", "confidence")
 
 
 def above_chance(map: Map) -> Float[Tensor, " H"]:
-    """By how much a measure of `TELLING` is above its chance, the largest of those that mean something here; at least 0."""
+    """How far the measure of `TELLING` that is farthest above its chance is above it; 0 where none is."""
     found = [torch.zeros(len(map.weights), dtype=torch.float64)]
     for name in TELLING:
         scored = MEASURES[name].of(map)

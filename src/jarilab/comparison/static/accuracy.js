@@ -16,7 +16,7 @@ import { better, metricTitle, WORDS } from "./words.js";
 const t = speaking({
   link: exact ? ["Accuracy", "정확도"] : ["Results", "결과"],
   title: exact ? ["How many answers are right", "정답을 얼마나 맞히는가"] : ["How good the models are", "모델은 얼마나 잘하는가"],
-  exact: ["The bars show *exact match*: the share of answers in which every character is right.", "막대는 *완전 일치*, 곧 모든 글자가 맞은 답의 비율입니다."],
+  exact: ["The bars show *exact match*: the share of answers in which every {0} is right.", "막대는 *완전 일치*, 곧 모든 {0}이(가) 맞은 답의 비율입니다."],
   measured: ["The bars show *{0}*: {1}.", "막대는 *{0}*입니다({1})."],
   task: ["The {0} task: {1}. Scored on {2} held-out {3}, set apart from those to train on.", "{0} 과제: {1}. 학습에 쓰지 않고 따로 둔 {3} {2}개로 채점했습니다."],
   sample: exact ? ["problems", "문제"] : ["examples", "예제"],
@@ -143,7 +143,7 @@ export const accuracy = {
     refill(groupBars, there.map(groupFigure));
     refill(partLines, partNames.map(partFigure));
     return section("accuracy", t("title"),
-      el("p", {}, exact ? t.parts("exact") : t.parts("measured", t("metric"), better()), " ",
+      el("p", {}, exact ? t.parts("exact", t("unit")) : t.parts("measured", t("metric"), better()), " ",
         el("span", { id: "task" }, t.parts("task", task.name, sentence(task.sentence), whole(task.held_out), t("sample")))),
       figure("accuracy", metricTitle(), bars, [t("key"), " ", intervalKey()]), groupBars,
       partNames.length > 0 && partLines,

@@ -10,7 +10,7 @@ import { savers, sheetOf } from "web/saving.js";
 import { nameNode, tokenNode } from "web/tokens.js";
 import { toned } from "web/tones.js";
 import { speaking } from "web/words.js";
-import { bare, examples, headWeights, payload } from "./study.js";
+import { bare, examples, headWeights, ordered, payload } from "./study.js";
 import { openHere } from "./why.js";
 import { factsOf, KINDS, WORDS } from "./words.js";
 
@@ -34,6 +34,7 @@ const t = speaking({
 }, KINDS, WORDS);
 
 const LARGEST = 64; // points of a cell
+const TALLEST = 400; // of a map, so that it is on the first screen
 const opening = payload.opening ?? null;
 const example = opening ? examples[opening.example] : null;
 const models = example ? opening.models.map((number) => example.models[number]) : [];
@@ -66,7 +67,7 @@ function pane(model) {
   const judged = known(correct) ? el("strong", { class: correct ? "right" : "wrong" }, tokenNode(answer ?? ""), correct ? " ✓" : " ✗",
     el("span", { class: "unseen" }, t(correct ? "right" : "wrong"))) : el("strong", {}, tokenNode(answer ?? ""));
   return toned(model.encoding, el("div", { class: "pane" },
-    el("p", { class: "who" }, el("b", {}, nameNode(model.encoding)), model.encoding === bare && ` · ${t("without")}`),
+    el("p", { class: "who" }, el("b", {}, nameNode(model.encoding)), model.encoding === bare && !ordered && ` · ${t("without")}`),
     el("p", { class: "said" }, tokenNode(example.input), el("span", { "aria-hidden": "true" }, " → "), judged),
     site ? board(model, site) : el("p", { class: "note" }, t("noHead")),
     el("div", {}, site && proofChip(site.trust ?? {}, `proof ${model.encoding}`), infoNote(`info ${model.encoding}`, factsOf(model)))));
@@ -108,6 +109,7 @@ export function drawHero() {
 export function fitHero() {
   if (!boards.length) return;
   const room = root.querySelector(".pane").clientWidth;
-  fitBoards(boards, room, 8, (fitting) => Math.max(13, Math.floor(fitting)), LARGEST);
+  const highest = TALLEST / Math.max(...boards.map((made) => made.rows));
+  fitBoards(boards, room, 8, (fitting) => Math.max(13, Math.floor(Math.min(fitting, highest))), LARGEST);
   for (const made of boards) markBoard(made, [opening.query, opening.key]);
 }

@@ -1,6 +1,6 @@
 // The words that several sections of the report share: [English, Korean]. {0}, {1} stand for what is filled in.
 import { speaking } from "web/words.js";
-import { exact, metric } from "./metric.js";
+import { inLetters, metric } from "./metric.js";
 
 const KOREAN = {
   exact_match: "완전 일치", accuracy: "정확도", loss: "손실", perplexity: "퍼플렉시티", bits_per_character: "글자당 비트", psnr: "PSNR(dB)",
@@ -20,7 +20,7 @@ export const CURVES = {
 };
 
 export const WORDS = {
-  unit: exact ? ["character", "글자"] : ["token", "토큰"],
+  unit: inLetters ? ["character", "글자"] : ["token", "토큰"],
   seeded: ["{0}, seed {1}", "{0}, 시드 {1}"],
   encoding: ["Encoding", "위치 인코딩"],
   run: ["Run", "실행"], step: ["Step", "스텝"], hash: ["Experiment", "실험"],

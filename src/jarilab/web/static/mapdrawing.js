@@ -33,13 +33,15 @@ export function mapDrawing(title, map, rowTokens, columnTokens) {
   const [rows, columns] = map.shape;
   const cell = Math.max(2, Math.min(32, Math.floor(640 / Math.max(rows, columns))));
   const longest = (texts) => Math.min(12, Math.max(...texts.map((text) => [...token(text)].length)));
-  const [left, top] = [14 + 8 * longest(rowTokens), 34 + 8 * longest(columnTokens)];
+  const tall = longest(columnTokens) > 2; // then column labels stand upright
+  const [left, top] = [14 + 8 * longest(rowTokens), tall ? 34 + 8 * longest(columnTokens) : 44];
   const every = Math.ceil(12 / cell);
   const labels = (texts, placed) => texts.map((text, place) => place % every ? null : words(cutToken(text, 12), placed((place + 0.5) * cell)));
   const area = { x: left, y: top, width: columns * cell, height: rows * cell };
   const node = svg("g", {}, words(title, { x: 0, y: 14, "font-size": 14, "font-weight": 700 }),
     labels(rowTokens, (at) => ({ x: left - 6, y: top + at + 4, "text-anchor": "end" })),
-    labels(columnTokens, (at) => ({ transform: `translate(${left + at + 4} ${top - 6}) rotate(-90)` })),
+    labels(columnTokens, (at) => tall ? { transform: `translate(${left + at + 4} ${top - 6}) rotate(-90)` }
+      : { x: left + at, y: top - 6, "text-anchor": "middle" }),
     svg("rect", { ...area, fill: themed("hatch-high") }), cells(map, area), scaleBar(map.options, left, top + area.height + 12));
   return { node, width: Math.max(left + area.width, left + 200, 9 * title.length), height: top + area.height + 40 };
 }
