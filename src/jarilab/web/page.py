@@ -29,6 +29,7 @@ POLICY = (
 )
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "([\w./-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class) (\w+))", re.MULTILINE)
+_DIVIDER = re.compile(r"\s*([{};,])\s*")
 _COMMENT = re.compile(r"^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
 
 
@@ -80,7 +81,7 @@ def document(
 
     description: one sentence, for those who are shown a link to the page. image: a small one for them, as a data URL.
     """
-    style = "\n".join(slim(read(package, name)) for name in styles)
+    style = "\n".join(slim_style(read(package, name)) for name in styles)
     return Template(read(package, f"{KIT}document.html")).substitute(
         policy=policy(script, style, live=live),
         title=escape_text(title),
@@ -197,6 +198,11 @@ def slim(text: str) -> str:
     """
     lines = (line.strip() for line in _COMMENT.sub("", text).split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+def slim_style(text: str) -> str:
+    """A style without comments, and without the space around what divides it."""
+    return _DIVIDER.sub(r"\1", slim(text))
 
 
 def escape_text(text: str) -> str:

@@ -115,3 +115,13 @@ def test_what_was_trained_is_read(tmp_path: Path) -> None:
     (tmp_path / "run" / "metrics.jsonl").unlink()
     with pytest.raises(UserError, match="has no curve yet: nothing of it was trained; train it first"):
         curve_of(tmp_path / "run")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(pages: Pages, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    document = render([a_curve("runs/a"), a_curve("runs/b", "none")])
+    page = pages.open(document, "#of-loss svg", color_scheme=scheme, bypass_csp=True)
+    found = {violation["id"]: violation["nodes"][0]["html"] for violation in Axe().run(page).response["violations"]}
+    assert found == {}

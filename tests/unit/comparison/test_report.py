@@ -19,7 +19,7 @@ import numpy
 import pytest
 
 import jarilab
-from helpers.browser import Pages, assert_colours, decode_png, read_cells, read_pixels
+from helpers.browser import Pages, assert_colours, decode_png, read_cells, read_pixels, until
 from jarilab.comparison import report_data, study
 from jarilab.comparison.opening import blind_of, opening_of
 from jarilab.comparison.report import render
@@ -983,6 +983,14 @@ def test_two_answers_and_their_maps_are_seen_first(open_report: Any, payload: Pa
     assert page.locator("#readout").inner_text().startswith(f"From {names[0]} (query {opening['query']})")
 
 
+def test_both_answers_are_on_the_first_screen_of_a_phone(open_report: Any, payload: Payload) -> None:
+    page = open_report(payload, 420)
+    boxes = [part.bounding_box() for part in page.locator("#hero .field").all()]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[1]["x"] + boxes[1]["width"] <= 420
+    assert boxes[1]["y"] + boxes[1]["height"] < 700
+
+
 def test_the_opening_says_no_more_than_what_is_shown(open_report: Any, payload: Payload) -> None:
     for example in payload["examples"]:
         for model in example["models"]:
@@ -1050,7 +1058,7 @@ def test_the_command_that_opens_the_explorer_can_be_copied(open_report: Any, pay
     assert page.locator("#why .command code").inner_text() == payload["examples"][0]["explore"]
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator("#why .command button").click()
-    assert page.locator("#why .command button").inner_text() == "Copied"
+    until(page, lambda: page.locator("#why .command button").inner_text() == "Copied")
     assert page.evaluate("navigator.clipboard.readText()") == payload["examples"][0]["explore"]
 
 

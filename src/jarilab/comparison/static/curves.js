@@ -62,10 +62,11 @@ const isDone = ({ step, steps }) => !known(steps) || step >= steps;
 
 function tableOfRuns() {
   const heads = [[t("run")], [t("encoding")], [t("task")], [t("model")], [t("seed")], [t("step")],
-    [t("loss")], [t("value")], [""]];
-  const rows = runs.map((run) => el("tr", {}, toned(run.encoding, heading([el("i", { class: "swatch" }), nameNode(nameOf(run))])),
+    [t("loss")], [t("value")]];
+  const rows = runs.map((run) => el("tr", {}, toned(run.encoding, heading([el("i", { class: "swatch" }), nameNode(nameOf(run)), " ",
+    infoNote(`info ${run.run}`, factsOf(run))])),
     cell(nameNode(run.encoding), "wrap"), cell(nameNode(run.task), "wrap"), cell(nameNode(run.model), "wrap"), cell(String(run.seed)), cell(progress(run)), cell(run.loss.toFixed(4)),
-    cell(known(run.value) ? `${words(run.metric)} ${valueOf(run.metric, run.value)}` : "–"), cell(infoNote(`info ${run.run}`, factsOf(run)), "wrap")));
+    cell(known(run.value) ? `${words(run.metric)} ${valueOf(run.metric, run.value)}` : "–")));
   return tableOf("runs", t("runs"), heads, [rows]);
 }
 

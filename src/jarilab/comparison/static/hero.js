@@ -34,6 +34,7 @@ const t = speaking({
 }, KINDS, WORDS);
 
 const LARGEST = 64; // points of a cell
+const BESIDE = 8; // columns of maps that stand side by side on a phone too
 const TALLEST = 400; // of a map, so that it is on the first screen
 const opening = payload.opening ?? null;
 const example = opening ? examples[opening.example] : null;
@@ -100,7 +101,8 @@ function sheet() {
 export function drawHero() {
   if (!better || !siteOf(better)) return null;
   boards = [];
-  refill(root, el("div", { class: "panels" }, models.map(pane)), el("figcaption", {}, caption()),
+  const close = siteOf(better).key.length <= BESIDE;
+  refill(root, el("div", { class: close ? "panels close" : "panels" }, models.map(pane)), el("figcaption", {}, caption()),
     el("div", { class: "after" }, pressable("open head", t("open"), () => openHere(opening)), savers("opening", t("figure"), sheet),
     legendNode({ high: 1 }, null, null, ["0", t("weight"), "1"])));
   return root;
