@@ -61,11 +61,12 @@ const progress = ({ step, steps }) => known(steps) ? t("of", whole(step), whole(
 const isDone = ({ step, steps }) => !known(steps) || step >= steps;
 
 function tableOfRuns() {
-  const heads = [[t("run")], [t("encoding")], [t("task")], [t("model")], [t("seed")], [t("step")],
-    [t("loss")], [t("value")]];
+  const heads = [...["run", "encoding", "task", "model"].map((key) => [t(key), "name"]),
+    ...["seed", "step", "loss", "value"].map((key) => [t(key)])];
   const rows = runs.map((run) => el("tr", {}, toned(run.encoding, heading([el("i", { class: "swatch" }), nameNode(nameOf(run)), " ",
     infoNote(`info ${run.run}`, factsOf(run))])),
-    cell(nameNode(run.encoding), "wrap"), cell(nameNode(run.task), "wrap"), cell(nameNode(run.model), "wrap"), cell(String(run.seed)), cell(progress(run)), cell(run.loss.toFixed(4)),
+    [run.encoding, run.task, run.model].map((text) => cell(nameNode(text), "name")),
+    cell(String(run.seed)), cell(progress(run)), cell(run.loss.toFixed(4)),
     cell(known(run.value) ? `${words(run.metric)} ${valueOf(run.metric, run.value)}` : "–")));
   return tableOf("runs", t("runs"), heads, [rows]);
 }
