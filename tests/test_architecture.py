@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "web": {"shapes"},
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
     "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},
-    "comparison": BASE | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
+    "comparison": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
     "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison"},
     "explorer": PLACES | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web"},

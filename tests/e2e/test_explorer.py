@@ -26,7 +26,7 @@ pytestmark = pytest.mark.browser
 
 MAP = ".field >> nth=0"
 PANELS = re.findall(r"panels/(\w+)\.js", read("jarilab.explorer", "panels.js"))
-HATCH = [(0xF2, 0xF0, 0xEA), (0xC4, 0xC0, 0xB6)]
+HATCH = [(0xFA, 0xF9, 0xF5), (0xE8, 0xE5, 0xDC)]
 SMALL = [[0.05, 0.25, 0.7], [0.4, 0.6, 0.0]]
 
 

@@ -1,9 +1,10 @@
 // The page: header, controls, tabs; what is drawn again when something changes.
 import { chooser, labelled, pressable } from "web/controls.js";
-import { byId, el, refill, styled, toned } from "web/elements.js";
+import { byId, el, refill, styled } from "web/elements.js";
 import { clamp, known, percent } from "web/numbers.js";
 import { firstPayload } from "web/payload.js";
 import { nameNode, token, tokenNode } from "web/tokens.js";
+import { toned } from "web/tones.js";
 import { languageButton } from "web/words.js";
 import { editedNode, editsOf } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
@@ -64,7 +65,7 @@ function modelCard(view, index) {
   const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
   const words = paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : "answer";
   const answer = known(view.answer) && el("p", { class: "answer" }, `${t(words)} `, tokenNode(view.answer, { class: "token big" }), verdict(view));
-  return toned(index, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index), outputTokens(view, index)));
+  return toned(view.encoding, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index), outputTokens(view, index)));
 }
 function verdict({ answer, expected }) {
   if (!known(expected)) return null;

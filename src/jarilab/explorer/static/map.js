@@ -3,9 +3,10 @@ import { block } from "web/blocks.js";
 import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
 import { scrolling, tableOf } from "web/controls.js";
 import { drawMap, legendNode } from "web/draw.js";
-import { byId, el, refill, styled, toned } from "web/elements.js";
+import { byId, el, refill, styled } from "web/elements.js";
 import { clamp, known, number } from "web/numbers.js";
 import { nameNode, token, tokenNode } from "web/tokens.js";
+import { toned } from "web/tones.js";
 import { largestOf, maxPool, rankOf } from "web/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
 import { drawnSite, isInForce, linkEdit, toggleEdit } from "./edits.js";
@@ -84,8 +85,11 @@ export function drawMaps(root, app) {
   markCell(app);
 }
 
+/** In the colour of its encoding; a difference has none. */
+const tonedAs = (view, node) => view ? toned(view.encoding, node) : node;
+
 function paneNode(app, pane, lines) {
-  const figure = toned(pane.index, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
+  const figure = tonedAs(pane.view, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
     pane.kind === "map" ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
   if (pane.why) return figure.append(el("p", { class: "note" }, pane.why)), figure;
   if (lines) figure.append(linesNode(app, pane));

@@ -1,7 +1,8 @@
 // Maps over training: a slider over the checkpoints, under the curve of the loss.
-import { byId, el, refill, svg, toned } from "web/elements.js";
+import { byId, el, refill, svg } from "web/elements.js";
 import { clamp, known, number } from "web/numbers.js";
 import { cutToken, nameNode, token } from "web/tokens.js";
+import { toned, variantOf } from "web/tones.js";
 import { look } from "./state.js";
 import { t } from "./words.js";
 
@@ -76,8 +77,8 @@ function chartOf(app, view, steps) {
     [10 ** high, 10 ** low].map((loss) => [svg("line", { class: "axis", x1: 70, x2: width - 76, y1: y(loss), y2: y(loss) }),
       svg("text", { x: 64, y: y(loss) + 4, "text-anchor": "end" }, number(loss))]),
     steps.map((step) => svg("line", { class: "tick", x1: x(step), x2: x(step), y1: floor + 2, y2: floor + 8 })),
-    losses.map((rows, index) => rows.length ? toned(index, svg("path", { class: "curve", d: `M${rows.map(point).join("L")}` })) : null),
-    ends.map(({ index, at }) => toned(index, svg("text", { class: "end", x: width - 70, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
+    losses.map((rows, index) => rows.length ? toned(app.payload.views[index].encoding, svg("path", { class: variantOf(app.payload.views[index], app.payload.views) ? "curve other" : "curve", d: `M${rows.map(point).join("L")}` })) : null),
+    ends.map(({ index, at }) => toned(app.payload.views[index].encoding, svg("text", { class: "end", x: width - 70, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
     svg("text", { x: 70, y: height - 8 }, "0"), svg("text", { x: x(end), y: height - 8, "text-anchor": "middle" }, `${t("step")} ${end}`), cursor);
   const told = last ? [" ", nameNode(view.name), `: ${t("heldOut", view.metric, number(last[2]), last[0])}`] : null;
   return { cursor: move, node: el("figure", {}, chart, el("figcaption", {}, words, told)) };

@@ -42,13 +42,14 @@ const widest = (texts) => Math.max(...texts.map((text) => [...token(text)].lengt
 /**
  * Give all boards cells of one size, which is returned; labels are thinned out where they would not fit.
  * room: the width for a board and what stands beside it. aside: the width of that. size: from the size that fits to the one taken.
+ * most: the largest size.
  */
-export function fitBoards(boards, room, aside, size) {
+export function fitBoards(boards, room, aside, size, most = 42) {
   const meant = boards.some((board) => board.rowMeanings.some(Boolean)) ? 24 : 0;
   const wide = meant + Math.min(112, 14 + 9 * Math.max(...boards.map((board) => widest(board.rowTokens))));
   const columns = Math.max(...boards.map((board) => board.columns));
   const rows = Math.max(...boards.map((board) => board.rows));
-  const cell = size(Math.min((room - wide - aside) / columns, Math.max(13, 680 / rows), 42));
+  const cell = size(Math.min((room - wide - aside) / columns, Math.max(13, 680 / rows), most));
   const every = Math.ceil(13 / cell);
   const roomy = cell >= 26;
   const labels = (texts, meanings) => texts.flatMap((text, place) => place % every ? [] : [labelOf(text, every === 1 && meanings[place], roomy)]);
