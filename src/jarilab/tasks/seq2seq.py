@@ -156,6 +156,12 @@ class PairsTask(TokenTask):
         """The group of `groups` that a held-out pair belongs to; `all` for none."""
         return "all"
 
+    def own_metrics(
+        self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
+    ) -> dict[str, float]:
+        """What else is measured of the answers to these pairs."""
+        return {}
+
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer."""
@@ -175,6 +181,7 @@ class PairsTask(TokenTask):
             count += tokens
         metrics = {"perplexity": math.exp(min(loss / count, 700.0)), "examples": float(len(pairs))}
         metrics |= self._judge(written, [target for _, target in pairs])
+        metrics |= self.own_metrics(pairs, written)
         return metrics | self._exact_matches(pairs, written)
 
     def _exact_matches(
