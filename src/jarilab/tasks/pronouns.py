@@ -15,10 +15,6 @@ from jarilab.tasks.base import registry
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.metrics import METRICS, Metric
 from jarilab.tasks.pronoun_sentences import (
-    ANIMALS,
-    LONGEST,
-    PRONOUNS,
-    THINGS,
     Sentences,
     articles,
     english,
@@ -28,6 +24,7 @@ from jarilab.tasks.pronoun_sentences import (
     tell,
     understood,
 )
+from jarilab.tasks.pronoun_words import ANIMALS, LONGEST, PRONOUNS, THINGS
 from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
 from jarilab.text import PADDING
 

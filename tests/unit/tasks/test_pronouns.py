@@ -10,7 +10,8 @@ import torch
 from helpers.tasks import training_pairs
 from jarilab.errors import UserError
 from jarilab.tasks.base import registry
-from jarilab.tasks.pronoun_sentences import ANIMALS, THINGS, every_sentence, tell, understood
+from jarilab.tasks.pronoun_sentences import every_sentence, tell, understood
+from jarilab.tasks.pronoun_words import ANIMALS, THINGS
 from jarilab.tasks.pronouns import PICTURE, Pronouns, genders_differ, pronoun_of
 from jarilab.text import END, PADDING
 
