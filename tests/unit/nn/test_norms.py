@@ -7,6 +7,7 @@ from torch import nn
 from helpers.runs import PowerCutError, at, cut, newest_of, outcome, tiny, train
 from jarilab import LanguageModel, api
 from jarilab.errors import UserError
+from jarilab.nn.init import initialise
 from jarilab.nn.layers import Residual
 from jarilab.nn.norms import BatchNorm, norm_of
 from jarilab.training.state import TrainingState
@@ -84,6 +85,13 @@ def test_another_kind_is_refused(unchecked):
     with pytest.raises(UserError, match="unknown kind of norm 'bach'; did you mean 'batch'"):
         norm_of("bach", WIDTH)
     assert isinstance(Residual(WIDTH, "pre", kind="batch").norm, BatchNorm)
+
+
+def test_it_starts_as_it_does_in_torch():
+    norm = both()[0]
+    initialise(norm, 1)
+    assert norm.weight.tolist() == [1.0] * WIDTH
+    assert norm.bias.tolist() == [0.0] * WIDTH
 
 
 # In a run ------------------------------------------------------------------------------------------------------------
