@@ -157,6 +157,12 @@ class PairsTask(TokenTask):
         """The group of `groups` that a held-out pair belongs to; `all` for none."""
         return "all"
 
+    def own_metrics(
+        self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
+    ) -> dict[str, float]:
+        """What else is measured of the answers to these pairs."""
+        return {}
+
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer; `parts` by the length
@@ -181,6 +187,7 @@ class PairsTask(TokenTask):
             right = [answer == target for answer, (_, target) in zip(written, pairs, strict=True)]
             lengths = torch.tensor([len(target) for target in targets])
             metrics |= parts_of(torch.tensor(right), {"tokens of the answer": lengths})
+        metrics |= self.own_metrics(pairs, written)
         return metrics | self._exact_matches(pairs, written)
 
     def _exact_matches(
