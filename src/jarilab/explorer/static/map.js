@@ -89,7 +89,7 @@ export function drawMaps(root, app) {
 const tonedAs = (view, node) => view ? toned(view.encoding, node) : node;
 
 function paneNode(app, pane, lines) {
-  const figure = tonedAs(pane.view, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
+  const figure = tonedAs(pane.kind === "difference" ? null : pane.view, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
     pane.kind === "map" ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
   if (pane.why) return figure.append(el("p", { class: "note" }, pane.why)), figure;
   if (lines) figure.append(linesNode(app, pane));
