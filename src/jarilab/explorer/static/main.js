@@ -49,6 +49,7 @@ function inputNote(views) {
   if (app.live) return t("inputLive");
   const states = views.map((_, index) => app.computing(index));
   const why = states.find((state) => state.why)?.why;
+  if (states.some((state) => state.otherStep)) return t("otherStep");
   if (app.reading()) return t("inputHere", Math.max(...states.map((state) => state.apart)).toExponential(0));
   if (why) return t("inputStill", why);
   if (states.some((state) => state.yes)) return t("inputKept", token(views[0].run));
