@@ -177,7 +177,7 @@ function drawChanged(changed) {
     drawHeader();
     drawScrub(byId("scrubbing"), app);
   }
-  if (any("edits")) refill(byId("models"), ...app.payload.views.map(modelCard));
+  if (any("edits", "asked")) refill(byId("models"), ...app.payload.views.map(modelCard));
   if (any(ALL, COLOURS, "edits", "engines")) drawOverview(byId("overview"), app);
   else if (any("site", "head")) markOverview(byId("overview"), app);
   if (any(ALL, MAPS, "edits", "engines") || (app.state.display === "lines" && any("query"))) drawMaps(byId("maps"), app);
