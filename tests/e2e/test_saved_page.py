@@ -112,12 +112,12 @@ def test_a_switch_goes_by_key_and_stays_with_another_input(
 ) -> None:
     page = pages.open(render(payload), READY)
     page.locator("[data-view='1'][data-site='encoder.0'][data-head='1']").press("x")
-    until(page, lambda: page.locator(".edited .answer").count() == 1)
+    until(page, lambda: page.locator("#models .edited .answer").count() == 1)
     page.locator("#input").fill("3+0")
     page.keyboard.press("Enter")
     effect = explorer.operate("3+0", 1, [{"kind": "head", "site": "encoder.0", "head": 1}])["effect"]
-    until(page, lambda: page.title().startswith("3+0") and page.locator(".edited .answer").count() == 1)
-    until(page, lambda: page.locator(".edited .token.big").text_content() == (effect["answer"] or "∅"))
+    until(page, lambda: page.title().startswith("3+0") and page.locator("#models .edited .answer").count() == 1)
+    until(page, lambda: page.locator("#models .edited .token.big").text_content() == (effect["answer"] or "∅"))
 
 
 def test_a_click_cuts_a_cell_where_that_was_chosen(pages: Pages, payload: dict[str, Any]) -> None:
