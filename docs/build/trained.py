@@ -66,7 +66,7 @@ def bag() -> Numbers:
         )
         said = answers(opened(run), ["21+211", "12+112"])
         found[f"bag.{name}_answer"] = said[0]
-        found[f"bag.{name}_answers"] = " and ".join(said)
+        found[f"bag.{name}_answers"] = ", ".join(said)
         found[f"bag.{name}_same"] = "The same" if len(set(said)) == 1 else "another"
     return found
 
