@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from typing import Any
 
 import jarilab
@@ -16,7 +17,9 @@ PYTHON = "Everything that `import jarilab` gives, from the docstrings in the cod
 COMMANDS = "What each command says of itself."
 TASKS = "What can be trained, and with which options; each is also a keyword in `settings`."
 ENCODINGS = "The names that `--encoding` takes, and their options."
-ALIKE = {"tuple", "object", "Protocol", "ABC", "Module", "Generic"}
+WIDE = 80
+QUOTED = re.compile(r"""(?<=[:>] )(?:'([^']*)'|"([^"]*)")""")
+COMMA = re.compile(r", (?=[*\w]+(?::|=|,|\)| =))")
 
 
 def pages() -> dict[str, str]:
@@ -59,7 +62,7 @@ def _method(name: str, function: Any) -> str:
     if not callable(function):
         return ""
     first = _told(function).split("\n\n")[0]
-    return f"`{_signature(name, function)}`\n:   {first.replace(chr(10), ' ')}"
+    return f"```python\n{_signature(name, function)}\n```\n\n{first.replace(chr(10), ' ')}"
 
 
 def _signature(name: str, target: Any) -> str:
@@ -67,7 +70,16 @@ def _signature(name: str, target: Any) -> str:
         found = str(inspect.signature(target))
     except (TypeError, ValueError):
         return name
-    return name + found.replace("jarilab.", "").replace("torch.nn.modules.module.", "")
+    found = found.replace("(self, ", "(").replace("(self)", "()")
+    found = QUOTED.sub(lambda match: match[1] or match[2], found)
+    return _wrapped(name + found.replace("jarilab.", ""))
+
+
+def _wrapped(signature: str) -> str:
+    """A long one with a parameter on each line."""
+    if len(signature) <= WIDE:
+        return signature
+    return COMMA.sub(",\n    ", signature)
 
 
 def _told(target: Any) -> str:

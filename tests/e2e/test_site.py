@@ -3,10 +3,13 @@ that the build knows how to measure. The site itself is built by `make docs`."""
 
 import random
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+
+from helpers.command import command
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "build"))
@@ -21,6 +24,8 @@ import runs  # pyright: ignore[reportMissingImports]  # noqa: E402
 
 TEXTS = ROOT / "docs" / "site"
 WRITTEN = sorted(TEXTS.rglob("*.md"))
+TYPED = (re.findall(r"^    (jarilab .*)$", path.read_text(encoding="utf-8"), re.M) for path in WRITTEN)
+COMMANDS = sorted({line for lines in TYPED for line in lines})
 BOTH = pytest.mark.parametrize("language", ["en", "ko"])
 EACH = pytest.mark.parametrize("name", config.LESSONS)
 HANGUL = re.compile(r"[가-힣]")
@@ -77,6 +82,24 @@ def test_what_a_page_asks_for_can_be_put_in(path: Path) -> None:
         words = slot.split()
         known = live.PAGES if words[0] == "live" else expected.QUOTED
         assert words[-1] in known
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(TEXTS)))
+def test_links_lead_to_pages_that_the_site_has(path: Path) -> None:
+    language = TEXTS / path.relative_to(TEXTS).parts[0]
+    for link in re.findall(r"\]\((?!\w+:|#)([^)#]+)", path.read_text(encoding="utf-8")):
+        target = (path.parent / link).resolve()
+        beside = ROOT / "docs" / target.relative_to(language)
+        made = target.parent == language / "reference"
+        assert target.exists() or beside.exists() or made, link
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_has_the_options_that_it_is_given(line: str) -> None:
+    words = shlex.split(line.replace(" TASK ", " arithmetic "))[1:]
+    told = command(*words, "--help")
+    assert told.returncode == 0
+    assert [word for word in words if word.startswith("--") and word not in told.stdout] == []
 
 
 def test_live_pages_are_of_runs_that_the_build_makes() -> None:
