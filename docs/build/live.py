@@ -18,7 +18,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "query-key-value": explored("add-rotary", at="12+1", site="encoder.0"),
     "sqrt": ("show", "--softmax", "0.3,0.4,0.1", "30,40,10", "--divide", "64"),
     "masks": explored("count-rotary", at="four, six, eight, ten"),
-    "seq2seq": explored("reverse", at="3 1 4 1 5 9"),
+    "seq2seq": (*explored("reverse", at="3 1 4 1 5 9"), "--still"),
     "sinusoids": ("show", "sinusoidal,sinusoidal:layout=concatenated"),
     "where": ("show", "learned,shaw,t5,alibi", "--length", "32", "--width", "64"),
     "rotary": ("show", "rotary,rotary:pairing=interleaved", "--width", "64"),

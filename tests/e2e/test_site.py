@@ -102,6 +102,14 @@ def test_a_command_has_the_options_that_it_is_given(line: str) -> None:
     assert [word for word in words if word.startswith("--") and word not in told.stdout] == []
 
 
+@BOTH
+@pytest.mark.parametrize("name", expected.KEPT)
+def test_a_number_of_a_longer_training_is_told_among_the_results(language: str, name: str) -> None:
+    source, numbers = expected.KEPT[name]
+    page, told = (path.read_text(encoding="utf-8") for path in (TEXTS / language / name, ROOT / "docs" / source))
+    assert [one for one in numbers if one.strip() not in page or one not in told] == []
+
+
 def test_live_pages_are_of_runs_that_the_build_makes() -> None:
     named = {word for words in live.PAGES.values() for word in words if word.startswith("runs/")}
     assert {name.removeprefix("runs/") for name in named} <= set(runs.TRAININGS)
