@@ -1,7 +1,7 @@
 """What does a longer sequence cost? Time and memory of encoding n tokens, recurrent against Transformer.
 
     pip install 'jarilab[dev]'                      for the figure, which matplotlib draws
-    python benchmarks/length.py --out FOLDER     length.json and length.png
+    python benchmarks/length.py --out FOLDER     length.json and length.svg
 
 A recurrent encoder reads one token after another: n steps, each of the same size, whose states are all it keeps. Time
 and memory grow like n. In self-attention each of n tokens is held against each of n: the matrix of scores has n x n
@@ -170,7 +170,7 @@ def draw(rows: list[timing.Row], out: Path) -> None:
             if not column:
                 panel.set_ylabel(label)
     panels[1][0].legend(frameon=False)
-    figure.savefig(out, dpi=150)
+    figure.savefig(out)
 
 
 def main() -> None:
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=4096, help="MB that no process may pass (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="CPU-seconds of one call (default: %(default)s)")
     parser.add_argument("--longest", type=int, default=2**17, help="tokens (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="a folder for length.json and length.png")
+    parser.add_argument("--out", type=Path, help="a folder for length.json and length.svg")
     given = parser.parse_args()
     # Before the processes part, so that each need not import what this does.
     deterministic(threads=1)
@@ -189,7 +189,7 @@ def main() -> None:
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "length.json").write_text(json.dumps({"rows": table.rows}, indent=1))
-        draw(table.rows, given.out / "length.png")
+        draw(table.rows, given.out / "length.svg")
 
 
 if __name__ == "__main__":

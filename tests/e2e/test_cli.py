@@ -344,11 +344,9 @@ def test_a_report_of_runs_is_written(run, tmp_path):
     page = (ours / "report.html").read_text()
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    assert page.count("<svg") == 2, "the loss and the metric"
-    assert page.count("<polyline") == 2
-    assert "<script" not in page
+    assert page.count('"curve":') == 1
     assert several[:2] == (0, f"{tmp_path / 'report.html'}\n")
-    assert (tmp_path / "report.html").read_text().count("<polyline") == 4
+    assert (tmp_path / "report.html").read_text().count('"curve":') == 2
     assert (named[0], (tmp_path / "mine.html").exists()) == (0, True)
     assert again[0] == 0, "it is still a run"
 

@@ -297,3 +297,65 @@ def test_quantizers_are_measured_side_by_side(load: Load, tmp_path: Path, monkey
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
     assert [row[1].strip() for row in rows] == ["`fsq`", "`gumbel`"]
     assert all(re.fullmatch(r" -?\d+\.\d\d dB \(-?\d+\.\d\d to -?\d+\.\d\d\) ", row[2]) for row in rows)
+
+
+# Text ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pronouns_run(tmp_path: Path) -> Path:
+    """A run that has learned next to nothing."""
+    settings = {"model.width": 16, "model.heads": 2, "training.examples": 64, "training.batch": 16}
+    settings |= {"training.evaluations": 1, "training.evaluation_examples": 4}
+    jarilab.train("pronouns", tmp_path / "run", settings=settings, threads=1)
+    return tmp_path / "run"
+
+
+@pytest.mark.slow
+def test_what_a_head_has_to_do_with_a_pronoun(
+    load: Load, pronouns_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pronouns = load("pronouns")
+    assert pronouns.main([str(pronouns_run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| encoder.0 0 | it | ")
+    assert sum(line.startswith("| decoder.1.cross ") for line in lines) == 2
+    assert any(line.startswith("right pronouns of 137 sentences: ") for line in lines)
+    assert lines[-1].startswith("without the links from it to both nouns, in all heads: ")
+    sentences = pronouns.Sentences.of(jarilab.load(pronouns_run))
+    words = [english.split() for english, _ in sentences.pairs]
+    assert all(line[pronouns.IT] == "it" and len(line) == len(pronouns.SHOWN) - 1 for line in words)
+    germans = {german.replace(",", " ,").split()[sentences.written_at] for _, german in sentences.pairs}
+    assert germans == {"er", "sie", "es"}
+    assert pronouns.main([str(tmp_path / "nowhere")]) == 2
+
+
+def test_the_spread_of_scores_grows_with_their_width(
+    load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    spread = load("spread")
+    assert spread.main(["--out", str(tmp_path), "--widths", "4,64"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "spread.md").read_text()
+    assert (tmp_path / "spread.svg").read_text().startswith("<?xml")
+    small, large = spread.Spread.of(4, 1), spread.Spread.of(64, 1)
+    assert (small.deviation, large.deviation) == pytest.approx((2.0, 8.0), rel=0.03)
+    assert small.largest[0] == pytest.approx(large.largest[0], abs=0.02)
+    assert large.largest[1] > 3 * large.largest[0]
+    with pytest.raises(SystemExit):
+        spread.main(["--out", str(tmp_path), "--widths", "wide"])
+
+
+@pytest.mark.slow
+def test_norms_are_measured_side_by_side(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = load("norms")
+    tiny(monkeypatch, norms, training__examples=16, task__lines=50, task__held_out=8)
+    lines = norms.table_of(tmp_path, 1, 8).splitlines()
+    assert [line.split(" | ")[:2] for line in lines[2:]] == [
+        ["| 1 to 12", "layer"], ["| 1 to 12", "batch"], ["| 12", "layer"], ["| 12", "batch"]
+    ]  # fmt: skip
+    of_layer = lines[2].strip("| ").split(" | ")[3:]
+    assert len(set(of_layer)) == 1, "no token depends on another row"
+    run, before = jarilab.load(tmp_path / "batch-1-1"), jarilab.load(tmp_path / "batch-1-1").model.state_dict()
+    norms.row_of(run, 8)
+    assert all(torch.equal(value, before[name]) for name, value in run.model.state_dict().items())

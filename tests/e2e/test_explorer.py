@@ -26,7 +26,7 @@ pytestmark = pytest.mark.browser
 
 MAP = ".field >> nth=0"
 PANELS = re.findall(r"panels/(\w+)\.js", read("jarilab.explorer", "panels.js"))
-HATCH = [(0xF2, 0xF0, 0xEA), (0xC4, 0xC0, 0xB6)]
+HATCH = [(0xFA, 0xF9, 0xF5), (0xE8, 0xE5, 0xDC)]
 SMALL = [[0.05, 0.25, 0.7], [0.4, 0.6, 0.0]]
 
 
@@ -74,7 +74,7 @@ def test_pointer_reads_the_weight_under_it(pages: Pages) -> None:
     page = pages.open(render(small_page()))
     size = page.locator(MAP).bounding_box()
     page.mouse.move(size["x"] + size["width"] * 5 / 6, size["y"] + size["height"] / 4)
-    assert page.locator("#readout").text_content() == "query a (0) → key z (2)weight 0.7000 · rank 1 of 3"
+    assert page.locator("#readout").text_content() == "the a at place 0 → the z at place 2weight 0.7000 · rank 1 of 3"
 
 
 def test_hidden_cells_have_no_colour(pages: Pages) -> None:
@@ -537,6 +537,21 @@ def test_a_page_inside_a_notebook(pages: Pages) -> None:
     assert frame.locator("#head-title").text_content() == "encoder.0, head 1"
     frame.locator("#tab-measures").click()
     assert frame.locator("#panel-measures table").count() == 1
+    assert frame.get_by_role("tab").count() == 1, "of a tape there is nothing else to say"
+    inside = frame.locator("body").evaluate("body => body.getBoundingClientRect().height")
+    until(page, lambda: abs(page.locator("iframe").bounding_box()["height"] - inside) < 120)
+
+
+def test_measures_show_what_stands_out(pages: Pages) -> None:
+    site = made_site("encoder.0", random_rows(2, 3, 3))
+    site["measures"] = {"previous": {"value": [0.9, 0.25], "chance": [0.2, 0.2], "untrained": [0.3, 0.2]}}
+    page = pages.open(render(made_page(made_view([site], source="abc"))), at="#panel=measures")
+    rows = page.locator("#panel-measures tr[data-site]")
+    assert rows.count() == 2
+    assert rows.first.locator("td").get_attribute("title") == "by chance 0.200, untrained 0.300"
+    assert "It looks at the token just before." in page.locator("#panel-measures dl").text_content()
+    page.locator("[data-keep=measures-standing]").check()
+    assert [row.get_attribute("data-head") for row in rows.all()] == ["0"]
 
 
 PANEL = """import { note } from "web/controls.js";

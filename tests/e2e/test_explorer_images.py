@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
 from helpers.browser import IMAGE, Pages, assert_colours, image_pixels, middle_of_patch
 from helpers.explorer import made_page, made_site, made_view
@@ -24,7 +25,7 @@ def image_page(pool: str = "class", pixels: Any = None) -> str:
     view = made_view([made_site("encoder.0", [WEIGHTS])], source=NAMES)
     pixels = numpy.tile(numpy.arange(6) * 50, (4, 1))[..., None] if pixels is None else pixels
     place = {"rows": 2, "columns": 3, "height": 2, "width": 3, "first": 1, "pool": pool}
-    view["sides"]["source"]["picture"] = {"pixels": payload.block(pixels, "uint8"), **place}
+    view["sides"]["source"]["picture"] = {"pixels": payload.block(torch.as_tensor(pixels), "uint8"), **place}
     return render(made_page(view))
 
 
@@ -60,17 +61,17 @@ def test_a_image_in_colour_is_not_grey(pages: Pages) -> None:
 def test_a_patch_pointed_at_is_a_query_of_the_map_and_a_click_pins_it(pages: Pages) -> None:
     page = pages.open(image_page(), at="#query=1&key=3")
     page.mouse.move(*middle_of_patch(page, 1, 2, 2, 3))
-    assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 0,2 (3)weight 0.0000")
+    assert page.locator("#readout").text_content().startswith("row 1, column 2 (6) → row 0, column 2 (3)weight 0.0000")
     assert_colours(image_pixels(page, "cover")[..., :3], [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
     page.mouse.move(2, 2)
-    assert page.locator("#readout").text_content().startswith("query 0,0 (1)")
+    assert page.locator("#readout").text_content().startswith("row 0, column 0 (1)")
     page.mouse.click(*middle_of_patch(page, 1, 2, 2, 3))
     page.mouse.move(2, 2)
-    assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
+    assert page.locator("#readout").text_content().startswith("row 1, column 2 (6)")
     page.locator("[data-keep=image-side]").select_option("key")
     page.mouse.click(*middle_of_patch(page, 1, 1, 2, 3))
     page.mouse.move(2, 2)
-    assert page.locator("#readout").text_content().startswith("query 1,2 (6) → key 1,1 (5)weight 0.5000")
+    assert page.locator("#readout").text_content().startswith("row 1, column 2 (6) → row 1, column 1 (5)weight 0.5000")
 
 
 def test_the_map_moves_the_image(pages: Pages) -> None:
@@ -87,7 +88,7 @@ def test_keys_walk_over_the_patches_and_say_where(pages: Pages) -> None:
     page.locator(IMAGE).focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
-    assert page.locator("#readout").text_content().startswith("query 1,2 (6)")
+    assert page.locator("#readout").text_content().startswith("row 1, column 2 (6)")
     assert page.locator("#live").text_content().startswith("query 1,2")
     assert page.locator(IMAGE).evaluate("node => node === document.activeElement")
 
@@ -104,7 +105,7 @@ def test_what_a_class_is_read_from_lies_over_the_image(pages: Pages, pool: str, 
 def test_tokens_without_a_place_are_chosen_beside_the_image(pages: Pages) -> None:
     page = pages.open(image_page(), at="#query=1&key=3")
     page.locator(".image-row button", has_text="[0]").click()
-    assert page.locator("#readout").text_content().startswith("query [0] (0)")
+    assert page.locator("#readout").text_content().startswith("the [0] at place 0")
     patches = numpy.array(WEIGHTS[0])[1:].reshape(2, 3)
     assert_colours(image_pixels(page, "cover")[..., :3], patches / patches.max())
 

@@ -45,7 +45,7 @@ def test_a_code_pointed_at_shows_what_it_looked_at(pages: Pages) -> None:
     page = pages.open(painted_page(), at="#query=3&key=1")
     assert image_pixels(page, "pixels")[0, :, 0].tolist() == [0, 60, 120, 180]
     page.mouse.move(*middle_of_patch(page, 1, 0, 2, 2))
-    assert page.locator("#readout").text_content().startswith("query 1,0 (5)")
+    assert page.locator("#readout").text_content().startswith("row 1, column 0 (5)")
     cover = image_pixels(page, "cover")
     assert cover[..., 3].tolist() == [[255, 255], [255, 0]], "what came later is not covered"
     assert_colours(cover[0, :, :3], [0.5, 0.5])

@@ -24,6 +24,7 @@ SMALL = {
     "arithmetic": ["--width=16", "--heads=2", "--maximum=220", "--examples=600"],
     "translation": ["--width=16", "--vocabulary=300", "--epochs=1", "--tokens=512", "--longest=40"],
     "number-words": ["--width=16", "--heads=2", "--maximum=999", "--examples=600"],
+    "pronouns": ["--width=16", "--heads=2", "--examples=600"],
     "reverse": ["--width=16", "--lines=200", "--held-out=20", "--examples=400"],
     "text": ["--width=16", "--heads=2", "--layers=1", "--context=32", "--epochs=1", "--batch=4"],
     "digits": ["--width=16", "--layers=1", "--epochs=1"],

@@ -179,3 +179,21 @@ def test_a_view_without_an_engine_is_as_it_was(pages: Pages) -> None:
     site = made_site("decoder.0.cross", [[[0.5, 0.5]]], "target", "source")
     page = pages.open(render(made_page(made_view([site], source="xy", target="a"))), READY)
     assert page.get_by_role("switch").count() == 0
+
+
+def test_what_digits_stand_for_is_found_as_in_python(pages: Pages, payload: dict[str, Any], explorer: Explorer) -> None:
+    page = pages.open(render(payload), READY)
+    for line in ("47-12", "5-91", "99+8"):
+        page.locator("#input").fill(line)
+        page.keyboard.press("Enter")
+        until(page, lambda line=line: page.title().startswith(line))
+        page.locator("#tab-tasklens").click()
+        lens = explorer.look(line, live=False)["views"][payload["view"]]["lens"]
+        panel = page.locator("#panel-tasklens")
+        shares = [value for of_site in lens["share"].values() for value in of_site["value"] if value is not None]
+        shown = [float(text.rstrip(" %")) for text in panel.locator("td button").all_text_contents()]
+        assert shown == pytest.approx([100 * share for share in shares], abs=0.11)
+        carries = panel.locator(".tasklens-digits").nth(1).locator("tr").nth(2).locator("td").all_text_contents()
+        assert carries == ["" if carry is None else str(int(carry)) for carry in lens["carries"]]
+        titles = page.locator(".queries .meant").evaluate_all("nodes => nodes.map((node) => node.title)")
+        assert titles[0] == f"{line[0]}: {'tens' if line[1].isdigit() else 'ones'}"

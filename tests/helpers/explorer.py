@@ -125,7 +125,7 @@ def made_view(sites: Sequence[dict[str, Any]], name: str = "made", **sides: Sequ
         "steps": [1954],
         "experiment": "9f3a0123456789",
         "curve": [],
-        "metric": "exact_match",
+        "metric": {"title": "exact match", "share": True, "digits": 2},
         "input": " ".join(sides.get("source", [])),
         "answer": "3",
         "expected": "3",

@@ -12,7 +12,7 @@
         '-------.------'        |
           q.k + terms           |           terms: from content and place
                 |               |
-          * scale + bias        |           bias: from place alone; the mask, too, comes here
+          * scale + bias        |           scale: 1 / sqrt(E); bias: from place alone; the mask, too, comes here
                 |               |
              softmax            |
                 |               |
@@ -29,6 +29,8 @@ inject, rotate, terms, bias and values are the hooks of an `Encoding`; a Geometr
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import nn
 
@@ -38,12 +40,15 @@ from jarilab.attention.geometry import Geometry, geometry_of
 from jarilab.attention.kernels import Kernel, attend, check
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site, hooks_of, registry
-from jarilab.errors import UserError
+from jarilab.errors import UserError, unknown
 from jarilab.masks import Mask
 from jarilab.nn.dropout import check_share
 from jarilab.nn.linear import Linear, linear
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
+
+Scale = Literal["sqrt", "none"]
+"""What scores are divided by: the square root of the head width, or nothing."""
 
 
 class Attend(nn.Module):
@@ -70,8 +75,8 @@ class Attention(nn.Module):
     width: D of input and output. heads: H. encoding: a spec such as `rotary:base=500`, or None where the stack around
     this attention owns the encoding and passes a `Geometry`. head_width: E of queries and keys, D / H by default.
     value_head_width: E of values, as head_width by default. causal: what an encoding may rely on; the mask is the
-    caller's. cross: keys may come from another frame of positions. dropout: on the attention weights.
-    kernel: see `jarilab.attention.kernels`.
+    caller's. cross: keys may come from another frame of positions. scale: divide q.k by sqrt(E), or by nothing.
+    dropout: on the attention weights. kernel: see `jarilab.attention.kernels`.
 
     Raises UserError for a width that the heads do not divide, an encoding that cannot work here, a kernel that cannot
     do what the encoding needs.
@@ -87,12 +92,13 @@ class Attention(nn.Module):
         value_head_width: int | None = None,
         causal: bool = False,
         cross: bool = False,
+        scale: Scale = "sqrt",
         dropout: float = 0.0,
         kernel: Kernel = "auto",
     ):
         super().__init__()
         self.site = site_of(width, heads, head_width, value_head_width, causal=causal, cross=cross)
-        self.scale = self.site.head_width**-0.5
+        self.scale = scale_of(scale, self.site.head_width)
         self.dropout = check_share(dropout)
         self.query = Linear(width, heads * self.site.head_width)
         self.key = Linear(width, heads * self.site.head_width)
@@ -251,6 +257,13 @@ def _inside() -> list[str]:
     """The encodings that need no input to add to."""
     classes = {name: registry.spec(name).target for name in registry.names()}
     return [name for name, cls in classes.items() if "embed" not in hooks_of(cls)]
+
+
+def scale_of(scale: Scale, head_width: int) -> float:
+    """What q.k is multiplied by. Raises UserError for another word than those of `Scale`."""
+    if scale not in get_args(Scale):
+        raise unknown("scale", scale, get_args(Scale))
+    return head_width**-0.5 if scale == "sqrt" else 1.0
 
 
 def split_heads(x: Float[Tensor, "B L D"], heads: int) -> Float[Tensor, "B H L E"]:

@@ -1,23 +1,24 @@
-"""The curves of any runs, as one small page without a script."""
+"""The curves of any runs, as one page that needs no network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from jarilab.comparison.chart import Line, chart
+from jarilab.comparison.explore import explore_command
 from jarilab.errors import UserError
+from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.storage.files import write_text
-from jarilab.tasks.metrics import METRICS
-from jarilab.web.page import document, escape_text, read
+from jarilab.tasks.metrics import METRICS, Metric
+from jarilab.web.page import assemble
+from jarilab.web.tones import tones_of
 
-PACKAGE = "jarilab.comparison"
-COLOURS = 8
-"""Colours that the style has for lines."""
+STYLES = ("web/theme.css", "web/base.css", "report.css")
+UNKNOWN = Metric("value", "the metric of the task")
+"""What a run was judged by, where no metric of that name is known here."""
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,20 @@ class Curve:
     """The curve of one run: what it is, and the rows of metrics.jsonl."""
 
     run: Path
-    task: str
-    model: str
-    encoding: str
-    seed: int
+    experiment: Experiment
     rows: list[dict[str, Any]]
 
     @property
-    def metric(self) -> str:
-        """What was measured on the way; `value` where no metric of the package was."""
+    def metric(self) -> Metric:
+        """What was measured on the way."""
         measured = next((row for row in self.rows if "value" in row), {})
-        return next((name for name in METRICS if name in measured), "value")
+        return next((METRICS[name] for name in METRICS if name in measured), UNKNOWN)
 
-    def line(self, field: str, colour: int) -> Line:
-        """One field against the examples trained on."""
-        rows = [row for row in self.rows if isinstance(row.get(field), int | float)]
-        return Line(colour, [(row["examples"], row[field]) for row in rows])
+    @property
+    def value(self) -> float | None:
+        """The newest value of the metric."""
+        values = [row["value"] for row in self.rows if isinstance(row.get("value"), int | float)]
+        return values[-1] if values else None
 
 
 def curve_of(run: Path) -> Curve:
@@ -50,8 +49,7 @@ def curve_of(run: Path) -> Curve:
     rows = [row for row in rows if {"examples", "loss"} <= row.keys()]
     if not rows:
         raise UserError(f"{run} has no curve yet: nothing of it was trained; train it first")
-    of = experiment
-    return Curve(run, of.task, of.model, of.encoding, of.seed, rows)
+    return Curve(run, experiment, rows)
 
 
 def write(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
@@ -72,49 +70,56 @@ def _beside(runs: Sequence[str | Path]) -> Path:
 
 def render(curves: Sequence[Curve]) -> str:
     """The page as one HTML document."""
-    names = ", ".join(curve.run.name for curve in curves)
-    body = Template(read(PACKAGE, "curves.html")).substitute(
-        names=escape_text(names),
-        rows="\n".join(_row(curve, number) for number, curve in enumerate(curves)),
-        charts="\n".join(_charts(curves)),
+    told = payload(curves)
+    return assemble(
+        "jarilab.comparison",
+        "curves.html",
+        STYLES,
+        "curves.js",
+        told,
+        str(told["title"]),
+        live=False,
+        description="; ".join(_described(curve) for curve in curves),
     )
-    return document(PACKAGE, body, ["curves.css"], f"jari: {names}")
 
 
-def _row(curve: Curve, number: int) -> str:
-    last = curve.rows[-1]
-    progress = f"{last['step']:,} of {last['steps']:,}" if "steps" in last else f"{last['step']:,}"
-    cells = [str(curve.run), curve.task, curve.model, curve.encoding, str(curve.seed), progress]
-    cells += [f"{last['loss']:.4f}", _measured(curve)]
-    shown = "".join(f"<td>{escape_text(cell)}</td>" for cell in cells)
-    return f'<tr><td><span class="swatch c{number % COLOURS}"></span></td>{shown}</tr>'
+def _described(curve: Curve) -> str:
+    last, metric = curve.rows[-1], curve.metric
+    measured = "" if curve.value is None else f", {metric.title} {metric.text(curve.value)}"
+    return f"{curve.run.name}: step {last['step']:,}, loss {last['loss']:.4f}{measured}"
 
 
-def _measured(curve: Curve) -> str:
-    """The newest value of the metric, for people."""
-    values = [row["value"] for row in curve.rows if isinstance(row.get("value"), int | float)]
-    if not values:
-        return ""
-    metric = METRICS.get(curve.metric)
-    if metric is None:
-        return f"{values[-1]:.4g}"
-    return f"{metric.title} {metric.text(values[-1])}"
+def payload(curves: Sequence[Curve]) -> dict[str, Any]:
+    """Everything that the page draws."""
+    names = ", ".join(curve.run.name for curve in curves)
+    return {
+        "title": names,
+        "tones": tones_of(curve.experiment.encoding for curve in curves),
+        "explore": explore_command([(curve.experiment, curve.run) for curve in curves]),
+        "runs": [_run(curve) for curve in curves],
+    }
 
 
-def _charts(curves: Sequence[Curve]) -> list[str]:
-    """A chart of the loss, and one for each metric."""
-    numbered = list(enumerate(curves))
-    lines = [curve.line("loss", number % COLOURS) for number, curve in numbered]
-    charts = [_figure("Loss in training, on a logarithmic scale", lines, logarithmic=True)]
-    for metric in dict.fromkeys(curve.metric for curve in curves):
-        of_metric = [(number, curve) for number, curve in numbered if curve.metric == metric]
-        lines = [curve.line("value", number % COLOURS) for number, curve in of_metric]
-        title = METRICS[metric].title if metric in METRICS else "The metric of the task"
-        if any(line.points for line in lines):
-            charts.append(_figure(f"{title[0].upper()}{title[1:]}, held out", lines))
-    return charts
+def _point(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of metrics.jsonl, as far as it is drawn."""
+    return {key: row.get(key) for key in ("examples", "cpu_seconds", "loss", "value")}
 
 
-def _figure(title: str, lines: Sequence[Line], *, logarithmic: bool = False) -> str:
-    drawn = chart(lines, title, "examples trained on", logarithmic=logarithmic)
-    return f"<figure><figcaption>{escape_text(title)}</figcaption>{drawn}</figure>"
+def _run(curve: Curve) -> dict[str, Any]:
+    last, experiment = curve.rows[-1], curve.experiment
+    points = [_point(row) for row in curve.rows]
+    return {
+        "run": str(curve.run),
+        "name": curve.run.name,
+        "task": experiment.task,
+        "model": experiment.model,
+        "encoding": experiment.encoding,
+        "seed": experiment.seed,
+        "experiment": experiment.hash,
+        "step": last["step"],
+        "steps": last.get("steps"),
+        "loss": last["loss"],
+        "value": curve.value,
+        "metric": asdict(curve.metric),
+        "curve": points,
+    }

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from jarilab.comparison import preview
 from jarilab.web.page import assemble
 
 STYLES = ("web/theme.css", "web/base.css", "web/maps.css", "report.css")
@@ -9,7 +10,14 @@ STYLES = ("web/theme.css", "web/base.css", "web/maps.css", "report.css")
 
 def render(payload: dict[str, Any]) -> str:
     """Return the report of one comparison as a self-contained HTML document."""
-    title = str(payload["title"])
     return assemble(
-        "jarilab.comparison", "report.html", STYLES, "report.js", payload, title, live=False
+        "jarilab.comparison",
+        "report.html",
+        STYLES,
+        "report.js",
+        payload,
+        str(payload["title"]),
+        live=False,
+        description=preview.description(payload),
+        image=preview.image(payload),
     )

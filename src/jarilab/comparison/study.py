@@ -250,6 +250,8 @@ def _row(trial: Trial, held: Experiment, result: Mapping[str, Any], task: Task) 
         "value": result[metric],
         "best_value": result["best"][metric],
         "groups": groups,
+        "parts": result.get("parts", {}),
+        "hash": trial.experiment.hash,
         "held_out": int(result["examples"]),
         "parameters": result["parameters"],
         "examples": result["trained_examples"],
@@ -282,10 +284,24 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> di
         "interval": interval.how,
         "best_mean": mean("best_value"),
         "groups": groups,
+        "parts": _mean_parts(rows),
         "parameters": first["parameters"],
         "seconds_per_step": mean("seconds_per_step"),
         "cpu_seconds": mean("cpu_seconds"),
     }
+
+
+def _mean_parts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The parts of several seeds, which were measured on the same examples; those that all of them have."""
+    means: dict[str, Any] = {}
+    for by, parts in rows[0]["parts"].items():
+        if any(by not in row["parts"] for row in rows):
+            continue
+        means[by] = {}
+        for name, part in parts.items():
+            values = [row["parts"][by][name]["value"] for row in rows]
+            means[by][name] = {**part, "value": _mean(values)}
+    return means
 
 
 def _difference(

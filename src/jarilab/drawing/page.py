@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from jarilab.drawing.figures import Column
 from jarilab.drawing.svg import PACKAGE, STYLES, Drawing, Words
 from jarilab.errors import UserError
 from jarilab.storage.files import write_text
-from jarilab.web.page import bundle, document, escape_text, read
+from jarilab.web.page import bundle, document, escape_text, frame, read
 
 PAGE_STYLES = (STYLES[0], "web/base.css", STYLES[1], "show.css")
 
@@ -85,8 +84,7 @@ class Drawings:
         return {**self.record, "columns": [column.as_dict() for column in self.columns]}
 
     def _repr_html_(self) -> str:
-        style = "width:100%;height:46rem;border:0"
-        return f'<iframe srcdoc="{html.escape(self.html)}" title="jari" style="{style}"></iframe>'
+        return frame(self.html)
 
 
 def _section(column: Column) -> str:

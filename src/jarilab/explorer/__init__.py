@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from jarilab.explorer import page_file
 from jarilab.explorer.session import Explorer
 from jarilab.inspect.capture import Tape
 from jarilab.storage.files import write_text
-from jarilab.web.page import assemble
+from jarilab.web.page import assemble, frame
 
 STYLES = ("web/theme.css", "web/base.css", "web/maps.css", "explore.css", "panels.css", "image.css")
 
@@ -28,8 +27,7 @@ class Page:
         write_text(Path(path), self.html)
 
     def _repr_html_(self) -> str:
-        style = "width:100%;height:46rem;border:0"
-        return f'<iframe srcdoc="{html.escape(self.html)}" title="jari" style="{style}"></iframe>'
+        return frame(self.html)
 
 
 def render(data: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jarilab.explorer.payload import TELLING
+from jarilab.inspect.telling import TELLING
 from jarilab.web.blocks import unpacked
 
 View = Mapping[str, Any]

@@ -16,9 +16,11 @@ from jarilab.inspect.capture import Tape
 from jarilab.inspect.maps import Map, Scored, allowed_of
 from jarilab.inspect.measures import MEASURES, measure
 from jarilab.inspect.sites import AttentionSite
+from jarilab.inspect.telling import TELLING
 from jarilab.predictors.base import PatchedImage, TracedSequence
 from jarilab.shapes import Float, Tensor
 from jarilab.web.blocks import block
+from jarilab.web.tones import tones_of
 
 FORMAT = "jari explorer 1"
 LARGEST = 512
@@ -60,8 +62,6 @@ MEASURED_BY = [
     ),
 ]
 """What the measures are; the last ones take forwards of their own."""
-TELLING = ("previous", "duplicate", "induction", "sink", "self", "confidence")
-"""Measures with a chance, from 0 to 1, by which a head is told apart where no effect was measured."""
 HIDDEN = -3.4e38
 """What stands for minus infinity."""
 
@@ -274,5 +274,6 @@ def page_of(
         "views": list(views),
         "measures": [row for row in MEASURED_BY if row["name"] in used],
         "telling": list(TELLING),
+        "tones": tones_of(view["encoding"] or "" for view in views),
         **opening,
     }

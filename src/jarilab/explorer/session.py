@@ -143,7 +143,7 @@ class ExploredRun:
         trace = predictor.retraced(recorded.trace, outputs)
         scores_LV = scores_of(outputs)[0].float()
         names = {frame: sequence.names for frame, sequence in trace.sequences.items()}
-        labels = trace.labels
+        labels, metric = trace.labels, self.run.task.metric
         return {
             "run": str(self.folder),
             "name": self.name,
@@ -155,7 +155,7 @@ class ExploredRun:
             "steps": self.steps,
             "experiment": experiment.hash,
             "curve": self.curve,
-            "metric": self.run.task.metric.name,
+            "metric": {"title": metric.title, "share": metric.share, "digits": metric.digits},
             "input": trace.line,
             "answer": trace.answer,
             "expected": trace.expected,

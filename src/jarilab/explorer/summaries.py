@@ -145,6 +145,7 @@ def digits(
             share[name] = {"value": value, "chance": chance}
     return {
         "kind": "arithmetic",
+        "onesFirst": ones_first,
         "places": {side: _roles(of) for side, of in of_side.items()},
         "carries": [place.carry for place in target],
         "share": share,

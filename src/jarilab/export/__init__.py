@@ -17,6 +17,7 @@ from jarilab.errors import UserError, needs
 from jarilab.export.positions import Places, places_of, refuse
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.layers import ACTIVATIONS, FeedForward, Residual
+from jarilab.nn.norms import BatchNorm
 from jarilab.runs.loaded import load
 from jarilab.shapes import Tensor
 from jarilab.text import END, FIRST
@@ -114,6 +115,12 @@ def _checked_model(model: nn.Module) -> EncoderDecoder:
             f"CTranslate2 is for Transformers that read a source and write a target: expected an encoder_decoder, got "
             f"{type(model).__name__}; answer with `jarilab predict`"
         )
+    norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
+    if norms:
+        raise UserError(
+            "CTranslate2 has layer norms alone: expected norm_kind=layer, got batch; answer with `jarilab predict`, or "
+            "train with --norm-kind layer"
+        )
     return model
 
 
@@ -171,13 +178,19 @@ def _stack(library: Any, kind: Any, stack: Any, places: Places) -> Any:
 
 def _self_attention(spec: Any, attention: Any, residual: Residual) -> None:
     _norm(spec.layer_norm, residual.norm)
-    _linear(spec.linear[0], attention.query, attention.key, attention.value)
+    _linear(
+        spec.linear[0],
+        attention.query,
+        attention.key,
+        attention.value,
+        factor=_undivided(attention),
+    )
     _linear(spec.linear[1], attention.out)
 
 
 def _cross_attention(spec: Any, attention: Any, residual: Residual) -> None:
     _norm(spec.layer_norm, residual.norm)
-    _linear(spec.linear[0], attention.query)
+    _linear(spec.linear[0], attention.query, factor=_undivided(attention))
     _linear(spec.linear[1], attention.key, attention.value)
     _linear(spec.linear[2], attention.out)
 
@@ -188,14 +201,22 @@ def _feed_forward(spec: Any, feed_forward: FeedForward, residual: Residual) -> N
     _linear(spec.linear_1, feed_forward.down)
 
 
-def _norm(spec: Any, norm: nn.LayerNorm) -> None:
+def _norm(spec: Any, norm: Any) -> None:
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 
-def _linear(spec: Any, *parts: nn.Linear) -> None:
-    """One linear map, or several of one input below each other."""
-    spec.weight = _array(torch.cat([part.weight for part in parts]))
-    spec.bias = _array(torch.cat([part.bias for part in parts]))
+def _undivided(attention: Any) -> float:
+    """What queries are multiplied by, since CTranslate2 divides every score by the square root of the head width."""
+    return attention.scale * attention.site.head_width**0.5
+
+
+def _linear(spec: Any, *parts: nn.Linear, factor: float = 1.0) -> None:
+    """One linear map, or several of one input below each other. factor: what the first one's output is multiplied
+    by."""
+    factors = [factor, *(1.0 for _ in parts[1:])]
+    scaled = list(zip(parts, factors, strict=True))
+    spec.weight = _array(torch.cat([part.weight * times for part, times in scaled]))
+    spec.bias = _array(torch.cat([part.bias * times for part, times in scaled]))
 
 
 def _array(tensor: Tensor) -> np.ndarray:

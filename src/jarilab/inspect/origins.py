@@ -12,7 +12,7 @@ from jarilab.attention.module import Attention, split_heads
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
 from jarilab.inspect.capture import Tape
-from jarilab.inspect.passages import Inside, Passage, added_by, same
+from jarilab.inspect.passages import Inside, LinearNorm, Passage, added_by, is_norm, same
 from jarilab.inspect.sites import share_memory
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
@@ -113,18 +113,20 @@ def _added_to_input(
     if torch.equal(x, placed):
         return placed - before
     # A stack of pre-norm layers ends with a norm of its own; all that they do is add to their input.
-    if not isinstance(getattr(stack.module, "norm", None), nn.LayerNorm):
+    if not is_norm(getattr(stack.module, "norm", None)):
         return None
     for passage in inside.passages:
-        norm = passage.module
-        if isinstance(norm, nn.LayerNorm) and _gave(passage, x):
-            return _through(norm, passage.inputs[0], placed - before)
+        if is_norm(passage.module) and _gave(passage, x):
+            return _through(passage.module, passage.inputs[0], placed - before)
     return None
 
 
-def _through(norm: nn.LayerNorm, x: Tensor, part: Tensor) -> Tensor:
+def _through(norm: nn.Module, x: Tensor, part: Tensor) -> Tensor:
     """What a summand of `x` becomes when `x` goes through the norm. The mean of a sum is the sum of the means, so that
     only the divisor has to be held at what it is for all of `x`."""
+    if isinstance(norm, LinearNorm):
+        return norm.of_part(part)
+    assert isinstance(norm, nn.LayerNorm)
     deviation = (x.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
     normed = (part - part.mean(-1, keepdim=True)) / deviation
     return normed if norm.weight is None else normed * norm.weight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -12,6 +12,18 @@ from torch.utils.hooks import RemovableHandle
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.inspect.sites import attentions_of, layers_of
 from jarilab.shapes import Tensor
+
+
+@runtime_checkable
+class LinearNorm(Protocol):
+    """A norm that, in evaluation, makes of a summand the same whatever else is in its input."""
+
+    def of_part(self, part: Tensor) -> Tensor: ...
+
+
+def is_norm(module: object) -> bool:
+    """Whether a module is a norm whose input can be taken apart."""
+    return isinstance(module, nn.LayerNorm | LinearNorm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +69,7 @@ def _kept(model: nn.Module) -> list[nn.Module]:
     """The modules that are listened to, each once."""
     kept = [placed.owner for placed in attentions_of(model).values()]
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
+        if is_norm(module):
             kept.append(module)
         layers = layers_of(module)
         if layers is not None:

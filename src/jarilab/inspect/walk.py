@@ -200,6 +200,8 @@ def _steps_of_scores(
     parts = replace(definition.summands(call).of_head(head), product=product)
     width = call.q.shape[3]
     divided = f"divided by sqrt({width}) = {width**0.5:.4g}"
+    if call.scale == 1 and width > 1:
+        divided = f"not divided by sqrt({width}), as this model was trained"
     hidden = "minus infinity where a query may not look"
     return [
         names.of_pairs("Q K^T", "how well each key fits each query", product),

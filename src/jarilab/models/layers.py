@@ -10,11 +10,12 @@ from torch import nn
 from jarilab.attention.cache import LayerCache
 from jarilab.attention.geometry import Geometry
 from jarilab.attention.kernels import Kernel, check
-from jarilab.attention.module import Attention, site_of
+from jarilab.attention.module import Attention, Scale, site_of
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.models.base import check_layers
 from jarilab.models.limits import Heads, Hidden, Share, Width
 from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual
+from jarilab.nn.norms import NormKind, norm_of
 from jarilab.shapes import Float, Tensor
 
 
@@ -23,7 +24,9 @@ class StackKeywords(TypedDict, total=False):
 
     hidden: Hidden | None
     norm: NormPlace
+    norm_kind: NormKind
     activation: Activation
+    scale: Scale
     dropout: Share
     kernel: Kernel
 
@@ -40,17 +43,21 @@ class LayerOptions:
     """What the layers of a stack are made of.
 
     width: numbers that stand for a token. heads: of each attention. hidden: numbers inside the feed-forward network; 4
-    times the width by default. norm: before each sublayer (pre) or after it (post), as the original has it. activation:
-    of the feed-forward network. dropout: the share of numbers that training sets to 0. kernel: how attention is
-    computed; all agree, and auto takes the fastest. drop_path: the share of examples that omit a sublayer of the last
-    layer in training; it rises evenly from 0 in the first.
+    times the width by default. norm: before each sublayer (pre) or after it (post), as the original has it. norm_kind:
+    each token by its own mean and variance (layer), or each component by those of the batch in training and by running
+    ones afterwards (batch). activation: of the feed-forward network. scale: what q.k is divided by, the square root of
+    the head width (sqrt) or nothing (none). dropout: the share of numbers that training sets to 0. kernel: how
+    attention is computed; all agree, and auto takes the fastest. drop_path: the share of examples that omit a sublayer
+    of the last layer in training; it rises evenly from 0 in the first.
     """
 
     width: int = 64
     heads: int = 8
     hidden: int | None = None
     norm: NormPlace = "pre"
+    norm_kind: NormKind = "layer"
     activation: Activation = "relu"
+    scale: Scale = "sqrt"
     dropout: float = 0.0
     kernel: Kernel = "auto"
     drop_path: float = 0.0
@@ -78,6 +85,7 @@ class LayerOptions:
             encoding=None,
             causal=causal,
             cross=cross,
+            scale=self.scale,
             dropout=self.dropout,
             kernel=self.kernel,
         )
@@ -87,11 +95,11 @@ class LayerOptions:
         return FeedForward(self.width, hidden, self.activation, self.dropout)
 
     def residual(self) -> Residual:
-        return Residual(self.width, self.norm, self.dropout, self.drop_path)
+        return Residual(self.width, self.norm, self.dropout, self.drop_path, self.norm_kind)
 
     def last_norm(self) -> nn.Module:
         """What a stack of these ends with."""
-        return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
+        return norm_of(self.norm_kind, self.width) if self.norm == "pre" else nn.Identity()
 
 
 class EncoderLayer(nn.Module):

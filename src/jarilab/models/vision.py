@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal, Unpack
+from typing import Annotated, Literal, Unpack, get_args
 
 import torch
 from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.errors import UserError
+from jarilab.errors import UserError, unknown
 from jarilab.models.base import registry
 from jarilab.models.layers import LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers, Share
@@ -21,6 +21,7 @@ from jarilab.patches import Images, grid_of, patch_keep, patchify
 from jarilab.positions import Positions
 from jarilab.shapes import Bool, Float, Tensor
 
+Pool = Literal["mean", "class"]
 Resolution = Literal["refuse", "resize", "rescale", "extrapolate"]
 
 
@@ -51,13 +52,16 @@ class VisionTransformer(nn.Module):
         patch: Annotated[int, Ge(1), Le(1024)] = 4,
         layers: Layers = 4,
         encoding: str = "sinusoidal2d",
-        pool: Literal["mean", "class"] = "mean",
+        pool: Pool = "mean",
         registers: Annotated[int, Ge(0), Le(1024)] = 0,
         drop_path: Share = 0.0,
         resolution: Resolution = "refuse",
         **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
+        for name, value, choices in (("pool", pool, Pool), ("resolution", resolution, Resolution)):
+            if value not in get_args(choices):
+                raise unknown(name, value, get_args(choices))
         width = LayerOptions(**layer).width
         self.shape, self.patch, self.pool, self.resolution = shape, patch, pool, resolution
         self.grid = grid_of((shape[1], shape[2]), patch)

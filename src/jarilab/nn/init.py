@@ -13,6 +13,7 @@ from torch import nn
 
 from jarilab.encodings.base import Encoding
 from jarilab.nn.layers import Table, TokenEmbedding
+from jarilab.nn.norms import BatchNorm
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
@@ -44,7 +45,7 @@ def initialise(model: nn.Module, seed: int) -> None:
                 nn.init.normal_(value, generator=generator)
             elif parameter.ndim >= 2:
                 nn.init.normal_(value, std=value[0].numel() ** -0.5, generator=generator)
-            elif isinstance(owner, nn.LayerNorm) and name == "weight":
+            elif isinstance(owner, nn.LayerNorm | BatchNorm) and name == "weight":
                 value.fill_(1.0)
             else:
                 value.zero_()

@@ -12,6 +12,7 @@ from torch.nn import functional
 from jarilab.errors import UserError, unknown
 from jarilab.nn.dropout import Dropout
 from jarilab.nn.linear import Linear
+from jarilab.nn.norms import NormKind, norm_of
 from jarilab.shapes import Float, Int, Tensor
 
 NormPlace = Literal["pre", "post"]
@@ -82,16 +83,24 @@ class Residual(nn.Module):
     post: `norm(x + f(x))`, the original. pre: `x + f(norm(x))`, which needs no warm-up to be stable; a stack of these
     ends with a norm of its own. drop_path: the share of examples whose sublayer is omitted in a training step
     (*Deep Networks with Stochastic Depth*, Huang et al. 2016); the others count for more, to keep the mean.
+    kind: of the norm.
     """
 
-    def __init__(self, width: int, place: NormPlace, dropout: float = 0.0, drop_path: float = 0.0):
+    def __init__(
+        self,
+        width: int,
+        place: NormPlace,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        kind: NormKind = "layer",
+    ):
         super().__init__()
         if place not in ("pre", "post"):
             raise unknown("place of the norm", place, ("pre", "post"))
         if not 0 <= drop_path < 1:
             raise UserError(f"drop_path expects a share from 0 to below 1, got {drop_path:g}")
         self.place, self.drop_path = place, drop_path
-        self.norm = nn.LayerNorm(width)
+        self.norm = norm_of(kind, width)
         self.dropout = Dropout(dropout)
 
     def forward(

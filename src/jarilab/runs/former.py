@@ -1,5 +1,5 @@
-"""Names that options had before they were called by the field's words. Records and settings with them are still read,
-and the hash that names a run goes by them, so that it is the same as ever."""
+"""Names that options had before they were called by the field's words, and options that came later. Records and
+settings of before are still read, and the hash that names a run goes by them, so that it is the same as ever."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ TASKS = {
     "captions": {"picture_weight": "image_weight"},
     "detection": {"fewest": "min_digits", "most": "max_digits"},
 }
+LAYERS = {"scale": "sqrt", "norm_kind": "layer"}
+"""Options that layers got later, and what all layers were before."""
+LAYERED = ("encoder_decoder", "decoder", "vit", "detector", "text_to_image")
+"""The models that have such layers."""
 DATA = {"pictures": "images"}
 """Words in the description of the data that a run was trained on."""
 
@@ -23,22 +27,33 @@ def names_of(task: str) -> dict[str, dict[str, str]]:
 
 
 def current(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of an experiment with the names of today. Anything else in it is left to be checked."""
+    """The record of an experiment with the names and options of today. Anything else in it is left to be checked."""
     found = dict(record)
     task = str(record.get("task"))
     for section, now_of in names_of(task).items():
         options = record.get(section)
         if isinstance(options, dict):
             found[section] = _renamed(options, now_of)
+    options = record.get("model_options")
+    if isinstance(options, dict):
+        found["model_options"] = later_options(record) | options
     return found
 
 
+def later_options(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the model of a record got later, as they were before they were options."""
+    return dict(LAYERS) if record.get("model") in LAYERED else {}
+
+
 def former(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of an experiment with the names of then."""
+    """The record of an experiment with the names and options of then."""
     found = dict(record)
     for section, now_of in names_of(record["task"]).items():
         before_of = {now: before for before, now in now_of.items()}
         found[section] = _renamed(record[section], before_of)
+    later = later_options(record).items()
+    options = record["model_options"].items()
+    found["model_options"] = {name: value for name, value in options if (name, value) not in later}
     return found
 
 

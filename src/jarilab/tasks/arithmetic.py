@@ -20,15 +20,20 @@ from jarilab.shapes import Int
 from jarilab.tasks.base import Batch, Learner, Spelling, TokenTask, evenly, registry, right_padded
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.expressions import (
+    PLUS,
     VOCABULARY,
+    ZERO,
     Answers,
+    carries,
     digits,
     expressions,
     hashes,
+    operands,
     root_repeats,
     source_tokens,
     target_tokens,
 )
+from jarilab.tasks.parts import parts_of
 from jarilab.text import FIRST, PADDING
 
 LARGEST_DATA = 20_000_000
@@ -145,8 +150,9 @@ class Arithmetic(TokenTask):
         positions = Positions.sequence(source.shape[1], frame="source")
         return Tokens(source, positions, source != PADDING)
 
-    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, float]:
-        """Exact match of answers written freely, in all and per operator, on the held-out expressions.
+    def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
+        """Exact match of answers written freely, in all and per operator, on the held-out expressions; on all of them
+        also `parts`, by the digits of the answer and by carries.
 
         `examples` of them are taken evenly from the hash's order, so that they are not the smallest numbers.
         """
@@ -158,13 +164,29 @@ class Arithmetic(TokenTask):
             expected = map(_without_padding, self._target[some].tolist())
             right += [answer == row for answer, row in zip(written, expected, strict=True)]
         exact = torch.tensor(right, dtype=torch.float64)
-        metrics = {"exact_match": float(exact.mean()), "examples": float(len(numbers))}
+        metrics: dict[str, Any] = {
+            "exact_match": float(exact.mean()),
+            "examples": float(len(numbers)),
+        }
         operators = self._operator[numbers]
         for operator in self.groups[1:]:
             of_operator = exact[operators == ord(operator)]
             if len(of_operator):  # a few examples may hold none
                 metrics[f"exact_match_{operator}"] = float(of_operator.mean())
+        if examples is None:
+            metrics |= parts_of(exact.bool(), self._kinds(numbers))
         return metrics
+
+    def _kinds(self, numbers: Int[Tensor, " N"]) -> dict[str, Int[Tensor, " N"]]:
+        """What expressions are told apart by in `parts`."""
+        target_NQ = self._target[numbers]
+        is_digit_NQ = (target_NQ >= ZERO) & (target_NQ < PLUS)
+        left, right = operands(numbers.numpy(), self.minimum, self.maximum, len(self.operators))
+        carried = carries(left, right, self._operator[numbers].numpy())
+        return {
+            "digits of the answer": is_digit_NQ.sum(1),
+            "carries and borrows": torch.from_numpy(carried),
+        }
 
     # What a person reads and writes ------------------------------------------------------------------------------
 

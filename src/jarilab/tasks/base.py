@@ -148,7 +148,8 @@ class Task(ABC):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Metrics on held-out data, or on `examples` of them evenly taken; one of them is `metric`.
 
-        `examples` is also the number measured on.
+        `examples` is also the number measured on. On all of the data a task may add `parts`: its metric by what an
+        example is like, as `jarilab.tasks.parts` has it, which a report draws.
         """
 
     def ceiling(self) -> dict[str, float] | None:

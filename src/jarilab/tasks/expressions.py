@@ -82,6 +82,27 @@ def _reversed(characters: Array, length: Array) -> Array:
     return np.where(index >= 0, turned, PADDING).astype(np.uint8)
 
 
+def operands(numbers: Array, minimum: int, maximum: int, operators: int) -> tuple[Array, Array]:
+    """i and j of the expressions with these numbers in the order of the file, of `operators` for each pair."""
+    span = maximum - minimum + 1
+    pair = numbers // operators
+    return minimum + pair // span, minimum + pair % span
+
+
+def carries(left: Array, right: Array, operator: Array) -> Array:
+    """How often each expression carries, or borrows from the larger of its numbers."""
+    adds = operator == ord("+")
+    larger, smaller = np.maximum(left, right), np.minimum(left, right)
+    count = np.zeros(len(left), dtype=np.int64)
+    width = int(digits(larger).max(initial=1))
+    for power in range(1, width + 1):
+        place = 10**power
+        carried = left % place + right % place >= place
+        borrowed = larger % place < smaller % place
+        count += np.where(adds, carried, borrowed)
+    return count
+
+
 def digits(number: Array) -> Array:
     """How many digits each number has."""
     powers = 10 ** np.arange(1, 19)

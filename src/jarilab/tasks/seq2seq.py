@@ -16,6 +16,7 @@ from jarilab.errors import UserError
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Int
 from jarilab.tasks.base import Batch, Learner, TokenTask, evenly, right_padded
+from jarilab.tasks.parts import parts_of
 from jarilab.text import END, FIRST, PADDING
 
 AT_ONCE = 256  # held-out examples answered together, those of like length side by side
@@ -156,9 +157,16 @@ class PairsTask(TokenTask):
         """The group of `groups` that a held-out pair belongs to; `all` for none."""
         return "all"
 
+    def own_metrics(
+        self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
+    ) -> dict[str, float]:
+        """What else is measured of the answers to these pairs."""
+        return {}
+
     @final
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
-        """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer."""
+        """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer; `parts` by the length
+        of the answer where it is judged by exact match."""
         pairs = [self.held_out[i] for i in evenly(len(self.held_out), examples).tolist()]
         sources = [self._encode(0, source) for source, _ in pairs]
         targets = [self._encode(1, target) for _, target in pairs]
@@ -175,6 +183,11 @@ class PairsTask(TokenTask):
             count += tokens
         metrics = {"perplexity": math.exp(min(loss / count, 700.0)), "examples": float(len(pairs))}
         metrics |= self._judge(written, [target for _, target in pairs])
+        if examples is None and self.metric.name == "exact_match":
+            right = [answer == target for answer, (_, target) in zip(written, pairs, strict=True)]
+            lengths = torch.tensor([len(target) for target in targets])
+            metrics |= parts_of(torch.tensor(right), {"tokens of the answer": lengths})
+        metrics |= self.own_metrics(pairs, written)
         return metrics | self._exact_matches(pairs, written)
 
     def _exact_matches(

@@ -61,7 +61,8 @@ class TrainingState:
         self.averaged: AveragedModel | None = None
         if options.average:
             average = get_ema_multi_avg_fn(options.average)
-            self.averaged = AveragedModel(self.model, multi_avg_fn=average)
+            # Buffers too: running statistics of a norm are of the weights beside them.
+            self.averaged = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True)
         self.progress = Progress()
 
     @property

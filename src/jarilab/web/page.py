@@ -29,6 +29,7 @@ POLICY = (
 )
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "([\w./-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|function|class) (\w+))", re.MULTILINE)
+_DIVIDER = re.compile(r"\s*([{};,])\s*")
 _COMMENT = re.compile(r"^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
 
 
@@ -41,17 +42,28 @@ def assemble(
     title: str,
     *,
     live: bool,
+    description: str = "",
+    image: str = "",
 ) -> str:
     """The page as one document. body, styles, script: files of `package` or of the kit.
 
     script: the module to begin with; those it imports are put before it, each once. live: it may ask the server it came
-    from for more.
+    from for more. description, image: what a link to it is shown with, see `document`.
     """
     code = bundle(package, script)
     filled = Template(read(package, f"{KIT}page.html")).substitute(
         body=read(package, body), payload=escape_json(payload), script=code
     )
-    return document(package, filled, styles, title, script=code, live=live)
+    return document(
+        package,
+        filled,
+        styles,
+        title,
+        script=code,
+        live=live,
+        description=description,
+        image=image,
+    )
 
 
 def document(
@@ -62,15 +74,38 @@ def document(
     *,
     script: str = "",
     live: bool = False,
+    description: str = "",
+    image: str = "",
 ) -> str:
-    """Markup as one HTML document, whose policy allows the styles and the one script that stands in it."""
-    style = "\n".join(slim(read(package, name)) for name in styles)
+    """Markup as one HTML document, whose policy allows the styles and the one script that stands in it.
+
+    description: one sentence, for those who are shown a link to the page. image: a small one for them, as a data URL.
+    """
+    style = "\n".join(slim_style(read(package, name)) for name in styles)
     return Template(read(package, f"{KIT}document.html")).substitute(
         policy=policy(script, style, live=live),
         title=escape_text(title),
+        preview=_preview(title, description, image),
         style=style,
         body=body.removesuffix("\n"),
     )
+
+
+def _preview(title: str, description: str, image: str) -> str:
+    """What a link to the page is shown with, by those who show more than its address."""
+    if not description:
+        return ""
+    rows = [f'<meta name="description" content="{escape_text(description)}">']
+    told = {
+        "og:type": "article",
+        "og:title": title,
+        "og:description": description,
+        "og:image": image,
+    }
+    for name, value in told.items():
+        if value:
+            rows.append(f'<meta property="{name}" content="{escape_text(value)}">')
+    return "".join(f"{row}\n" for row in rows)
 
 
 def policy(script: str, style: str, *, live: bool) -> str:
@@ -163,6 +198,21 @@ def slim(text: str) -> str:
     """
     lines = (line.strip() for line in _COMMENT.sub("", text).split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+def frame(document: str) -> str:
+    """A page inside a page, such as a notebook: as high as its content, also when that changes."""
+    fit = (
+        "const f = this, d = f.contentDocument; new ResizeObserver(() => "
+        "{ f.style.height = d.body.getBoundingClientRect().bottom + 40 + 'px'; }).observe(d.body)"
+    )
+    style = "width:100%;height:46rem;border:0"
+    return f'<iframe srcdoc="{html.escape(document)}" title="jari" style="{style}" onload="{fit}"></iframe>'
+
+
+def slim_style(text: str) -> str:
+    """A style without comments, and without the space around what divides it."""
+    return _DIVIDER.sub(r"\1", slim(text))
 
 
 def escape_text(text: str) -> str:

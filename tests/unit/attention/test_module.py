@@ -7,15 +7,23 @@ import pytest
 import torch
 
 from jarilab.attention.cache import KVCache, LayerCache
-from jarilab.attention.call import weights
+from jarilab.attention.call import output, summands, weights
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
+from jarilab.inspect.sites import attentions_of
 from jarilab.masks import Mask
+from jarilab.models.decoder import LanguageModel
+from jarilab.models.detector import Detector
+from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.stacks import Decoder, Encoder
+from jarilab.models.text_to_image import TextToImage
+from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
+from jarilab.nn.layers import Residual
+from jarilab.nn.norms import BatchNorm
 from jarilab.positions import Positions
 from jarilab.registry import trust_code
 
@@ -382,3 +390,49 @@ def test_vectors_of_another_dtype_are_told_but_for_autocast(dtype, unchecked):
         Encoder(16, 2)(x.to(dtype))
     with torch.autocast("cpu", torch.bfloat16):
         assert Encoder(16, 2)(x.bfloat16()).shape == (1, 3, 16)
+
+
+# ------------------------------------------------------------------------------------------------ the divisor
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("spec", INSIDE)
+def test_undivided_scores_are_those_times_the_root_of_the_head_width(spec, kernel):
+    if kernel == "fused" and spec.startswith("shaw"):
+        spec += ",values=false"
+    divided = started(Attention(WIDTH, HEADS, encoding=spec, kernel=kernel))
+    plain = started(Attention(WIDTH, HEADS, encoding=spec, kernel=kernel, scale="none"))
+    x = randn(2, 5)
+    with record(divided) as tape:
+        divided(x)
+    with record(plain) as undivided:
+        y = plain(x)
+    ours, theirs = undivided.recorded("attention").call, tape.recorded("attention").call
+    parts, whole = summands(ours), summands(theirs)
+    torch.testing.assert_close(parts.scaled, whole.scaled * (WIDTH // HEADS) ** 0.5)
+    if whole.bias is not None:
+        torch.testing.assert_close(parts.bias, whole.bias)
+    assert undivided.trust("attention").rebuild_error < 1e-5
+    torch.testing.assert_close(undivided.recorded("attention").output, output(ours))
+    assert y.isfinite().all()
+
+
+def test_another_scale_is_refused(unchecked):
+    with pytest.raises(UserError, match="unknown scale 'root'; Known: none, sqrt"):
+        Attention(WIDTH, HEADS, scale="root")
+
+
+@pytest.mark.parametrize("make", [
+    lambda **o: LanguageModel(9, width=16, heads=2, **o),
+    lambda **o: EncoderDecoder(9, 9, width=16, heads=2, **o),
+    lambda **o: VisionTransformer((1, 8, 8), 3, width=16, heads=2, **o),
+    lambda **o: Detector(1, 3, width=16, heads=2, **o),
+    lambda **o: TextToImage(9, 9, 4, 2, 2, width=16, heads=2, **o),
+])  # fmt: skip
+def test_the_option_reaches_every_attention_and_norm_of_a_model(make):
+    model = make(scale="none", norm_kind="batch")
+    placed = attentions_of(model)
+    assert placed
+    assert {one.owner.scale for one in placed.values()} == {1.0}
+    residuals = [part for part in model.modules() if isinstance(part, Residual)]
+    assert {type(residual.norm) for residual in residuals} == {BatchNorm}

@@ -1,47 +1,127 @@
-"""The page of the curves of runs: round numbers on its axes, and lines where the numbers are."""
+"""The page of the curves of runs: lines where the numbers are, in two languages, each run told from the others."""
 
+import itertools
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jarilab.comparison.chart import BOTTOM, LEFT, RIGHT, TOP, Line, chart, round_numbers
+from helpers.browser import Pages
+from helpers.runs import tiny, train
+from jarilab.comparison import curves
+from jarilab.comparison.curves import Curve, curve_of, render
+from jarilab.errors import UserError
+from jarilab.runs.experiment import Experiment
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 10, [0, 2, 4, 6, 8, 10]),
-        (0, 192, [0, 50, 100, 150]),
-        (2.1, 3.8, [2.5, 3.0, 3.5]),
-        (7, 7, [7]),
-        (-1, 1, [-1.0, -0.5, 0.0, 0.5, 1.0]),
-    ],
-)
-def test_round_numbers(low, high, expected):
-    assert round_numbers(low, high) == pytest.approx(expected)
+def a_curve(run: str, encoding: str = "rotary", rows: int = 5, **last: Any) -> Curve:
+    experiment = Experiment.of("arithmetic:maximum=30", encoding, {})
+    made: list[dict[str, Any]] = [
+        {"step": step, "steps": rows, "examples": 10.0 * step, "cpu_seconds": 2.0 * step, "loss": 10.0**-step}
+        for step in range(1, rows + 1)
+    ]
+    for row in made[::2]:
+        row |= {"value": row["step"] / 10, "exact_match": row["step"] / 10}
+    made[-1] |= last
+    return Curve(Path(run), experiment, made)
 
 
-def points_of(svg: str) -> list[list[tuple[float, ...]]]:
-    lines = re.findall(r'<polyline class="c\d" points="([^"]*)"', svg)
-    return [[tuple(map(float, point.split(","))) for point in line.split()] for line in lines]
+def points(page: Any, chart: str, place: int = 0) -> list[list[float]]:
+    path = page.locator(f"{chart} .line").nth(place).get_attribute("d")
+    return [[float(number) for number in point.split()] for point in path[1:].split("L")]
 
 
-def test_lines_lie_where_their_numbers_are():
-    svg = chart([Line(0, [(0, 1.0), (5, 2.0), (10, 3.0)]), Line(1, [(0, 3.0), (10, 1.0)])], "loss", "examples")
-    first, second = points_of(svg)
-    middle = (TOP + BOTTOM) / 2
-    assert first == [(LEFT, BOTTOM), ((LEFT + RIGHT) / 2, middle), (RIGHT, TOP)]
-    assert second == [(LEFT, TOP), (RIGHT, BOTTOM)]
+def test_one_run_has_a_page(pages: Pages) -> None:
+    page = pages.open(render([a_curve("runs/add")]), "#of-loss svg")
+    assert page.locator("h1").inner_text() == "rotary: exact match 50.0\u00a0%, loss 0.0000 after 5 steps."
+    assert page.locator("figcaption").all_inner_texts() == [
+        "Exact match on held-out data",
+        "Loss in training, on a logarithmic scale: equal distances are equal factors",
+    ]
+    assert page.locator(".command code").inner_text() == "jarilab explore runs/add"
+    page.locator(".info summary").click()
+    assert page.locator(".info dd").first.inner_text() == "runs/add"
 
 
-def test_a_logarithmic_axis_has_equal_steps_for_equal_factors_and_nothing_below_0():
-    svg = chart([Line(0, [(0, 1.0), (1, 10.0), (2, 100.0), (3, 0.0)])], "loss", "examples", logarithmic=True)
-    ((_, first), (_, second), (_, third)) = points_of(svg)[0]
-    assert second - first == pytest.approx(third - second)
+def test_lines_lie_where_their_numbers_are(pages: Pages) -> None:
+    page = pages.open(render([a_curve("runs/add")]), "#of-loss svg")
+    loss, measured = points(page, "#of-loss"), points(page, "#of-exact_match")
+    assert (len(loss), len(measured)) == (5, 3), "where it was measured"
+    falls = [second[1] - first[1] for first, second in itertools.pairwise(loss)]
+    assert falls == pytest.approx([falls[0]] * 4, abs=0.2), "equal factors are equal distances"
+    rises = [first[1] - second[1] for first, second in itertools.pairwise(measured)]
+    assert rises[0] == pytest.approx(rises[1], abs=0.2)
+    assert rises[0] > 0, "up is less on a screen"
+    page.get_by_label("CPU seconds").check()
+    assert "CPU seconds" in page.locator("#of-loss svg").get_attribute("aria-label")
 
 
-def test_one_point_is_a_dot_and_none_is_no_chart():
-    svg = chart([Line(2, [(4, 1.0)]), Line(3, [])], 'a "b" <c>', "examples")
-    assert re.search(r'<circle class="c2" cx="[\d.]+" cy="[\d.]+"', svg)
-    assert 'aria-label="a &quot;b&quot; &lt;c&gt;"' in svg
-    assert chart([Line(0, [])], "loss", "examples") == ""
+def test_runs_of_one_encoding_have_its_colour_and_are_told_apart(pages: Pages) -> None:
+    one = pages.open(render([a_curve("runs/a"), a_curve("runs/b"), a_curve("runs/c", "sinusoidal")]), "#of-loss svg")
+    other = pages.open(render([a_curve("runs/c", "sinusoidal"), a_curve("runs/b")]), "#of-loss svg")
+
+    def looks(page: Any) -> dict[str, tuple[str, str]]:
+        names = [text.split("\n")[0] for text in page.locator("#of-loss .line-label").all_text_contents()]
+        colour = "node => getComputedStyle(node).fill"
+        colours = [label.evaluate(colour) for label in page.locator("#of-loss .line-label").all()]
+        marks = [mark.get_attribute("d") for mark in page.locator("#of-loss g > path.mark").all()]
+        return {
+            name[: len(name) // 2]: look for name, look in zip(names, zip(colours, marks, strict=True), strict=True)
+        }
+
+    many, few = looks(one), looks(other)
+    assert many["a"][0] == many["b"][0] != many["c"][0]
+    assert many["a"][1] != many["b"][1], "by their marks"
+    assert (few["b"][0], few["c"]) == (many["b"][0], many["c"]), "whatever stands beside them, in whichever order"
+
+
+def test_the_page_speaks_korean_and_fits(pages: Pages) -> None:
+    page = pages.open(render([a_curve("runs/a"), a_curve("runs/b", "none")]), "#of-loss svg", "#lang=ko", width=420)
+    said = page.locator("h1, .eyebrow, legend, figcaption, thead th, .note, .savers span")
+    unsaid = [text for text in said.all_inner_texts() if text and not re.search("[가-힣]", text)]
+    assert unsaid == []
+    assert page.evaluate("document.documentElement.scrollWidth") == 420
+    page.locator("#language button").click()
+    assert not re.search("[가-힣]", page.locator("main").inner_text())
+
+
+def test_a_run_that_goes_on_says_so(pages: Pages) -> None:
+    page = pages.open(render([a_curve("runs/a", steps=50)]), "#of-loss svg")
+    assert "5 of 50" in page.locator("#runs").inner_text()
+    assert "Not finished" in page.locator(".note").first.inner_text()
+
+
+def test_names_stay_text(pages: Pages) -> None:
+    name = "<b>\"'<script>"
+    document = render([a_curve(f"runs/{name}"), a_curve(f"other/{name}")])
+    page = pages.open(document, "#of-loss svg")
+    assert page.title() == f"{name}, {name}"
+    assert page.locator("#of-loss .line-label title").all_text_contents() == [f"runs/{name}", f"other/{name}"]
+    found = re.search(r'<meta name="description" content="(.*?)">', document)
+    assert found
+    assert "step 5, loss 0.0000, exact match 50.00%" in found[1]
+
+
+def test_what_was_trained_is_read(tmp_path: Path) -> None:
+    train(tmp_path / "run", tiny("rotary"))
+    curve = curve_of(tmp_path / "run")
+    (told,) = curves.payload([curve])["runs"]
+    assert (told["encoding"], told["step"], told["steps"]) == ("rotary", 12, 12)
+    assert told["metric"]["name"] == "exact_match"
+    assert told["curve"][-1]["value"] == told["value"]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["hash"] == told["experiment"]
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match="has no curve yet: nothing of it was trained; train it first"):
+        curve_of(tmp_path / "run")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(pages: Pages, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    document = render([a_curve("runs/a"), a_curve("runs/b", "none")])
+    page = pages.open(document, "#of-loss svg", color_scheme=scheme, bypass_csp=True)
+    found = {violation["id"]: violation["nodes"][0]["html"] for violation in Axe().run(page).response["violations"]}
+    assert found == {}

@@ -97,6 +97,21 @@ def test_ctranslate2_answers_as_the_model_does(encoding: str, options: dict[str,
         assert_same_answers(mine, theirs(folder, lines, NAMES, width))
 
 
+@pytest.mark.parametrize("encoding", ["none", "rotary", "alibi"])
+def test_scores_that_are_not_divided_are_not_divided_there(encoding: str, tmp_path: Path) -> None:
+    """CTranslate2 divides all of them, so that queries are written larger."""
+    library: Any = pytest.importorskip("ctranslate2", reason="the export is judged by CTranslate2; pip install it")
+    model = model_of(encoding, scale="none")
+    folder = write(model, tmp_path / "out", source=NAMES, target=NAMES)
+    translator = library.Translator(str(folder), intra_threads=1, inter_threads=1)
+    source, target = [5, 9, 5, 30], [7, 7, 21]
+    (scored,) = translator.score_batch([[NAMES[i] for i in source]], [[NAMES[i] for i in target]])
+    with torch.no_grad():
+        scores_1QV = model(torch.tensor([[*source, END]]), torch.tensor([[FIRST, *target]])).log_softmax(-1)
+    mine = scores_1QV[0, range(4), [*target, END]].tolist()
+    assert scored.log_probs == pytest.approx(mine, abs=1e-4)
+
+
 def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
     """Arithmetic, whose sources have no end token."""
     pytest.importorskip("ctranslate2", reason="the export is judged by CTranslate2; pip install it")
@@ -220,6 +235,13 @@ def test_positions_between_decoder_and_source_are_refused(tmp_path: Path) -> Non
     model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, cross_encoding="rotary")
     with pytest.raises(UserError, match=r"rotary cannot be exported: .*between decoder and source"):
         write(model, tmp_path / "out", source=NAMES, target=NAMES)
+
+
+def test_another_kind_of_norm_is_refused(tmp_path: Path) -> None:
+    model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, norm_kind="batch")
+    with pytest.raises(UserError, match=r"layer norms alone: expected norm_kind=layer, got batch; answer with"):
+        write(model, tmp_path / "out", source=NAMES, target=NAMES)
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:

@@ -81,6 +81,14 @@ def encoder_decoder(encoder: str, decoder: str) -> tuple[nn.Module, tuple[Any, .
     return model, both(5, 5)
 
 
+def undivided_and_batch() -> tuple[nn.Module, tuple[Any, ...]]:
+    """Scores without a divisor, and norms by running statistics, which are no parameters."""
+    model = LanguageModel(TOKENS, width=16, heads=2, layers=1, scale="none", norm_kind="batch")
+    for buffer in model.buffers():
+        buffer.uniform_(0.5, 2.0)
+    return model, (tokens_of(ids_of(6), "target"),)
+
+
 def vision() -> tuple[nn.Module, tuple[Any, ...]]:
     model = jarilab.VisionTransformer(
         (1, 4, 6), 3, patch=2, width=16, heads=2, layers=1, encoding="rotary2d+shaw2d", pool="class", registers=1
@@ -98,6 +106,7 @@ MADE: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
         LanguageModel(TOKENS, width=16, heads=2, layers=1, encoding="learned@text+rotary2d@image"),
         (caption(),),
     ),
+    "undivided and batch": undivided_and_batch,
     "vision": vision,
 }
 

@@ -97,6 +97,15 @@ def test_the_parts_add_up_to_the_scores(encoding):
         check(model, inputs(), site, 0, added)
 
 
+@pytest.mark.parametrize("options", [{"norm_kind": "batch"}, {"scale": "none"}], ids=str)
+def test_the_parts_of_other_layers_add_up(options):
+    model = model_of("sinusoidal+shaw", **options)
+    for buffer in model.buffers():
+        buffer.uniform_(0.5, 2.0)
+    for site in SITES[:4]:
+        check(model, inputs(), site, 1, [*ORIGINS, "terms"])
+
+
 @pytest.mark.parametrize("encoding", NAMES, ids=lambda spec: spec.replace(WAVE, "wave"))
 def test_the_parts_of_a_language_model_add_up(encoding):
     model = heard(LanguageModel(15, width=16, heads=2, encoding=encoding))

@@ -82,7 +82,17 @@ def test_every_walk_arrives(encoding, site):
         assert walked.encoding == ("none" if site.endswith("cross") else encoding)
 
 
-@pytest.mark.parametrize("options", [{"norm": "post"}, {"cross_encoding": "rotary"}, {"kernel": "definition"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "post"},
+        {"norm_kind": "batch"},
+        {"scale": "none"},
+        {"cross_encoding": "rotary"},
+        {"kernel": "definition"},
+    ],
+    ids=str,
+)
 def test_other_models_are_walked_as_well(options):
     for site in SITES:
         assert followed(site=site, **options).error < 1e-12
@@ -495,3 +505,11 @@ def test_the_lens_text_marks_the_models_own_divisor():
     (own,) = [line for line in text.split("\n") if "<- the model's own" in line]
     assert own.split()[0] == "sqrt(8)"
     assert "The derivative at the query '1' (place 5); rows p_i, columns s_j:" in text
+
+
+def test_a_model_without_the_divisor_is_told_as_one():
+    lines = lens_text(followed(scale="none"), "21+211 -> 232").split("\n")
+    (own,) = [line for line in lines if "<- the model's own" in line]
+    assert own.split()[0] == "1"
+    step = next(step for step in followed(scale="none").steps if step.name == "scores")
+    assert step.formula == "not divided by sqrt(8), as this model was trained"

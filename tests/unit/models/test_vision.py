@@ -193,3 +193,9 @@ def test_every_parameter_learns():
     assert all(
         p.grad is not None and p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "encoding" not in n
     )
+
+
+@pytest.mark.parametrize("option", ["pool", "resolution"])
+def test_a_choice_that_is_not_there_is_refused(option, unchecked) -> None:
+    with pytest.raises(UserError, match=f"{option}.*'gone'"):
+        VisionTransformer((1, 8, 8), 3, **{option: "gone"})

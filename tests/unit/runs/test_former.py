@@ -11,6 +11,8 @@ import pytest
 import jarilab
 from helpers.runs import tiny, train
 from jarilab.errors import UserError
+from jarilab.models.base import registry as models
+from jarilab.options import options_of
 from jarilab.runs import former
 from jarilab.runs.experiment import Experiment
 from jarilab.training.state import Progress
@@ -26,6 +28,12 @@ def renamed(options: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in options.items()}
 
 
+def without_later(options: dict[str, Any]) -> dict[str, Any]:
+    """Without the options that layers got later."""
+    assert former.LAYERS.items() <= options.items()
+    return {name: value for name, value in options.items() if name not in former.LAYERS}
+
+
 def of_before(run: Path, folder: Path, task_names: dict[str, str]) -> tuple[Path, str]:
     """A copy of a run whose run.json was written before, and the hash that it was given then."""
     there = shutil.copytree(run, folder / "before")
@@ -33,6 +41,7 @@ def of_before(run: Path, folder: Path, task_names: dict[str, str]) -> tuple[Path
     held = record["experiment"]
     held["training"] = renamed(held["training"], TRAINING)
     held["task_options"] = renamed(held["task_options"], task_names)
+    held["model_options"] = without_later(held["model_options"])
     record["data"] = record["data"].replace("images", "pictures")
     (there / "run.json").write_text(json.dumps(record))
     return there, hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:12]
@@ -64,10 +73,25 @@ def test_a_painter_of_before_has_the_hash_of_then() -> None:
     record = experiment.as_dict()
     record["training"] = renamed(record["training"], TRAINING)
     record["task_options"] = renamed(record["task_options"], CAPTIONS)
+    record["model_options"] = without_later(record["model_options"])
     again = Experiment.read(record, "run.json")
     assert again == experiment
     assert again.task_options["image_weight"] == 7.5
     assert again.hash == hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def test_every_model_with_such_layers_is_known() -> None:
+    layered = {name for name in models.names() if former.LAYERS.keys() <= options_of(models.spec(name).target).keys()}
+    assert layered == set(former.LAYERED)
+
+
+@pytest.mark.parametrize("setting", [{"model.scale": "none"}, {"model.norm_kind": "batch"}])
+def test_an_option_that_came_later_makes_another_run_where_it_is_used(setting: dict[str, Any]) -> None:
+    before, now = Experiment.of("arithmetic"), Experiment.of("arithmetic", settings=setting)
+    assert before.hash != now.hash
+    ((name, value),) = setting.items()
+    assert now.difference(before) == [f"{name}: {value} here, {before.model_options[name[6:]]} there"]
+    assert Experiment.read(now.as_dict(), "run.json") == now
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +14,7 @@ from torch.nn import functional
 from jarilab.errors import UserError
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import registry
+from jarilab.tasks.expressions import carries
 from jarilab.text import END, FIRST, PADDING, CharacterVocabulary
 
 OPTIONS = [
@@ -313,6 +315,10 @@ def test_evaluation_of_a_perfect_and_of_a_wrong_model(options):
     task = Arithmetic(maximum=30, **options)
     right, wrong = task.evaluate(Writes(generator(task))), task.evaluate(Writes(generator(task, change=1)))
     names = {"exact_match", *(f"exact_match_{o}" for o in task.operators if len(task.operators) > 1)}
+    shares = [
+        {part["value"] for parts in found.pop("parts").values() for part in parts.values()} for found in (right, wrong)
+    ]
+    assert shares == [{1.0}, {0.0}]
     assert right == {"examples": float(len(task._held_out)), **dict.fromkeys(names, 1.0)}
     assert wrong == {"examples": float(len(task._held_out)), **dict.fromkeys(names, 0.0)}
 
@@ -345,6 +351,41 @@ def test_operators_are_measured_apart():
     additions = sum(o == "+" for _, o, _ in expressions(task, task._held_out))
     assert (metrics["exact_match_+"], metrics["exact_match_-"]) == (1.0, 0.0)
     assert metrics["exact_match"] == additions / len(task._held_out)
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("1+2", 0),
+        ("5+5", 1),
+        ("95+5", 2),
+        ("19+22", 1),
+        ("30-1", 1),
+        ("1-30", 1),
+        ("22-11", 0),
+        ("100-1", 2),
+        ("0-0", 0),
+    ],
+)
+def test_carries_are_those_of_the_written_sum(line, count):
+    left, sign, right = re.fullmatch(r"(\d+)([+-])(\d+)", line).groups()
+    assert carries(np.array([int(left)]), np.array([int(right)]), np.array([ord(sign)])).tolist() == [count]
+
+
+@pytest.mark.parametrize("options", [{}, {"answers": "padded"}, {"operators": "-", "minimum": 3}], ids=str)
+def test_answers_are_also_measured_by_their_digits_and_by_carries(options):
+    task = Arithmetic(maximum=30, **options)
+    perfect = generator(task)
+    lines = expressions(task, task._held_out)
+    values = [i + j if sign == "+" else i - j for i, sign, j in lines]
+    width = task.answer_digits if task.answers == "padded" else 0
+    digits = Counter(len(str(abs(value)).zfill(width)) for value in values)
+    counted = Counter(carries(np.array([i]), np.array([j]), np.array([ord(sign)])).item() for i, sign, j in lines)
+    parts = task.evaluate(Writes(perfect))["parts"]
+    if len(digits) > 1:
+        assert {int(name): part["examples"] for name, part in parts["digits of the answer"].items()} == digits
+    assert {int(name): part["examples"] for name, part in parts["carries and borrows"].items()} == counted
+    assert "parts" not in task.evaluate(Writes(perfect), 10), "a few examples would say little"
 
 
 def test_a_few_examples_are_spread_over_the_held_out_ones():

@@ -14,6 +14,7 @@ from jarilab.errors import UserError
 from jarilab.positions import Tokens
 from jarilab.shapes import Tensor
 from jarilab.tasks.base import Batch
+from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import AT_ONCE, Matrix, PairsTask, Rows, Vocabulary
 from jarilab.text import END, FIRST, PADDING
 
@@ -218,6 +219,18 @@ def test_answers_stay_beside_their_questions() -> None:
     # Of like length together.
     lengths = [row.index(END) for batch in learner.asked for row in batch]
     assert lengths == sorted(lengths)
+
+
+def test_exact_match_is_also_told_by_the_length_of_the_answer() -> None:
+    targets = {"a": "ab", "b": "cd", "c": "abc"}
+    task = Toy(list(targets.items()))
+    learner = Says({"a": "ab", "b": "", "c": "abc"})
+    task.metric = METRICS["bleu"]
+    assert "parts" not in task.evaluate(learner)
+    task.metric = METRICS["exact_match"]
+    assert task.evaluate(learner)["parts"] == {
+        "tokens of the answer": {"2": {"value": 0.5, "examples": 2}, "3": {"value": 1.0, "examples": 1}}
+    }
 
 
 def test_some_of_the_held_out_pairs_evenly() -> None:

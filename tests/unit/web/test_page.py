@@ -144,3 +144,22 @@ def test_every_module_of_the_kit_is_used_by_a_page() -> None:
         for name in re.findall(r"^// web/(.*)$", page.bundle(package, script), re.MULTILINE)
     }
     assert used == set(modules_of("jarilab.web"))
+
+
+def test_a_style_keeps_what_it_says_without_the_space_between() -> None:
+    source = (
+        "/* a comment */\na:hover , b {\n  color: red;\n  margin: 0 calc(1px + 2px);\n}\n@media print { p { x: y } }\n"
+    )
+    assert page.slim_style(source) == "a:hover,b{color: red;margin: 0 calc(1px + 2px);}@media print{p{x: y}}"
+
+
+def test_a_link_is_shown_with_what_the_page_says_of_itself() -> None:
+    told = page.document(
+        "jarilab.comparison", "<p>", [], 'a "title"', description="<b> & more", image="data:image/png;base64,AA=="
+    )
+    assert '<meta name="description" content="&lt;b&gt; &amp; more">' in told
+    assert '<meta property="og:title" content="a &quot;title&quot;">' in told
+    assert '<meta property="og:image" content="data:image/png;base64,AA==">' in told
+    plain = page.document("jarilab.comparison", "<p>", [], "title")
+    assert "og:" not in plain
+    assert 'name="description"' not in plain

@@ -1,47 +1,71 @@
-// How many answers are right: bars, which pairs differ, and all numbers as a table.
+// How many answers are right: bars, by what an example is like, which pairs differ, and all numbers as a table.
 import { note } from "web/controls.js";
 import { el, refill } from "web/elements.js";
-import { known, number, unique } from "web/numbers.js";
+import { known, number } from "web/numbers.js";
 import { nameNode } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { language, speaking } from "web/words.js";
 import { drawBars } from "./bars.js";
-import { cell, heading, section, tableOf } from "./parts.js";
-import { ceiling, ceilingSentence, exact, groups, metric, summary, task } from "./study.js";
-import { differences, interval, points, shown, trials, whole } from "./study.js";
+import { drawLines } from "./lines.js";
+import { exact, metric } from "./metric.js";
+import { compact, whole } from "./numbers.js";
+import { cell, figure, heading, section, tableOf } from "./parts.js";
+import { ceiling, ceilingSentence, groups, looks, summary, task } from "./study.js";
+import { differences, interval, points, shown, trials } from "./study.js";
 import { better, metricTitle, WORDS } from "./words.js";
 
 const t = speaking({
   link: exact ? ["Accuracy", "정확도"] : ["Results", "결과"],
   title: exact ? ["How many answers are right", "정답을 얼마나 맞히는가"] : ["How good the models are", "모델은 얼마나 잘하는가"],
-  exact: ["The bars show *exact match*: the share of answers in which every character is right.", "막대는 *완전 일치*, 곧 모든 글자가 맞은 답의 비율입니다."],
+  exact: ["The bars show *exact match*: the share of answers in which every {0} is right.", "막대는 *완전 일치*, 곧 모든 {0}이(가) 맞은 답의 비율입니다."],
   measured: ["The bars show *{0}*: {1}.", "막대는 *{0}*입니다({1})."],
-  task: ["The {0} task: {1}. Scored on {2} held-out {3}, set apart from those to train on.", "{0} 과제: {1}. 훈련에 쓰지 않고 따로 둔 {3} {2}개로 채점했습니다."],
+  task: ["The {0} task: {1}. Scored on {2} held-out {3}, set apart from those to train on.", "{0} 과제: {1}. 학습에 쓰지 않고 따로 둔 {3} {2}개로 채점했습니다."],
   sample: exact ? ["problems", "문제"] : ["examples", "예제"],
-  key: ["Bar: mean over the trials. Circle: one trial, that is one training run with its own random start.", "막대: 시행들의 평균. 원: 시행 하나, 곧 무작위 시작이 저마다 다른 훈련 한 번."],
+  key: ["Bar: mean over the trials. Circle: one trial, that is one training run with its own random start.", "막대: 시행들의 평균. 원: 시행 하나, 곧 무작위 초깃값이 저마다 다른 학습 한 번."],
   interval: ["Line with ends, and the small numbers: the *interval* in which the true value plausibly lies ({0}).", "끝이 있는 선과 작은 수: 참값이 있을 만한 *구간*({0})."],
   noInterval: ["No interval was computed.", "구간은 계산하지 않았습니다."],
+  overSeeds: ["", "시드 {0}개에 대한 95 %, 스튜던트 t"],
+  overSample: ["", "예제 {0}개를 뽑은 데 따른 95 %. 시드가 하나라 다른 시드에 대해서는 알 수 없음"],
   pairs: ["Pairs compared: difference of the means, its interval, and what may be concluded.", "짝 비교: 평균의 차이, 그 구간, 내릴 수 있는 결론."],
   pairsShare: ["Pairs compared: difference of the means in percentage points, its interval, and what may be concluded.", "짝 비교: 평균의 차이(퍼센트포인트), 그 구간, 내릴 수 있는 결론."],
   noPairs: ["No pair is ranked here: to tell a real difference from the luck of the random start, each encoding needs several seeds (random starts).",
-    "여기서는 우열을 가리지 않습니다. 진짜 차이를 무작위 시작의 운과 가리려면 인코딩마다 시드(무작위 시작)가 여럿 있어야 합니다."],
+    "여기서는 순위를 매기지 않습니다. 진짜 차이를 무작위 초깃값의 운과 가리려면 위치 인코딩마다 시드(무작위 초깃값)가 여럿 있어야 합니다."],
+  oneSeed: ["", "시드가 하나씩이라 순위를 매기지 않음: --seeds 3이면 우연과 인코딩의 효과를 가릴 수 있음"],
+  belowNoise: ["", "시드에 따른 차이보다 작음. 순위를 매기지 않음"], isBetter: ["", "{0}이(가) 더 좋음"],
   all: ["All numbers of the bars as a table", "막대의 모든 수를 표로 보기"],
-  means: ["Means per encoding. Parameters are the numbers that training adjusts.", "인코딩별 평균. 매개변수는 훈련이 조정하는 수입니다."],
+  means: ["Means per encoding. Parameters are the numbers that training adjusts.", "위치 인코딩별 평균. 파라미터는 학습이 조정하는 수입니다."],
   pair: ["Pair", "짝"], difference: ["Difference", "차이"], conclusion: ["Conclusion", "결론"], to: ["{0} to {1}", "{0} ~ {1}"],
-  range: ["Interval", "구간"], trials: ["Trials", "시행"], parameters: ["Parameters", "매개변수"], seconds: ["Seconds per step", "스텝당 초"],
+  range: ["Interval", "구간"], trials: ["Trials", "시행"], parameters: ["Parameters", "파라미터"], seconds: ["Seconds per step", "스텝당 초"],
   ceiling: ["{0} ceiling: the most without positions", "상한 {0}: 위치 없이 가능한 최대"],
   ceilingShort: ["{0} ceiling without positions", "위치 없는 상한 {0}"],
+  ceilingSentence: ["", "위치가 없으면 모델은 입력에 무엇이 들어 있는지만 보고 어디에 있는지는 보지 못합니다. 같은 {0}로 된 입력에는 같은 답을 내게 되고, 기껏해야 그중 가장 흔한 답을 맞힙니다. 모든 입력에 대해 센 이 비율은 그런 모델이 평균적으로 넘을 수 없는 정답률입니다."],
   only: exact ? ["Only problems with “{0}”", "“{0}” 문제만"] : ["Only “{0}”", "“{0}”만"],
   groupLabel: ["{0} for {1}", "{1}의 {0}"],
+  parts: ["{0} by {1}", "{1}별 {0}"],
+  partsNote: ["Held-out examples of each, from left to right: {0}.", "왼쪽부터 검증 예제 수: {0}."],
+  "digits of the answer": ["digits of the answer", "답의 자릿수"],
+  "carries and borrows": ["carries and borrows", "받아올림·받아내림 횟수"],
+  "tokens of the answer": ["tokens of the answer", "답의 토큰 수"],
 }, WORDS);
 
-const [bars, groupBars] = [el("div", { class: "chart", id: "bars" }), el("div", { class: "groups", id: "group-bars" })];
+const [bars, groupBars, partLines] = [el("div", { class: "chart", id: "bars" }), el("div", { class: "groups", id: "group-bars" }),
+  el("div", { class: "groups", id: "parts" })];
 
-/** The sentences of a task and of a verdict are made where they are known, in English. */
-const english = (text, attributes = {}) => el("span", { lang: "en", ...attributes }, text);
+/** A sentence that is made where it is known, in English; korean: what a Korean page says instead, where that is known. */
+const sentence = (text, korean = null) => language() === "ko" && korean ? el("span", {}, korean) : el("span", { lang: "en" }, text);
 
+const howKnown = (row) => row.trials > 1 ? t("overSeeds", row.trials) : t("overSample", whole(task.held_out));
 function intervalKey() {
-  const kinds = unique(summary.filter((row) => known(row.low)).map((row) => row.interval)).join("; ");
-  return kinds ? el("span", { id: "interval" }, t.parts("interval", english(kinds))) : el("span", { id: "no-interval" }, t("noInterval"));
+  const rows = summary.filter((row) => known(row.low));
+  const kinds = new Map(rows.map((row) => [row.interval, sentence(row.interval, howKnown(row))]));
+  const shownKinds = [...kinds.values()].flatMap((kind, index) => [index ? "; " : "", kind]);
+  return kinds.size ? el("span", { id: "interval" }, t.parts("interval", shownKinds)) : el("span", { id: "no-interval" }, t("noInterval"));
+}
+
+/** What may be concluded of a pair, in Korean. */
+function concluded({ first, second, difference, low, high }) {
+  if (!known(low)) return t("oneSeed");
+  if (low <= 0 && high >= 0) return t("belowNoise");
+  return t("isBetter", (difference > 0) === metric.higher ? first : second);
 }
 
 function ranking() {
@@ -50,7 +74,7 @@ function ranking() {
   const range = ({ low, high }) => known(low) ? t("to", points(low), points(high)) : "–";
   const rows = differences.map((row) => el("tr", {},
     heading([nameNode(row.first), " − ", nameNode(row.second)]),
-    cell(points(row.difference)), cell(range(row)), cell(english(row.verdict), "wrap")));
+    cell(points(row.difference)), cell(range(row)), cell(sentence(row.verdict, concluded(row)), "wrap")));
   const heads = [[t("pair"), "wrap"], [t("difference")], [t("range")], [t("conclusion"), "wrap"]];
   return el("div", { id: "ranking" }, note(words), tableOf("ranking-table", words, heads, [rows]));
 }
@@ -64,28 +88,66 @@ function summaryTable() {
     groups.map((group) => cell(shown(row.groups?.[group]))),
     cell(whole(row.parameters)), cell(number(row.seconds_per_step))));
   const table = tableOf("summary-table", t("means"), heads, [rows]);
-  return el("details", {}, el("summary", {}, t("all")), note(t("means")), table);
+  return el("details", { id: "all-numbers" }, el("summary", {}, t("all")), note(t("means")), table);
 }
+
+// ---------------------------------------------------------------- by what an example is like
+
+const partNames = Object.keys(summary[0]?.parts ?? {});
+
+function partFigure(by, index) {
+  const counts = Object.values(summary[0].parts[by]).map((part) => whole(part.examples));
+  const box = el("div", { class: "chart", "data-part": by });
+  const title = t("parts", metricTitle(), t(by));
+  return figure(`by-${index + 1}`, title, box, [el("h3", {}, title), t("partsNote", counts.join(", "))]);
+}
+
+function drawParts() {
+  const written = metric.share ? (value) => `${compact(100 * value)}\u00a0%` : compact;
+  for (const box of partLines.querySelectorAll(".chart")) {
+    const by = box.dataset.part;
+    const names = Object.keys(summary[0].parts[by]);
+    const series = summary.filter((row) => row.parts?.[by]).map(({ encoding, parts }) => ({ name: encoding, encoding,
+      points: names.map((name, at) => [at, parts[by][name]?.value]).filter(([, value]) => known(value)) }));
+    const every = Math.ceil(names.length / 12);
+    const ticks = names.map((name, at) => [at, at % every ? "" : name]);
+    drawLines(box, metricTitle(), series, looks, t(by), { written, top: metric.share ? 1 : null, ticks });
+  }
+}
+
+// ---------------------------------------------------------------- the section
 
 function drawAll() {
   const dotsOf = ({ encoding }) => trials.filter((trial) => trial.encoding === encoding && known(trial.value));
   const rows = summary.map((row) => ({ ...row, value: row.mean, dots: dotsOf(row) }));
   drawBars(bars, metricTitle(), rows, ceiling.all, t("ceiling", shown(ceiling.all)));
-  const there = groups.filter((group) => summary.some((row) => known(row.groups?.[group])));
-  const figures = there.map((group) => el("figure", {}, el("h3", {}, t.parts("only", nameNode(group))), el("div", { class: "chart" })));
-  refill(groupBars, figures);
-  there.forEach((group, index) => {
+  for (const box of groupBars.querySelectorAll(".chart")) {
+    const { group } = box.dataset;
     const own = summary.map((row) => ({ encoding: row.encoding, value: row.groups?.[group] }));
     const [label, limit] = [t("groupLabel", metricTitle(), group), ceiling[group]];
-    drawBars(figures[index].lastChild, label, own, limit, t("ceilingShort", shown(limit)));
-  });
+    drawBars(box, label, own, limit, t("ceilingShort", shown(limit)));
+  }
+  drawParts();
+}
+
+function groupFigure(group, index) {
+  const box = el("div", { class: "chart", "data-group": group });
+  const title = t("groupLabel", metricTitle(), group);
+  return figure(`group-${index + 1}`, title, box, el("h3", {}, t.parts("only", nameNode(group))));
 }
 
 export const accuracy = {
   id: "accuracy", name: () => t("link"), fit: drawAll,
-  draw: () => section("accuracy", t("title"),
-    el("p", {}, exact ? t.parts("exact") : t.parts("measured", t("metric"), better()), " ",
-      el("span", { id: "task" }, t.parts("task", task.name, english(task.sentence), whole(task.held_out), t("sample")))),
-    el("figure", {}, bars, el("figcaption", {}, t("key"), " ", intervalKey())), groupBars,
-    ceilingSentence && el("p", { class: "note", id: "ceiling", lang: "en" }, ceilingSentence), ranking(), summaryTable()),
+  draw() {
+    const there = groups.filter((group) => summary.some((row) => known(row.groups?.[group])));
+    refill(groupBars, there.map(groupFigure));
+    refill(partLines, partNames.map(partFigure));
+    return section("accuracy", t("title"),
+      el("p", {}, exact ? t.parts("exact", t("unit")) : t.parts("measured", t("metric"), better()), " ",
+        el("span", { id: "task" }, t.parts("task", task.name, sentence(task.sentence), whole(task.held_out), t("sample")))),
+      figure("accuracy", metricTitle(), bars, [t("key"), " ", intervalKey()]), groupBars,
+      partNames.length > 0 && partLines,
+      ceilingSentence && el("p", { class: "note", id: "ceiling" }, sentence(ceilingSentence, t("ceilingSentence", t("unit")))),
+      ranking(), summaryTable());
+  },
 };

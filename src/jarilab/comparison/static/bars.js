@@ -2,8 +2,11 @@
 import { svg } from "web/elements.js";
 import { clamp, known } from "web/numbers.js";
 import { cutToken } from "web/tokens.js";
+import { toned, variantOf } from "web/tones.js";
 import { speaking } from "web/words.js";
-import { compact, interval, largest, metric, shown, toned } from "./study.js";
+import { metric } from "./metric.js";
+import { compact, largest } from "./numbers.js";
+import { interval, looks, shown } from "./study.js";
 import { roundTicks } from "./ticks.js";
 
 const t = speaking({ trial: ["seed {0}: {1}", "시드 {0}: {1}"] });
@@ -33,6 +36,9 @@ function axisLines(width, { end, top, bottom, x }) {
     svg("text", { class: "small", x: x(value), y: bottom + 19, "text-anchor": "middle" }, written(value))]);
 }
 
+/** Whether another encoding of the page has its colour: its bars are hollow. */
+const isSecond = ({ encoding }) => variantOf({ name: encoding, encoding }, looks) > 0;
+
 function bar(row, name, { left, end, x }, y) {
   const beside = x(end) + 12;
   const [low, high] = [row.low, row.high].map((value) => known(value) ? x(value) : null);
@@ -40,7 +46,7 @@ function bar(row, name, { left, end, x }, y) {
   return toned(row.encoding, svg("g", {},
     svg("text", { class: "strong", x: left - 10, y: y + 5, "text-anchor": "end" }, name, svg("title", {}, row.encoding)),
     svg("text", { class: "strong", x: beside, y: y + 5 }, shown(row.value)),
-    known(row.value) && svg("rect", { class: "bar", x: x(0), y: y - 8, height: 16, width: x(row.value) - x(0) }),
+    known(row.value) && svg("rect", { class: isSecond(row) ? "bar second" : "bar", x: x(0), y: y - 8, height: 16, width: x(row.value) - x(0) }),
     hasInterval && svg("path", { class: "whisker", d: `M${low} ${y}H${high}M${low} ${y - 5}v10M${high} ${y - 5}v10` }),
     hasInterval && svg("text", { class: "small", x: beside, y: y + 21 }, interval(row.low, row.high)),
     (row.dots ?? []).map((dot) => svg("circle", { class: "dot", cx: x(dot.value), cy: y + 17, r: 3.5 },

@@ -1,31 +1,29 @@
-// What the report says first: one sentence, what was compared, and where to read on.
+// What the report says first: one sentence, what two models answer, what was compared, and where to read on.
 import { byId, el, refill } from "web/elements.js";
 import { known } from "web/numbers.js";
 import { nameNode, tokenNode } from "web/tokens.js";
 import { languageButton, speaking } from "web/words.js";
+import { drawHero } from "./hero.js";
+import { exact } from "./metric.js";
+import { whole } from "./numbers.js";
+import { headline } from "./outcome.js";
 import { listed } from "./parts.js";
-import { bare, ceiling, encodings, exact, examples, ordered, payload, precisePercent, ranked, shown } from "./study.js";
+import { bare, encodings, examples, ordered, payload, ranked, shown, task } from "./study.js";
 import { better, metricTitle, WORDS } from "./words.js";
 
 const t = speaking({
   skip: ["Skip to the results", "결과로 건너뛰기"],
   sections: ["Sections", "차례"],
   others: [", and {0} more below", " 외 {0}개(아래)"],
-  measured: ["{0} on unseen data ({1}): {2}.", "처음 보는 데이터의 {0}({1}): {2}."],
-  best: ["On unseen problems, {0} answers {1} exactly.", "처음 보는 문제의 정답률: {0} {1}."],
-  bestOf: ["On unseen problems, {0} answers {1} exactly, {2}.", "처음 보는 문제의 정답률: {0} {1}, {2}."],
-  told: ["Told where each character stands, the model solves {0} of unseen problems ({1}); not told, it solves {2} ({3}){4}.",
-    "글자의 자리를 알려 주면 모델은 처음 보는 문제의 {0}를 풉니다({1}). 알려 주지 않으면 {2}입니다({3}){4}."],
-  bound: [", and cannot do better than {0}", ". 이때는 {0}를 넘을 수 없습니다"],
-  above: [", above the computed ceiling of {0}: luck of the sample, or a leak", ". 계산된 상한 {0}를 넘으니, 표본의 우연이거나 데이터가 샌 것입니다"],
+  measured: ["{0} on {1} unseen examples ({2}): {3}.", "처음 보는 예제 {1}개의 {0}({2}): {3}."],
   transformer: ["A Transformer, a small neural network,", "작은 신경망인 트랜스포머가"],
   network: ["A small neural network", "작은 신경망이"],
   recurrentExact: ["A recurrent network, a small neural network,", "작은 신경망인 순환 신경망이"],
   recurrent: ["A recurrent network", "순환 신경망이"],
   reads: ["{0} reads {1}.", "{0} {1}을(를) 읽습니다."],
   writes: ["{0} reads {1} and should write {2}.", "{0} {1}을(를) 읽고 {2}을(를) 써야 합니다."],
-  looks: ["{0} looks at the held-out image {1}.", "{0} 검증용 이미지 {1}을(를) 봅니다."],
-  says: ["{0} looks at the held-out image {1} and should say {2}.", "{0} 검증용 이미지 {1}을(를) 보고 {2}(이)라고 답해야 합니다."],
+  looks: ["{0} looks at the held-out image {1}.", "{0} 검증 이미지 {1}을(를) 봅니다."],
+  says: ["{0} looks at the held-out image {1} and should say {2}.", "{0} 검증 이미지 {1}을(를) 보고 {2}(이)라고 답해야 합니다."],
   attentionIts: ["Its attention", "이 모델의 어텐션은"],
   attention: ["Attention", "어텐션은"],
   knows_encoder_decoder: ["{0} does not know by itself in which order the {1}s stand: a *positional encoding* has to tell it.",
@@ -38,31 +36,17 @@ const t = speaking({
   comparedBare: ["Compared here: {0} ({1} tells it nothing).", "여기서 비교하는 것: {0}({1}은(는) 아무것도 알려 주지 않음)."],
 }, WORDS);
 
-/** The means of some encodings, in the order given; of many, how many more there are. */
-function several(rows, written) {
+/** The means of all encodings, the best first; of many, how many more there are. */
+function several(rows) {
   const few = rows.slice(0, rows.length > 4 ? 3 : 4);
-  const named = few.flatMap((row, index) => [index ? ", " : "", nameNode(row.encoding), ` ${written(row.mean)}`]);
+  const named = few.flatMap((row, index) => [index ? ", " : "", nameNode(row.encoding), ` ${shown(row.mean)}`]);
   return rows.length > 4 ? [...named, t("others", rows.length - 3)] : named;
 }
-
-/** One sentence, as text and name nodes. */
-function headline() {
-  const best = ranked[0];
-  if (!best) return [payload.title];
-  if (!exact) return t.parts("measured", metricTitle(), better(), several(ranked, shown));
-  const without = ranked.find((row) => row.encoding === bare);
-  const first = [nameNode(best.encoding), precisePercent(best.mean)];
-  if (!without || without === best || ordered) {
-    return ranked.length > 1 ? t.parts("bestOf", ...first, several(ranked.slice(1), precisePercent)) : t.parts("best", ...first);
-  }
-  const limit = ceiling.all;
-  const bound = known(limit) ? t(without.mean <= limit ? "bound" : "above", precisePercent(limit)) : "";
-  return t.parts("told", first[1], first[0], precisePercent(without.mean), nameNode(bare), bound);
-}
+const figures = () => ranked.length ? t.parts("measured", metricTitle(), whole(task.held_out), better(), several(ranked)) : [];
 
 /** What the first example asks. */
 function asked() {
-  const [example] = examples;
+  const example = examples[payload.opening?.example ?? 0];
   if (!example) return "";
   const kind = ordered ? (exact ? "recurrentExact" : "recurrent") : exact ? "transformer" : "network";
   const judged = known(example.expected);
@@ -89,6 +73,8 @@ export function drawHeader(links, change) {
   refill(byId("language"), languageButton(change));
   refill(byId("title"), nameNode(payload.title));
   refill(byId("headline"), headline());
+  refill(byId("figures"), figures());
+  refill(byId("opening"), drawHero());
   refill(byId("lede"), asked(), orderKnown(), compared());
   byId("sections").setAttribute("aria-label", t("sections"));
   refill(byId("sections"), links.map(([id, name]) => el("a", { href: `#${id}`, "data-keep": id }, name)));

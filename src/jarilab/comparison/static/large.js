@@ -2,29 +2,29 @@
 import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
 import { note } from "web/controls.js";
 import { el, refill, svg } from "web/elements.js";
+import { mapDrawing } from "web/mapdrawing.js";
 import { known, number } from "web/numbers.js";
+import { infoNote, proofChip } from "web/proof.js";
+import { sheetOf } from "web/saving.js";
 import { nameNode, tokenNode } from "web/tokens.js";
+import { toned } from "web/tones.js";
 import { speaking } from "web/words.js";
 import { look, modelName, rowOrder, shownModels, sitesOf } from "./look.js";
-import { equalDigits, headWeights, toned } from "./study.js";
-import { WORDS } from "./words.js";
+import { equalDigits, headWeights } from "./study.js";
+import { factsOf, KINDS, WORDS } from "./words.js";
 
 const t = speaking({
   enlarged: ["Layer {0}, head {1}, enlarged", "층 {0}, 헤드 {1}, 크게"],
   noHead: ["This model has no such head.", "이 모델에는 그런 헤드가 없습니다."],
-  map: ["attention map", "어텐션 지도"], axes: ["query ↓ key →", "질의 ↓ 키 →"],
+  map: ["attention map", "어텐션 맵"], axes: ["query ↓ key →", "쿼리 ↓ 키 →"],
   label: ["{0}, layer {1}, head {2}: {3} queries down, {4} keys across. Arrow keys read the weights.",
-    "{0}, 층 {1}, 헤드 {2}: 질의 {3}개(아래로), 키 {4}개(옆으로). 화살표 키로 가중치를 읽습니다."],
-  point: ["Point at a map, or move to it with Tab and use the arrow keys, to read a weight.", "지도를 가리키거나, Tab으로 옮겨 가 화살표 키를 쓰면 가중치가 보입니다."],
-  reading: ["From {0} (query {1}) to {2} (key {3}), weight: {4}", "{0}(질의 {1}) → {2}(키 {3}), 가중치: {4}"],
+    "{0}, 층 {1}, 헤드 {2}: 쿼리 {3}개(아래로), 키 {4}개(옆으로). 화살표 키로 가중치를 읽습니다."],
+  point: ["Point at a map, or move to it with Tab and use the arrow keys, to read a weight.", "맵을 가리키거나, Tab으로 옮겨 가 화살표 키를 쓰면 가중치가 보입니다."],
+  reading: ["From {0} (query {1}) to {2} (key {3}), weight: {4}", "{0}(쿼리 {1}) → {2}(키 {3}), 가중치: {4}"],
   verdict: ["Rows of equal digits ({0}, joined by brackets): {1}.", "같은 숫자의 행({0}, 괄호로 이음): {1}."],
   same: ["identical, difference 0", "똑같음, 차이 0"], differ: ["differ by up to {0}", "최대 {0} 차이"],
   and: [" and ", ", "],
-  checked: ["Checked in this layer: {0}.", "이 층의 검사: {0}."],
-  rowSum: ["each row adds up to 1 (largest error {0})", "행의 합이 1(최대 오차 {0})"],
-  masked: ["weight on places that must not be looked at: {0}", "보아서는 안 되는 자리의 가중치: {0}"],
-  rebuilt: ["weights times values give the recorded output (largest error {0})", "가중치×값이 기록된 출력과 일치(최대 오차 {0})"],
-}, WORDS);
+}, KINDS, WORDS);
 
 /** Where it stands on the page. */
 export const largeMaps = {
@@ -50,7 +50,8 @@ function figureOf(model, high) {
   if (site && look.head < site.heads) {
     const board = siteBoard(model, site, high);
     boards.push(board);
-    figure.append(board.node, el("figcaption", {}, verdict(site), trust(site.trust ?? {})));
+    figure.append(board.node, el("figcaption", {}, verdict(site),
+      proofChip(site.trust ?? {}, `proof large ${modelName(model)}`), infoNote(`info large ${modelName(model)}`, factsOf(model))));
   } else figure.append(note(t("noHead")));
   return toned(model.encoding, figure);
 }
@@ -72,13 +73,13 @@ function siteBoard(model, site, high) {
     setCell(order[next[0]], next[1]);
     scrollToCell(board);
   };
+  const map = { data, hidden: null, shape: [order.length, columns], options: { high } };
   const board = boardOf({
-    map: { data, shape: [order.length, columns], options: { high } },
-    rowTokens: order.map((place) => site.query[place]), columnTokens: site.key,
+    map, rowTokens: order.map((place) => site.query[place]), columnTokens: site.key,
     words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot"], beside: lanes,
     attributes: { onpointermove: point, onpointerdown: point, onfocus: begin, onkeydown: move },
   });
-  return Object.assign(board, { model, site, order, lanes, weights, brackets: equalDigits(site) });
+  return Object.assign(board, { model, site, map, order, lanes, weights, brackets: equalDigits(site) });
 }
 
 /** One cell size for all maps, so that they can be compared; brackets need it too. */
@@ -130,8 +131,8 @@ function verdict(site) {
   return el("p", {}, t.parts("verdict", named, el("strong", { class: value === 0 ? "zero" : null }, words)));
 }
 
-/** How far the drawn weights can be trusted. */
-function trust({ row_sum_error: sum, masked_weight: masked, rebuild_error: rebuild }) {
-  const checks = [["rowSum", sum], ["masked", masked], ["rebuilt", rebuild]].filter(([, value]) => known(value));
-  return checks.length ? el("p", {}, t("checked", checks.map(([words, value]) => t(words, number(value))).join("; "))) : null;
+/** The maps on screen, as a drawing. */
+export function largeSheet() {
+  const drawings = boards.map(({ model, site, map, order }) => mapDrawing(modelName(model), map, order.map((place) => site.query[place]), site.key));
+  return sheetOf(drawings, `${look.example.input}: ${t(look.kind)}, ${t("enlarged", look.layer, look.head)}`);
 }

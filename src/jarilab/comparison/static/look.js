@@ -1,6 +1,6 @@
 // What is looked at of the attention: the example, its models, which attention, which head, which cell.
 import { known, unique } from "web/numbers.js";
-import { bare, equalDigits, examples, nameOf, ranked, withDigits } from "./study.js";
+import { equalDigits, examples, nameOf, payload, withDigits } from "./study.js";
 import { t } from "./words.js";
 
 export const look = { example: examples[0], shown: new Set(), kind: "", layer: 0, head: 0, full: true, together: false,
@@ -24,11 +24,10 @@ export function chooseExample(example) {
   if (!look.shown.size) look.shown = firstModels(example.models); // the models are the same in every example
 }
 
-/** To begin with: the one without positions and the best. */
+/** To begin with: those that the report opens with. */
 function firstModels(models) {
-  const placeOf = (encoding) => models.findIndex((model) => model.encoding === encoding);
-  const wanted = [placeOf(bare), ...ranked.map((row) => placeOf(row.encoding)), ...models.keys()];
-  return new Set(unique(wanted.filter((index) => index >= 0)).slice(0, 2));
+  const first = payload.opening?.models ?? [...models.keys()].slice(0, 2);
+  return new Set(first.filter((index) => index < models.length));
 }
 
 /** Open the head in which any shown model tells equal digits apart most; whether there is one. */

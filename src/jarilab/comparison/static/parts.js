@@ -1,6 +1,8 @@
 // What the sections of the report are made of: headings, tables, rows of pills.
-import { el } from "web/elements.js";
 import { scrolling } from "web/controls.js";
+import { el } from "web/elements.js";
+import { firstPayload } from "web/payload.js";
+import { chartDrawing, savers, sheetOf } from "web/saving.js";
 import { cutToken, nameNode } from "web/tokens.js";
 
 /** A section that the links at the top lead to. */
@@ -15,6 +17,10 @@ export function tableOf(id, label, heads, bodies) {
   const head = heads.map(([words, kind = "number"]) => el("th", { scope: "col", class: kind }, words));
   return scrolling(label, el("table", { id }, el("thead", {}, el("tr", {}, head)), bodies.map((rows) => el("tbody", {}, rows))));
 }
+
+/** A chart that can be saved. name: of the file. box: where the chart is drawn. caption: what stands above it, the title or more. */
+export const figure = (name, title, box, caption = title) => el("figure", {}, el("figcaption", {}, caption), box,
+  savers(name, title, () => sheetOf([chartDrawing(box.querySelector("svg"))], `${title}. ${firstPayload.title}`)));
 
 /** Radio buttons or check boxes that look like a row of pills. change(index, box) */
 export function pills(keep, legend, type, options, isChosen, change) {

@@ -4,6 +4,7 @@ import { chosenLanguage, language } from "web/words.js";
 import { accuracy } from "./accuracy.js";
 import { digits } from "./digits.js";
 import { drawHeader } from "./header.js";
+import { fitHero } from "./hero.js";
 import { learning } from "./learning.js";
 import { run } from "./run.js";
 import { why } from "./why.js";
@@ -19,6 +20,7 @@ function draw() {
   fit();
 }
 function fit() {
+  fitHero();
   for (const section of SECTIONS) section.fit?.();
 }
 

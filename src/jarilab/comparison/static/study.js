@@ -1,17 +1,16 @@
-// What the comparison found: its parts, how they are ordered, named, coloured and written.
+// What the comparison found: its parts, how they are ordered, named and written.
 import { block } from "web/blocks.js";
-import { styled } from "web/elements.js";
 import { known, unique } from "web/numbers.js";
 import { firstPayload } from "web/payload.js";
+import { exact, metric } from "./metric.js";
+import { minus, valueOf } from "./numbers.js";
 
 export const payload = firstPayload;
 export const task = payload.task;
-export const metric = task.metric;
 export const summary = payload.summary ?? [];
 export const trials = payload.trials ?? [];
 export const examples = payload.examples ?? [];
 export const differences = payload.differences ?? [];
-export const exact = metric.name === "exact_match";
 export const ordered = payload.model === "recurrent"; // it knows the order of its input without an encoding
 
 // The ceiling is of models that do not know the order.
@@ -23,23 +22,13 @@ export const groups = (task.groups ?? []).filter((group) => group !== "all");
 
 const allModels = examples.flatMap((example) => example.models);
 
-/** A model is blind to positions when equal digits get equal rows in every encoder head. */
-function isBlind(model) {
-  const values = model.sites.flatMap((site) => site.equal_rows ?? []).filter(known);
-  return values.length > 0 && values.every((value) => value === 0);
-}
 const unplaced = summary.some((row) => row.encoding === "none") ? "none" : null;
 /** The encoding that tells nothing, or null. */
-export const bare = allModels.find(isBlind)?.encoding ?? unplaced;
+export const bare = payload.blind ?? unplaced;
 export const ranked = [...summary].sort((first, second) => (second.mean - first.mean) * (metric.higher ? 1 : -1));
 export const encodings = unique([...summary, ...trials, ...allModels].map((item) => item.encoding));
-const others = encodings.filter((encoding) => encoding !== bare);
-
-const GREY = 6;
-/** The number of an encoding's colour, of 0 to 5; grey belongs to the one that tells nothing. */
-export const toneOf = (encoding) => encoding === bare ? GREY : others.indexOf(encoding) % 6;
-/** The colour that belongs to an encoding. */
-export const toned = (encoding, node) => styled(node, { "--tone": `var(--tone-${toneOf(encoding)})` });
+/** All encodings as what is told apart by tone and variant. */
+export const looks = encodings.map((encoding) => ({ name: encoding, encoding }));
 
 /** The name of a model among others, of which several may have its encoding. */
 export function nameOf(model, models, withSeed) {
@@ -49,28 +38,8 @@ export function nameOf(model, models, withSeed) {
 
 // ---------------------------------------------------------------- numbers
 
-// Spreading long lists overflows the stack.
-export const largest = (items) => items.reduce((one, two) => Math.max(one, two), -Infinity);
-export const smallest = (items) => items.reduce((one, two) => Math.min(one, two), Infinity);
-export const whole = (value) => known(value) ? value.toLocaleString("en", { maximumFractionDigits: 0 }) : "–";
-export const compact = (value) => value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
-
-/** A share in percent, with as many digits as a near miss needs: it is never rounded to 0 % or 100 %. */
-export function precisePercent(share) {
-  if (!known(share)) return "–";
-  const ends = share === 0 || share === 1;
-  let digits = ends ? 0 : share > 0.1 && share < 0.99 ? 1 : 2;
-  const rounded = () => (100 * share).toFixed(digits);
-  while (digits < 6 && !ends && [0, 100].includes(Number(rounded()))) digits += 1;
-  return `${rounded()}\u00a0%`;
-}
-
-const minus = (text) => text.replace("-", "−");
 /** A value of the metric that runs are judged by. */
-export function shown(value) {
-  if (metric.share) return precisePercent(value);
-  return known(value) ? minus(value.toFixed(metric.digits)) : "–";
-}
+export const shown = (value) => valueOf(metric, value);
 export const interval = (low, high) => known(low) && known(high) ? `${shown(low).replace("\u00a0%", "")} – ${shown(high)}` : "–";
 /** A difference of two values, shares in percentage points. */
 export function points(value) {

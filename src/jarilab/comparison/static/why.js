@@ -3,28 +3,30 @@ import { chooser, labelled, note } from "web/controls.js";
 import { legendNode } from "web/draw.js";
 import { el, refill } from "web/elements.js";
 import { headsGrid, drawSmall, markHeads } from "web/heads.js";
+import { gridDrawing } from "web/mapdrawing.js";
 import { known } from "web/numbers.js";
+import { commandNode } from "web/proof.js";
+import { savers, sheetOf } from "web/saving.js";
 import { cutToken, nameNode, tokenNode } from "web/tokens.js";
+import { toned } from "web/tones.js";
 import { largestOf } from "web/weights.js";
 import { speaking } from "web/words.js";
-import { drawLarge, fitLarge, largeMaps } from "./large.js";
+import { drawLarge, fitLarge, largeMaps, largeSheet } from "./large.js";
 import { chooseExample, chooseHead, kindsThere, look, modelName, shownModels, sitesOf } from "./look.js";
+import { compact } from "./numbers.js";
 import { pills, section } from "./parts.js";
-import { compact, examples, headWeights, toned, withDigits } from "./study.js";
-import { WORDS } from "./words.js";
+import { examples, headWeights, withDigits } from "./study.js";
+import { KINDS, WORDS } from "./words.js";
 
 const t = speaking({
   link: ["Why", "이유"],
   title: ["Why: where the model looks", "이유: 모델은 어디를 보는가"],
   about: ["For each {0}, *attention* deals out a weight of 1 over the {0}s it may look at. One row of a map is one such deal: the *query* is the {0} that looks, the *keys* are the {0}s looked at. A model repeats this in several *layers*, one after the other, each with several *heads* side by side; both are counted from 0, as in the code.",
-    "*어텐션*은 {0}마다 합이 1인 가중치를 볼 수 있는 {0}들에 나눠 줍니다. 지도의 한 행이 그 한 번의 나눔입니다. *질의*가 보고, *키*가 보입니다. 모델은 이를 차례로 놓인 여러 *층*에서, 층마다 나란히 놓인 여러 *헤드*에서 되풀이합니다. 층과 헤드는 코드에서처럼 0부터 셉니다."],
+    "*어텐션*은 {0}마다 합이 1인 가중치를 볼 수 있는 {0}들에 나눠 줍니다. 어텐션 맵의 한 행이 그 한 번의 나눔입니다. *쿼리*가 보고, *키*가 보입니다. 모델은 이를 차례로 놓인 여러 *층*에서, 층마다 나란히 놓인 여러 *헤드*에서 되풀이합니다. 층과 헤드는 코드에서처럼 0부터 셉니다."],
   encoder: ["The encoder reads. Rows and columns: the input. Every {0} looks at every {0}, itself included.", "인코더는 읽습니다. 행과 열: 입력. {0}마다 자신을 포함한 모든 {0}에 가중치를 줍니다."],
   decoder: ["The decoder writes. Rows and columns: the answer as it is written. A {0} cannot look at what comes after it.", "디코더는 씁니다. 행과 열: 쓰이는 답. 뒤에 오는 것은 볼 수 없습니다."],
   cross: ["The decoder writes and looks back at what the encoder read. Rows: the answer as it is written, each row the step before its next {0}. Columns: the input.",
     "디코더는 쓰면서 인코더가 읽은 것을 돌아봅니다. 행: 쓰이는 답(다음 {0}의 바로 앞 단계). 열: 입력."],
-  "encoder self-attention": ["encoder self-attention", "인코더 셀프 어텐션"],
-  "decoder self-attention": ["decoder self-attention", "디코더 셀프 어텐션"],
-  "decoder cross-attention": ["decoder cross-attention", "디코더 교차 어텐션"],
   example: ["Example input → right answer", "예제 입력 → 정답"],
   models: ["Models side by side", "나란히 볼 모델"],
   attention: ["Attention", "어텐션"],
@@ -33,14 +35,16 @@ const t = speaking({
   weight: ["{0} (weight)", "{0} (가중치)"],
   every: ["Every head", "모든 헤드"],
   grid: ["Layers go down, heads go across; every small map has queries down and keys across. Choose one (click, or arrow keys and Enter) and it opens below, the same head in every model.",
-    "아래로 층, 옆으로 헤드이며, 작은 지도마다 질의는 아래로, 키는 옆으로 놓입니다. 하나를 고르면(클릭, 또는 화살표 키와 Enter) 모든 모델의 같은 헤드가 아래에 크게 열립니다."],
+    "아래로 층, 옆으로 헤드이며, 작은 맵마다 쿼리는 아래로, 키는 옆으로 놓입니다. 하나를 고르면(클릭, 또는 화살표 키와 Enter) 모든 모델의 같은 헤드가 아래에 크게 열립니다."],
   allHeads: ["{0}: all heads", "{0}: 모든 헤드"],
   headOf: ["{0}, layer {1}, head {2}", "{0}, 층 {1}, 헤드 {2}"],
   answers: ["answers {0}", "답: {0}"], right: [" ✓ right", " ✓ 맞음"], wrong: [" ✗ wrong", " ✗ 틀림"],
   opened: ["It opened with the head that tells equal digits apart most.", "같은 숫자를 가장 잘 구별하는 헤드로 열렸습니다."],
-}, WORDS);
+  more: ["More of these runs, live: every measure, what happens without a head, other inputs. Where they were trained, type:",
+    "이 실행들을 더 자세히(모든 척도, 헤드를 껐을 때, 다른 입력): 학습한 곳에서 다음 명령을 실행하세요."],
+}, KINDS, WORDS);
 
-const boxes = Object.fromEntries(["controls", "kind", "legend", "overview"].map((id) => [id, el("div", { id })]));
+const boxes = Object.fromEntries(["controls", "kind", "legend", "overview", "command"].map((id) => [id, el("div", { id })]));
 const opened = el("p", { class: "note", id: "large-note" });
 
 const PLACES = ["cross", "decoder", "encoder"];
@@ -78,7 +82,17 @@ function drawMaps() {
   refill(boxes.kind, note(t(place, t("unit"))));
   refill(boxes.legend, legendNode({ high }, null, null, ["0", compact(high / 2), t("weight", compact(high))]));
   refill(boxes.overview, shownModels().map((model) => overview(model, high)));
+  refill(boxes.command, look.example.explore && [note(t("more")), commandNode(look.example.explore, "copy command")]);
   openHead(high);
+}
+
+/** All heads of the models on screen, as a drawing. */
+function gridSheet() {
+  const options = { high: highest() };
+  const mapsOf = (site) => Array.from({ length: site.heads }, (_, head) => ({ data: headWeights(site, head), hidden: null,
+    shape: [site.query.length, site.key.length], options }));
+  const drawings = shownModels().map((model) => gridDrawing(modelName(model), sitesOf(model).map((site, layer) => ({ label: layer, maps: mapsOf(site) }))));
+  return sheetOf(drawings, `${look.example.input}: ${t(look.kind)}, 0–${compact(options.high)}`);
 }
 
 function overview(model, high) {
@@ -114,6 +128,20 @@ if (examples.length) {
   opened.hidden = !chooseHead();
 }
 
+/** Show the head that the report opens with, and go there. */
+export function openHere({ example, site, head, models, query, key }) {
+  chooseExample(examples[example]);
+  const { sites } = look.example.models[models.at(-1)];
+  const { kind } = sites.find(({ name }) => name === site);
+  const layer = sites.filter((one) => one.kind === kind).findIndex(({ name }) => name === site);
+  Object.assign(look, { kind, layer, head, query, key, shown: new Set(models) });
+  opened.hidden = true;
+  drawControls();
+  drawMaps();
+  largeMaps.title.scrollIntoView({ block: "start" });
+  largeMaps.root.querySelector(".field")?.focus({ preventScroll: true });
+}
+
 export const why = {
   id: "why", name: () => t("link"), fit: fitLarge,
   draw() {
@@ -123,7 +151,7 @@ export const why = {
     refill(opened, t("opened"));
     return section("why", t("title"), el("p", {}, t.parts("about", t("unit"))),
       boxes.controls, boxes.kind, boxes.legend,
-      el("h3", {}, t("every")), note(t("grid")), boxes.overview,
-      largeMaps.title, opened, largeMaps.readout, largeMaps.root);
+      el("h3", {}, t("every")), note(t("grid")), boxes.overview, savers("heads", t("every"), gridSheet),
+      largeMaps.title, opened, largeMaps.readout, largeMaps.root, savers("head", t("attention"), largeSheet), boxes.command);
   },
 };

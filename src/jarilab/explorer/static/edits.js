@@ -49,20 +49,20 @@ export function toggleEdit(app, index, edit) {
 /** Carry out just these edits at a view; what is shown follows. */
 export async function setEdits(app, index, edits) {
   const turn = (inForce.get(index)?.turn ?? 0) + 1;
-  const put = (patch) => {
+  const put = (patch, change = "edits") => {
     inForce.set(index, { ...inForce.get(index), ...patch });
-    app.onchange(new Set(["edits"]));
+    app.onchange(new Set([change]));
   };
   const view = app.view(index);
-  put({ edits, turn, error: "", busy: edits.length > 0, ...(edits.length ? {} : { result: null }) });
-  if (!edits.length) return;
+  if (!edits.length) return put({ edits, turn, error: "", busy: false, result: null });
+  put({ edits, turn, error: "", busy: true }, "asked"); // the maps are drawn again when they are known
   const current = () => inForce.get(index).turn === turn;
   const asked = { input: view.input, view: index, step: view.step, edits };
   try {
     for (const controls of [false, true]) { // the answer at once; what it is held against takes some twenty forwards
       const result = await app.post("/api/surgery", { ...asked, controls });
       if (!current()) return;
-      put({ busy: !controls, result });
+      put({ busy: !controls, result }, controls ? "asked" : "edits");
     }
   } catch (error) {
     if (current()) put({ busy: false, result: null, error: error.message });

@@ -4,11 +4,12 @@ import { known } from "web/numbers.js";
 import { likeliest, Program, verified, write } from "web/program.js";
 import { speaking } from "web/words.js";
 import { drawControls } from "./controls.js";
+import { digitsOf } from "./digits.js";
 
 const t = speaking({
   differs: ["what this page computes is not what Python computed", "이 페이지의 계산이 파이썬의 계산과 다릅니다"],
   otherAnswer: ["it answers {0} here, and {1} in Python", "여기서는 {0}, 파이썬에서는 {1}(으)로 답합니다"],
-  pooled: ["its maps are too large for a page", "지도가 페이지에 담기에는 너무 큽니다"],
+  pooled: ["its maps are too large for a page", "맵이 페이지에 담기에는 너무 큽니다"],
   unread: ["in this page the input stays as it is: its tokens are cut by Python", "이 페이지에서는 입력을 바꿀 수 없습니다. 토큰은 파이썬이 나눕니다"],
   empty: ["write an input first", "먼저 입력을 쓰세요"],
   strange: ["no token for {0}; this model knows {1}", "{0}에 해당하는 토큰이 없습니다. 이 모델이 아는 것: {1}"],
@@ -100,7 +101,9 @@ export class Engine {
   look(input) {
     if (input === this.view.input) return this.view;
     const run = this.before(input);
-    return this.viewOf({ input, answer: run.answer, expected: null, lens: null, rollout: null, checks: [] }, run);
+    const view = this.viewOf({ input, answer: run.answer, expected: null, rollout: null, checks: [] }, run);
+    const { lens } = this.view;
+    return { ...view, lens: lens?.kind === "arithmetic" ? digitsOf(view, lens.onesFirst) : null };
   }
   viewOf(patch, { given, said, forward }) {
     const { tokens } = this.text;

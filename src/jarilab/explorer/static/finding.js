@@ -23,7 +23,10 @@ export function drawFinding(root, app) {
   refill(root, el("b", {}, t("headName", app.state.site, app.state.head)), ": ", doing(app), " ", effect(app), " ", without(app));
 }
 
-/** What the head does, by the measure that is farthest above chance. */
+const GENERAL = "confidence"; // says how sharp a head is, and not what it looks at
+const CLEAR = 0.2; // above chance
+
+/** What the head does, by the measure that is farthest above chance; one that says what it looks at, where it is clear. */
 function doing(app) {
   const { site, head } = app.state;
   const measures = app.site()?.measures ?? {};
@@ -31,7 +34,8 @@ function doing(app) {
   const there = scored.filter(([, one]) => known(one?.value[head]) && known(one.chance?.[head]));
   if (!there.length) return "";
   const above = ([, one]) => one.value[head] - one.chance[head];
-  const [name, best] = there.reduce((top, one) => above(one) > above(top) ? one : top);
+  const telling = there.filter((one) => one[0] !== GENERAL && above(one) >= CLEAR);
+  const [name, best] = (telling.length ? telling : there).reduce((top, one) => above(one) > above(top) ? one : top);
   return t("share", t(name), percent(best.value[head]), percent(best.chance[head]));
 }
 

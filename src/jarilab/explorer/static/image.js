@@ -13,8 +13,9 @@ import { WORDS } from "./words.js";
 
 const t = speaking({
   image: ["The image", "이미지"],
+  plain: ["without anything over it", "덮지 않은 이미지"],
   label: ["the image, {0} rows of {1} patches", "이미지, 패치 {0}행 {1}열"],
-  help: ["Arrows choose a patch; the cell of the maps follows.", "화살표로 패치를 고르면 지도의 칸이 따라옵니다."],
+  help: ["Arrows choose a patch; the cell of the maps follows.", "화살표로 패치를 고르면 맵의 칸이 따라옵니다."],
   side: ["A patch is taken as", "패치를 고르면"],
   of: ["Laid over it", "덮을 값"],
   strength: ["Strength", "진하기"],
@@ -67,6 +68,7 @@ export function drawImage(root, app) {
   };
   refill(root, el("h3", {}, t("image")), el("div", { class: "image-beside" },
     el("figure", { class: "image-frame" }, field.node),
+    over ? styled(el("figure", { class: "image-plain" }, pixelsOf(image, "plain"), el("figcaption", {}, t("plain"))), { "--ratio": image.width / image.height }) : null,
     el("div", { class: "image-words" }, tools(root, scene), legend, said, nowhereRow(scene), objectQueries(scene), distanceNote(scene),
       over ? null : note(t(pane?.why ? "none" : "other")))));
   followSpot = follow;
@@ -90,10 +92,10 @@ function tools(root, { app, image, at, side, site, pane }) {
 
 // ---------------------------------------------------------------- the drawing
 
-function fieldOf(scene) {
-  const { app, image, side } = scene;
+/** The pixels alone. */
+function pixelsOf(image, name) {
   const { data, shape: [high, wide, channels] } = block(image.pixels);
-  const canvas = el("canvas", { width: wide, height: high, class: "pixels", "aria-hidden": "true" });
+  const canvas = el("canvas", { width: wide, height: high, class: name, "aria-hidden": "true" });
   const context = canvas.getContext("2d");
   const bitmap = context.createImageData(wide, high);
   for (let place = 0; place < high * wide; place += 1) {
@@ -101,6 +103,12 @@ function fieldOf(scene) {
     bitmap.data[4 * place + 3] = 255;
   }
   context.putImageData(bitmap, 0, 0);
+  return canvas;
+}
+
+function fieldOf(scene) {
+  const { app, image, side } = scene;
+  const canvas = pixelsOf(image, "pixels");
   const cover = el("canvas", { class: "cover", "aria-hidden": "true" });
   const share = (value, whole) => `${100 * value / whole}%`;
   styled(cover, { width: share(image.columns, image.width), height: share(image.rows, image.height) });

@@ -1,9 +1,10 @@
 // The page: header, controls, tabs; what is drawn again when something changes.
 import { chooser, labelled, pressable } from "web/controls.js";
-import { byId, el, refill, styled, toned } from "web/elements.js";
+import { byId, el, refill, styled } from "web/elements.js";
 import { clamp, known, percent } from "web/numbers.js";
 import { firstPayload } from "web/payload.js";
 import { nameNode, token, tokenNode } from "web/tokens.js";
+import { toned } from "web/tones.js";
 import { languageButton } from "web/words.js";
 import { editedNode, editsOf } from "./edits.js";
 import { exporters, saveAs } from "./export.js";
@@ -48,8 +49,10 @@ function inputNote(views) {
   if (app.live) return t("inputLive");
   const states = views.map((_, index) => app.computing(index));
   const why = states.find((state) => state.why)?.why;
+  if (states.some((state) => state.otherStep)) return t("otherStep");
   if (app.reading()) return t("inputHere", Math.max(...states.map((state) => state.apart)).toExponential(0));
   if (why) return t("inputStill", why);
+  if (states.some((state) => state.yes)) return t("inputKept", token(views[0].run));
   return views[0].experiment ? t("inputSaved", token(views[0].run)) : null;
 }
 
@@ -63,7 +66,7 @@ function modelCard(view, index) {
   const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
   const words = paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : "answer";
   const answer = known(view.answer) && el("p", { class: "answer" }, `${t(words)} `, tokenNode(view.answer, { class: "token big" }), verdict(view));
-  return toned(index, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index), outputTokens(view, index)));
+  return toned(view.encoding, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index), outputTokens(view, index)));
 }
 function verdict({ answer, expected }) {
   if (!known(expected)) return null;
@@ -119,19 +122,22 @@ function drawTools() {
 
 function drawTabs() {
   const open = openPanel();
-  refill(byId("tabs"), ...app.panels.map((panel) => pressable(panel.id, panel.title(), () => app.set({ panel: panel.id }), { role: "tab",
+  byId("tabs").closest("section").hidden = !open;
+  refill(byId("tabs"), ...panelsThere().map((panel) => pressable(panel.id, panel.title(), () => app.set({ panel: panel.id }), { role: "tab",
     id: `tab-${panel.id}`, "aria-controls": `panel-${panel.id}`, "aria-selected": String(panel === open), tabindex: panel === open ? 0 : -1,
     onkeydown: moveTab })));
   for (const panel of app.panels) rootOf(panel).hidden = panel !== open;
 }
-const openPanel = () => app.panels.find((panel) => panel.id === app.state.panel) ?? app.panels[0];
+const panelsThere = () => app.panels.filter((panel) => panel.there?.(app) ?? true);
+const openPanel = () => panelsThere().find((panel) => panel.id === app.state.panel) ?? panelsThere()[0];
 function moveTab(event) {
   const place = { ArrowRight: 1, ArrowLeft: -1, Home: -99, End: 99 }[event.key];
   if (!place) return;
   event.preventDefault();
-  const count = app.panels.length;
-  const at = app.panels.indexOf(openPanel()) + place;
-  const next = app.panels[Math.abs(place) > 1 ? clamp(at, 0, count - 1) : (at + count) % count];
+  const there = panelsThere();
+  const count = there.length;
+  const at = there.indexOf(openPanel()) + place;
+  const next = there[Math.abs(place) > 1 ? clamp(at, 0, count - 1) : (at + count) % count];
   app.set({ panel: next.id });
   byId(`tab-${next.id}`).focus();
 }
@@ -146,6 +152,7 @@ function rootOf({ id }) {
 }
 async function drawPanel() {
   const panel = openPanel();
+  if (!panel) return;
   const root = rootOf(panel);
   const { query, key, site } = app.state;
   byId("panels-cell").replaceChildren(t("headName", site, app.state.head), ", ", t("ofCell", query, key, token(app.view().name)));
@@ -170,7 +177,7 @@ function drawChanged(changed) {
     drawHeader();
     drawScrub(byId("scrubbing"), app);
   }
-  if (any("edits")) refill(byId("models"), ...app.payload.views.map(modelCard));
+  if (any("edits", "asked")) refill(byId("models"), ...app.payload.views.map(modelCard));
   if (any(ALL, COLOURS, "edits", "engines")) drawOverview(byId("overview"), app);
   else if (any("site", "head")) markOverview(byId("overview"), app);
   if (any(ALL, MAPS, "edits", "engines") || (app.state.display === "lines" && any("query"))) drawMaps(byId("maps"), app);
@@ -178,7 +185,7 @@ function drawChanged(changed) {
   if (any(HEADER, "site", "head")) drawFinding(byId("finding"), app);
   if (any(ALL, MAPS, ["query", "key"])) drawImage(byId("image"), app);
   if (any(ALL, TOOLS)) drawTools();
-  if (any(ALL, "panel")) drawTabs();
+  if (any(ALL, "panel", "view", "engines")) drawTabs();
   drawPanel();
 }
 

@@ -3,13 +3,15 @@ import { block } from "web/blocks.js";
 import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
 import { scrolling, tableOf } from "web/controls.js";
 import { drawMap, legendNode } from "web/draw.js";
-import { byId, el, refill, styled, toned } from "web/elements.js";
+import { byId, el, refill, styled } from "web/elements.js";
 import { clamp, known, number } from "web/numbers.js";
 import { nameNode, token, tokenNode } from "web/tokens.js";
+import { toned } from "web/tones.js";
 import { largestOf, maxPool, rankOf } from "web/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
 import { drawnSite, isInForce, linkEdit, toggleEdit } from "./edits.js";
 import { linesNode } from "./lines.js";
+import { meaningsOf } from "./meaning.js";
 import { headWeights, kindsOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
 import { t } from "./words.js";
 
@@ -34,7 +36,8 @@ export function panesOf(app) {
     const { why, data } = !site || head >= site.heads ? { why: t("noHead", app.state.site, app.state.head, headsThere(view)) } : numbersOf(app, view, index, site);
     if (why) return { name: view.name, view, index, why };
     return { kind: "map", name: view.name, view, index, site, data, hidden: siteHidden(site), strip: null,
-      rowTokens: siteTokens(view, site, "queries"), columnTokens: siteTokens(view, site, "keys") };
+      rowTokens: siteTokens(view, site, "queries"), columnTokens: siteTokens(view, site, "keys"),
+      ...(site.pooled > 1 ? {} : { rowMeanings: meaningsOf(view, site.queries), columnMeanings: meaningsOf(view, site.keys) }) };
   });
   const shown = panes.filter((pane) => pane.site);
   const high = lock ?? (range === "full" && drawnOf(app) !== "valued" ? 1 : Math.max(...shown.map((pane) => largestOf(pane.data, pane.hidden))) || 1);
@@ -82,8 +85,11 @@ export function drawMaps(root, app) {
   markCell(app);
 }
 
+/** In the colour of its encoding; a difference has none. */
+const tonedAs = (view, node) => view ? toned(view.encoding, node) : node;
+
 function paneNode(app, pane, lines) {
-  const figure = toned(pane.index, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
+  const figure = tonedAs(pane.kind === "difference" ? null : pane.view, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
     pane.kind === "map" ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
   if (pane.why) return figure.append(el("p", { class: "note" }, pane.why)), figure;
   if (lines) figure.append(linesNode(app, pane));
@@ -101,7 +107,7 @@ function boardNode(app, pane) {
   const strip = pane.strip && styled(drawMap(el("canvas", { class: "strip", "aria-hidden": "true", title: t("stripTitle") }),
     pane.strip.map((value) => value ?? NaN), rows, 1, { high: Math.LN2 }), { "--rows": rows });
   pane.board = boardOf({ map: { data: pane.data, shape: pane.site.shape, options: pane.options }, rowTokens: pane.rowTokens,
-    columnTokens: pane.columnTokens, words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot", "pin"], beside: strip,
+    columnTokens: pane.columnTokens, rowMeanings: pane.rowMeanings, columnMeanings: pane.columnMeanings, words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot", "pin"], beside: strip,
     attributes: { "aria-describedby": "map-help", onkeydown: (event) => moveByKey(event, app, pane), onpointermove: (event) => pointAt(event, app, pane),
       onpointerleave: () => pointCell(app, null), onclick: (event) => { pointAt(event, app, pane); pinCell(app); if (app.state.cutting) cutCell(app, pane, app.state); } } });
   return pane.board.node;
@@ -196,11 +202,18 @@ function valueIn(app, pane, { query, key }) {
 function cellIn(pane, { query, key }) {
   return [pane.rowTokens[query], query, pane.columnTokens[key], key];
 }
+/** A token and its place, in words. */
+function placed({ view, site, rowMeanings, columnMeanings }, side, text, place) {
+  const meaning = (side === "queries" ? rowMeanings : columnMeanings)?.[place];
+  const onImage = view?.sides[site[side]].picture && /^(\d+),(\d+)$/.exec(text);
+  if (onImage) return t("thePatch", onImage[1], onImage[2], place);
+  return t.parts("theToken", tokenNode(text), place, meaning ? `, ${meaning.name}` : "");
+}
 function readingOf(app, panes) {
   if (!panes.length) return [t(app.state.display === "lines" ? "linesHelp" : "pointAtMap")];
   const spot = pointed ?? app.state;
   const [queryToken, query, keyToken, key] = cellIn(panes[0], spot);
-  return [el("span", {}, t("query"), " ", tokenNode(queryToken), ` (${query}) → ${t("key")} `, tokenNode(keyToken), ` (${key})`),
+  return [el("span", {}, placed(panes[0], "queries", queryToken, query), " → ", placed(panes[0], "keys", keyToken, key)),
     ...panes.map((pane) => {
       const [name, words] = valueIn(app, pane, spot);
       const own = cellIn(pane, spot); // models may have written different tokens

@@ -1,9 +1,10 @@
 // Every head of every model as a small map.
 import { note } from "web/controls.js";
-import { el, refill, toned } from "web/elements.js";
+import { el, refill } from "web/elements.js";
 import { drawSmall, headsGrid, markHeads } from "web/heads.js";
 import { number } from "web/numbers.js";
 import { nameNode } from "web/tokens.js";
+import { toned } from "web/tones.js";
 import { drawnSite, headEdit, isInForce, toggleEdit } from "./edits.js";
 import { headWeights, kindsOf, siteHidden, wordsOf } from "./sites.js";
 import { t } from "./words.js";
@@ -12,7 +13,7 @@ export function drawOverview(root, app) {
   const { lock, range } = app.state;
   const about = lock ? "thumbsLocked" : range === "full" ? "thumbsFull" : "thumbsFit";
   const { views } = app.payload;
-  const ofView = (view, index) => toned(index, el("section", { class: "heads-of", "aria-label": view.name },
+  const ofView = (view, index) => toned(view.encoding, el("section", { class: "heads-of", "aria-label": view.name },
     views.length > 1 && el("h3", {}, nameNode(view.name)), kindsOf(view).map(([kind, sites]) => kindFigure(app, index, kind, sites))));
   refill(root, views.map(ofView), note(t(about, number(lock ?? 1))));
   markOverview(root, app);

@@ -1,7 +1,8 @@
 // Maps over training: a slider over the checkpoints, under the curve of the loss.
-import { byId, el, refill, svg, toned } from "web/elements.js";
-import { clamp, known, number } from "web/numbers.js";
+import { byId, el, refill, svg } from "web/elements.js";
+import { clamp, known, number, percent } from "web/numbers.js";
 import { cutToken, nameNode, token } from "web/tokens.js";
+import { toned, variantOf } from "web/tones.js";
 import { look } from "./state.js";
 import { t } from "./words.js";
 
@@ -65,20 +66,32 @@ function chartOf(app, view, steps) {
   const x = (step) => 70 + step / end * (width - 146);
   const y = (loss) => 14 + (high - Math.log10(loss)) / (high - low || 1) * (floor - 14);
   const point = ([step, loss]) => `${x(step).toFixed(1)} ${y(loss).toFixed(1)}`;
-  const last = view.curve.filter((row) => known(row[2])).at(-1);
   // names keep their distance
   const ends = losses.flatMap((rows, index) => rows.length ? [{ index, at: y(rows.at(-1)[1]) }] : []).sort((one, two) => one.at - two.at);
   ends.forEach((end, place) => { end.at = Math.max(end.at - 15 * (ends.length - 1 - place), place ? ends[place - 1].at + 15 : 0); });
-  const words = t("curveWords", ends.map(({ index }) => `${token(app.payload.views[index].name)} ${number(losses[index].at(-1)[1])}`).join(", "));
+  const nearest = (rows, step) => rows.reduce((best, row) => Math.abs(row[0] - step) < Math.abs(best[0] - step) ? row : best);
+  const lossesAt = (step) => losses.flatMap((rows, index) => rows.length ? [`${token(app.payload.views[index].name)} ${number(nearest(rows, step)[1])}`] : []).join(", ");
+  const words = (step) => t("curveWords", lossesAt(step), step);
+  const measured = view.curve.filter((row) => known(row[2]));
+  const heldOut = (step) => {
+    const done = measured.filter(([at]) => at <= step).at(-1);
+    return done ? [" ", nameNode(view.name), `: ${t("heldOut", view.metric.title, valueOf(view.metric, done[2]), done[0])}`] : [];
+  };
   const cursor = svg("line", { class: "cursor", y1: 6, y2: floor + 4 });
   const move = (step) => { cursor.setAttribute("x1", x(step)); cursor.setAttribute("x2", x(step)); };
-  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart", role: "img", "aria-label": words },
+  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart", role: "img", "aria-label": words(view.step) },
     [10 ** high, 10 ** low].map((loss) => [svg("line", { class: "axis", x1: 70, x2: width - 76, y1: y(loss), y2: y(loss) }),
       svg("text", { x: 64, y: y(loss) + 4, "text-anchor": "end" }, number(loss))]),
     steps.map((step) => svg("line", { class: "tick", x1: x(step), x2: x(step), y1: floor + 2, y2: floor + 8 })),
-    losses.map((rows, index) => rows.length ? toned(index, svg("path", { class: "curve", d: `M${rows.map(point).join("L")}` })) : null),
-    ends.map(({ index, at }) => toned(index, svg("text", { class: "end", x: width - 70, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
+    losses.map((rows, index) => rows.length ? toned(app.payload.views[index].encoding, svg("path", { class: variantOf(app.payload.views[index], app.payload.views) ? "curve other" : "curve", d: `M${rows.map(point).join("L")}` })) : null),
+    ends.map(({ index, at }) => toned(app.payload.views[index].encoding, svg("text", { class: "end", x: width - 70, y: at + 4 }, cutToken(app.payload.views[index].name, 10)))),
     svg("text", { x: 70, y: height - 8 }, "0"), svg("text", { x: x(end), y: height - 8, "text-anchor": "middle" }, `${t("step")} ${end}`), cursor);
-  const told = last ? [" ", nameNode(view.name), `: ${t("heldOut", view.metric, number(last[2]), last[0])}`] : null;
-  return { cursor: move, node: el("figure", {}, chart, el("figcaption", {}, words, told)) };
+  const caption = el("figcaption", {});
+  const follow = (step) => {
+    move(step);
+    caption.replaceChildren(words(step), ...heldOut(step));
+  };
+  return { cursor: follow, node: el("figure", {}, chart, caption) };
 }
+/** A metric's value for people. */
+const valueOf = ({ share, digits }, value) => share ? percent(value) : value.toFixed(digits);

@@ -150,10 +150,11 @@ export const app = {
   computing(index = app.state.view) {
     const engine = engines.get(index);
     if (app.live || engineOf(index)) return { yes: true, apart: engine?.apart };
-    return { why: engine instanceof Error ? engine.message : null };
+    if (engine instanceof Error) return { why: engine.message };
+    return { why: null, otherStep: Boolean(engine) };
   },
   /** Whether other inputs can be read: by a server, or by all models of this file. */
-  reading: () => app.live || (engines.size === app.payload.views.length && [...engines.values()].every((engine) => engine.reads)),
+  reading: () => app.live || (engines.size === app.payload.views.length && app.payload.views.every((_, index) => engineOf(index)?.reads)),
   async post(path, body) {
     if (!app.live) {
       if (!Object.hasOwn(HERE, path)) throw new Error(t("notLive"));

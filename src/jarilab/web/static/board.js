@@ -7,9 +7,9 @@ import { token, tokenNode } from "./tokens.js";
 
 /**
  * {node, field, keys, queries, ...}. map: {data, shape, options} of drawMap. words: {kind, label, axes}. crosses: which stand on
- * it, among row, column, spot and pin. beside: what stands at its right. attributes: of the field, listeners too.
+ * it, among row, column, spot and pin. beside: what stands at its right. attributes: of the field, listeners too. rowMeanings, columnMeanings: {tone, short, name} of tokens that stand for something.
  */
-export function boardOf({ map, rowTokens, columnTokens, words, crosses, beside, attributes }) {
+export function boardOf({ map, rowTokens, columnTokens, rowMeanings = [], columnMeanings = [], words, crosses, beside, attributes }) {
   const [rows, columns] = map.shape;
   const canvas = drawMap(el("canvas", { "aria-hidden": "true" }), map.data, rows, columns, map.options);
   const field = styled(el("div", { class: "field", tabindex: 0, role: "application", "aria-roledescription": words.kind,
@@ -18,7 +18,7 @@ export function boardOf({ map, rowTokens, columnTokens, words, crosses, beside, 
   const [keys, queries] = ["keys", "queries"].map((side) => el("div", { class: side, "aria-hidden": "true" }));
   const axes = el("span", { class: "axes", "aria-hidden": "true" }, words.axes);
   const node = el("div", { class: "scroll" }, el("div", { class: "board" }, axes, keys, el("span"), queries, field, beside ?? el("span")));
-  return { node, field, keys, queries, rows, columns, rowTokens, columnTokens, whole: true };
+  return { node, field, keys, queries, rows, columns, rowTokens, columnTokens, rowMeanings, columnMeanings, whole: true };
 }
 
 /** Boards too large for their frame move together. */
@@ -30,24 +30,34 @@ export function scrollTogether(boards) {
   for (const { node } of boards) node.addEventListener("scroll", follow);
 }
 
+/** A token, with what it stands for as a tone, as a word where there is room, and whole in its title. */
+function labelOf(text, meaning, roomy) {
+  if (!meaning) return tokenNode(text);
+  const said = roomy ? { "data-short": meaning.short } : {};
+  return styled(tokenNode(text, { class: "token meant", title: `${token(text)}: ${meaning.name}`, ...said }), { "--tone": `var(--tone-${meaning.tone})` });
+}
+
 const widest = (texts) => Math.max(...texts.map((text) => [...token(text)].length));
 
 /**
  * Give all boards cells of one size, which is returned; labels are thinned out where they would not fit.
  * room: the width for a board and what stands beside it. aside: the width of that. size: from the size that fits to the one taken.
+ * most: the largest size.
  */
-export function fitBoards(boards, room, aside, size) {
-  const wide = Math.min(112, 14 + 9 * Math.max(...boards.map((board) => widest(board.rowTokens))));
+export function fitBoards(boards, room, aside, size, most = 42) {
+  const meant = boards.some((board) => board.rowMeanings.some(Boolean)) ? 24 : 0;
+  const wide = meant + Math.min(112, 14 + 9 * Math.max(...boards.map((board) => widest(board.rowTokens))));
   const columns = Math.max(...boards.map((board) => board.columns));
   const rows = Math.max(...boards.map((board) => board.rows));
-  const cell = size(Math.min((room - wide - aside) / columns, Math.max(13, 680 / rows), 42));
+  const cell = size(Math.min((room - wide - aside) / columns, Math.max(13, 680 / rows), most));
   const every = Math.ceil(13 / cell);
-  const labels = (texts) => texts.flatMap((text, place) => place % every ? [] : [tokenNode(text)]);
+  const roomy = cell >= 26;
+  const labels = (texts, meanings) => texts.flatMap((text, place) => place % every ? [] : [labelOf(text, every === 1 && meanings[place], roomy)]);
   for (const board of boards) {
     styled(board.field.closest(".board"), { "--cell": `${cell}px`, "--every": every, "--label": `${wide}px` });
     board.keys.classList.toggle("tall", widest(board.columnTokens) * 9 > cell * every);
-    board.keys.replaceChildren(...labels(board.columnTokens));
-    board.queries.replaceChildren(...labels(board.rowTokens));
+    board.keys.replaceChildren(...labels(board.columnTokens, board.columnMeanings));
+    board.queries.replaceChildren(...labels(board.rowTokens, board.rowMeanings));
     board.whole = every === 1; // each label is there
   }
   return cell;

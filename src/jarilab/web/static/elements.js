@@ -25,8 +25,6 @@ export function styled(node, styles) {
   for (const [name, value] of Object.entries(styles)) node.style.setProperty(name, value);
   return node;
 }
-/** The colour that belongs to a model. */
-export const toned = (index, node) => styled(node, known(index) ? { "--tone": `var(--tone-${index % 6})` } : {});
 
 /** Replace what stands in `root`; the control that had the focus (by data-keep) gets it back. */
 export function refill(root, ...children) {

@@ -6,6 +6,9 @@ import { token } from "web/tokens.js";
 import { siteHidden } from "../sites.js";
 import { t } from "../words.js";
 
+/** Whether the details of any head can be had. */
+export const hasDetails = (app) => app.live || app.view().sites.some((site) => Object.keys(site.details ?? {}).length);
+
 const turns = new WeakMap(); // root -> the drawing that may still write into it
 
 /** A new drawing begins: an older one that still waits for its data must not write any more. */

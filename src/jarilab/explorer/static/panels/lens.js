@@ -3,7 +3,7 @@ import { note, pressable } from "web/controls.js";
 import { adopt, el, refill, svg } from "web/elements.js";
 import { number } from "web/numbers.js";
 import { speaking } from "web/words.js";
-import { hiddenOf, keptPage, nameCell, smallMap, withDetail } from "./kit.js";
+import { hasDetails, hiddenOf, keptPage, nameCell, smallMap, withDetail } from "./kit.js";
 import { WORDS } from "../words.js";
 
 const t = speaking({
@@ -44,7 +44,7 @@ const CURVES = ["entropy", "largest", "trace", "jacobian", "gradient"];
 const pages = new WeakMap(); // detail -> what was drawn of it
 
 export const panel = {
-  id: "lens", title: () => t("title"),
+  id: "lens", title: () => t("title"), there: hasDetails,
   draw(root, app) {
     return withDetail(root, app, (detail) => {
       if (detail.lens) keptPage(root, app, pages, detail, () => page(app, detail));

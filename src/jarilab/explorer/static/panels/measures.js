@@ -1,14 +1,19 @@
-import { barNode, chooser, labelled, note, pressable } from "web/controls.js";
-import { adopt, el, refill } from "web/elements.js";
-import { known, number, unique } from "web/numbers.js";
+import { chooser, labelled, note, pressable } from "web/controls.js";
+import { adopt, el, refill, styled } from "web/elements.js";
+import { clamp, known, number, unique } from "web/numbers.js";
 import { speaking } from "web/words.js";
 import { beginPanel } from "./kit.js";
+import { labelOf, plainOf } from "../measure_words.js";
 import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Measures", "척도"],
-  key: ["Each cell: the value; in small print (what uniform weights give) (the untrained model). Click a column to sort, a head to open it.",
-    "각 칸: 값, 작은 글씨는 (균등한 가중치의 값) (훈련 전 모델). 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
+  key: ["The darker, the larger. On each bar, | is what chance gives and ¦ the untrained model. Click a column to sort, a head to open it.",
+    "진할수록 큰 값입니다. 막대의 |는 우연, ¦는 학습 전 모델의 값입니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
+  chance: ["by chance {0}", "우연 {0}"],
+  untrained: ["untrained {0}", "학습 전 {0}"],
+  standing: ["what stands out", "두드러진 것만"],
+  nothing: ["No head stands out from chance and from the untrained model.", "우연이나 학습 전 모델에 견주어 두드러진 헤드가 없습니다."],
   kind: ["Show", "보기"],
   all: ["all kinds", "모든 종류"],
   find: ["Find the strongest head by", "가장 강한 헤드 찾기"],
@@ -23,6 +28,11 @@ adopt(
   ".measures tbody button { text-decoration: underline; text-underline-offset: .2em; text-decoration-color: var(--line); }",
   ".measures td { min-width: 5.4rem; }",
   ".measures small { color: var(--muted); }",
+  ".measures .heat { position: relative; background: color-mix(in srgb, var(--accent) calc(var(--share) * 34%), transparent); }",
+  ".track { position: relative; display: block; height: 5px; background: var(--tint); margin-top: 2px; }",
+  ".track i { position: absolute; top: 0; bottom: 0; left: 0; width: calc(var(--share) * 100%); background: var(--accent); }",
+  ".track b { position: absolute; top: -3px; bottom: -3px; left: calc(var(--at) * 100%); border-left: 2px solid var(--ink); }",
+  ".track b.untrained { border-left-style: dotted; }",
   ".measures tbody tr[data-site] { cursor: pointer; }",
   ".measures tbody tr:hover, .measures .open { background: var(--tint); }",
   ".measures tbody .open th { background: var(--tint); box-shadow: inset 3px 0 var(--accent); }",
@@ -32,11 +42,13 @@ adopt(
   "@media (max-width: 40rem) { .measures dl { grid-template-columns: minmax(0, 1fr); } .measures tbody th { position: static; } }",
 );
 
-const state = { sort: null, falling: true, kind: "", find: null };
+const state = { sort: null, falling: true, kind: "", find: null, standing: false };
+const CLEAR = 0.2; // above chance and the untrained model
+const HARM = 0.1; // nats of the answer's loss, with the head off
 const drawn = { view: null, language: "", node: null };
 
 export const panel = {
-  id: "measures", title: () => t("title"),
+  id: "measures", title: () => t("title"), there: (app) => app.view().sites.some((site) => Object.keys(site.measures ?? {}).length),
   draw(root, app) {
     beginPanel(root);
     // A table of hundreds of heads is made anew only where something else is in it.
@@ -68,7 +80,7 @@ function fill(app, node) {
   if (!kinds.includes(state.kind)) state.kind = "";
   if (!measures.some((measure) => measure.name === state.find)) state.find = measures[0]?.name ?? null;
   const all = sites.flatMap((site) => Array.from({ length: site.heads }, (_, head) => ({ site, head })));
-  const rows = all.filter(({ site }) => !state.kind || site.kind === state.kind);
+  const rows = all.filter((row) => (!state.kind || row.site.kind === state.kind) && (!state.standing || standsOut(row, measures)));
   const valueOf = ({ site, head }, name) => site.measures?.[name]?.value[head] ?? null;
   if (state.sort) {
     const sign = state.falling ? -1 : 1; // what is undefined stays below
@@ -81,15 +93,28 @@ function fill(app, node) {
     if (best) open(best);
   };
   refill(node, el("div", { class: "panel-row" },
-    labelled(t("find"), chooser("measures-find", state.find, measures.map((measure) => [measure.name, measure.label]), (value) => { state.find = value; })),
+    labelled(t("find"), chooser("measures-find", state.find, measures.map((measure) => [measure.name, labelOf(measure)]), (value) => { state.find = value; })),
     pressable("measures-jump", t("jump"), jump),
     kinds.length > 1 && labelled(t("kind"), chooser("measures-kind", state.kind, [["", t("all")], ...kinds.map((kind) => [kind, t(`kind_${kind}`)])],
-      (value) => { state.kind = value; again(); }))),
-  note(t("key")),
+      (value) => { state.kind = value; again(); })),
+  el("label", { class: "flag" }, el("input", { type: "checkbox", checked: state.standing, "data-keep": "measures-standing",
+    onchange: (event) => { state.standing = event.target.checked; again(); } }), ` ${t("standing")}`)),
+  note(t("key")), state.standing && !rows.length && note(t("nothing")),
   el("div", { class: "scroll" }, el("table", {}, headNode(app, measures, again), el("tbody", {}, ...rows.map((row) => rowNode(app, row, measures, topsOf(all, measures, valueOf), open))))),
-  el("dl", {}, ...measures.flatMap((measure) => [el("dt", {}, measure.label), el("dd", {}, measure.about)])),
+  el("dl", {}, ...measures.flatMap((measure) => [el("dt", {}, labelOf(measure)), el("dd", {}, plainOf(measure), " ", el("small", {}, measure.about))])),
   checks?.length && el("h3", {}, t("checks")),
   checks?.length && el("dl", {}, ...checks.flatMap((check) => [el("dt", {}, `${check.label}: ${number(check.value)}`), el("dd", {}, check.about)])));
+}
+
+/** Whether a head does something that neither chance nor the untrained model does, or is needed for the answer. */
+function standsOut({ site, head }, measures) {
+  return measures.some(({ name }) => {
+    const scored = site.measures?.[name];
+    const [value, chance, untrained] = ["value", "chance", "untrained"].map((kind) => scored?.[kind]?.[head]);
+    if (!known(value)) return false;
+    if (name === "ablation") return value >= HARM;
+    return known(chance) && value - Math.max(chance, untrained ?? chance) >= CLEAR;
+  });
 }
 
 /** What a full bar stands for: the end of the range, or the largest value there is. */
@@ -99,11 +124,11 @@ const topsOf = (all, measures, valueOf) => new Map(measures.map((measure) => [me
 function headNode(app, measures, again) {
   const heads = measures.map((measure) => {
     const sorted = state.sort === measure.name;
-    const button = pressable(`sort-${measure.name}`, `${measure.label}${sorted ? (state.falling ? " ↓" : " ↑") : ""}`, () => {
+    const button = pressable(`sort-${measure.name}`, `${labelOf(measure)}${sorted ? (state.falling ? " ↓" : " ↑") : ""}`, () => {
       Object.assign(state, { sort: measure.name, falling: sorted ? !state.falling : true });
       again();
     });
-    button.title = measure.about;
+    button.title = plainOf(measure) || measure.about;
     return el("th", { scope: "col", "aria-sort": sorted ? (state.falling ? "descending" : "ascending") : "none" }, button);
   });
   return el("thead", {}, el("tr", {}, el("th", { scope: "col" }, t("head")), ...heads));
@@ -115,8 +140,12 @@ function rowNode(app, { site, head }, measures, tops, open) {
     const scored = site.measures?.[measure.name];
     const value = scored?.value[head];
     if (!known(value)) return el("td", {}, "–");
-    const small = [scored.chance, scored.untrained].filter((values) => known(values?.[head])).map((values) => `(${number(values[head])})`);
-    return el("td", {}, number(value), barNode(value / (tops.get(measure.name) || 1)), el("small", {}, small.join(" ")));
+    const besides = ["chance", "untrained"].map((kind) => [kind, scored[kind]?.[head]]).filter(([, other]) => known(other));
+    const share = (part) => clamp(part / (tops.get(measure.name) || 1), 0, 1);
+    const ticks = besides.map(([kind, other]) => styled(el("b", { class: kind }), { "--at": share(other) }));
+    const words = besides.map(([kind, other]) => t(kind, number(other))).join(", ");
+    return styled(el("td", { class: "heat", title: words }, number(value), el("span", { class: "track", "aria-hidden": "true" }, el("i"), ticks),
+      el("span", { class: "unseen" }, words)), { "--share": share(value) });
   });
   return el("tr", { "data-site": site.site, "data-head": head, onclick: (event) => event.target !== button && open({ site, head }) },
     el("th", { scope: "row" }, button), ...cells);

@@ -4,7 +4,7 @@ import { legendNode } from "web/draw.js";
 import { adopt, el, refill } from "web/elements.js";
 import { number, percent } from "web/numbers.js";
 import { speaking } from "web/words.js";
-import { hiddenOf, keptPage, limits, smallMap, withDetail } from "./kit.js";
+import { hasDetails, hiddenOf, keptPage, limits, smallMap, withDetail } from "./kit.js";
 import { WORDS } from "../words.js";
 
 const t = speaking({
@@ -34,7 +34,7 @@ const FIRST = 8; // of many parts, the largest are drawn and the rest are summed
 const pages = new WeakMap(); // detail -> what was drawn of it
 
 export const panel = {
-  id: "parts", title: () => t("title"),
+  id: "parts", title: () => t("title"), there: hasDetails,
   draw(root, app) {
     return withDetail(root, app, (detail) => keptPage(root, app, pages, detail, () => page(app, detail)));
   },

@@ -11,7 +11,7 @@ import { WORDS } from "../words.js";
 const t = speaking({
   title: ["Surgery", "수술"],
   about: ["Change something inside the model and see whether the answer changes: what matters cannot be read off a map.",
-    "모델 안을 바꾸고 답이 바뀌는지 봅니다. 무엇이 중요한지는 지도만으로 알 수 없습니다."],
+    "모델 안을 바꾸고 답이 바뀌는지 봅니다. 무엇이 중요한지는 맵만으로 알 수 없습니다."],
   saved: ["This is a saved page, so nothing can be run again.", "저장된 페이지라 다시 계산할 수 없습니다."],
   live: ["Run it live:", "직접 실행하려면:"],
   erasure: ["Taking each query's most attended key away in this head changes the log-probability of the answer by {0} (another token is the likeliest at {1} of the places); taking a random key away, by {2} ({3}; mean of {4} draws).",
@@ -65,7 +65,7 @@ adopt(
 const form = { side: "both", how: "off", amount: "3", link: "erase", all: false };
 
 export const panel = {
-  id: "surgery", title: () => t("title"),
+  id: "surgery", title: () => t("title"), there: (app) => known(app.view().experiment), // a run; of a tape there is no model to edit
   draw(root, app) {
     beginPanel(root);
     const index = app.state.view;

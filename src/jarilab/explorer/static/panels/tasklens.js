@@ -1,22 +1,17 @@
-import { barNode, note, pressable, scrolling, tableOf } from "web/controls.js";
+import { barNode, pressable, scrolling, tableOf } from "web/controls.js";
 import { adopt, el, refill, styled, svg } from "web/elements.js";
 import { known, number, percent } from "web/numbers.js";
 import { cutToken, token, tokenNode } from "web/tokens.js";
 import { speaking } from "web/words.js";
 import { beginPanel } from "./kit.js";
+import { placeName } from "../meaning.js";
 import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Task", "과제"],
-  none: ["There is no drawing of its own for this task.", "이 과제에는 따로 그릴 그림이 없습니다."],
   places: ["Digits by place", "자릿수별 숫자"],
   carry: ["carry in", "받아올림"],
   share: ["Weight on the digits of the same place, by head (uniform weights)", "같은 자리 숫자에 준 가중치, 헤드별 (균등할 때)"],
-  place: ["place 10^{0}", "10^{0}의 자리"],
-  place_0: ["ones", "일"],
-  place_1: ["tens", "십"],
-  place_2: ["hundreds", "백"],
-  place_3: ["thousands", "천"],
   role_source: ["source", "입력"],
   role_target: ["target", "출력"],
   role_left: ["left", "왼쪽"],
@@ -52,19 +47,16 @@ adopt(
 );
 
 export const panel = {
-  id: "tasklens", title: () => t("title"),
+  id: "tasklens", title: () => t("title"), there: (app) => Object.hasOwn(DRAWN, app.view().lens?.kind ?? ""),
   draw(root, app) {
     beginPanel(root);
-    const kinds = { arithmetic: digitsOf, alignment: alignmentOf };
-    refill(root, ...(kinds[app.view().lens?.kind] ?? nothing)(app));
+    refill(root, ...DRAWN[app.view().lens.kind](app));
   },
 };
 
-const nothing = () => [note(t("none"))];
+const DRAWN = { arithmetic: digitsOf, alignment: alignmentOf };
 
 // Digits --------------------------------------------------------------------------------------------------------------
-
-const placeName = (place) => place < 4 ? t(`place_${place}`) : t("place", place);
 
 function digitsOf(app) {
   const { lens, sides, outputs } = app.view();

@@ -5,13 +5,13 @@ import { number } from "web/numbers.js";
 import { token } from "web/tokens.js";
 import { speaking } from "web/words.js";
 import { factor, math } from "./formula.js";
-import { cellNames, keptPage, limits, numbered, smallMap, withDetail } from "./kit.js";
+import { cellNames, hasDetails, keptPage, limits, numbered, smallMap, withDetail } from "./kit.js";
 import { WORDS } from "../words.js";
 
 const t = speaking({
   title: ["Step by step", "한 걸음씩"],
   intro: ["How {0} comes to look at {1}, in the model's own numbers. Choose a cell in the map above (click, or Enter) to follow another.",
-    "{0}이(가) {1}을(를) 보게 되는 과정을 모델의 실제 수로 따라갑니다. 위 지도에서 칸을 고르면(클릭 또는 Enter) 다른 쌍을 봅니다."],
+    "{0}이(가) {1}을(를) 보게 되는 과정을 모델의 실제 수로 따라갑니다. 위 맵에서 칸을 고르면(클릭 또는 Enter) 다른 쌍을 봅니다."],
   other: ["This file holds the steps of query {0} alone.", "이 파일에는 질의 {0}의 과정만 들어 있습니다."],
   error: ["The last matrix is {0} away from the model's own output.", "마지막 행렬과 모델 출력의 차이는 {0}입니다."],
   same: ["the same row", "같은 행"],
@@ -47,7 +47,7 @@ const HIDDEN = -3e38;
 const pages = new WeakMap(); // detail -> what was drawn of it
 
 export const panel = {
-  id: "walk", title: () => t("title"),
+  id: "walk", title: () => t("title"), there: hasDetails,
   draw(root, app) {
     return withDetail(root, app, (detail) => keptPage(root, app, pages, detail, () => page(app, detail)));
   },

@@ -1,0 +1,116 @@
+"""Examples of a report: what each model answers, its maps, and what proves them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from jarilab.comparison.explore import explore_command
+from jarilab.inspect.capture import Tape, record
+from jarilab.inspect.head_importance import ablation
+from jarilab.inspect.maps import Map
+from jarilab.inspect.measures import equal_row_difference
+from jarilab.inspect.model_io import precise
+from jarilab.inspect.sites import AttentionSite
+from jarilab.inspect.telling import above_chance
+from jarilab.predictors.base import Trace, predictor_for
+from jarilab.runs import checkpoint
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.loaded import load_checkpoint
+from jarilab.tasks.base import Task
+from jarilab.web.blocks import FIXED
+
+KINDS = {"encoder": "encoder self-attention", "cross": "decoder cross-attention"}
+LONGEST_INPUT = 2048
+"""Tokens of an example: a map has their square."""
+MEASURED_INPUT = 256
+"""Tokens up to which heads are switched off one by one, and measured."""
+
+Trials = Sequence[tuple[Experiment, Path]]
+
+
+def example_of(task: Task, line: str, shown: Trials) -> dict[str, Any]:
+    """An input, and what the newest checkpoint of each trial makes of it."""
+    models, traces = [], []
+    for experiment, folder in shown:
+        model, trace = _model(task, line, experiment, folder)
+        models.append(model)
+        traces.append(trace)
+    explore = explore_command(shown, line)
+    return {"input": line, "expected": traces[0].expected, "explore": explore, "models": models}
+
+
+@torch.no_grad()
+def _model(
+    task: Task, line: str, experiment: Experiment, folder: Path
+) -> tuple[dict[str, Any], Trace]:
+    path, _ = checkpoint.newest(folder / "checkpoints")
+    assert path is not None, f"{folder} has a result, so it has a checkpoint"
+    predictor = predictor_for(load_checkpoint(path, experiment, task), task)
+    trace = predictor.trace(line, LONGEST_INPUT)
+    # In float64, so that what is 0 in theory is not hidden behind rounding.
+    model = predictor.traced_model.double()
+    inputs = precise(trace.inputs)
+    with record(model) as tape:
+        model(*inputs)
+    # A decoder's own attention says little of how the input is read.
+    sites = [tape.site(name) for name in tape.sites]
+    shown = [site for site in sites if site.kind in KINDS]
+    effects = _effects(model, inputs, trace)
+    expected = trace.expected
+    return {
+        "encoding": experiment.encoding,
+        "seed": experiment.seed,
+        "run": str(folder),
+        "experiment": experiment.hash,
+        "step": int(path.name.removeprefix("step-")),
+        "answer": trace.answer,
+        "correct": None if expected is None else trace.answer == expected,
+        "sites": [_site(tape, site, trace, effects.get(site.name)) for site in shown],
+    }, trace
+
+
+def _effects(model: nn.Module, inputs: tuple[Any, ...], trace: Trace) -> dict[str, list[float]]:
+    """How much the loss of the answer rises without each head; nothing where that would take long."""
+    longest = max(len(sequence.names) for sequence in trace.sequences.values())
+    if longest > MEASURED_INPUT or trace.answer is None:
+        return {}
+    found = ablation(model, inputs, trace.written)
+    return {name: effect_H.tolist() for name, effect_H in found.items()}
+
+
+def _site(
+    tape: Tape, site: AttentionSite, trace: Trace, effects: list[float] | None
+) -> dict[str, Any]:
+    weights_HQK = tape.weights(site.name)[0]
+    trust = asdict(tape.trust(site.name))
+    query = list(trace.names(site.queries))
+    key = list(trace.names(site.keys))
+    equal_rows = equal_columns = None
+    if site.kind == "encoder":
+        equal_rows = equal_row_difference(weights_HQK, query)
+    else:
+        equal_columns = equal_row_difference(weights_HQK.transpose(1, 2), key)
+    fixed = np.rint(weights_HQK.numpy() * FIXED).astype("<u2")
+    return {
+        "name": site.name,
+        "kind": KINDS[site.kind],
+        "query": query,
+        "key": key,
+        "heads": weights_HQK.shape[0],
+        "weights": base64.b64encode(fixed.tobytes()).decode("ascii"),
+        "equal_rows": equal_rows,
+        "equal_columns": equal_columns,
+        "effects": effects,
+        "above_chance": above_chance(Map.of(tape, site.name, query, key)).tolist(),
+        "trust": {
+            name: trust[name] for name in ("row_sum_error", "masked_weight", "rebuild_error")
+        },
+    }

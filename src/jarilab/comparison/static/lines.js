@@ -1,0 +1,114 @@
+// Lines over a common axis, with their names at the right end.
+import { svg } from "web/elements.js";
+import { clamp, known, unique } from "web/numbers.js";
+import { cutToken } from "web/tokens.js";
+import { toned, toneOf, variantOf } from "web/tones.js";
+import { speaking } from "web/words.js";
+import { compact, largest, precisePercent, smallest } from "./numbers.js";
+import { powerTicks, roundTicks } from "./ticks.js";
+
+const t = speaking({
+  nothing: ["Nothing was recorded.", "기록된 것이 없습니다."],
+  ceiling: ["{0} ceiling", "상한 {0}"],
+  label: ["{0} against {1}. At the end: {2}.", "{1}에 따른 {0}. 마지막 값: {2}."],
+});
+
+// By tone and variant, so that lines are told apart without colours, and two of one colour too.
+const DASHES = ["", "9 4", "9 3 2 3", "5 3", "14 4", "14 3 2 3 2 3", "2 4"];
+const MARKS = ["M-4.5-4.5h9v9h-9z", "M0-5.5L5 4.5H-5z", "M0-6L6 0 0 6-6 0z", "M0 5.5L5-4.5H-5z", "M-6-2.5h12v5H-6z", "M-2.5-6h5v12h-5z",
+  "M-5 0H5M0-5V5"];
+const FLOOR = 42; // below the lines: numbers and name of the axis
+const APART = 17; // between two names
+
+/** Where everything stands: x(value), y(value), and the edges in points. */
+function layOut(width, series, { top, logarithmic, ticks }) {
+  const names = unique(series.map(({ name }) => name));
+  const [height, left, upper] = [clamp(width * 0.6, 240, 330), 46, 12];
+  const right = Math.max(...names.map((name) => [...cutToken(name, 18)].length)) * 7.8 + 30;
+  const all = series.flatMap(({ points }) => points);
+  const end = largest(all.map(([x]) => x)) || 1;
+  const begin = ticks ? smallest(all.map(([x]) => x)) : 0;
+  const scaled = logarithmic ? Math.log10 : (value) => value;
+  const values = all.map(([, y]) => scaled(y));
+  const [low, high] = [logarithmic ? smallest(values) : 0, top ?? (largest(values) || 1)];
+  const inset = ticks ? 16 : 0;
+  const x = (value) => left + inset + (value - begin) / (end - begin || 1) * (width - left - right - 2 * inset);
+  const y = (value) => height - FLOOR - (scaled(value) - low) / (high - low || 1) * (height - FLOOR - upper);
+  return { names, width, height, left, right, begin, end, low, high, x, y };
+}
+
+function axes({ width, height, left, right, begin, end, low, high, x, y }, { written, logarithmic, ticks }, words) {
+  const across = logarithmic ? powerTicks(low, high) : roundTicks(high, 4);
+  const small = (text, attributes) => svg("text", { class: "small", ...attributes }, text);
+  const below = ticks ?? roundTicks(end, width < 420 ? 2 : 4).map((value) => [value, compact(value)]);
+  return [across.map((value) => [svg("line", { class: "axis", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
+    small(written(value), { x: left - 7, y: y(value) + 4, "text-anchor": "end" })]),
+  below.map(([value, text]) => small(text, { x: x(value), y: height - 24, "text-anchor": "middle" })),
+  small(words, { x: x((begin + end) / 2), y: height - 5, "text-anchor": "middle" })];
+}
+
+function limitLine({ width, left, right, y }, limit) {
+  const place = { x: width - right - 12, y: y(limit) - 8, "text-anchor": "end" };
+  return [svg("line", { class: "ceiling", x1: left, x2: width - right, y1: y(limit), y2: y(limit) }),
+    svg("text", { class: "ceiling-label", ...place }, t("ceiling", precisePercent(limit)))];
+}
+
+/** The end of each name's line, of several the middle one, and the height of the name, which keep their distance. */
+function endsOf(series, { names, height, y }) {
+  const ends = names.map((name) => {
+    const own = series.filter((one) => one.name === name);
+    const last = own.map(({ points }) => points.at(-1)).sort((first, second) => first[1] - second[1])[Math.floor(own.length / 2)];
+    return { ...own[0], last, at: y(last[1]) };
+  }).sort((first, second) => first.at - second.at);
+  for (let index = 1; index < ends.length; index += 1) ends[index].at = Math.max(ends[index].at, ends[index - 1].at + APART);
+  let floor = height - FLOOR;
+  for (const end of [...ends].reverse()) {
+    end.at = Math.min(end.at, floor);
+    floor = end.at - APART;
+  }
+  return ends;
+}
+
+/** Which of the dashes and marks belongs to a line. */
+const patternOf = (one, all) => (toneOf(one.encoding) + 3 * variantOf(one, all)) % DASHES.length;
+
+function endMark(end, { width, right, x, y }, all) {
+  const { name, encoding, last, at } = end;
+  const [endX, endY] = [x(last[0]), y(last[1])];
+  return toned(encoding, svg("g", {}, svg("line", { class: "leader", x1: endX, y1: endY, x2: width - right + 18, y2: at }),
+    svg("path", { class: "mark", d: MARKS[patternOf(end, all)], transform: `translate(${endX} ${endY})` }),
+    svg("text", { class: "line-label", x: width - right + 21, y: at + 4 }, cutToken(name, 18), svg("title", {}, name))));
+}
+
+/**
+ * Draw lines. series: {name, encoding, points: [[x, y], ...]}; lines of one name stand under one label. looks: all {name,
+ * encoding} of the page. across: the words of the x axis. options: {written, top, logarithmic, limit, ticks: [[x, text], ...]}.
+ */
+export function drawLines(box, label, series, looks, across, options) {
+  const measured = series.filter(({ points }) => points.length);
+  if (!measured.length) return box.replaceChildren(t("nothing"));
+  const laid = layOut(Math.max(260, box.clientWidth), measured, options);
+  const { width, height, x, y } = laid;
+  const ends = endsOf(measured, laid);
+  const point = ([right, up]) => `${x(right).toFixed(1)} ${y(up).toFixed(1)}`;
+  const dots = ({ points }) => options.ticks ? points.map(([right, up]) => svg("circle", { class: "mark", cx: x(right), cy: y(up), r: 3 })) : [];
+  const drawLine = (one) => toned(one.encoding, svg("g", {}, svg("path", { class: "line",
+    "stroke-dasharray": DASHES[patternOf(one, looks)], d: `M${one.points.map(point).join("L")}` }), dots(one)));
+  const lines = laid.names.flatMap((name) => measured.filter((one) => one.name === name)).map(drawLine);
+  const words = ends.map(({ name, last }) => `${name} ${options.written(last[1])}`).join(", ");
+  return box.replaceChildren(svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("label", label, across, words) },
+    axes(laid, options, across), known(options.limit) && limitLine(laid, options.limit), lines,
+    ends.map((end) => endMark(end, laid, looks))));
+}
+
+/** The points [x, y] of a curve that were measured and can be drawn. */
+export function pointsOf(curve, field, axis, logarithmic) {
+  const fits = (point) => known(point[field]) && known(point[axis]) && !(logarithmic && point[field] <= 0);
+  return curve.filter(fits).map((point) => [point[axis], point[field]]);
+}
+
+/** Whether a number falls so far that only powers of ten show it. */
+export function isWide(curves, field) {
+  const seen = curves.flatMap((curve) => curve.map((point) => point[field])).filter((value) => value > 0);
+  return seen.length > 0 && largest(seen) / smallest(seen) > 30;
+}

@@ -1,0 +1,56 @@
+// What came out, as one sentence of at most twelve words: it says no more than what was measured.
+import { known } from "web/numbers.js";
+import { nameNode } from "web/tokens.js";
+import { speaking } from "web/words.js";
+import { exact } from "./metric.js";
+import { precisePercent } from "./numbers.js";
+import { bare, ceiling, differences, ordered, payload, ranked, shown } from "./study.js";
+import { capital, WORDS } from "./words.js";
+
+const LEARNED = 0.9; // from here on it is said to be told, not to be on its way
+
+const t = speaking({
+  learned: ["With positions {0} right. Without: {1}, at most {2}.", "위치를 알면 정답률 {0}, 모르면 {1}(상한 {2})."],
+  leaked: ["With positions {0} right. Without: {1}, above the computed {2}.", "위치를 알면 정답률 {0}, 모르면 {1}(계산된 상한 {2}보다 높음)."],
+  onItsWay: ["{0} is at {1}, past the {2} without positions: train longer.", "{0}: 정답률 {1}, 위치 없는 상한 {2}를 넘음. 더 학습하세요."],
+  notYet: ["{0} has not passed {1}: train longer.", "{0}: 아직 {1}를 넘지 못했습니다. 더 학습하세요."],
+  neither: ["Neither {0} nor {1} has passed {2}: train longer.", "{0}, {1} 모두 아직 {2}를 넘지 못했습니다. 더 학습하세요."],
+  noneOf: ["With positions, none of {0} has passed {1}: train longer.", "위치를 아는 {0}가지 모두 아직 {1}를 넘지 못했습니다. 더 학습하세요."],
+  one: ["{0}: {1} {2} on unseen data.", "{0}: 처음 보는 데이터에서 {1} {2}."],
+  best: ["{0} is best: {1} {2}; {3} {4}.", "{0}이(가) 가장 좋음: {1} {2}. {3} {4}."],
+  unranked: ["{1}: {0} {2}, {3} {4}. Not ranked.", "{1}: {0} {2}, {3} {4}. 순위는 매기지 않음."],
+  unrankedMany: ["{1}: {0} {2}, {3} {4}, {5} more. Not ranked.", "{1}: {0} {2}, {3} {4} 외 {5}개. 순위는 매기지 않음."],
+}, WORDS);
+
+/** Whether the seeds tell two encodings apart. */
+function isRanked(first, second) {
+  const pair = differences.find((row) => [row.first, row.second].includes(first) && [row.first, row.second].includes(second));
+  return Boolean(pair) && known(pair.low) && (pair.low > 0 || pair.high < 0);
+}
+
+/** With a model that is told nothing, and the most that it can reach. */
+function againstCeiling(without, told, limit) {
+  const [top, second] = told;
+  const most = precisePercent(limit);
+  if (top.mean <= limit) {
+    if (told.length > 2) return t.parts("noneOf", String(told.length), most);
+    if (told.length > 1) return t.parts("neither", nameNode(top.encoding), nameNode(second.encoding), most);
+    return t.parts("notYet", nameNode(top.encoding), most);
+  }
+  if (top.mean < LEARNED) return t.parts("onItsWay", nameNode(top.encoding), precisePercent(top.mean), most);
+  return t.parts(without.mean <= limit ? "learned" : "leaked", precisePercent(top.mean), precisePercent(without.mean), most);
+}
+
+/** The sentence, as text and name nodes. */
+export function headline() {
+  const [best, second] = ranked;
+  if (!best) return [payload.title];
+  const without = ranked.find((row) => row.encoding === bare);
+  const told = ranked.filter((row) => row !== without);
+  if (exact && !ordered && without && told.length && known(ceiling.all)) return againstCeiling(without, told, ceiling.all);
+  const [name, title] = [nameNode(best.encoding), t("metric")];
+  if (!second) return t.parts("one", name, title, shown(best.mean));
+  const rest = [shown(best.mean), nameNode(second.encoding), shown(second.mean)];
+  if (isRanked(best.encoding, second.encoding)) return t.parts("best", name, title, ...rest);
+  return t.parts(ranked.length > 2 ? "unrankedMany" : "unranked", name, capital(title), ...rest, String(ranked.length - 2));
+}

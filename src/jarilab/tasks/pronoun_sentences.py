@@ -1,0 +1,263 @@
+"""Sentences in which `it` has to be understood, in English and in German.
+
+    the animal did not cross the street because it was too tired
+    das Tier überquerte die Straße nicht, weil es zu müde war
+    the animal did not cross the street because it was too wide
+    das Tier überquerte die Straße nicht, weil sie zu breit war
+
+Animals can be tired, streets cannot; German says er, sie or es by the gender of what is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import final
+
+import numpy as np
+
+from jarilab.errors import unknown
+from jarilab.tasks.pronoun_words import (
+    ACCUSATIVE,
+    ANIMALS,
+    ATTRIBUTES,
+    ENGLISH,
+    GERMAN,
+    LONGEST,
+    OF_ANIMALS,
+    OF_THINGS,
+    ONE_KIND,
+    PRONOUNS,
+    REASONS,
+    THINGS,
+    VERBS,
+)
+from jarilab.text import END, PADDING, SPECIAL
+
+# Sentences as numbers ------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """N sentences, each field `(N,)`: numbers into the lists above.
+
+    attribute, quality: of the animal and of the thing, 0 for none. reason: below REASONS one of animals, above it one
+    of this kind of things.
+    """
+
+    template: np.ndarray
+    animal: np.ndarray
+    attribute: np.ndarray
+    verb: np.ndarray
+    thing: np.ndarray
+    quality: np.ndarray
+    reason: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.template)
+
+    def __getitem__(self, chosen: np.ndarray) -> Sentences:
+        return Sentences(*(field[chosen] for field in vars(self).values()))
+
+    @property
+    def of_animal(self) -> np.ndarray:
+        """Whether `it` is the animal."""
+        return self.reason < REASONS
+
+    def key(self) -> np.ndarray:
+        """A number for what has to be understood: the animal, the thing and the reason, however it is told."""
+        return (self.animal * len(THINGS) + self.thing) * 2 * REASONS + self.reason
+
+
+def every_sentence() -> Sentences:
+    """All that can be said."""
+    actions = [
+        (number, thing)
+        for number, verb in enumerate(VERBS)
+        for thing in range(verb.things * ONE_KIND, (verb.things + 1) * ONE_KIND)
+    ]
+    attributes = 1 + len(ATTRIBUTES)
+    counts = (len(ENGLISH), len(ANIMALS), attributes, len(actions), attributes, 2 * REASONS)
+    template, animal, attribute, action, quality, reason = np.indices(counts, np.int16).reshape(
+        len(counts), -1
+    )
+    verb, thing = np.array(actions, np.int16)[action].T
+    return Sentences(template, animal, attribute, verb, thing, quality, reason)
+
+
+# Words as numbers ----------------------------------------------------------------------------------------------------
+
+
+@final
+class Words:
+    """A token for each word, and for the comma."""
+
+    def __init__(self, words: Sequence[str]):
+        self.tokens = (*SPECIAL, *sorted(set(words) - {""}))
+        self.number = {token: number for number, token in enumerate(self.tokens)}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Raises UserError for a word that no sentence has, with the nearest one that some have."""
+        words = text.replace(",", " , ").split()
+        for word in words:
+            if word not in self.number or word in SPECIAL:
+                raise unknown("word", word, self.tokens[len(SPECIAL) :])
+        return [self.number[word] for word in words]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        words = []
+        for token in ids:
+            if token in (END, PADDING):
+                break
+            words.append(self.tokens[token])
+        return " ".join(words).replace(" ,", ",")
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        return [self.tokens[token] for token in ids]
+
+    def table(self, words: Sequence[str]) -> np.ndarray:
+        """The numbers of words, padding for a missing one."""
+        return np.array([self.number[word] if word else PADDING for word in words])
+
+
+@final
+class Language:
+    """How sentences are told. slots: for each name in braces the words that can stand there."""
+
+    def __init__(self, templates: Sequence[str], slots: Mapping[str, Sequence[str]]):
+        literal = [word for template in templates for word in template.split() if word[0] != "{"]
+        listed = [word for words in slots.values() for word in words]
+        self.vocabulary = Words([*literal, *listed])
+        self._templates = [template.split() for template in templates]
+        self._tables = {name: self.vocabulary.table(words) for name, words in slots.items()}
+
+    def told(self, sentences: Sentences, chosen: Mapping[str, np.ndarray]) -> np.ndarray:
+        """`(N, LONGEST)` tokens, padding behind. chosen: for each slot the number of its word in each sentence."""
+        rows = np.full((len(sentences), LONGEST), PADDING, np.uint8)
+        for number, template in enumerate(self._templates):
+            some = np.flatnonzero(sentences.template == number)
+            for place, word in enumerate(template):
+                name = word.strip("{}")
+                slot = name != word
+                rows[some, place] = (
+                    self._tables[name][chosen[name][some]] if slot else self.vocabulary.number[word]
+                )
+        real_first = np.argsort(rows == PADDING, axis=1, kind="stable")
+        return np.take_along_axis(rows, real_first, 1)
+
+
+@cache
+def english() -> Language:
+    """The sentences that are read."""
+    return Language(
+        ENGLISH,
+        {
+            "animal": [noun.english for noun in ANIMALS],
+            "thing": [noun.english for noun in THINGS],
+            "verb": [verb.english for verb in VERBS],
+            "past": [verb.past for verb in VERBS],
+            "attribute": ["", *(word for word, _ in ATTRIBUTES)],
+            "quality": ["", *(word for word, _ in ATTRIBUTES)],
+            "reason": [word for word, _ in _reasons()],
+        },
+    )
+
+
+@cache
+def german() -> Language:
+    """The sentences that are written."""
+    stems = [word for _, word in ATTRIBUTES]
+    of_masculine = [
+        f"{stem}en" for stem in stems
+    ]  # den alten Weg, but die alte Straße, das alte Feld
+    return Language(
+        GERMAN,
+        {
+            "animal": [noun.german for noun in ANIMALS],
+            "thing": [noun.german for noun in THINGS],
+            "past": [verb.german for verb in VERBS],
+            "attribute": ["", *(f"{stem}e" for stem in stems)],
+            "quality": ["", *(f"{stem}e" for stem in stems), "", *of_masculine],
+            "reason": [word for _, word in _reasons()],
+            "who": [noun.article for noun in ANIMALS],
+            "what": [ACCUSATIVE[noun.article] for noun in THINGS],
+            "pronoun": [PRONOUNS[noun.article] for noun in ANIMALS + THINGS],
+        },
+    )
+
+
+def _reasons() -> list[tuple[str, str]]:
+    """Those of animals, then those of each kind of things."""
+    return [*OF_ANIMALS, *(pair for kind in OF_THINGS for pair in kind)]
+
+
+def tell(sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of the English and of the German, `(N, LONGEST)` each."""
+    kind = sentences.thing // ONE_KIND
+    chosen = {
+        "animal": sentences.animal,
+        "thing": sentences.thing,
+        "verb": sentences.verb,
+        "past": sentences.verb,
+        "attribute": sentences.attribute,
+        "quality": sentences.quality,
+        "reason": np.where(
+            sentences.of_animal, sentences.reason, sentences.reason + kind * REASONS
+        ),
+    }
+    source = english().told(sentences, chosen)
+    masculine = np.array([noun.article == "der" for noun in THINGS])[sentences.thing]
+    chosen["quality"] = sentences.quality + masculine * (1 + len(ATTRIBUTES))
+    chosen["who"], chosen["what"] = sentences.animal, sentences.thing
+    meant_thing = sentences.thing + len(ANIMALS)
+    chosen["pronoun"] = np.where(sentences.of_animal, sentences.animal, meant_thing)
+    return source, german().told(sentences, chosen)
+
+
+def is_of_animal(words: Sequence[str]) -> bool:
+    """Whether the reason in an English sentence is one of animals."""
+    return not {word for word, _ in OF_ANIMALS}.isdisjoint(words)
+
+
+def articles(words: Sequence[str]) -> tuple[str, str]:
+    """Those of the animal and of the thing of an English sentence, in German."""
+    animal = next(noun.article for noun in ANIMALS if noun.english in words)
+    thing = next(noun.article for noun in THINGS if noun.english in words)
+    return animal, thing
+
+
+def understood(words: Sequence[str]) -> Sentences | None:
+    """The one sentence that these English words are, None where they are none."""
+    animals = [number for number, noun in enumerate(ANIMALS) if noun.english in words]
+    things = [number for number, noun in enumerate(THINGS) if noun.english in words]
+    verbs = [number for number, verb in enumerate(VERBS) if {verb.english, verb.past} & set(words)]
+    if not (animals and things and verbs):
+        return None
+    animal, thing, verb = animals[0], things[0], verbs[0]
+    if VERBS[verb].things != thing // ONE_KIND:
+        return None
+    reasons = [*OF_ANIMALS, *OF_THINGS[thing // ONE_KIND]]
+    found = [number for number, (word, _) in enumerate(reasons) if word in words]
+    if not found:
+        return None
+    told_last = 2 * ("although" in words) + (words[0] != "the")
+    attributes = [
+        _attribute_before(noun.english, words) for noun in (ANIMALS[animal], THINGS[thing])
+    ]
+    fields = (told_last, animal, attributes[0], verb, thing, attributes[1], found[0])
+    sentence = Sentences(*(np.array([field]) for field in fields))
+    (tokens,), _ = tell(sentence)
+    vocabulary = english().vocabulary
+    return sentence if vocabulary.decode(tokens.tolist()).split() == list(words) else None
+
+
+def _attribute_before(noun: str, words: Sequence[str]) -> int:
+    """The number of the attribute in front of a noun, 0 for none."""
+    before = words[words.index(noun) - 1]
+    known = ["", *(word for word, _ in ATTRIBUTES)]
+    return known.index(before) if before in known else 0

@@ -1,0 +1,177 @@
+"""What `it` refers to, by translation: German has to say er, sie or es.
+
+The example that attention is often explained with (*The animal didn't cross the street because it was too tired*), as a
+task with an exact answer: the right pronoun cannot be written without knowing what is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from jarilab.tasks.base import registry
+from jarilab.tasks.ceiling import bag_ceiling
+from jarilab.tasks.metrics import METRICS, Metric
+from jarilab.tasks.pronoun_sentences import (
+    Sentences,
+    articles,
+    english,
+    every_sentence,
+    german,
+    is_of_animal,
+    tell,
+    understood,
+)
+from jarilab.tasks.pronoun_words import ANIMALS, LONGEST, PRONOUNS, THINGS
+from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
+from jarilab.text import PADDING
+
+HELD_OUT = 40  # one choice of animal, thing and reason in forty
+PICTURE = (
+    "the animal did not cross the street because it was too tired",
+    "the animal did not cross the street because it was too wide",
+)
+METRICS.setdefault("pronouns", Metric("pronouns", "right pronouns", share=True))
+
+
+@registry.register("pronouns")
+@final
+class Pronouns(PairsTask):
+    """Sentences such as `the animal did not cross the street because it was too tired`, into German; one choice of
+    animal, thing and reason in forty is held out, however it is told, and this one.
+
+    Beside exact match, `pronouns` is the share of right ones where the genders of animal and thing differ.
+    """
+
+    words = None
+
+    def __init__(self) -> None:
+        super().__init__(LONGEST)
+
+    @classmethod
+    def defaults(cls, model: str) -> Mapping[str, Any]:
+        return {
+            "training.examples": 150_000,
+            "training.batch": 256,
+            "training.evaluation_examples": 1000,
+        }
+
+    @property
+    def tokenizers(self) -> tuple[Vocabulary, Vocabulary]:
+        return english().vocabulary, german().vocabulary
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return ("all", "animal", "thing")
+
+    def group_of(self, source: str, target: str) -> str:
+        return "animal" if is_of_animal(source.split()) else "thing"
+
+    def _read_data(self) -> tuple[Rows, Rows]:
+        sentences = every_sentence()
+        source, target = tell(sentences[~_held_out(sentences)])
+        return _rows(source), _rows(target)
+
+    def _read_held_out(self) -> list[tuple[str, str]]:
+        sentences = every_sentence()
+        source, target = tell(sentences[_held_out(sentences)])
+        return list(
+            zip(
+                _texts(source, english().vocabulary),
+                _texts(target, german().vocabulary),
+                strict=True,
+            )
+        )
+
+    def own_metrics(
+        self, pairs: Sequence[tuple[str, str]], written: Sequence[str]
+    ) -> dict[str, float]:
+        right = [
+            pronoun_of(answer) == pronoun_of(target)
+            for (source, target), answer in zip(pairs, written, strict=True)
+            if genders_differ(source)
+        ]
+        return {"pronouns": sum(right) / len(right)} if right else {}
+
+    def ceiling(self) -> dict[str, float]:
+        """Of all sentences. An encoder without positions knows which words a sentence has: all but which noun an
+        attribute belongs to, and which clause came first."""
+        sentences = every_sentence()
+        source, target = tell(sentences)
+        parts = {"animal": sentences.of_animal, "thing": ~sentences.of_animal}
+        shares = {name: bag_ceiling(source[part], target[part]) for name, part in parts.items()}
+        return {"all": bag_ceiling(source, target)} | shares
+
+    def ceiling_sentence(self) -> str:
+        return (
+            "Without positions the encoder sees only which words a sentence has, not which clause comes first nor "
+            "which noun an attribute stands before. Sentences of the same words get the same answer, and at best the "
+            "commonest one: counted over all sentences, this is the share of exact answers that no such model can "
+            "pass on average."
+        )
+
+    def read(self, line: str) -> list[int]:
+        return super().read(_plain(line))
+
+    def expected(self, line: str) -> str | None:
+        sentence = understood(_plain(line).split())
+        if sentence is None:
+            return None
+        (text,) = _texts(tell(sentence)[1], german().vocabulary)
+        return text
+
+    def sample_inputs(self) -> list[str]:
+        return [
+            *PICTURE,
+            "because it was too heavy the old dog did not carry the small ladder",
+            "the cat ate the bread although it was sick",
+        ]
+
+    def describe(self) -> str:
+        return (
+            f"{len(every_sentence()):,} sentences of {len(ANIMALS)} animals and {len(THINGS)} things with a pronoun, "
+            f"one choice of animal, thing and reason in {HELD_OUT} held out"
+        )
+
+
+def pronoun_of(text: str) -> str | None:
+    """The pronoun of a German sentence."""
+    return next((word for word in text.split() if word in PRONOUNS.values()), None)
+
+
+def genders_differ(source: str) -> bool:
+    """Whether the pronoun of an English sentence depends on what it refers to."""
+    of_animal, of_thing = articles(source.split())
+    return of_animal != of_thing
+
+
+def _plain(line: str) -> str:
+    """A line as sentences are written: `The dog didn't ...` as `the dog did not ...`."""
+    return (
+        line.lower()
+        .replace("didn't", "did not")
+        .replace("didn’t", "did not")
+        .replace(",", " ")
+        .strip(" .\t\n")
+    )
+
+
+def _rows(ids: np.ndarray) -> Matrix:
+    return Matrix(ids, (ids != PADDING).sum(1))
+
+
+def _texts(ids: np.ndarray, vocabulary: Vocabulary) -> list[str]:
+    return [vocabulary.decode(row) for row in ids.tolist()]
+
+
+def _held_out(sentences: Sentences) -> np.ndarray:
+    """Which sentences are held out, by a hash of what has to be understood (Knuth's multiplicative one); and those of
+    the picture, so that a model shows them as what it was never told."""
+    keys = sentences.key()
+    product = keys.astype(np.uint64) * np.uint64(2654435761)
+    hashed = (product % np.uint64(2**32)) >> np.uint64(8)
+    pictured = [understood(line.split()) for line in PICTURE]
+    of_picture = [sentence.key() for sentence in pictured if sentence is not None]
+    return (hashed % np.uint64(HELD_OUT) == 0) | np.isin(keys, of_picture)

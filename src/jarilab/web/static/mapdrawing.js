@@ -1,0 +1,64 @@
+// Maps as drawings that stand for themselves: one with its labels and its scale, and all heads of a model.
+import { colour, drawMap, valueColour } from "./draw.js";
+import { el, svg } from "./elements.js";
+import { number } from "./numbers.js";
+import { themed, words } from "./saving.js";
+import { cutToken, token } from "./tokens.js";
+import { maxPool } from "./weights.js";
+
+const CELLS = 4000; // a larger map is one image, not a rectangle for each cell
+const LARGEST = 96; // cells along a side of a small map
+
+/** The cells of a map in an area {x, y, width, height}. map: {data, hidden, shape, options} as `drawMap` has them. */
+function cells({ data, hidden, shape: [rows, columns], options }, area) {
+  const [across, down] = [area.width / columns, area.height / rows];
+  if (rows * columns > CELLS) {
+    const href = drawMap(el("canvas"), data, rows, columns, { ...options, hidden }).toDataURL();
+    return svg("image", { ...area, href, "image-rendering": "pixelated", preserveAspectRatio: "none" });
+  }
+  const cell = (_, place) => hidden?.[place] ? null : svg("rect", { x: area.x + place % columns * across,
+    y: area.y + Math.floor(place / columns) * down, width: across, height: down, fill: valueColour(data[place], options) });
+  return svg("g", { "shape-rendering": "crispEdges" }, Array.from(data, cell));
+}
+
+function scaleBar({ low = 0, high = 1 }, x, y) {
+  const shades = Array.from({ length: 64 }, (_, place) =>
+    svg("rect", { x: x + place * 3, y, width: 3.2, height: 9, fill: colour(place / 63) }));
+  return [shades, words(number(low), { x, y: y + 23, "font-size": 11 }),
+    words(number(high), { x: x + 192, y: y + 23, "font-size": 11, "text-anchor": "end" })];
+}
+
+/** One map with the tokens at its sides: {node, width, height}. */
+export function mapDrawing(title, map, rowTokens, columnTokens) {
+  const [rows, columns] = map.shape;
+  const cell = Math.max(2, Math.min(32, Math.floor(640 / Math.max(rows, columns))));
+  const longest = (texts) => Math.min(12, Math.max(...texts.map((text) => [...token(text)].length)));
+  const tall = longest(columnTokens) > 2; // then column labels stand upright
+  const [left, top] = [14 + 8 * longest(rowTokens), tall ? 34 + 8 * longest(columnTokens) : 44];
+  const every = Math.ceil(12 / cell);
+  const labels = (texts, placed) => texts.map((text, place) => place % every ? null : words(cutToken(text, 12), placed((place + 0.5) * cell)));
+  const area = { x: left, y: top, width: columns * cell, height: rows * cell };
+  const node = svg("g", {}, words(title, { x: 0, y: 14, "font-size": 14, "font-weight": 700 }),
+    labels(rowTokens, (at) => ({ x: left - 6, y: top + at + 4, "text-anchor": "end" })),
+    labels(columnTokens, (at) => tall ? { transform: `translate(${left + at + 4} ${top - 6}) rotate(-90)` }
+      : { x: left + at, y: top - 6, "text-anchor": "middle" }),
+    svg("rect", { ...area, fill: themed("hatch-high") }), cells(map, area), scaleBar(map.options, left, top + area.height + 12));
+  return { node, width: Math.max(left + area.width, left + 200, 9 * title.length), height: top + area.height + 40 };
+}
+
+/** Every head of a model, layers down and heads across: {node, width, height}. rows: [{label, maps}], one a layer. */
+export function gridDrawing(title, rows) {
+  const size = 84;
+  const parts = rows.flatMap(({ label, maps }, layer) => maps.map((map, head) => {
+    const factor = Math.ceil(Math.max(...map.shape) / LARGEST);
+    const pooled = factor > 1 ? maxPool(map.data, map.hidden, map.shape, factor) : null;
+    const small = pooled ? { ...map, data: pooled.data, hidden: pooled.hidden, shape: [pooled.rows, pooled.columns] } : map;
+    const [high, wide] = small.shape.map((count) => size * count / Math.max(...small.shape));
+    return [head ? null : words(label, { x: 0, y: 58 + layer * (size + 6) + size / 2 }),
+      cells(small, { x: 24 + head * (size + 6), y: 54 + layer * (size + 6), width: wide, height: high })];
+  }));
+  const count = Math.max(...rows.map(({ maps }) => maps.length));
+  const names = Array.from({ length: count }, (_, head) => words(head, { x: 24 + head * (size + 6) + size / 2, y: 44, "text-anchor": "middle" }));
+  const node = svg("g", {}, words(title, { x: 0, y: 14, "font-size": 14, "font-weight": 700 }), names, parts);
+  return { node, width: Math.max(24 + count * (size + 6), 9 * title.length), height: 54 + rows.length * (size + 6) };
+}

@@ -1,0 +1,72 @@
+"""What a report opens with: input, models, head and cell."""
+
+import base64
+from typing import Any
+
+import numpy
+import pytest
+
+from jarilab.comparison.opening import blind_of, opening_of
+
+
+def a_site(name: str, effects: list[float] | None, weights: Any = None, equal: float = 0.5) -> dict[str, Any]:
+    heads = 2
+    made = numpy.full((heads, 2, 3), 0.2) if weights is None else numpy.array(weights)
+    data = base64.b64encode(numpy.rint(made * 65535).astype("<u2").tobytes()).decode()
+    held = {"query": ["a", "b"], "key": ["x", "y", "z"], "heads": heads, "weights": data, "equal_rows": [equal] * heads}
+    return held | {"name": name, "kind": "encoder self-attention", "effects": effects, "above_chance": [0.1, 0.4]}
+
+
+def a_model(encoding: str, correct: bool | None, sites: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    equal = 0.0 if encoding == "deaf" else 0.5
+    return {
+        "encoding": encoding,
+        "correct": correct,
+        "sites": [a_site("encoder.0", [0.0, 0.0], None, equal)] if sites is None else sites,
+    }
+
+
+def test_the_input_is_one_that_the_better_model_answers_and_the_blind_one_does_not() -> None:
+    sides = [(True, True), (False, False), (False, True), (False, True)]
+    examples = [{"models": [a_model("deaf", deaf), a_model("loud", loud)]} for deaf, loud in sides]
+    opening = opening_of(examples, ["loud", "deaf"])
+    assert opening is not None
+    assert (opening["example"], opening["models"]) == (2, [0, 1]), "the first of these"
+
+
+def test_the_models_are_the_blind_one_and_the_best() -> None:
+    models = [a_model("loud", True), a_model("best", True), a_model("deaf", False)]
+    assert blind_of([{"models": models}]) == "deaf"
+    assert opening_of([{"models": models}], ["best", "loud", "deaf"])["models"] == [2, 1]
+    assert opening_of([{"models": models}], ["deaf", "loud", "best"])["models"] == [2, 0], "the best that is told"
+    assert opening_of([{"models": models[:2]}], ["best", "loud"])["models"] == [0, 1], "the second beside the best"
+    assert opening_of([{"models": models[:1]}], ["loud"])["models"] == [0]
+    assert opening_of([{"models": models[2:]}], ["deaf"])["models"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("effects", "where", "measured"),
+    [
+        (([0.0, 0.3], [0.9, 0.1]), ("encoder.1", 0), True),
+        (([0.0, 0.3], [0.2, 0.3]), ("encoder.0", 1), True),
+        ((None, None), ("encoder.0", 1), False),
+    ],
+)
+def test_the_head_is_the_one_without_which_the_answer_suffers_most(effects: Any, where: Any, measured: bool) -> None:
+    sites = [a_site(f"encoder.{layer}", of_layer) for layer, of_layer in enumerate(effects)]
+    opening = opening_of([{"models": [a_model("loud", True, sites)]}], ["loud"])
+    assert opening is not None
+    assert (opening["site"], opening["head"], opening["measured"]) == (*where, measured)
+
+
+def test_the_cell_is_the_largest_weight() -> None:
+    weights = [[[0.1, 0.2, 0.1], [0.1, 0.1, 0.1]], [[0.1, 0.2, 0.1], [0.3, 0.1, 0.9]]]
+    opening = opening_of([{"models": [a_model("loud", True, [a_site("encoder.0", [0.0, 1.0], weights)])]}], ["loud"])
+    assert opening is not None
+    assert (opening["head"], opening["query"], opening["key"]) == (1, 1, 2)
+
+
+def test_nothing_is_opened_without_maps() -> None:
+    assert opening_of([], ["loud"]) is None
+    assert opening_of([{"models": [a_model("loud", True, [])]}], ["loud"]) is None
+    assert blind_of([]) is None

@@ -1,0 +1,133 @@
+"""Batch norm: torch's, over all tokens of a batch, and what is known of it afterwards."""
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.runs import PowerCutError, at, cut, newest_of, outcome, tiny, train
+from jarilab import LanguageModel, api
+from jarilab.errors import UserError
+from jarilab.nn.init import initialise
+from jarilab.nn.layers import Residual
+from jarilab.nn.norms import BatchNorm, norm_of
+from jarilab.training.state import TrainingState
+
+WIDTH = 6
+
+
+def both() -> tuple[BatchNorm, nn.BatchNorm1d]:
+    """Ours and torch's, with the same gains."""
+    ours, theirs = BatchNorm(WIDTH), nn.BatchNorm1d(WIDTH)
+    with torch.no_grad():
+        theirs.weight.normal_(mean=1.0)
+        theirs.bias.normal_()
+        ours.weight.copy_(theirs.weight)
+        ours.bias.copy_(theirs.bias)
+    return ours, theirs
+
+
+def test_it_is_torchs_over_all_tokens_of_a_batch():
+    ours, theirs = both()
+    for _ in range(3):
+        x_BLD = torch.randn(4, 5, WIDTH) * 2 + 1
+        x_BLD.requires_grad_()
+        ours_BLD, theirs_ND = ours(x_BLD), theirs(x_BLD.flatten(0, 1))
+        torch.testing.assert_close(ours_BLD.flatten(0, 1), theirs_ND)
+        gradients = [torch.autograd.grad(y.pow(3).sum(), x_BLD)[0] for y in (ours_BLD, theirs_ND)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours.mean, theirs.running_mean)
+    torch.testing.assert_close(ours.variance, theirs.running_var)
+    x_BLD = torch.randn(2, 3, WIDTH)
+    torch.testing.assert_close(ours.eval()(x_BLD).flatten(0, 1), theirs.eval()(x_BLD.flatten(0, 1)))
+
+
+def test_in_training_a_token_depends_on_the_others_in_evaluation_it_does_not():
+    """What goes wrong with padding, and with tokens that are to be predicted."""
+    norm, x_BLD = BatchNorm(WIDTH), torch.randn(2, 4, WIDTH)
+    padded_BLD = torch.cat((x_BLD, torch.zeros(2, 9, WIDTH)), 1)
+    assert not torch.allclose(norm(padded_BLD)[:, :4], norm(x_BLD), atol=0.1)
+    norm.eval()
+    torch.testing.assert_close(norm(padded_BLD)[:, :4], norm(x_BLD))
+
+
+def test_a_causal_model_of_it_sees_later_tokens_in_training_alone():
+    model = LanguageModel(9, width=WIDTH, heads=2, norm_kind="batch")
+    ids_BL = torch.tensor([[3, 4, 5, 6]])
+    other_BL = torch.tensor([[3, 4, 5, 7]])
+    with torch.no_grad():
+        assert not torch.allclose(model(ids_BL)[:, :3], model(other_BL)[:, :3], atol=1e-3)
+        model.eval()
+        torch.testing.assert_close(model(ids_BL)[:, :3], model(other_BL)[:, :3])
+
+
+def test_what_a_part_becomes_adds_up():
+    norm = both()[0].eval()
+    norm.variance.uniform_(0.5, 2.0)
+    one_BLD, other_BLD = torch.randn(1, 3, WIDTH), torch.randn(1, 3, WIDTH)
+    torch.testing.assert_close(norm(one_BLD + other_BLD) - norm(other_BLD), norm.of_part(one_BLD))
+
+
+def test_bfloat16_is_normed_in_float32():
+    norm, x_BLD = BatchNorm(WIDTH), torch.randn(8, 50, WIDTH).bfloat16()
+    y_BLD = norm(x_BLD)
+    assert y_BLD.dtype is torch.bfloat16
+    torch.testing.assert_close(y_BLD.float(), BatchNorm(WIDTH)(x_BLD.float()), rtol=1e-2, atol=1e-2)
+
+
+def test_one_token_alone_has_no_spread():
+    told = r"expected 2 tokens or more, got 1; use larger batches, or norm_kind=layer"
+    with pytest.raises(UserError, match=told):
+        BatchNorm(WIDTH)(torch.randn(1, 1, WIDTH))
+    assert BatchNorm(WIDTH).eval()(torch.randn(1, 1, WIDTH)).isfinite().all()
+
+
+def test_another_kind_is_refused(unchecked):
+    with pytest.raises(UserError, match="unknown kind of norm 'bach'; did you mean 'batch'"):
+        norm_of("bach", WIDTH)
+    assert isinstance(Residual(WIDTH, "pre", kind="batch").norm, BatchNorm)
+
+
+def test_it_starts_as_it_does_in_torch():
+    norm = both()[0]
+    initialise(norm, 1)
+    assert norm.weight.tolist() == [1.0] * WIDTH
+    assert norm.bias.tolist() == [0.0] * WIDTH
+
+
+# In a run ------------------------------------------------------------------------------------------------------------
+
+BATCH = {"model__norm_kind": "batch"}
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_a_run_cut_off_goes_on_to_the_same_bits(tmp_path, average):
+    experiment = tiny(**BATCH, training__average=average)
+    train(tmp_path / "whole", experiment)
+    with pytest.raises(PowerCutError):
+        train(tmp_path / "cut", experiment, report=at(7, cut))
+    train(tmp_path / "cut", experiment)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+
+
+def test_running_statistics_are_saved_and_averaged_and_answer(tmp_path, monkeypatch):
+    followed, update = [], TrainingState.update
+
+    def follow(state, rate):
+        update(state, rate)
+        followed.append(state.model.encoder.norm.variance.clone())
+
+    monkeypatch.setattr(TrainingState, "update", follow)
+    train(tmp_path / "run", tiny(**BATCH, training__average=0.75), snapshots=1)
+    by_hand_D = followed[0]
+    for variance_D in followed[1:]:
+        by_hand_D = 0.75 * by_hand_D + 0.25 * variance_D
+    model = api.load(tmp_path / "run").model
+    norm = model.encoder.norm
+    torch.testing.assert_close(norm.variance, by_hand_D)
+    assert (norm.variance - 1).abs().max() > 1e-2
+    assert "encoder.norm.variance" in model.state_dict()
+    assert newest_of(tmp_path / "run").name == "step-000000012"
+    (alone,) = api.predict(tmp_path / "run", ["12+3"])
+    beside, _ = api.predict(tmp_path / "run", ["12+3", "1-2"])
+    assert alone.answer == beside.answer
+    assert alone.log_probability == pytest.approx(beside.log_probability, abs=1e-5)
