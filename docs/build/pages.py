@@ -45,7 +45,7 @@ def frame(name: str, language: str, depth: int) -> str:
     address = f"{up}live/{name}.html" + ("#lang=ko" if language == "ko" else "#lang=en")
     full = WORDS[language]["full"]
     return (
-        f'<div class="live"><iframe src="{address}" title="{name}" loading="lazy"></iframe>'
+        f'<div class="live"><iframe src="{address}" title="jari: {name}" loading="lazy"></iframe>'
         f'<p><a href="{address}" target="_blank">{full}</a></p></div>'
     )
 
