@@ -1,5 +1,6 @@
 # make demo    install into .venv, train with and without positions, end with a report to look at
 # make test    all tests that take minutes at most
+# make docs    the site, with the runs and pages it shows; FAST=1 takes those of the last time
 # make check   format, lint, types, quick tests: before every commit
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := .venv/bin
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test check slow clean
+.PHONY: setup demo test check slow docs clean
 
 setup: .venv/installed
 
@@ -31,10 +32,17 @@ slow: .venv/developed
 	$(BIN)/python -m pytest -m long
 
 check: .venv/developed
-	$(BIN)/ruff format src tests examples benchmarks experiments
-	$(BIN)/ruff check src tests examples benchmarks experiments
+	$(BIN)/ruff format src tests examples benchmarks experiments docs/build
+	$(BIN)/ruff check src tests examples benchmarks experiments docs/build
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -m "not slow and not long and not browser" $(SIDE_BY_SIDE) --quiet
 
+.venv/documented: .venv/installed
+	$(PIP) --editable '.[docs]'
+	@touch $@
+
+docs: .venv/documented
+	$(BIN)/python docs/build $(if $(FAST),--fast)
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site .cache/docs

@@ -1,0 +1,111 @@
+"""What the builder is told: the names of pages, their order, and nothing that is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+LESSONS = (
+    *("bag", "query-key-value", "sqrt", "masks", "seq2seq", "sinusoids", "where", "rotary"),
+    *("beyond", "language", "heads", "images", "norms", "break"),
+)
+"""In the order in which they are read."""
+Entry = tuple[str, str, "str | list[Entry]"]
+"""The name in English, in Korean, and a page, or the entries below. A page that starts with / is English alone."""
+
+GUIDE: list[Entry] = [
+    ("Messages and their cure", "오류 메시지와 해결", "how-to/messages.md"),
+    ("Train, answer, measure", "학습하고 답하고 재기", "/guide/training.md"),
+    ("Your own text", "내 글로", "/guide/text.md"),
+    ("Your own images", "내 그림으로", "/guide/images.md"),
+    ("Compare fairly", "공정하게 비교하기", "/guide/comparing.md"),
+    ("Follow one head", "헤드 하나 따라가기", "/guide/walking.md"),
+    ("Look inside", "들여다보기", "/looking-inside.md"),
+    ("In your PyTorch code", "PyTorch 코드에서", "/guide/python.md"),
+    ("An encoding of your own", "내 인코딩", "/encodings.md"),
+    ("What a run keeps", "실행 폴더에 남는 것", "/runs.md"),
+]
+RESULTS: list[Entry] = [
+    ("Arithmetic", "산수", "/results/arithmetic.md"),
+    ("Text", "글", "/results/text.md"),
+    ("Images", "그림", "/results/images.md"),
+]
+REFERENCE: list[Entry] = [
+    ("Python", "파이썬", "/reference/python.md"),
+    ("Commands", "명령", "/reference/commands.md"),
+    ("Tasks and models", "과제와 모델", "/reference/tasks.md"),
+    ("Encodings", "인코딩", "/reference/encodings.md"),
+    ("The design", "설계", "/design.md"),
+]
+
+
+def navigation(titles: dict[str, tuple[str, str]]) -> list[Entry]:
+    """The whole of it. titles: of each lesson, in both languages."""
+    lessons: list[Entry] = [
+        ("All lessons", "모든 수업", "lessons/index.md"),
+        *((*titles[name], f"lessons/{name}.md") for name in LESSONS),
+    ]
+    return [
+        ("Home", "처음", "index.md"),
+        ("Five minutes", "5분", "five-minutes.md"),
+        ("Lessons", "수업", lessons),
+        ("Which encoding?", "어떤 인코딩?", "which-encoding.md"),
+        ("How to", "하는 법", [("All guides", "모든 안내", "how-to/index.md"), *GUIDE]),
+        ("Reference", "참고", REFERENCE),
+        ("Results", "결과", RESULTS),
+        ("Gallery", "갤러리", "gallery.md"),
+        ("Glossary", "용어", "glossary.md"),
+    ]
+
+
+def _listed(entries: list[Entry], language: str) -> list[dict[str, Any]]:
+    return [
+        {(korean if language == "ko" else english): _target(target, language)}
+        for english, korean, target in entries
+    ]
+
+
+def _target(target: str | list[Entry], language: str) -> Any:
+    if not isinstance(target, str):
+        return _listed(target, language)
+    if not target.startswith("/"):
+        return target
+    english = target.removeprefix("/")
+    return english if language == "en" else f"../{english.removesuffix('.md')}.html"
+
+
+def write(root: Path, language: str, titles: dict[str, tuple[str, str]]) -> Path:
+    """The builder's file for a language, below which it reads and writes; gives its path."""
+    words = {
+        "en": ("jari", "Train attention models, choose how they know order, and look inside"),
+        "ko": ("jari 자리", "어텐션 모델을 학습하고, 순서를 아는 방법을 고르고, 들여다본다"),
+    }[language]
+    features = ["navigation.sections", "navigation.footer", "navigation.top", "content.code.copy"]
+    homes = {"en": ("./index.html", "./ko/index.html"), "ko": ("../index.html", "./index.html")}[
+        language
+    ]
+    palette = [
+        {"media": "(prefers-color-scheme: light)", "scheme": "default"},
+        {"media": "(prefers-color-scheme: dark)", "scheme": "slate"},
+    ]
+    project = {
+        "site_name": words[0],
+        "site_description": words[1],
+        "docs_dir": f"source/{language}",
+        "site_dir": f"built/{language}",
+        "use_directory_urls": False,
+        "extra_css": ["site.css"],
+        "nav": _listed(navigation(titles), language),
+        "theme": {"language": language, "font": False, "features": features, "palette": palette},
+        "extra": {
+            "generator": False,
+            "alternate": [
+                {"name": "English", "link": homes[0], "lang": "en"},
+                {"name": "한국어", "link": homes[1], "lang": "ko"},
+            ],
+        },
+    }
+    path = root / f"{language}.yml"
+    path.write_text(json.dumps(project, ensure_ascii=False, indent=1), encoding="utf-8")
+    return path

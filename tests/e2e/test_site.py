@@ -1,0 +1,149 @@
+"""What is written for the site is whole: each lesson in both languages, with a page, a question, an answer, and numbers
+that the build knows how to measure. The site itself is built by `make docs`."""
+
+import random
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.command import command
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "build"))
+
+import config  # pyright: ignore[reportMissingImports]  # noqa: E402
+import counting  # pyright: ignore[reportMissingImports]  # noqa: E402
+import expected  # pyright: ignore[reportMissingImports]  # noqa: E402
+import links  # pyright: ignore[reportMissingImports]  # noqa: E402
+import live  # pyright: ignore[reportMissingImports]  # noqa: E402
+import pages  # pyright: ignore[reportMissingImports]  # noqa: E402
+import runs  # pyright: ignore[reportMissingImports]  # noqa: E402
+
+TEXTS = ROOT / "docs" / "site"
+WRITTEN = sorted(TEXTS.rglob("*.md"))
+TYPED = (re.findall(r"^    (jarilab .*)$", path.read_text(encoding="utf-8"), re.M) for path in WRITTEN)
+COMMANDS = sorted({line for lines in TYPED for line in lines})
+BOTH = pytest.mark.parametrize("language", ["en", "ko"])
+EACH = pytest.mark.parametrize("name", config.LESSONS)
+HANGUL = re.compile(r"[가-힣]")
+
+
+def text(language: str, name: str) -> str:
+    return pages.lesson(language, name).read_text(encoding="utf-8")
+
+
+def quoted(page: str) -> set[str]:
+    return {slot for slot in pages.slots(page) if not slot.startswith("live ")}
+
+
+@BOTH
+@EACH
+def test_a_lesson_has_a_live_page_a_question_and_its_answer(language: str, name: str) -> None:
+    page = text(language, name)
+    assert page.startswith("# ")
+    framed = [slot.split()[1] for slot in pages.slots(page) if slot.startswith("live ")]
+    assert len(framed) == 1
+    assert framed[0] in live.PAGES
+    found = re.findall(r"<details markdown=\"1\"><summary>(.+?)</summary>\n\n(.+?)\n\n</details>", page, re.S)
+    assert len(found) == 1
+    question, answer = found[0]
+    assert question.endswith("?")
+    assert len(answer) > 60
+
+
+@EACH
+def test_a_lesson_says_the_same_in_both_languages(name: str) -> None:
+    english, korean = (text(language, name) for language in ("en", "ko"))
+    assert quoted(korean) <= quoted(english)
+    assert quoted(english) - quoted(korean) <= {"bag.none_same"}
+    assert re.findall(r"^    jarilab.*$", english, re.M) == re.findall(r"^    jarilab.*$", korean, re.M)
+    assert HANGUL.search(korean)
+    assert not HANGUL.search(english)
+
+
+@EACH
+def test_a_lesson_is_among_all_lessons(name: str) -> None:
+    assert all(f"]({name}.md)" in text(language, "index") for language in ("en", "ko"))
+
+
+def test_every_page_is_there_in_both_languages() -> None:
+    english, korean = (
+        {path.relative_to(TEXTS / language) for path in (TEXTS / language).rglob("*.md")} for language in ("en", "ko")
+    )
+    assert english == korean
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(TEXTS)))
+def test_what_a_page_asks_for_can_be_put_in(path: Path) -> None:
+    for slot in pages.slots(path.read_text(encoding="utf-8")):
+        words = slot.split()
+        known = live.PAGES if words[0] == "live" else expected.QUOTED
+        assert words[-1] in known
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(TEXTS)))
+def test_links_lead_to_pages_that_the_site_has(path: Path) -> None:
+    language = TEXTS / path.relative_to(TEXTS).parts[0]
+    for link in re.findall(r"\]\((?!\w+:|#)([^)#]+)", path.read_text(encoding="utf-8")):
+        target = (path.parent / link).resolve()
+        beside = ROOT / "docs" / target.relative_to(language)
+        made = target.parent == language / "reference"
+        assert target.exists() or beside.exists() or made, link
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_has_the_options_that_it_is_given(line: str) -> None:
+    words = shlex.split(line.replace(" TASK ", " arithmetic "))[1:]
+    told = command(*words, "--help")
+    assert told.returncode == 0
+    assert [word for word in words if word.startswith("--") and word not in told.stdout] == []
+
+
+@BOTH
+@pytest.mark.parametrize("name", expected.KEPT)
+def test_a_number_of_a_longer_training_is_told_among_the_results(language: str, name: str) -> None:
+    source, numbers = expected.KEPT[name]
+    page, told = (path.read_text(encoding="utf-8") for path in (TEXTS / language / name, ROOT / "docs" / source))
+    assert [one for one in numbers if one.strip() not in page or one not in told] == []
+
+
+def test_live_pages_are_of_runs_that_the_build_makes() -> None:
+    named = {word for words in live.PAGES.values() for word in words if word.startswith("runs/")}
+    assert {name.removeprefix("runs/") for name in named} <= set(runs.TRAININGS)
+
+
+def test_a_number_that_a_run_does_not_give_stops_the_build() -> None:
+    numbers = {name: one.value for name, one in expected.QUOTED.items()}
+    assert expected.problems(numbers) == []
+    off = expected.problems({**numbers, "bag.none": 12.0})
+    assert off == ["bag.none: expected 2.9 within 1.3, the run gives 12.0"]
+    assert expected.problems({name: numbers[name] for name in numbers if name != "bag.none"}) == [
+        "bag.none: nothing measures it"
+    ]
+
+
+def test_a_page_that_leads_nowhere_or_fetches_stops_the_build(tmp_path: Path) -> None:
+    (tmp_path / "good.html").write_text('<h2 id="here">x</h2><a href="good.html#here">x</a>')
+    assert links.problems(tmp_path) == []
+    (tmp_path / "bad.html").write_text(
+        '<a href="good.html#gone">x</a><iframe src="live/gone.html"></iframe><script src="https://cdn.example/x.js">'
+    )
+    assert links.problems(tmp_path) == [
+        "bad.html fetches https://cdn.example/x.js",
+        "bad.html: good.html#gone leads nowhere",
+        "bad.html: live/gone.html leads nowhere",
+    ]
+
+
+def test_numbers_and_frames_are_put_in() -> None:
+    filled = pages.filled("{{ bag.none }} {{ qkv.q }} {{ live bag }}", "ko", 1, {"bag.none": 2.876, "qkv.q": [1, 2]})
+    assert filled.startswith("2.88 % 1.0000, 2.0000 ")
+    assert 'src="../../live/bag.html#lang=ko"' in filled
+
+
+def test_the_text_to_count_by_is_the_same_everywhere() -> None:
+    assert counting.line(random.Random(1)) == counting.line(random.Random(1))
+    assert counting.line(random.Random(1)).count(", ") >= 3
