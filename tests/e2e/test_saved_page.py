@@ -197,3 +197,32 @@ def test_what_digits_stand_for_is_found_as_in_python(pages: Pages, payload: dict
         assert carries == ["" if carry is None else str(int(carry)) for carry in lens["carries"]]
         titles = page.locator(".queries .meant").evaluate_all("nodes => nodes.map((node) => node.title)")
         assert titles[0] == f"{line[0]}: {'tens' if line[1].isdigit() else 'ones'}"
+
+
+def test_a_longer_input_while_edits_are_in_force(pages: Pages, payload: dict[str, Any], runs: Path) -> None:
+    page = pages.open(render(payload), READY)
+    page.locator("[data-view='1'][data-site='encoder.0'][data-head='1']").press("x")
+    until(page, lambda: page.locator("#models .edited .answer").count() == 1)
+    page.locator(".field").first.press("End")
+    page.locator("#input").fill(" 97+98 ")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.title().startswith("97+98 ·"))
+    assert page.locator("#error").text_content() == ""
+    (answer,) = jarilab.predict(runs / "rotary", ["97+98"])
+    assert told(page, 1) == (answer.answer or "∅")
+
+
+def test_an_answer_that_stays_is_not_told_as_another(pages: Pages, explorer: Explorer) -> None:
+    shown = copy.deepcopy(page_file.whole(explorer, "12+7", "encoder.0", 0))
+    for view in shown["views"]:  # as of a task whose answers only Python can put together
+        view["engine"]["text"]["join"] = None
+        view["answer"] = f"so: {view['answer']}"
+    page = pages.open(render(shown), READY)
+    page.locator("[data-keep=cutting]").check()
+    edits = [{"kind": "link", "site": "encoder.0", "head": 0, "query": 0, "key": 0, "how": "erase"}]
+    page.locator(".field").nth(1).click(position={"x": 4, "y": 4})
+    edited = page.locator("#models .edited").first
+    until(page, lambda: "log p" in edited.text_content())
+    before = explorer.look("12+7", live=False)["views"][1]["answer"]
+    stays = explorer.operate("12+7", 1, edits)["effect"]["answer"] == before
+    assert ("as before" in edited.text_content()) == stays

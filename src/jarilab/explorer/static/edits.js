@@ -69,6 +69,11 @@ export async function setEdits(app, index, edits) {
   }
 }
 
+/** Other inputs or steps come: what edits did to those before is not drawn any more. */
+export function forgetResults() {
+  for (const [index, state] of inForce) inForce.set(index, { ...state, result: null });
+}
+
 /** After other inputs or steps came: heads stay off and tokens moved, but a cut of a cell meant a cell of the input before. */
 export function carryEdits(app, otherInput) {
   for (const [index, { edits }] of [...inForce]) {

@@ -90,6 +90,9 @@ export class Engine {
     return this.last.run;
   }
 
+  /** The answer without edits: as Python wrote it, where it did. */
+  textBefore(input) { return input === this.view.input ? this.view.answer : this.before(input).answer; }
+
   /** An answer as a person reads it; its tokens, where only Python can join them. */
   textOf(ids) {
     const { end, padding, join, tokens } = this.text;
@@ -98,7 +101,8 @@ export class Engine {
   }
 
   /** A view of another input, as the server gives it, with what can be known here. */
-  look(input) {
+  look(asked) {
+    const input = asked.trim();
     if (input === this.view.input) return this.view;
     const run = this.before(input);
     const view = this.viewOf({ input, answer: run.answer, expected: null, rollout: null, checks: [] }, run);
@@ -127,13 +131,14 @@ export class Engine {
     const controls = others.map((other) => ({ what: other.what, divergence: apart(this.program.run({ ...before.given, edits: other.edits })) }));
     const sum = (numbers) => numbers.reduce((total, value) => total + value, 0);
     return { view: this.viewOf({ input, answer: before.answer }, { ...before, forward }), effect: {
-      answer: after.answer, log_probability: { before: sum(logs[0]), after: sum(logs[1]) }, divergence: apart(forward), controls,
+      answer: same(after.said, before.said) ? this.textBefore(input) : after.answer, log_probability: { before: sum(logs[0]), after: sum(logs[1]) }, divergence: apart(forward), controls,
       tokens: before.said.map((number, place) => ({ token: this.text.tokens.target[number], before: Math.exp(logs[0][place]), after: Math.exp(logs[1][place]) })) } };
   }
 }
 
 // Numbers -------------------------------------------------------------------------------------------------------------
 
+const same = (one, other) => one.length === other.length && one.every((number, place) => number === other[place]);
 function near(found, expected, most) {
   return String(found.shape) === String(expected.shape) && found.data.every((value, place) => Math.abs(value - expected.data[place]) <= most);
 }

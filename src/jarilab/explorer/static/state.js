@@ -3,7 +3,7 @@ import { byId } from "web/elements.js";
 import { clamp, known } from "web/numbers.js";
 import { firstPayload } from "web/payload.js";
 import { chosenLanguage, language } from "web/words.js";
-import { carryEdits } from "./edits.js";
+import { carryEdits, forgetResults } from "./edits.js";
 import { Engine } from "./engine.js";
 import { t } from "./words.js";
 
@@ -143,6 +143,7 @@ export const app = {
     app.state.input = app.view(0).input;
     fitState();
     writeAddress(false);
+    forgetResults();
     app.onchange(new Set(["views"]));
     carryEdits(app, input !== app.state.input);
   },
