@@ -10,7 +10,7 @@ const t = speaking({
   title: ["Scale", "스케일"],
   about: ["Divided by too little, the largest score takes all the weight and the softmax passes almost no gradient on; divided by too much, all keys weigh the same and the scores no longer matter. √d keeps the spread of the scores about the same whatever the width of the head.",
     "너무 작은 수로 나누면 가장 큰 점수가 가중치를 독차지해 softmax가 기울기를 거의 전하지 못하고, 너무 큰 수로 나누면 모든 키의 가중치가 같아져 점수가 의미를 잃습니다. √d로 나누면 헤드의 폭과 상관없이 점수의 퍼짐이 비슷하게 유지됩니다."],
-  none: ["Every query here may look at one key only, so there is nothing to divide.", "여기서는 질의마다 볼 수 있는 키가 하나뿐이라 나눌 것이 없습니다."],
+  none: ["Every query here may look at one key only, so there is nothing to divide.", "여기서는 쿼리마다 볼 수 있는 키가 하나뿐이라 나눌 것이 없습니다."],
   divisor: ["q·k divided by", "q·k를 나누는 수"],
   own: ["the model's own", "모델 자신의 값"],
   map: ["Weights with q·k divided by {0}", "q·k를 {0}(으)로 나눈 가중치"],

@@ -15,7 +15,7 @@ const t = speaking({
   saved: ["This is a saved page, so nothing can be run again.", "저장된 페이지라 다시 계산할 수 없습니다."],
   live: ["Run it live:", "직접 실행하려면:"],
   erasure: ["Taking each query's most attended key away in this head changes the log-probability of the answer by {0} (another token is the likeliest at {1} of the places); taking a random key away, by {2} ({3}; mean of {4} draws).",
-    "이 헤드에서 질의마다 가장 많이 보는 키를 없애면 답의 로그 확률이 {0} 변하고(자리의 {1}에서 최상위 토큰이 바뀜), 무작위 키를 없애면 {2} 변합니다({3}, {4}회 평균)."],
+    "이 헤드에서 쿼리마다 가장 많이 보는 키를 없애면 답의 로그 확률이 {0} 변하고(자리의 {1}에서 최상위 토큰이 바뀜), 무작위 키를 없애면 {2} 변합니다({3}, {4}회 평균)."],
   places: ["Positions", "위치"],
   how_off: ["all at place 0", "모두 0번 자리"],
   how_shift: ["moved by", "이동"],
