@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from jarilab.comparison.explore import explore_command
+from jarilab.comparison.opening import KINDS
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.head_importance import ablation
 from jarilab.inspect.maps import Map
@@ -28,7 +29,6 @@ from jarilab.tasks.base import Task
 from jarilab.web.blocks import FIXED
 from jarilab.web.images import picture_of
 
-KINDS = {"encoder": "encoder self-attention", "cross": "decoder cross-attention"}
 LONGEST_INPUT = 2048
 """Tokens of an example: a map has their square."""
 MEASURED_INPUT = 256
@@ -68,9 +68,9 @@ def _model(
     inputs = precise(trace.inputs)
     with record(model) as tape:
         model(*inputs)
-    # A decoder's own attention says little of how the input is read.
+    # Where there is a source, a decoder's own attention says little of how it is read.
     sites = [tape.site(name) for name in tape.sites]
-    shown = [site for site in sites if site.kind in KINDS]
+    shown = [site for site in sites if site.kind != "decoder"] or sites
     effects = _effects(model, inputs, trace)
     expected = trace.expected
     return {
@@ -104,7 +104,7 @@ def _site(
     equal_rows = equal_columns = None
     if site.kind == "encoder":
         equal_rows = equal_row_difference(weights_HQK, query)
-    else:
+    elif site.kind == "cross":
         equal_columns = equal_row_difference(weights_HQK.transpose(1, 2), key)
     fixed = np.rint(weights_HQK.numpy() * FIXED).astype("<u2")
     return {

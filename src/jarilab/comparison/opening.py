@@ -10,6 +10,11 @@ import numpy as np
 
 from jarilab.web.blocks import FIXED
 
+KINDS = {
+    "encoder": "encoder self-attention",
+    "cross": "decoder cross-attention",
+    "decoder": "decoder self-attention",
+}
 Example = Mapping[str, Any]
 Model = Mapping[str, Any]
 Site = Mapping[str, Any]
@@ -32,7 +37,7 @@ def opening_of(examples: Sequence[Example], ranked: Sequence[str]) -> dict[str, 
 
     ranked: encodings, the best first. An input is chosen that the better model answers and the other does not, if there
     is one; then the head of the better model without which the loss of its answer rises most, or, where that was not
-    measured, the one farthest from chance; then its largest weight.
+    measured, the one farthest from chance; then the weight that says most.
     """
     blind = blind_of(examples)
     pairs = [_pair(example["models"], blind, ranked) for example in examples]
@@ -78,9 +83,14 @@ def _says(site: Site, head: int) -> tuple[float, float]:
 
 
 def _cell(site: Site, head: int) -> tuple[int, int]:
-    """Query and key of the largest weight."""
+    """Query and key of the weight that is farthest above an equal share of what the query may look at."""
     weights_QK = weights_of(site, head)
-    query, key = divmod(int(weights_QK.argmax()), weights_QK.shape[1])
+    queries, keys = weights_QK.shape
+    seen_Q = np.full(queries, keys)
+    if site["kind"] == KINDS["decoder"]:
+        seen_Q = np.arange(queries) + 1
+    above_QK = weights_QK - 1 / seen_Q[:, None]
+    query, key = divmod(int(above_QK.argmax()), keys)
     return query, key
 
 

@@ -131,7 +131,8 @@ class PairsTask(TokenTask):
         source, target = self.tokenizers
         if self.one_sequence and source != target:
             raise UserError(
-                "source and target as one sequence need one vocabulary for both: use --joint, or another --model"
+                "source and target as one sequence need one vocabulary for both: use --joint where the task has it, or "
+                "another --model"
             )
         if options.get("shared") and source != target:
             raise UserError(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 import pytest
 
-from jarilab.comparison.opening import blind_of, opening_of
+from jarilab.comparison.opening import KINDS, blind_of, opening_of
 
 
 def a_site(name: str, effects: list[float] | None, weights: Any = None, equal: float = 0.5) -> dict[str, Any]:
@@ -42,6 +42,18 @@ def test_the_models_are_the_blind_one_and_the_best() -> None:
     assert opening_of([{"models": models[:2]}], ["best", "loud"])["models"] == [0, 1], "the second beside the best"
     assert opening_of([{"models": models[:1]}], ["loud"])["models"] == [0]
     assert opening_of([{"models": models[2:]}], ["deaf"])["models"] == [0]
+
+
+def test_the_cell_is_no_token_that_can_look_at_nothing_else() -> None:
+    weights = [[[1.0, 0.0], [0.3, 0.7]]] * 2
+    site = a_site("decoder.0.self", [0.1, 0.2]) | {"query": ["a", "b"], "key": ["a", "b"]}
+    site["weights"] = base64.b64encode(numpy.rint(numpy.array(weights) * 65535).astype("<u2").tobytes()).decode()
+    cells = {}
+    for kind in KINDS.values():
+        opening = opening_of([{"models": [a_model("loud", True, [site | {"kind": kind}])]}], ["loud"])
+        assert opening is not None
+        cells[kind] = opening["query"], opening["key"]
+    assert cells == {KINDS["encoder"]: (0, 0), KINDS["cross"]: (0, 0), KINDS["decoder"]: (1, 1)}
 
 
 @pytest.mark.parametrize(

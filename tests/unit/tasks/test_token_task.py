@@ -97,5 +97,5 @@ def test_two_vocabularies_are_refused():
     task = Translation(train=("a", "b"))
     task.join()
     task._tokenizers = tuple(train("characters", [text], size=9) for text in ("ab", "cd"))
-    with pytest.raises(UserError, match="need one vocabulary for both: use --joint, or another --model"):
+    with pytest.raises(UserError, match="need one vocabulary for both: use --joint where the task has it"):
         task.check_model({})

@@ -11,7 +11,7 @@ import { nameNode, tokenNode } from "web/tokens.js";
 import { toned } from "web/tones.js";
 import { speaking } from "web/words.js";
 import { expectedNode, fieldOf, isImage, roomOfImage, thumbnail } from "./images.js";
-import { bare, digitPlaces, examples, headWeights, ordered, payload } from "./study.js";
+import { bare, digitPlaces, examples, headWeights, hiddenIn, ordered, payload } from "./study.js";
 import { openHere } from "./why.js";
 import { factsOf, KINDS, WORDS } from "./words.js";
 
@@ -50,7 +50,8 @@ const layerOf = (model) => model.sites.filter(({ kind }) => kind === siteOf(mode
 
 function mapOf(site) {
   const weights = headWeights(site, opening.head);
-  return { data: Float32Array.from(weights), hidden: null, shape: [site.query.length, site.key.length], options: { high: 1 } };
+  const hidden = hiddenIn(site);
+  return { data: Float32Array.from(weights), hidden, shape: [site.query.length, site.key.length], options: { high: 1, hidden } };
 }
 
 function board(model, site) {

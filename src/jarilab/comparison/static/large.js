@@ -11,7 +11,7 @@ import { toned } from "web/tones.js";
 import { speaking } from "web/words.js";
 import { fieldOf, roomOfImage } from "./images.js";
 import { look, modelName, rowOrder, shownModels, sitesOf } from "./look.js";
-import { digitPlaces, equalDigits, headWeights } from "./study.js";
+import { digitPlaces, equalDigits, headWeights, hiddenIn } from "./study.js";
 import { factsOf, KINDS, WORDS } from "./words.js";
 
 const t = speaking({
@@ -74,7 +74,8 @@ function siteBoard(model, site, high) {
     setCell(order[next[0]], next[1]);
     scrollToCell(board);
   };
-  const map = { data, hidden: null, shape: [order.length, columns], options: { high } };
+  const hidden = hiddenIn(site); // whose rows are always as read
+  const map = { data, hidden, shape: [order.length, columns], options: { high, hidden } };
   const board = boardOf({
     map, ...axesOf(site, order),
     words: { kind: t("map"), label, axes: t("axes") }, crosses: ["row", "column", "spot"], beside: lanes,

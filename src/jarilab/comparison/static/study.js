@@ -65,6 +65,16 @@ export function headWeights(site, head) {
   return block(packed.get(site)).data.subarray(head * size, (head + 1) * size);
 }
 
+const masked = new WeakMap(); // site -> 1 where a query cannot look
+
+/** The cells that a site's mask hides: a decoder's own attention cannot look ahead; null where nothing is hidden. */
+export function hiddenIn(site) {
+  if (!site.kind.startsWith("decoder self")) return null;
+  const columns = site.key.length;
+  if (!masked.has(site)) masked.set(site, Uint8Array.from({ length: site.query.length * columns }, (_, at) => at % columns > Math.floor(at / columns)));
+  return masked.get(site);
+}
+
 /** Places of each digit that occurs more than once, or nothing where that is not the question. */
 export function equalDigits(site) {
   if (!site.equal_rows?.some(known)) return [];

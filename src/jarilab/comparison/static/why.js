@@ -16,7 +16,7 @@ import { drawLarge, fitLarge, largeMaps, largeSheet } from "./large.js";
 import { chooseExample, chooseHead, kindsThere, look, modelName, shownModels, sitesOf } from "./look.js";
 import { compact } from "./numbers.js";
 import { pills, section } from "./parts.js";
-import { examples, headWeights, withDigits } from "./study.js";
+import { examples, headWeights, hiddenIn, withDigits } from "./study.js";
 import { KINDS, WORDS } from "./words.js";
 
 const t = speaking({
@@ -25,7 +25,8 @@ const t = speaking({
   about: ["For each {0}, *attention* deals out a weight of 1 over the {0}s it may look at. One row of a map is one such deal: the *query* is the {0} that looks, the *keys* are the {0}s looked at. A model repeats this in several *layers*, one after the other, each with several *heads* side by side; both are counted from 0, as in the code.",
     "*어텐션*은 {0}마다 합이 1인 가중치를 볼 수 있는 {0}들에 나눠 줍니다. 어텐션 맵의 한 행이 그 한 번의 나눔입니다. *쿼리*가 보고, *키*가 보입니다. 모델은 이를 차례로 놓인 여러 *층*에서, 층마다 나란히 놓인 여러 *헤드*에서 되풀이합니다. 층과 헤드는 코드에서처럼 0부터 셉니다."],
   encoder: ["The encoder reads. Rows and columns: the input. Every {0} looks at every {0}, itself included.", "인코더는 읽습니다. 행과 열: 입력. {0}마다 자신을 포함한 모든 {0}에 가중치를 줍니다."],
-  decoder: ["The decoder writes. Rows and columns: the answer as it is written. A {0} cannot look at what comes after it.", "디코더는 씁니다. 행과 열: 쓰이는 답. 뒤에 오는 것은 볼 수 없습니다."],
+  decoder: ["The decoder reads and goes on writing. Rows and columns: the input, then the answer as it is written. A {0} cannot look at what comes after it: hatched.",
+    "디코더는 읽고 이어서 씁니다. 행과 열: 입력, 이어서 쓰이는 답. 뒤에 오는 것은 볼 수 없습니다(빗금)."],
   cross: ["The decoder writes and looks back at what the encoder read. Rows: the answer as it is written, each row the step before its next {0}. Columns: the input.",
     "디코더는 쓰면서 인코더가 읽은 것을 돌아봅니다. 행: 쓰이는 답(다음 {0}의 바로 앞 단계). 열: 입력."],
   example: ["Example input → right answer", "예제 입력 → 정답"],
@@ -92,8 +93,8 @@ function drawMaps() {
 /** All heads of the models on screen, as a drawing. */
 function gridSheet() {
   const options = { high: highest() };
-  const mapsOf = (site) => Array.from({ length: site.heads }, (_, head) => ({ data: headWeights(site, head), hidden: null,
-    shape: [site.query.length, site.key.length], options }));
+  const mapsOf = (site) => Array.from({ length: site.heads }, (_, head) => ({ data: headWeights(site, head), hidden: hiddenIn(site),
+    shape: [site.query.length, site.key.length], options: { ...options, hidden: hiddenIn(site) } }));
   const drawings = shownModels().map((model) => gridDrawing(modelName(model), sitesOf(model).map((site, layer) => ({ label: layer, maps: mapsOf(site) }))));
   return sheetOf(drawings, `${look.example.input}: ${t(look.kind)}, 0–${compact(options.high)}`);
 }
@@ -106,7 +107,7 @@ function overview(model, high) {
     const site = sites[layer];
     const shape = [site.query.length, site.key.length];
     const name = t("headOf", modelName(model), layer, head);
-    const weights = { data: headWeights(site, head), hidden: null, shape };
+    const weights = { data: headWeights(site, head), hidden: hiddenIn(site), shape };
     const enlarge = () => {
       Object.assign(look, { layer, head });
       opened.hidden = true;
