@@ -12,7 +12,7 @@ from typing import Any
 
 from jarilab.encodings.base import Site, hooks_of
 from jarilab.encodings.base import registry as encodings
-from jarilab.encodings.compose import LayerEncodings, files_of
+from jarilab.encodings.compose import LayerEncodings, files_of, layer_specs, part_spec, parts_of
 from jarilab.errors import UserError
 from jarilab.options import Option, options_of
 from jarilab.registry import first_sentence, trust_code
@@ -191,11 +191,14 @@ def listed_encoding(spec: str) -> dict[str, Any]:
     }
 
 
-def typed_encoding(spec: str) -> dict[str, Any]:
-    """`listed_encoding` of what a person typed: who types a file's name wants it used."""
-    for path in files_of(spec):
+def typed_encodings(text: str) -> list[dict[str, Any]]:
+    """`listed_encoding` of what a person typed, with its `spec`: of each part of a sum, of each in a list for layers.
+    Who types a file's name wants it used. Raises UserError for one that there is not."""
+    for path in files_of(text):
         trust_code(path)
-    return listed_encoding(spec)
+    parts = [part_spec(part)[0] for of_layer in layer_specs(text) for part in parts_of(of_layer)]
+    specs = dict.fromkeys(map(str, parts))
+    return [listed_encoding(spec) | {"spec": spec} for spec in specs]
 
 
 def learned_numbers(spec: str) -> int:

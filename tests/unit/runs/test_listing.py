@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from helpers.command import command
 from helpers.runs import train
+from jarilab.errors import UserError
+from jarilab.runs.listing import typed_encodings
 
 
 def test_a_run_with_strange_numbers_stops_nothing(tmp_path: Path) -> None:
@@ -26,3 +30,14 @@ def test_threads_that_no_machine_has_are_refused(tmp_path: Path) -> None:
     said = command("predict", tmp_path / "run", "1+1", "--threads", 100000)
     assert said.returncode == 2
     assert "threads: expected 1 to " in said.stderr
+
+
+def test_a_sum_and_a_list_for_layers_are_told_part_by_part() -> None:
+    def names(text: str) -> list[str]:
+        return [encoding["name"] for encoding in typed_encodings(text)]
+
+    assert names("rotary:base=500+alibi") == ["rotary", "alibi"]
+    assert names("rotary,rotary,none") == ["rotary", "none"]
+    assert names("sinusoidal@text") == ["sinusoidal"]
+    with pytest.raises(UserError, match="unknown encoding 'rotari'; did you mean 'rotary'"):
+        typed_encodings("alibi+rotari")

@@ -31,9 +31,9 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import show
-    from jarilab.runs.listing import listed_encodings, typed_encoding
+    from jarilab.runs.listing import listed_encodings, typed_encodings
 
-    named = [typed_encoding(spec) | {"spec": spec} for spec in options.encodings]
+    named = [encoding for text in options.encodings for encoding in typed_encodings(text)]
     encodings = named or listed_encodings()
     if options.measure:
         _measure(encodings)
