@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jarilab.masks import Mask as Mask
     from jarilab.models.base import Generates as Generates
     from jarilab.models.decoder import LanguageModel as LanguageModel
+    from jarilab.models.decoder import after as after
     from jarilab.models.detector import Detector as Detector
     from jarilab.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from jarilab.models.recurrent import Recurrent as Recurrent
@@ -108,6 +109,7 @@ _HOME = {
     "beam": "jarilab.decoding",
     "Recurrent": "jarilab.models.recurrent",
     "LanguageModel": "jarilab.models.decoder",
+    "after": "jarilab.models.decoder",
     "compare": "jarilab.api",
     "data": "jarilab.api",
     "evaluate": "jarilab.api",

@@ -103,4 +103,6 @@ def all_answer_options(kind: str) -> list[Mapping[str, Option]]:
     from jarilab.predictors.base import registry
 
     targets = [registry.spec(name).target for name in registry.names()]
-    return [options_of(getattr(target, kind)) for target in targets]
+    # Several kinds of answer may have the same options.
+    classes = dict.fromkeys(getattr(target, kind) for target in targets)
+    return [options_of(options) for options in classes]

@@ -63,7 +63,7 @@ def beam(
     ids_RL = torch.full((batch, 1), first, device=device)
     answers: list[list[Hypothesis]] = [[] for _ in range(batch)]
     for length in itertools.count(1):
-        positions = places(ids_RL, length - 1)
+        positions = places(ids_RL, length - 1, search.sources)
         scores_R1V = model.step(state, ids_RL[:, -1:], positions, cache)
         scores_RV = scores_R1V[:, -1].float()
         log_RV = scores_RV.log_softmax(-1)
@@ -148,6 +148,11 @@ class _Search:
         parents_BC = index_BC // each
         parents = self.open.pick(parents_BC)
         return parents_BC, parents.extended(totals_BC, ids_BC, logs_BC, length)
+
+    @property
+    def sources(self) -> Int[Tensor, " R"]:
+        """The source that each open hypothesis is about."""
+        return self.source_B.repeat_interleave(self.open.ids.shape[1])
 
     def done(self, length: int) -> Tensor:
         """Which sources are, `(B,)`."""

@@ -36,8 +36,9 @@ def greedy(
 ) -> Written:
     """Take the likeliest token each time, up to `end` or `longest` tokens: beam search of width 1, without its price.
 
-    first, end, padding: the numbers of these tokens. cached: keep keys and values (the same answer, faster).
-    places: where the tokens of answers are, which may differ from row to row.
+    source: what a model reads first; a language model reads it as a prompt, which takes places=after(source). first,
+    end, padding: the numbers of these tokens. cached: keep keys and values (the same answer, faster). places: where the
+    tokens of answers are, which may differ from row to row.
     A row that has ended is read no more. Raises UserError if `longest` is below 1.
     """
     check_longest(torch.tensor(longest), 0, 1)
@@ -52,7 +53,7 @@ def greedy(
     while len(rows) and length < longest:
         start, stop = length if cached else 0, length + 1
         so_far_RL = written[rows, :stop]
-        positions = places(so_far_RL, start)
+        positions = places(so_far_RL, start, rows)
         scores_RLV = model.step(state, so_far_RL[:, start:], positions, cache)
         best = scores_RLV[:, -1].float().log_softmax(-1).max(-1)
         length += 1

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from jarilab.positions import Positions
 from jarilab.shapes import Int, Tensor
 
-Places = Callable[[Tensor, int], Positions]
-"""The places of the tokens from some number on, given all of them so far, `(R, L)`: what a search asks for."""
+Places = Callable[[Tensor, int, Tensor], Positions]
+"""The places of the tokens from some number on: what a search asks for. It is given all tokens so far, `(R, L)`, that
+number, and which of the sources each row is of, `(R,)`."""
 
 
-def in_order(ids: Int[Tensor, "R L"], start: int) -> Positions:
+def in_order(ids: Int[Tensor, "R L"], start: int, rows: Int[Tensor, " R"]) -> Positions:
     """0, 1, 2, ... in the frame `target`."""
     return Positions.sequence(ids.shape[1] - start, start, frame="target", device=ids.device)

@@ -185,6 +185,7 @@ def _drawn(
     places: Places,
 ) -> Iterator[Drawn]:
     state, cache = model.start(source), model.new_cache()
+    rows_B = torch.arange(len(prompt), device=prompt.device)
     ids_BL, ended_B = prompt.cpu(), torch.zeros(len(prompt), dtype=torch.bool)
     # The model reads what is in [first, last), and has read up to `read` of it.
     read = first = max(0, ids_BL.shape[1] - context) if context is not None else 0
@@ -195,7 +196,7 @@ def _drawn(
             cache = model.new_cache()
         start = read - first
         window_BL = ids_BL[:, first:last].to(prompt.device)
-        positions = places(window_BL, start)
+        positions = places(window_BL, start, rows_B)
         scores_BNV = model.step(state, window_BL[:, start:], positions, cache)
         scores_BV = scores_BNV[:, -1].float().cpu()
         read = last

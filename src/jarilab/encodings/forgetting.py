@@ -42,7 +42,8 @@ class Forgetting(Encoding):
 
     def remember(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B H K 1"]:
         """The logarithm of each token's gates, in float32: near 1 they differ by less than bfloat16 can tell."""
-        gate_BKH = functional.linear(x, self.gate.weight.to(x.dtype), self.gate.bias.to(x.dtype))
+        # The bias apart: with it, PyTorch's exporter takes the length for a constant.
+        gate_BKH = functional.linear(x, self.gate.weight.to(x.dtype)) + self.gate.bias.to(x.dtype)
         wide = gate_BKH if x.dtype is torch.float64 else gate_BKH.float()
         return functional.logsigmoid(wide).transpose(1, 2).unsqueeze(-1)
 

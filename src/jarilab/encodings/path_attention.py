@@ -54,8 +54,10 @@ class PathAttention(Encoding):
         w_BKN = functional.linear(low_BKR, self.direction.weight.to(x.dtype))
         w_BHKE = wide(w_BKN).unflatten(-1, (self.site.heads, -1)).transpose(1, 2)
         weight, bias = self.strength.weight.to(x.dtype), self.strength.bias.to(x.dtype)
-        beta_BHK = 2 * wide(functional.linear(x, weight, bias)).sigmoid().transpose(1, 2)
-        return torch.cat((functional.normalize(w_BHKE, dim=-1), beta_BHK.unsqueeze(-1)), -1)
+        # The bias apart: with it, PyTorch's exporter takes the length for a constant.
+        beta_BKH = 2 * wide(functional.linear(x, weight) + bias).sigmoid()
+        beta_BHK1 = beta_BKH.transpose(1, 2).unsqueeze(-1)
+        return torch.cat((functional.normalize(w_BHKE, dim=-1), beta_BHK1), -1)
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | None:
         """True for pairs of which one has no place."""

@@ -232,11 +232,11 @@ class ExploredRun:
         predictor = self.predictor(step)
         text = predictor.text_of_page()
         if text is None:
-            task = self.experiment.task
+            task, model = self.experiment.task, self.experiment.model
             return {
                 "why": (
-                    f"no page can answer for the task {task} by itself",
-                    f"과제 {task}의 답은 페이지가 스스로 낼 수 없습니다",
+                    f"no page can answer by itself as the model {model} does for the task {task}",
+                    f"과제 {task}에서 모델 {model}이(가) 하는 답은 페이지가 스스로 낼 수 없습니다",
                 )
             }
         if not predictor.task.policy.plain:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Unpack, cast
 
+import torch
 from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention.cache import KVCache
+from jarilab.attention.cache import KVCache, positions_of
 from jarilab.attention.checks import check_positions
 from jarilab.attention.geometry import geometry_of_layers
 from jarilab.errors import UserError
 from jarilab.masks import Mask
-from jarilab.models.base import registry
+from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
 from jarilab.nn.layers import TokenEmbedding
@@ -44,20 +46,22 @@ class CausalStack(nn.Module):
         x: Float[Tensor, "B L D"],
         *,
         positions: Positions,
-        keep: Bool[Tensor, "B L"] | None = None,
+        keep: Bool[Tensor, "B K"] | None = None,
         documents: Int[Tensor, "B L"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """keep: False on padding. documents: each token sees those of its own number only. cache: keys and
-        values of earlier tokens, all of which can be seen then. Raises UserError for one beside keep or documents."""
+        """keep: False on padding; with a cache `(B, K)`, of all tokens so far. documents: each token sees those of its
+        own number only. cache: keys and values of earlier tokens. Raises UserError for one beside documents."""
         check_positions(positions, x)
-        if cache is not None and (keep is not None or documents is not None):
+        if cache is not None and documents is not None:
             raise UserError(
-                "a cache does not know of padding or documents; read such tokens at once, without a cache"
+                "a cache does not know of documents; read such tokens at once, without a cache"
             )
         k_pos = positions if cache is None else self._extended(cache, positions)
         pairs = None if documents is None else (documents, documents)
-        mask = replace(self.mask, keys=keep, documents=pairs)
+        # A window may have dropped the first keys.
+        keys = None if keep is None else keep[:, -k_pos.length :]
+        mask = replace(self.mask, keys=keys, documents=pairs)
         geometries = geometry_of_layers(self.encoding, positions, k_pos, mask, new_k_pos=positions)
         x_BLD = self.encoding.embed(x, positions)
         for i, (layer, geometry) in enumerate(zip(self.layers, geometries, strict=True)):
@@ -76,12 +80,102 @@ class CausalStack(nn.Module):
         return cache.extend(new)
 
 
-@dataclass(frozen=True)
-class NoSource:
-    """What a language model makes of no source: nothing."""
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What is read in a step. keep: which of all tokens so far are no padding, all if None."""
 
-    def select(self, rows: Int[Tensor, " R"]) -> NoSource:
+    ids: Int[Tensor, "R L"]
+    positions: Positions
+    keep: Bool[Tensor, "R K"] | None = None
+
+
+@dataclass(frozen=True)
+class NoPrompt:
+    """What a language model makes of no prompt: nothing."""
+
+    def select(self, rows: Int[Tensor, " R"]) -> NoPrompt:
         return self
+
+    def reading(self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None) -> Step:
+        """The tokens of a step alone."""
+        return Step(ids, positions)
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What a language model reads before it writes, `(B, K)`: in the first step, together with that step's tokens.
+    Padding stands before the tokens, so that those written follow them."""
+
+    tokens: Tokens
+
+    def select(self, rows: Int[Tensor, " R"]) -> Prompt:
+        tokens = self.tokens
+        keep = None if tokens.keep is None else tokens.keep.index_select(0, rows)
+        ids = tokens.ids.index_select(0, rows)
+        return Prompt(Tokens(ids, positions_of(tokens.positions, rows), keep))
+
+    def reading(self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None) -> Step:
+        """The tokens of a step, those of the first one behind the prompt. Raises UserError for tokens that do not stand
+        behind the prompt, and for rows that are not as many for each."""
+        prompt = self._of_rows(len(ids)).tokens
+        held = None if cache is None else cache.positions
+        if held is not None:
+            keys = torch.cat((held.order, positions.order))
+            return Step(ids, positions, _kept(prompt, keys))
+        _check_behind(prompt.positions, positions)
+        everywhere = prompt.positions.concat(positions)
+        both = torch.cat((prompt.ids, ids), 1)
+        return Step(both, everywhere, _kept(prompt, everywhere.order))
+
+    def _of_rows(self, rows: int) -> Prompt:
+        """The prompt of each of so many rows."""
+        prompts = len(self.tokens.ids)
+        if rows == prompts:
+            return self
+        if rows % prompts:
+            raise UserError(
+                f"each prompt has the same number of rows: expected a multiple of {prompts}, got {rows}"
+            )
+        index_R = torch.arange(prompts, device=self.tokens.ids.device)
+        return self.select(index_R.repeat_interleave(rows // prompts))
+
+
+def _kept(prompt: Tokens, order_K: Int[Tensor, " K"]) -> Bool[Tensor, "R K"] | None:
+    """Which of the keys of this order are no padding: what is behind the prompt is none."""
+    if prompt.keep is None:
+        return None
+    keep = functional.pad(prompt.keep, (0, 1), value=True)
+    index_K = order_K - prompt.positions.order[0]
+    return keep[:, index_K.clamp_max(prompt.positions.length)]
+
+
+def _check_behind(prompt: Positions, written: Positions) -> None:
+    """Raises UserError where what is written would be read as if it stood before the end of the prompt."""
+    last, first = int(prompt.order[-1]), int(written.order[0])
+    if first <= last:
+        raise UserError(
+            f"what is written after a prompt follows it: expected an order from {last + 1} on, got {first}; pass "
+            "places=jarilab.after(prompt) to the search"
+        )
+
+
+def after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
+    """The places that follow those of a prompt, for a search that is to go on with it: `greedy(model, prompt,
+    places=after(prompt), ...)`."""
+    length = prompt.positions.length
+    last = prompt.positions.slice(length - 1, length)
+
+    def following(ids: Int[Tensor, "R L"], start: int, rows: Int[Tensor, " R"]) -> Positions:
+        before = positions_of(last, rows)
+        step_L = torch.arange(start, ids.shape[1], device=ids.device) + 1
+        coordinates = before.coordinates + step_L.unsqueeze(-1)
+        unplaced = before.unplaced
+        if unplaced is not None:
+            unplaced = unplaced.expand(*unplaced.shape[:-1], len(step_L))
+        order_L = before.order + step_L
+        return replace(before, coordinates=coordinates, order=order_L, unplaced=unplaced)
+
+    return following
 
 
 @registry.register("decoder")
@@ -126,20 +220,31 @@ class LanguageModel(nn.Module):
         )
         return self._scores(x_BLD)
 
-    def start(self, source: Tokens | None) -> NoSource:
-        """Nothing is read before the first step. Raises UserError for a source."""
-        if source is not None:
+    def start(self, source: Tokens | None) -> NoPrompt | Prompt:
+        """source: a prompt to be read before what is written, padding before the shorter ones; None where the first
+        ids of `step` are the prompt. Raises UserError for several documents in a row, and padding elsewhere."""
+        if source is None:
+            return NoPrompt()
+        source = one_a_row(source)
+        if source.keep is not None and not bool(source.keep[:, -1].all()):
             raise UserError(
-                "a language model reads no source; pass None, and the prompt as the first ids of `step`"
+                "what is written follows the prompt: expected padding before it, got some behind; move it to the front"
             )
-        return NoSource()
+        return Prompt(source)
 
     def step(
-        self, state: NoSource, ids: Int[Tensor, "B L"], positions: Positions, cache: KVCache | None
-    ) -> Float[Tensor, "B L V"]:
+        self,
+        state: NoPrompt | Prompt,
+        ids: Int[Tensor, "R L"],
+        positions: Positions,
+        cache: KVCache | None,
+    ) -> Float[Tensor, "R L V"]:
         """Scores after each of `ids`; with a cache, `ids` are only the tokens that are not in it yet."""
-        x_BLD = self.decoder(self.embedding(ids), positions=positions, cache=cache)
-        return self._scores(x_BLD)
+        read = state.reading(ids, positions, cache)
+        x_RLD = self.decoder(
+            self.embedding(read.ids), positions=read.positions, keep=read.keep, cache=cache
+        )
+        return self._scores(x_RLD[:, -ids.shape[1] :])
 
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))

@@ -130,7 +130,7 @@ class ContinuationPredictor(Predictor):
             repetition_penalty=options.repetition_penalty,
             seed=options.seed,
             context=self.task.longest["target"],
-            places=self.task.answer_places,
+            places=self.task.answer_places(),
         )
         numbers = (int(token.ids[0]) for token in drawn)
         return _certain_pieces(self.task, read, numbers, options.stop)

@@ -36,12 +36,14 @@ class ModelLearner:
 
     @torch.no_grad()
     def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
-        """By the last attention to the source, on the mean of its heads."""
-        target = self.task.tokens(torch.tensor([[FIRST, *written[:-1]]]), "target")
+        """By the last attention to the source, on the mean of its heads. Of one sequence it is the beginning."""
+        inputs = self.task.answered(source, written)
         with record(self.model) as tape:
-            self.model(self.task.sources([source]), target)
-        last = tape.sites_of("cross")[-1]
-        return tape.weights(last)[0].mean(0).argmax(-1).tolist()
+            self.model(*inputs)
+        last = (tape.sites_of("cross") or tape.sites_of("decoder"))[-1]
+        weights_QK = tape.weights(last)[0].mean(0)
+        read = self.task.sources([source]).ids.shape[1]
+        return weights_QK[-len(written) :, :read].argmax(-1).tolist()
 
 
 def write(
@@ -57,7 +59,7 @@ def write(
         **tokens,
         limit=limit,
         n_best=n_best,
-        places=task.answer_places,
+        places=task.answer_places(sources),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 
@@ -14,6 +14,7 @@ from jarilab.errors import UserError
 from jarilab.inspect.interventions import operate
 from jarilab.inspect.places import Displaced, moved
 from jarilab.models.base import Generates
+from jarilab.positions import Tokens
 from jarilab.predictors.base import (
     AT_ONCE,
     Intervention,
@@ -26,6 +27,7 @@ from jarilab.predictors.base import (
 )
 from jarilab.predictors.learner import ModelLearner, write
 from jarilab.predictors.reading import SHOWN, Source, chunks, read_each
+from jarilab.shapes import Int, Tensor
 from jarilab.text import END, FIRST, PADDING
 
 
@@ -81,13 +83,14 @@ class Answer(Prediction):
 
 
 @registry.register("sequences")
-@final
 class SequencePredictor(Predictor):
     """Of tasks that answer a text, a number and the like with another: a `TokenTask`."""
 
     needs = Generates
     options = SequenceOptions
     scoring = Decoding
+    source_frame: ClassVar[str] = "source"
+    """The frame of what is read before the answer is written."""
 
     def predict(
         self,
@@ -141,23 +144,29 @@ class SequencePredictor(Predictor):
         check_tokens(len(source), most)
         batch = self.task.sources([source])
         ids = write(self.model, self.task, batch)[0][0].ids.tolist()
-        read = [FIRST, *ids[:-1]]
-        target = self.task.tokens(torch.tensor([read]), "target")
-        sequences = {
-            "source": TracedSequence(self.task.show_source(batch.ids[0].tolist())),
-            "target": TracedSequence(self.names(read)),
-        }
         text = self.task.answer(ModelLearner(self.model, self.task), line.strip(), source, ids)
         expected = expected_of(self.task, line.strip())
-        inputs, written = (batch, target), torch.tensor([ids])
+        inputs = self.task.answered(source, ids)
+        sequences, labels, written = self._followed(inputs, ids)
         return Trace(
-            line.strip(), source, inputs, sequences, ids, written, text, expected, is_text=True
+            line.strip(), source, inputs, sequences, labels, written, text, expected, is_text=True
         )
+
+    def _followed(
+        self, inputs: tuple[Tokens, ...], answer: list[int]
+    ) -> tuple[dict[str, TracedSequence], list[int], Int[Tensor, "1 L"]]:
+        """The sequences, the labels and what is written, as a trace has them."""
+        source, target = (tokens.ids[0].tolist() for tokens in inputs)
+        sequences = {
+            "source": TracedSequence(self.task.show_source(source)),
+            "target": TracedSequence(self.names(target)),
+        }
+        return sequences, answer, torch.tensor([answer])
 
     def names(self, numbers: Iterable[int]) -> list[str]:
         return self.task.show_target(list(numbers))
 
-    def text_of_page(self) -> dict[str, Any]:
+    def text_of_page(self) -> dict[str, Any] | None:
         task = self.task
         sizes = list(task.model_options.values())
         shown = (task.show_source, task.show_target)
@@ -178,12 +187,13 @@ class SequencePredictor(Predictor):
 
     def edited(self, trace: Trace, intervention: Intervention) -> str:
         writer: Any = self.model
-        if "target" in intervention.places:
-            self._check_dealt(intervention.places["target"].how)
-            writer = Displaced(self.model, intervention.places["target"], len(trace.labels))
+        places = intervention.places
+        if "target" in places:
+            self._check_dealt(places["target"].how)
+            writer = Displaced(self.model, places["target"], len(trace.labels))
         batch = self.task.sources([trace.read])
-        if "source" in intervention.places:
-            batch = moved(batch, intervention.places["source"])
+        if self.source_frame in places:
+            batch = moved(batch, places[self.source_frame])
         with operate(self.model, intervention.edits, free=True):
             ids = write(writer, self.task, batch)[0][0].ids.tolist()
             learner = ModelLearner(self.model, self.task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_type_hints
@@ -154,6 +154,8 @@ class Experiment:
         target = tasks.spec(self.task).target
         options = _checked(self.task, target, self.task_options)
         task: Task = target(**options)
+        if not fits(target.model_arguments, models.spec(self.model).target):
+            task.join()
         task.place_by(policies.build(self.options.positions))
         if run is None:
             self._check_model()
@@ -178,7 +180,7 @@ class Experiment:
         # A model of one's own need not have an end.
         known_positions = getattr(model, "max_positions", dict)
         for side, known in known_positions().items():
-            needed = task.policy.reach(task.longest.get(side, 0))
+            needed = task.policy.reach(task.tokens_read(side))
             if known is not None and known < needed:
                 under = "" if task.policy.plain else f" under {self.options.positions}"
                 raise UserError(
@@ -320,15 +322,25 @@ def refusal_of(task: str, task_class: type[Task], model_class: type) -> str | No
             check_protocol(model_class, needed, task)
     except UserError as error:
         return str(error)
-    given = task_class.model_arguments
-    parameters = inspect.signature(model_class).parameters
-    named = [one for one in parameters.values() if one.kind in _NAMED]
-    required = [one.name for one in named if one.default is one.empty]
-    if set(required) <= set(given) <= set(parameters):
+    given, joined = task_class.model_arguments, task_class.joined_arguments
+    if fits(given, model_class) or (joined and fits(joined, model_class)):
         return None
-    name = model_class.__name__
-    takes = ", ".join(required) or "nothing"
-    return f"{task} gives a model {', '.join(given)}; {name} takes {takes}"
+    takes = ", ".join(_required(model_class)) or "nothing"
+    also = f", or {', '.join(joined)}" if joined else ""
+    return f"{task} gives a model {', '.join(given)}{also}; {model_class.__name__} takes {takes}"
+
+
+def fits(given: Sequence[str], model_class: type) -> bool:
+    """Whether a class of models can be made of the arguments that a task gives."""
+    parameters = inspect.signature(model_class).parameters
+    return set(_required(model_class)) <= set(given) <= set(parameters)
+
+
+def _required(model_class: type) -> list[str]:
+    """The arguments that a class cannot be made without."""
+    parameters = inspect.signature(model_class).parameters.values()
+    named = [one for one in parameters if one.kind in _NAMED]
+    return [one.name for one in named if one.default is one.empty]
 
 
 def settings_of(task: str, model: str | None = None) -> dict[str, Option]:

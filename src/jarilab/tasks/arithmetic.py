@@ -18,7 +18,7 @@ from jarilab.errors import UserError
 from jarilab.policies.base import Numbers
 from jarilab.positions import Tokens
 from jarilab.shapes import Int
-from jarilab.tasks.base import Batch, Learner, TokenTask, registry
+from jarilab.tasks.base import Batch, Learner, registry
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.expressions import (
     DIGITS,
@@ -26,6 +26,7 @@ from jarilab.tasks.expressions import (
     VOCABULARY,
     ZERO,
     Answers,
+    answer_to,
     carries,
     digits,
     expressions,
@@ -37,6 +38,7 @@ from jarilab.tasks.expressions import (
 )
 from jarilab.tasks.parts import parts_of
 from jarilab.tasks.rows import evenly, right_padded, without_padding
+from jarilab.tasks.token_task import TokenTask
 from jarilab.text import FIRST, PADDING
 from jarilab.text.spelling import CHARACTERS, STRIPPED, Reading, Spelling, Writing
 
@@ -61,6 +63,7 @@ class Arithmetic(TokenTask):
     """
 
     model_arguments = ("source_vocabulary", "target_vocabulary")
+    joined_arguments = ("vocabulary",)
     asks_policy = True
 
     def __init__(
@@ -124,10 +127,10 @@ class Arithmetic(TokenTask):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        return {
-            "source_vocabulary": len(self.vocabulary),
-            "target_vocabulary": len(self.vocabulary),
-        }
+        size = len(self.vocabulary)
+        if self.one_sequence:
+            return {"vocabulary": size}
+        return {"source_vocabulary": size, "target_vocabulary": size}
 
     @property
     def spelling(self) -> Spelling:
@@ -146,12 +149,16 @@ class Arithmetic(TokenTask):
         numbers, seed = self._training[indices], self.policy.seed(generator)
         source_BK = self._source[numbers].long()
         labels_BQ = self._target[numbers].long()
+        if self.one_sequence:
+            return self.joined(source_BK, labels_BQ, seed)
         first_B1 = torch.full((len(numbers), 1), FIRST)
         target_BQ = torch.cat((first_B1, labels_BQ[:, :-1]), 1)
         source = self.tokens(source_BK, "source", keep=source_BK != PADDING, seed=seed)
         return Batch((source, self.tokens(target_BQ, "target", seed=seed)), labels_BQ)
 
-    def numbers(self, frame: str) -> Numbers:
+    def numbers(self, frame: str) -> Numbers | None:
+        if self.one_sequence:  # operands and answers are not written alike
+            return None
         if frame == "source":
             return Numbers(DIGITS, width=self.digits if self.operands == "padded" else None)
         width = self.answer_digits if self.answers == "padded" else None
@@ -166,9 +173,7 @@ class Arithmetic(TokenTask):
         numbers = self._held_out[evenly(len(self._held_out), examples)]
         right: list[bool] = []
         for some in numbers.split(4096):
-            source_BK = self._source[some].long()
-            source = self.tokens(source_BK, "source", keep=source_BK != PADDING)
-            written = learner.write(source)
+            written = learner.write(self._sources(self._source[some].long()))
             expected = (without_padding(row, PADDING) for row in self._target[some].tolist())
             right += [answer == row for answer, row in zip(written, expected, strict=True)]
         exact = torch.tensor(right, dtype=torch.float64)
@@ -213,8 +218,13 @@ class Arithmetic(TokenTask):
         return self.vocabulary.encode(text)
 
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
-        ids, keep = right_padded(lines, PADDING)
-        return self.tokens(ids, "source", keep=keep)
+        ids, _ = right_padded(lines, PADDING)
+        return self._sources(ids)
+
+    def _sources(self, ids: Int[Tensor, "B K"]) -> Tokens:
+        if self.one_sequence:
+            return self.prompts(ids)
+        return self.tokens(ids, "source", keep=ids != PADDING)
 
     def write(self, numbers: Sequence[int]) -> str:
         return self.vocabulary.decode(numbers)
@@ -227,20 +237,7 @@ class Arithmetic(TokenTask):
     def expected(self, line: str) -> str | None:
         """The right answer as this run writes it, or None if the line is no expression of this task."""
         text = line.strip().removesuffix("=").replace(" ", "")
-        operator = next((o for o in self.operators if o in text), None)
-        if operator is None:
-            return None
-        left, _, right = text.partition(operator)
-        if not (left.isdecimal() and right.isdecimal() and text.isascii()):
-            return None
-        sign = 1 if operator == "+" else -1
-        value = int(left) + sign * int(right)
-        answer = str(abs(value))
-        if self.answers == "padded":
-            answer = answer.zfill(self.answer_digits)
-        if value < 0:
-            answer = "-" + answer
-        return answer[::-1] if self.answers == "reversed" else answer
+        return answer_to(text, self.operators, self.answers, self.answer_digits)
 
     def sample_inputs(self) -> list[str]:
         """Expressions in which a digit stands several times, in different places."""
@@ -288,8 +285,10 @@ class Arithmetic(TokenTask):
 
     # What no model without positions can pass ----------------------------------------------------------------------
 
-    def ceiling(self) -> dict[str, float]:
+    def ceiling(self) -> dict[str, float] | None:
         """Of all expressions: held out or not makes no difference on average."""
+        if self.one_sequence:  # the causal mask tells of order, too
+            return None
         source, target = self._source.numpy(), self._target.numpy()
         shares = {"all": bag_ceiling(source, target)}
         if len(self.operators) > 1:

@@ -12,15 +12,12 @@ import torch
 from torch import Tensor
 
 from jarilab.errors import UserError
-from jarilab.nn.loss import cross_entropy
-from jarilab.policies.base import Numbers, Policy, Sequences
+from jarilab.policies.base import Policy
 from jarilab.policies.sequential import Sequential
-from jarilab.positions import Positions, Tokens
+from jarilab.positions import Tokens
 from jarilab.registry import Registry
-from jarilab.shapes import Bool, Float, Int
+from jarilab.shapes import Float, Int
 from jarilab.tasks.metrics import METRICS, Metric
-from jarilab.text import PADDING
-from jarilab.text.spelling import Spelling
 
 registry = Registry("task", "jarilab.tasks")
 
@@ -64,12 +61,16 @@ class Task(ABC):
     what a run keeps of them, to answer; the rest may be asked after one of these.
     """
 
-    predictor: ClassVar[str | type] = "sequences"
+    predictor: str | type = "sequences"
     """The kind of answer: a name of `jarilab.predictors`, or a `jarilab.Predictor` of one's own."""
     usual_model: ClassVar[str] = "encoder_decoder"
     """The kind of model that is taken where none is asked for."""
     model_arguments: ClassVar[tuple[str, ...]] = ()
     """What `model_options` will hold, known before any data are read: a model that takes these can learn the task."""
+    joined_arguments: ClassVar[tuple[str, ...]] = ()
+    """The same of a model that reads source and target as one sequence; none where nothing can be joined."""
+    one_sequence: bool = False
+    """Whether the model reads source and target as one sequence; `join` says so."""
     metric: Metric = METRICS["exact_match"]
     asks_policy: ClassVar[bool] = False
     """Whether a position policy says where its tokens are: they are all made by `TokenTask.tokens`."""
@@ -96,6 +97,12 @@ class Task(ABC):
                 "sequential, or in a task of your own make all tokens by self.tokens(...) and set asks_policy = True"
             )
         self.policy = policy
+
+    @final
+    def join(self) -> None:
+        """Give source and target as one sequence, to a language model. Only a task with `joined_arguments` can."""
+        self.one_sequence = True
+        self.predictor = "prompted"
 
     def prepare(self) -> None:
         """Read the data. Raises UserError."""
@@ -136,6 +143,11 @@ class Task(ABC):
     def longest(self) -> dict[str, int]:
         """The longest sequence of each side, in tokens, where there are tokens."""
         return {}
+
+    @final
+    def tokens_read(self, side: str) -> int:
+        """How many tokens at most a model reads as one sequence of a side."""
+        return sum(self.longest.values()) if self.one_sequence else self.longest.get(side, 0)
 
     @property
     @abstractmethod
@@ -204,93 +216,3 @@ class Task(ABC):
     def fingerprint(self) -> str:
         """What the training data is, so that a run is not continued on other data. Raises UserError."""
         return self.describe()
-
-
-class TokenTask(Task):
-    """A task whose inputs and answers are tokens."""
-
-    @property
-    def spelling(self) -> Spelling:
-        """How a page without Python reads and writes; by default it cannot, and an input stays as it is."""
-        return Spelling()
-
-    ones_first: bool = False
-    """Whether the digits of an answer are written from the ones up."""
-
-    @final
-    def loss(
-        self, scores: Float[Tensor, "B L V"], batch: Batch, smoothing: float = 0.0
-    ) -> Float[Tensor, ""]:
-        """What training makes smaller: the mean cross-entropy of the labels, padding left out, in nats.
-
-        smoothing: the share of the target's probability that is spread evenly over the vocabulary (Szegedy et al.
-        2016). A batch of nothing but padding has a loss of 0.
-        """
-        return cross_entropy(
-            scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing
-        )
-
-    def numbers(self, frame: str) -> Numbers | None:
-        """How numbers are written in the sequences of a frame, for policies that go by digits; None where that is not
-        known."""
-        return None
-
-    @final
-    def tokens(
-        self,
-        ids: Int[Tensor, "B L"],
-        frame: str,
-        *,
-        keep: Bool[Tensor, "B L"] | None = None,
-        documents: Int[Tensor, "B L"] | None = None,
-        seed: int | None = None,
-    ) -> Tokens:
-        """Token numbers with the places that the policy gives them. seed: what `policy.seed` drew for a batch of
-        training; source and target get the same. None outside training."""
-        sequences = self._sequences(ids, frame, keep, documents)
-        return Tokens(ids, self.policy.positions(sequences, seed), keep, documents)
-
-    @final
-    def answer_places(self, ids: Int[Tensor, "B L"], start: int) -> Positions:
-        """Where the tokens of answers from `start` on are, given all of them so far: what a search asks for."""
-        return self.policy.positions(self._sequences(ids, "target"), start=start)
-
-    def _sequences(
-        self,
-        ids: Int[Tensor, "B L"],
-        frame: str,
-        keep: Bool[Tensor, "B L"] | None = None,
-        documents: Int[Tensor, "B L"] | None = None,
-    ) -> Sequences:
-        # A source is read whole; all else may be written token by token.
-        room = None if frame == "source" else self.longest["target"]
-        return Sequences(ids, frame, keep, documents, room, self.numbers(frame))
-
-    @abstractmethod
-    def read(self, line: str) -> list[int]:
-        """A person's input as token numbers. Raises UserError."""
-
-    @abstractmethod
-    def sources(self, lines: Sequence[list[int]]) -> Tokens:
-        """A batch of what `read` gave."""
-
-    @abstractmethod
-    def write(self, numbers: Sequence[int]) -> str:
-        """An answer's token numbers as a person reads them."""
-
-    def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
-        """The answer to a line, which `read` made `source` of, as a person reads it and as it is judged: what has no
-        token of its own may be copied from where the learner looked."""
-        return self.write(written)
-
-    def expected(self, line: str) -> str | None:
-        """The right answer to an input, where the task can tell."""
-        return None
-
-    @abstractmethod
-    def show_target(self, numbers: Sequence[int]) -> list[str]:
-        """The name of each token that can be written."""
-
-    @abstractmethod
-    def show_source(self, numbers: Sequence[int]) -> list[str]:
-        """The name of each source token."""

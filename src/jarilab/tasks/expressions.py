@@ -135,3 +135,22 @@ def hashes(left: Array, right: Array, operator: Array) -> Array:
 
 def _folded(z: Array, bits: int) -> Array:
     return z ^ (z >> np.uint64(bits))
+
+
+def answer_to(text: str, operators: str, answers: Answers, width: int) -> str | None:
+    """The right answer to an expression without spaces; None where it is none, or of another operator. width: of padded
+    answers."""
+    operator = next((one for one in operators if one in text), None)
+    if operator is None:
+        return None
+    left, _, right = text.partition(operator)
+    if not (left.isdecimal() and right.isdecimal() and text.isascii()):
+        return None
+    sign = 1 if operator == "+" else -1
+    value = int(left) + sign * int(right)
+    answer = str(abs(value))
+    if answers == "padded":
+        answer = answer.zfill(width)
+    if value < 0:
+        answer = "-" + answer
+    return answer[::-1] if answers == "reversed" else answer

@@ -15,9 +15,10 @@ from torch.nn import functional
 from jarilab.errors import UserError
 from jarilab.positions import Tokens
 from jarilab.shapes import Int
-from jarilab.tasks.base import Batch, Learner, TokenTask
+from jarilab.tasks.base import Batch, Learner
 from jarilab.tasks.parts import parts_of
 from jarilab.tasks.rows import evenly, right_padded
+from jarilab.tasks.token_task import TokenTask
 from jarilab.text import END, FIRST, PADDING
 
 AT_ONCE = 256  # held-out examples answered together, those of like length side by side
@@ -84,6 +85,7 @@ class PairsTask(TokenTask):
     """
 
     model_arguments = ("source_vocabulary", "target_vocabulary")
+    joined_arguments = ("vocabulary",)
     asks_policy = True
     words: str | None = "none"
     """How sacreBLEU finds words: by its tokenizer of this name, `none` where spaces part them, None for no BLEU."""
@@ -121,10 +123,16 @@ class PairsTask(TokenTask):
     @property
     def model_options(self) -> dict[str, Any]:
         source, target = self.tokenizers
+        if self.one_sequence:
+            return {"vocabulary": len(source)}
         return {"source_vocabulary": len(source), "target_vocabulary": len(target)}
 
     def check_model(self, options: Mapping[str, Any]) -> None:
         source, target = self.tokenizers
+        if self.one_sequence and source != target:
+            raise UserError(
+                "source and target as one sequence need one vocabulary for both: use --joint, or another --model"
+            )
         if options.get("shared") and source != target:
             raise UserError(
                 "one embedding for both sides needs one vocabulary for both: use --joint, or --no-shared"
@@ -157,12 +165,16 @@ class PairsTask(TokenTask):
     def _batch(
         self, source: Int[Tensor, "B K"], target: Int[Tensor, "B Q"], seed: int | None = None
     ) -> Batch:
+        if self.one_sequence:
+            return self.joined(_ended(source), _ended(target), seed)
         shifted = functional.pad(target, (1, 0), value=FIRST)
         inputs = self._source(source, seed), self.tokens(shifted, "target", seed=seed)
         return Batch(inputs, _ended(target))
 
     def _source(self, ids: Int[Tensor, "B K"], seed: int | None = None) -> Tokens:
         ids = _ended(ids)
+        if self.one_sequence:
+            return self.prompts(ids)
         keep = ids != PADDING
         return self.tokens(ids, "source", keep=None if bool(keep.all()) else keep, seed=seed)
 
@@ -190,8 +202,9 @@ class PairsTask(TokenTask):
         by_length = sorted(range(len(pairs)), key=lambda i: len(sources[i]))
         for start in range(0, len(pairs), AT_ONCE):
             rows = by_length[start : start + AT_ONCE]
-            batch = self._batch(_chosen(sources, rows), _chosen(targets, rows))
-            for row, ids in zip(rows, learner.write(batch.inputs[0]), strict=True):
+            read = _chosen(sources, rows)
+            batch = self._batch(read, _chosen(targets, rows))
+            for row, ids in zip(rows, learner.write(self._source(read)), strict=True):
                 written[row] = self.answer(learner, pairs[row][0], sources[row], ids)
             tokens = int((batch.labels != PADDING).sum())
             loss += tokens * float(self.loss(learner.scores(batch), batch))

@@ -16,9 +16,10 @@ from jarilab.errors import UserError
 from jarilab.policies.base import Numbers
 from jarilab.positions import Tokens
 from jarilab.shapes import Int, Tensor
-from jarilab.tasks.base import Batch, Learner, TokenTask, registry
+from jarilab.tasks.base import Batch, Learner, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.rows import evenly
+from jarilab.tasks.token_task import TokenTask
 from jarilab.text import END, FIRST, PADDING, files, store
 from jarilab.text.spelling import Spelling
 from jarilab.text.tokenizers import Tokenizer

@@ -15,7 +15,7 @@ from jarilab.encodings.base import ASKED, Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, build, canonical
 from jarilab.errors import UserError
 from jarilab.masks import Mask
-from jarilab.models.decoder import LanguageModel, NoSource
+from jarilab.models.decoder import LanguageModel, NoPrompt
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 from jarilab.registry import listed
@@ -143,8 +143,8 @@ def test_a_decoder_reads_in_pieces_what_it_reads_at_once(spec, kernel):
     initialise(model, 0)
     randomise(model)
     ids, pos, cache = torch.randint(7, (2, 9)), Positions.sequence(9, frame="target"), model.new_cache()
-    pieces = [model.step(NoSource(), ids[:, i:j], pos.slice(i, j), cache) for i, j in ((0, 1), (1, 4), (4, 9))]
-    torch.testing.assert_close(torch.cat(pieces, 1), model.step(NoSource(), ids, pos, None), rtol=0, atol=1e-5)
+    pieces = [model.step(NoPrompt(), ids[:, i:j], pos.slice(i, j), cache) for i, j in ((0, 1), (1, 4), (4, 9))]
+    torch.testing.assert_close(torch.cat(pieces, 1), model.step(NoPrompt(), ids, pos, None), rtol=0, atol=1e-5)
 
 
 def test_hidden_keys_neither_count_nor_forget():

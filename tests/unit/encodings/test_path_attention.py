@@ -12,7 +12,7 @@ from jarilab.encodings.formulas import array
 from jarilab.encodings.formulas_bias import ORACLES
 from jarilab.encodings.formulas_content import ORACLES as CONTENT
 from jarilab.masks import Mask
-from jarilab.models.decoder import LanguageModel, NoSource
+from jarilab.models.decoder import LanguageModel, NoPrompt
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions
 
@@ -94,8 +94,8 @@ def model_of(spec, **options):
 def test_a_decoder_reads_in_pieces_what_it_reads_at_once(spec, kernel):
     model = model_of(spec, kernel=kernel)
     ids, pos, cache = torch.randint(11, (2, 41)), Positions.sequence(41, frame="target"), model.new_cache()
-    pieces = [model.step(NoSource(), ids[:, i:j], pos.slice(i, j), cache) for i, j in ((0, 1), (1, 34), (34, 41))]
-    whole = model.step(NoSource(), ids, pos, None)
+    pieces = [model.step(NoPrompt(), ids[:, i:j], pos.slice(i, j), cache) for i, j in ((0, 1), (1, 34), (34, 41))]
+    whole = model.step(NoPrompt(), ids, pos, None)
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=0, atol=1e-6)
 
 

@@ -11,7 +11,7 @@ from jarilab.encodings.base import Encoding, registry
 from jarilab.encodings.compose import build, canonical
 from jarilab.encodings.formulas_rotary import rotary3d_turn
 from jarilab.errors import UserError
-from jarilab.models.decoder import LanguageModel, NoSource
+from jarilab.models.decoder import LanguageModel, NoPrompt
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
@@ -173,8 +173,8 @@ def test_a_cache_turns_all_keys_anew_beyond_the_trained_length(spec):
     ids, cache = torch.randint(7, (2, 14), generator=torch.Generator().manual_seed(0)), model.new_cache()
     for number in range(14):
         pos = Positions.sequence(1, number)
-        found = model.step(NoSource(), ids[:, number : number + 1], pos, cache)
-    whole = model.step(NoSource(), ids, Positions.sequence(14), None)
+        found = model.step(NoPrompt(), ids[:, number : number + 1], pos, cache)
+    whole = model.step(NoPrompt(), ids, Positions.sequence(14), None)
     torch.testing.assert_close(found[:, -1], whole[:, -1], rtol=0, atol=1e-9)
 
 

@@ -9,12 +9,13 @@ import torch
 
 import jarilab
 from jarilab.attention.geometry import geometry_of_layers
+from jarilab.decoding import beam, greedy
 from jarilab.encodings.base import registry
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.models.base import Generates
 from jarilab.models.base import registry as models
-from jarilab.models.decoder import LanguageModel
+from jarilab.models.decoder import LanguageModel, after
 from jarilab.nn.init import initialise
 from jarilab.positions import Positions, Tokens
 
@@ -282,12 +283,63 @@ def test_mistakes_are_told():
         LanguageModel(VOCABULARY, encoding="shaw", kernel="fused")
     model = model_of()
     ids, positions = ids_of(), Positions.sequence(LENGTH, frame="target")
-    with pytest.raises(UserError, match="a language model reads no source; pass None, and the prompt as the first ids"):
-        model.start(Tokens(ids, positions))
-    with pytest.raises(UserError, match="a cache does not know of padding or documents; read such tokens at once"):
+    with pytest.raises(UserError, match="a cache does not know of documents; read such tokens at once"):
         model.decoder(model.embedding(ids), positions=positions, documents=ids, cache=model.new_cache())
     with pytest.raises(UserError, match="expected positions for 2 rows of 9 tokens, got 2 of 4"):
         model(Tokens(ids, Positions.sequence(4)))
+
+
+# A prompt -------------------------------------------------------------------------------------------------------------
+
+
+def prompts_of(lengths):
+    """Prompts of several lengths, padding before the shorter ones."""
+    longest = max(lengths)
+    keep = torch.arange(longest) >= longest - torch.tensor(lengths).unsqueeze(1)
+    ids = torch.randint(1, VOCABULARY, (len(lengths), longest)).masked_fill(~keep, 0)
+    return Tokens(ids, Positions.from_mask(keep, frame="target"), keep)
+
+
+@pytest.mark.parametrize("encoding", EVERY)
+@pytest.mark.parametrize("window", [None, 3])
+@torch.no_grad()
+def test_prompts_of_several_lengths_are_gone_on_with_as_each_by_itself(encoding, window):
+    model, prompts = model_of(encoding, window=window), prompts_of((2, 5, 4))
+    written = torch.randint(VOCABULARY, (3, 4))
+    places, rows = after(prompts), torch.arange(3)
+    state, cache = model.start(prompts), model.new_cache()
+    steps = [model.step(state, written[:, i : i + 1], places(written[:, : i + 1], i, rows), cache) for i in range(4)]
+    found = torch.cat(steps, 1)
+    at_once = model.step(state, written, places(written, 0, rows), None)
+    torch.testing.assert_close(found, at_once, **NEAR)
+    for row, length in enumerate((2, 5, 4)):
+        alone = torch.cat((prompts.ids[row, -length:], written[row]))
+        torch.testing.assert_close(found[row], model(alone[None])[0, length:], **NEAR)
+
+
+@torch.no_grad()
+def test_a_beam_about_prompts_is_that_about_each_by_itself():
+    model, prompts = model_of("rotary"), prompts_of((2, 5, 4))
+    options = {"width": 3, "best": 2, "first": 1, "end": 2, "longest": 5}
+    together = beam(model, prompts, **options, places=after(prompts))
+    for row, length in enumerate((2, 5, 4)):
+        alone = Tokens.of(prompts.ids[row : row + 1, -length:], "target")
+        (wanted,) = beam(model, alone, **options, places=after(alone))
+        assert [one.ids.tolist() for one in together[row]] == [one.ids.tolist() for one in wanted]
+        assert [one.total for one in together[row]] == pytest.approx([one.total for one in wanted])
+
+
+def test_mistakes_with_a_prompt_are_told():
+    model, prompts = model_of("rotary"), prompts_of((2, 5))
+    behind = Tokens(prompts.ids, prompts.positions, prompts.keep.flip(1))
+    with pytest.raises(UserError, match="expected padding before it, got some behind; move it to the front"):
+        model.start(behind)
+    with pytest.raises(UserError, match="give each document a row of its own"):
+        model.start(Tokens(prompts.ids, prompts.positions, documents=prompts.ids))
+    with pytest.raises(UserError, match=r"expected an order from 5 on, got 0; pass places=jarilab\.after"):
+        greedy(model, prompts, first=1, end=2, padding=0, longest=3)
+    with pytest.raises(UserError, match="expected a multiple of 2, got 3"):
+        model.step(model.start(prompts), torch.ones(3, 1, dtype=torch.long), Positions.sequence(1, 5), None)
 
 
 # experiments/depth.py -------------------------------------------------------------------------------------------------

@@ -79,7 +79,8 @@ def test_a_model_that_lacks_a_method_is_told_which_before_any_data_are_read(own:
     )
     with pytest.raises(UserError) as error:
         Experiment.of("arithmetic", model=f"{own}:Silent")
-    whole = f"arithmetic cannot be learned by the model {own}:Silent: {lacking}; use encoder_decoder or recurrent"
+    whole = f"arithmetic cannot be learned by the model {own}:Silent: {lacking}; use encoder_decoder or "
+    whole += "decoder or recurrent"
     assert str(error.value) == whole
 
 
@@ -114,8 +115,8 @@ def test_a_model_that_cannot_answer_is_told_so_when_it_is_asked_to() -> None:
 @pytest.mark.parametrize(
     ("task", "expected"),
     [
-        ("arithmetic", ["encoder_decoder", "recurrent"]),
-        ("translation", ["encoder_decoder", "recurrent"]),
+        ("arithmetic", ["encoder_decoder", "decoder", "recurrent"]),
+        ("translation", ["encoder_decoder", "decoder", "recurrent"]),
         ("text", ["decoder"]),
         ("digits", ["vit"]),
         ("detection", ["detector"]),
@@ -155,12 +156,13 @@ def test_a_model_of_ones_own_is_trained_and_answers(own: str, tmp_path: Path) ->
 
 OPTIONS = {
     "sequences": "beam, length_penalty, no_repeat, shortest, longest, n_best",
+    "prompted": "beam, length_penalty, no_repeat, shortest, longest, n_best",
     "continuation": "tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed",
     "classes": "n_best",
     "detection": "threshold, draw",
     "paintings": "count, out, guidance, temperature, top_k, top_p, rerank, seed",
 }
-SCORING = {"sequences": "beam, length_penalty, no_repeat, shortest, longest"}
+SCORING: dict[str, str] = dict.fromkeys(("sequences", "prompted"), "beam, length_penalty, no_repeat, shortest, longest")
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from jarilab.errors import UserError
-from jarilab.tasks.base import TokenTask, registry
+from jarilab.tasks.base import registry
+from jarilab.tasks.token_task import TokenTask
 from jarilab.text import END, PADDING
 from jarilab.text.pieces import KINDS
 from jarilab.text.spelling import Spelling
