@@ -34,7 +34,7 @@ TOKENS, FIRST, END = 12, 1, 2
 NEAR = 1e-5  # float32, and sums in another order
 
 # Of encoder and decoder, so that one program has two. One of each kind is tried in every run of the tests: what is
-# added to the input, rotations, terms, biases by tables and by networks, gates, sums, what the length decides, one's own.
+# added to the input, rotations, terms, biases by tables and networks, gates, sums, what the length decides, one's own.
 ALWAYS = [
     ("none", "sinusoidal"),
     ("learned", "t5"),
