@@ -743,7 +743,7 @@ def test_compare_stopped_by_a_signal_stops_its_trials_and_goes_on(tmp_path):
 def test_a_comparison_that_was_killed_goes_on_and_trains_nothing_twice(tmp_path):
     folder = tmp_path / "why"
     command = ["compare", TASK, "--encodings", "none,rotary", "--jobs", "2", "--out", folder]
-    command += settings(training__examples=32 * 600)
+    command += settings(training__examples=32 * 300)
     process = started(tmp_path, command, "why/rotary-1/metrics.jsonl", '"value"')
     process.kill()
     process.communicate(timeout=60)
@@ -767,9 +767,9 @@ def test_a_comparison_that_was_killed_goes_on_and_trains_nothing_twice(tmp_path)
 def test_a_full_disk_and_closed_streams_are_told_without_a_traceback(tmp_path: Path) -> None:
     jari = [sys.executable, "-m", "jarilab"]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*jari, "laws", "none", "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*jari, "tasks", "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "jarilab: standard output: No space left on device\n")
-    done = subprocess.run(["sh", "-c", f"{sys.executable} -m jarilab laws none >&-"], stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m jarilab tasks >&-"], stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     done = subprocess.run([*jari, "train", "arithmetic", "--out", str(tmp_path / ("x" * 300))], capture_output=True)
     assert done.returncode == 2

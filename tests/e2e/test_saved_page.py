@@ -128,7 +128,11 @@ def test_a_switch_goes_by_key_and_stays_with_another_input(
     page.keyboard.press("Enter")
     effect = explorer.operate("3+0", 1, [{"kind": "head", "site": "encoder.0", "head": 1}])["effect"]
     until(page, lambda: page.title().startswith("3+0") and page.locator("#models .edited .answer").count() == 1)
-    until(page, lambda: page.locator("#models .edited .token.big").text_content() == (effect["answer"] or "∅"))
+    edited = page.locator("#models .edited")
+    until(page, lambda: edited.locator(".token.big").text_content() == (effect["answer"] or "∅"))
+    found = re.search(r"log p (\S+) → (\S+?)\. ", edited.text_content())
+    assert found, "and what that does to its probability"
+    assert number_in(found[2]) == pytest.approx(effect["log_probability"]["after"], rel=6e-3)
 
 
 def test_a_switch_redraws_only_what_it_changes(pages: Pages, payload: dict[str, Any]) -> None:
@@ -343,8 +347,8 @@ def test_a_longer_input_while_edits_are_in_force(pages: Pages, payload: dict[str
     assert told(page, 1) == (answer.answer or "∅")
 
 
-def test_an_answer_that_stays_is_not_told_as_another(pages: Pages, explorer: Explorer) -> None:
-    shown = copy.deepcopy(page_file.whole(explorer, "12+7", "encoder.0", 0))
+def test_an_answer_that_stays_is_not_told_as_another(pages: Pages, payload: dict[str, Any], explorer: Explorer) -> None:
+    shown = copy.deepcopy(payload)
     for view in shown["views"]:  # as of a task whose answers only Python can put together
         view["engine"]["text"]["write"] = None
         view["answer"] = f"so: {view['answer']}"
@@ -360,26 +364,25 @@ def test_an_answer_that_stays_is_not_told_as_another(pages: Pages, explorer: Exp
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("names", "asked"),
     [
-        ["--input=12+7"],
-        ["--input=-3+5", "--site", "decoder.0.cross", "--head", "1", "--step", "0", "--still"],
-        ["--input=12+7", "--align", "0-0 1-2", "--head", "0"],
+        (["rotary"], ["--input=12+7", "--align", "0-0 1-2", "--head", "0"]),
+        (["none", "rotary"], ["--input=-3+5", "--site", "decoder.0.cross", "--head", "1", "--step", "0", "--still"]),
     ],
 )
 def test_the_command_below_a_page_makes_that_page(
-    pages: Pages, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    pages: Pages, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], asked: list[str]
 ) -> None:
-    both = [tmp_path / "none run", tmp_path / "rotary"]
-    for folder, name in zip(both, ("none", "rotary"), strict=True):
+    folders = [tmp_path / f"{name} run" for name in names]
+    for folder, name in zip(folders, names, strict=True):
         folder.symlink_to(runs / name)
     monkeypatch.chdir(tmp_path)
-    command("explore", *both, *asked, "--save", "first.html")
+    command("explore", *folders, *asked, "--save", "first.html")
     first = (tmp_path / "first.html").read_text(encoding="utf-8")
     page = pages.open(first, READY)
     line = page.locator("#again code").text_content()
     words = shlex.split(line)
-    assert words[:4] == ["jarilab", "explore", *map(str, both)]
+    assert words[: 2 + len(folders)] == ["jarilab", "explore", *map(str, folders)]
     assert words[-2:] == ["--save", "page-0.html"]
     command(*words[1:-1], "again.html")
     again = (tmp_path / "again.html").read_text(encoding="utf-8")

@@ -113,7 +113,9 @@ def test_a_word_is_found(site: ServedPages, home: str, word: str, found: str) ->
     page = opened(site, home)
     page.keyboard.press("/")
     page.keyboard.type(word, delay=20)
-    page.get_by_role("link", name=found).first.wait_for()
+    page.get_by_role("link", name=found).first.click()
+    until(page, lambda: page.locator("article").count() and found in page.locator("article").inner_text())
+    assert not page.url.split("?")[0].endswith(home), "another page than the one it was looked for on"
 
 
 @pytest.mark.parametrize("page", ["lessons/sqrt.html", "figures.html"])

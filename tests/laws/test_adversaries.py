@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
-from jarilab.conformance import LAWS, contained, judge, laws
-from jarilab.conformance.subject import Subject
+from jarilab.conformance import laws
 
 FILE = Path(__file__).parent / "adversaries.py"
 BASES = {"Added", "Minded", "Table"}
@@ -21,9 +21,7 @@ def test_every_one_is_tried() -> None:
 @pytest.mark.parametrize("name", SEEN)
 def test_it_is_seen_through(name: str) -> None:
     law, words = SEEN[name]
-    with contained():
-        subject = Subject.of(f"{FILE}:{name}", None, 6)
-    outcome = judge(law, LAWS[law], subject)
+    outcome = outcome_of(law, f"{FILE}:{name}")
     assert outcome.verdict == "broken", outcome
     assert words in outcome.detail
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
-from jarilab.conformance import LAWS, Outcome, contained, judge, laws
-from jarilab.conformance.subject import Subject
+from jarilab.conformance import LAWS, Outcome, laws
 
 HERE = Path(__file__).parent
 
@@ -105,9 +105,7 @@ def test_every_law_is_broken_by_something(law: str) -> None:
 
 @pytest.mark.parametrize(("law", "name"), [(law, name) for law, names in RED.items() for name in names])
 def test_a_law_notices(law: str, name: str) -> None:
-    with contained():
-        subject = Subject.of(f"{HERE / 'broken.py'}:{name}", None, 6)
-    outcome = judge(law, LAWS[law], subject)
+    outcome = outcome_of(law, f"{HERE / 'broken.py'}:{name}")
     assert outcome.verdict == "broken", outcome
     assert re.search(re.escape(RED[law][name]), outcome.detail), outcome.detail
 

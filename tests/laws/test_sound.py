@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.judged import outcome_of
 from jarilab.conformance import laws
 
 FILE = Path(__file__).parent / "sound.py"
@@ -22,8 +23,7 @@ def test_no_law_is_broken(name: str) -> None:
 
 
 def test_where_the_length_decides_is_said() -> None:
-    outcomes = {outcome.law: outcome for outcome in laws(f"{FILE}:ByLength")}
-    steps = outcomes["cached decoding equals the full forward"]
+    steps = outcome_of("cached decoding equals the full forward", f"{FILE}:ByLength")
     assert steps.verdict == "holds"
     assert "not from position 1000 on; from position 5000 on" in steps.detail
     assert steps.detail.endswith("where the length decides, as it claims")
@@ -32,12 +32,10 @@ def test_where_the_length_decides_is_said() -> None:
 
 
 def test_a_bias_that_a_softmax_removes_is_no_idle_parameter() -> None:
-    outcomes = {outcome.law: outcome for outcome in laws(f"{FILE}:Perceptron")}
-    assert outcomes["every parameter learns"].verdict == "holds"
+    assert outcome_of("every parameter learns", f"{FILE}:Perceptron").verdict == "holds"
 
 
 def test_places_that_pytorch_refuses_are_said() -> None:
-    outcomes = {outcome.law: outcome for outcome in laws(f"{FILE}:PlainTable")}
-    fractions = outcomes["places between whole ones are as claimed"]
+    fractions = outcome_of("places between whole ones are as claimed", f"{FILE}:PlainTable")
     assert fractions.verdict == "skipped"
     assert "say integer_only = True" in fractions.detail

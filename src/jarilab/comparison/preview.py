@@ -24,9 +24,12 @@ def description(payload: Payload) -> str:
     task = payload["task"]
     metric = Metric(**task["metric"])
     means = [f"{row['encoding']} {metric.text(row['mean'])}" for row in payload["summary"]]
-    limit = (task["ceiling"] or {}).get("all")
-    most = "" if limit is None else f" Without positions at most {metric.text(limit)} on average."
-    return f"{task['name']}, {metric.title} on held-out data: {', '.join(means)}.{most}"
+    measured = f"{task['name']}, {metric.title} on held-out data: {', '.join(means)}."
+    ceiling = task["ceiling"] or {}
+    if ceiling.get("all") is None:
+        return measured
+    most = metric.text(ceiling["all"])
+    return f"{measured} Without positions at most {most} on average."
 
 
 def image(payload: Payload) -> str:
@@ -36,37 +39,48 @@ def image(payload: Payload) -> str:
     if opening is None:
         _draw_bars(canvas, payload)
     else:
-        _draw_maps(canvas, payload["examples"][opening["example"]]["models"], opening)
+        example = payload["examples"][opening["example"]]
+        _draw_maps(canvas, example["models"], opening)
     return data_url(png(canvas))
 
 
 def _draw_maps(canvas: np.ndarray, models: Sequence[Any], opening: Mapping[str, Any]) -> None:
-    room = WIDTH // len(opening["models"])
+    """Side by side, each in a room of its own; the room of a model without that head stays empty."""
+    width = WIDTH // len(opening["models"])
     for place, number in enumerate(opening["models"]):
+        room = canvas[:, place * width : (place + 1) * width]
         model = models[number]
-        sites = [site for site in model["sites"] if site["name"] == opening["site"]]
-        if not sites or opening["head"] >= sites[0]["heads"]:
-            continue
-        weights_QK = weights_of(sites[0], opening["head"])
-        weights_QK = weights_QK[: HEIGHT - 2 * EDGE, : room - 2 * EDGE]
-        rows, columns = weights_QK.shape
-        cell = min((HEIGHT - 2 * EDGE) // rows, (room - 2 * EDGE) // columns)
-        enlarged = weights_QK.repeat(cell, 0).repeat(cell, 1)[..., None]
-        top = (HEIGHT - rows * cell) // 2
-        left = place * room + (room - columns * cell) // 2
-        shades = PAPER + (_colour(model["encoding"]) - PAPER) * (0.06 + 0.94 * enlarged)
-        canvas[top : top + rows * cell, left : left + columns * cell] = shades
+        for site in model["sites"]:
+            if site["name"] == opening["site"] and opening["head"] < site["heads"]:
+                weights_QK = weights_of(site, opening["head"])
+                _draw_map(room, weights_QK, _colour(model["encoding"]))
+
+
+def _draw_map(room: np.ndarray, weights_QK: np.ndarray, ink: np.ndarray) -> None:
+    """In the middle of the room, with cells as large as there is space for."""
+    free_height, free_width = room.shape[0] - 2 * EDGE, room.shape[1] - 2 * EDGE
+    weights_QK = weights_QK[:free_height, :free_width]
+    rows, columns = weights_QK.shape
+    cell = min(free_height // rows, free_width // columns)
+    enlarged = weights_QK.repeat(cell, 0).repeat(cell, 1)
+    height, width = enlarged.shape
+    top = (room.shape[0] - height) // 2
+    left = (room.shape[1] - width) // 2
+    strength = 0.06 + 0.94 * enlarged[..., None]
+    room[top : top + height, left : left + width] = PAPER + (ink - PAPER) * strength
 
 
 def _draw_bars(canvas: np.ndarray, payload: Payload) -> None:
     means = [row["mean"] for row in payload["summary"]]
     largest = 1.0 if payload["task"]["metric"]["share"] else max(*means, 0.0)
     step = (HEIGHT - 2 * EDGE) // max(1, len(means))
+    thickness = max(1, 2 * step // 3)
     for place, row in enumerate(payload["summary"]):
-        share = min(1.0, max(0.0, row["mean"] / largest)) if largest else 0.0
+        share = row["mean"] / largest if largest else 0.0
+        length = round(min(1.0, max(0.0, share)) * (WIDTH - 2 * EDGE))
         top = EDGE + place * step
-        right = EDGE + round(share * (WIDTH - 2 * EDGE))
-        canvas[top : top + max(1, 2 * step // 3), EDGE:right] = _colour(row["encoding"])
+        bar = canvas[top : top + thickness, EDGE : EDGE + length]
+        bar[:] = _colour(row["encoding"])
 
 
 def _colour(encoding: str) -> np.ndarray:

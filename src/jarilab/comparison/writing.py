@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jarilab.tasks.metrics import METRICS, Metric
@@ -30,18 +30,23 @@ def figures_csv(table: Mapping[str, Any]) -> str:
     rows = []
     for row in table["encodings"]:
         shared = {"encoding": row["encoding"], "seeds": row["trials"], "metric": table["metric"]}
-        rows += [shared | figure for figure in _figures(row)]
+        for figure in _figures(row):
+            rows.append(shared | figure)
     return _csv(FIGURES, rows)
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    of_all = {"examples": row["held_out"]}
     ends = {"low": row["low"], "high": row["high"]}
-    yield {"checkpoint": "last", "value": row["mean"], "examples": row["held_out"], **ends}
-    yield {"checkpoint": "best", "value": row["best_mean"], "examples": row["held_out"]}
+    yield {"checkpoint": "last", "value": row["mean"], **of_all, **ends}
+    yield {"checkpoint": "best", "value": row["best_mean"], **of_all}
+
     for group, value in row["groups"].items():
         low, high = row["group_intervals"].get(group, (None, None))
-        of = {"by": "group", "of": group, "examples": row["group_examples"].get(group)}
-        yield {"checkpoint": "last", **of, "value": value, "low": low, "high": high}
+        of_group = {"by": "group", "of": group, "examples": row["group_examples"].get(group)}
+        measured = {"value": value, "low": low, "high": high}
+        yield {"checkpoint": "last", **of_group, **measured}
+
     for by, parts in row["parts"].items():
         for name, part in parts.items():
             yield {"checkpoint": "last", "by": by, "of": name, **part}
@@ -65,42 +70,49 @@ def latex(table: Mapping[str, Any]) -> str:
     metric = METRICS[table["metric"]]
     groups = list(table["encodings"][0]["groups"])
     titles = ["encoding", metric.title, "95 % interval", "best", *groups, "parameters", "s/step"]
-    lines = [f"% {line}" for line in _said(table)]
-    lines += [
-        rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}",
-        r"\hline",
-        _line(titles),
-        r"\hline",
-    ]
+    columns = "l" + "r" * (len(titles) - 1)
+    lines = _comments(_said(table))
+    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\hline", _line(titles), r"\hline"]
     for row in table["encodings"]:
-        commands = [one["command"] for one in table["trials"] if one["encoding"] == row["encoding"]]
-        lines += [f"% {_one_line(command)}" for command in commands]
+        trials = [one for one in table["trials"] if one["encoding"] == row["encoding"]]
+        lines += _comments(one["command"] for one in trials)
         lines.append(_line(_cells(row, metric, groups)))
     if table["ceiling"]:
-        of_groups = [metric.text(table["ceiling"][group]) for group in groups]
-        most = metric.text(table["ceiling"]["all"])
-        lines.append(_line(["ceiling, on average", most, "", "", *of_groups, "", ""]))
-    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+        lines.append(_line(_ceiling(table["ceiling"], metric, groups)))
+    lines += [r"\hline", r"\end{tabular}", ""]
+    return "\n".join(lines)
+
+
+def _comments(texts: Iterable[str]) -> list[str]:
+    """Each in one line, whatever lines it has."""
+    return [f"% {' '.join(text.split())}" for text in texts]
 
 
 def _said(table: Mapping[str, Any]) -> list[str]:
     """What is to be known of the figures."""
-    pairs = table["pairs"]
     sentences = [table["describe"], table["encodings"][0]["interval"]]
-    sentences += [
-        f"{row['first']} - {row['second']}: {row['verdict']}" for row in table["differences"]
-    ]
-    sentences += [sentence for sentence in (pairs["correction"], pairs["power"]) if sentence]
-    return [_one_line(sentence) for sentence in sentences]
+    for row in table["differences"]:
+        sentences.append(f"{row['first']} - {row['second']}: {row['verdict']}")
+    for about in ("correction", "power"):
+        if table["pairs"][about]:
+            sentences.append(table["pairs"][about])
+    return sentences
 
 
 def _cells(row: Mapping[str, Any], metric: Metric, groups: Sequence[str]) -> list[str]:
+    mean, best = metric.text(row["mean"]), metric.text(row["best_mean"])
     interval = ""
     if row["low"] is not None:
         interval = f"{metric.text(row['low'])} -- {metric.text(row['high'])}"
     of_groups = [metric.text(row["groups"][group]) for group in groups]
-    figures = [metric.text(row["mean"]), interval, metric.text(row["best_mean"]), *of_groups]
-    return [row["encoding"], *figures, f"{row['parameters']:,}", f"{row['seconds_per_step']:.4f}"]
+    size, speed = f"{row['parameters']:,}", f"{row['seconds_per_step']:.4f}"
+    return [row["encoding"], mean, interval, best, *of_groups, size, speed]
+
+
+def _ceiling(ceiling: Mapping[str, float], metric: Metric, groups: Sequence[str]) -> list[str]:
+    most = metric.text(ceiling["all"])
+    of_groups = [metric.text(ceiling[group]) for group in groups]
+    return ["ceiling, on average", most, "", "", *of_groups, "", ""]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -109,7 +121,3 @@ def _line(cells: Sequence[str]) -> str:
 
 def _escaped(text: str) -> str:
     return "".join(SPECIAL.get(sign, sign) for sign in text)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -10,7 +10,15 @@ import numpy as np
 from jarilab.conformance.material import HEAD_WIDTH, VALUE_WIDTH
 from jarilab.encodings.base import Site, hooks_of, registry
 from jarilab.encodings.compose import build, parts_of
-from jarilab.encodings.oracle import Oracle, Place, Vector, formulas, sum_of
+from jarilab.encodings.oracle import (
+    Oracle,
+    Place,
+    ScoreInputs,
+    Vector,
+    formulas,
+    pair_by_pair,
+    sum_of,
+)
 
 
 def double_loop(
@@ -35,10 +43,9 @@ def double_loop(
     allowed_QK = np.ones((len(q_at), len(k_at)), dtype=bool)
     for query, key in np.ndindex(*allowed_QK.shape):
         allowed_QK[query, key] = k_at[key] <= q_at[query] or not causal
+    scores = scores_of(oracle)
     for b, h in np.ndindex(*q.shape[:2]):
-        scores_QK = scores_of(oracle)(
-            encoding, q[b, h], k[b, h], x[b], q_at, k_at, allowed_QK, h, scale
-        )
+        scores_QK = scores(encoding, q[b, h], k[b, h], x[b], q_at, k_at, allowed_QK, h, scale)
         for query, i in enumerate(q_at):
             seen = np.flatnonzero(allowed_QK[query])
             scores_K = scores_QK[query, seen]
@@ -55,26 +62,12 @@ def scores_of(oracle: Oracle) -> Callable[..., Vector]:
     if oracle.scores is not None:
         return oracle.scores
 
-    def scores(
-        encoding: Any,
-        q_QE: Vector,
-        k_KE: Vector,
-        x_KD: Vector,
-        q_at: list[Place],
-        k_at: list[Place],
-        allowed_QK: Vector,
-        head: int,
-        scale: float,
-    ) -> Vector:
-        found_QK = np.zeros(allowed_QK.shape)
-        for query, key in zip(*np.nonzero(allowed_QK), strict=True):
-            q_E, k_E = q_QE[query], k_KE[key]
-            found_QK[query, key] = oracle.score(
-                encoding, q_E, k_E, q_at[query], k_at[key], head, scale
-            )
-        return found_QK
+    def score(inputs: ScoreInputs, query: int, key: int) -> float:
+        q_E, k_E = inputs.q[query], inputs.k[key]
+        i, j = inputs.q_at[query], inputs.k_at[key]
+        return oracle.score(inputs.encoding, q_E, k_E, i, j, inputs.head, inputs.scale)
 
-    return scores
+    return pair_by_pair(score)
 
 
 def formula_of(spec: str) -> Oracle | None:

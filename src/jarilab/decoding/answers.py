@@ -74,10 +74,18 @@ def answers(
     written = greedy(
         model, sources, first=first, end=end, padding=padding, longest=longest, places=places
     )
-    lengths = (written.ids != padding).sum(1).tolist()
+    lengths = _lengths(written.ids, end).tolist()
     rows = zip(written.ids, written.log_probabilities, lengths, strict=True)
     penalty = decoding.length_penalty
     return [[_hypothesis(ids[:length], logs[:length], penalty)] for ids, logs, length in rows]
+
+
+def _lengths(ids_BL: Int[Tensor, "B L"], end: int) -> Int[Tensor, " B"]:
+    """How many tokens were written, the end included. Padding is none where it stands behind an end; a model that has
+    learned little may write it as a token too."""
+    is_end_BL = ids_BL == end
+    before_end_BL = is_end_BL.cumsum(1) - is_end_BL.long() == 0
+    return before_end_BL.sum(1)
 
 
 def _hypothesis(ids: Int[Tensor, " L"], logs: Float[Tensor, " L"], penalty: float) -> Hypothesis:

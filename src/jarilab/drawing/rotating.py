@@ -25,8 +25,8 @@ from jarilab.web.axes import Number
 CELLS = 16
 """Components beside each other."""
 CELL = (WIDTH - 40) / CELLS
-CLOCKS, HANDS = 8, 8
-"""Pairs that are drawn as a fan, and positions in each."""
+FANS, FANS_IN_ROW, HANDS = 8, 4, 8
+"""Pairs that are drawn as a fan, those of them in a row, and positions in each."""
 RADIUS = 38
 
 
@@ -43,21 +43,25 @@ def drawings(subject: Subject, hook: str) -> list[Drawing]:
 def pairs(subject: Subject, found: Turning) -> Drawing:
     """A cell for each component of a head, with the number of the pair it belongs to."""
     width, groups = subject.site.head_width, found.groups
-    of = {component: number for number, group in enumerate(groups) for component in group}
+    group_of = {}
+    for number, group in enumerate(groups):
+        group_of |= dict.fromkeys(group, number)
     parts = []
     for component in range(width):
         row, column = divmod(component, CELLS)
-        x, y = 36 + column * CELL, 16 + row * (CELL + 4)
+        x = 36 + column * CELL
+        y = 16 + row * (CELL + 4)
         if column == 0:
             last = min(component + CELLS, width) - 1
             parts.append(text(32, y + CELL / 2 + 4, f"{component}–{last}", "end small"))
-        parts.append(_cell(x, y, of.get(component), len(groups)))
+        parts.append(_cell(x, y, group_of.get(component), len(groups)))
     title = ("Components of a head, and which form a pair", "헤드의 성분과 쌍")
     caption = (
         "Cells with one number and colour are turned together; cells without a number stay as they are.",
         "번호와 색이 같은 칸은 함께 회전하고, 번호가 없는 칸은 그대로입니다.",
     )
-    height = 16 + -(-width // CELLS) * (CELL + 4) + 4
+    rows = math.ceil(width / CELLS)
+    height = 16 + rows * (CELL + 4) + 4
     data = {"components": width, "groups": [list(group) for group in groups]}
     return Drawing("rotate-pairs", title, caption, WIDTH, height, "".join(parts), data)
 
@@ -73,21 +77,21 @@ def _cell(x: Number, y: Number, group: int | None, groups: int) -> str:
 
 
 def _fans(found: Turning) -> Drawing:
-    chosen = evenly(len(found.pairs), CLOCKS)
+    chosen = evenly(len(found.pairs), FANS)
     parts, told = [], []
     for place, number in enumerate(chosen):
         pair = found.pairs[number]
-        row, column = divmod(place, 4)
-        x, y = 52 + column * 105, 60 + row * 118
         angles_L = found.angles[pair][0, :HANDS].tolist()
+        row, column = divmod(place, FANS_IN_ROW)
+        x = 52 + column * 105
+        y = 60 + row * 118
+        name = (f"pair {number}", f"쌍 {number}")
         parts.append(_fan(x, y, angles_L))
-        first, second = pair
-        parts.append(text(x, y - RADIUS - 8, (f"pair {number}", f"쌍 {number}"), "middle"))
-        step = math.degrees(angles_L[1] - angles_L[0]) if len(angles_L) > 1 else 0.0
-        words = f"{first}, {second}: {figure(float(f'{step:.3g}'))}°"
-        parts.append(text(x, y + RADIUS + 15, words, "middle small"))
+        parts.append(text(x, y - RADIUS - 8, name, "middle"))
+        parts.append(text(x, y + RADIUS + 15, _turn_of(pair, angles_L), "middle small"))
         told.append({"pair": list(pair), "angles": rounded(np.array(angles_L))})
-    count = min(HANDS, found.angles[found.pairs[0]].shape[-1])
+    positions = found.angles[found.pairs[0]].shape[-1]
+    count = min(HANDS, positions)
     title = (
         f"How pairs turn from position 0 to {count - 1}",
         f"위치 0부터 {count - 1}까지 쌍의 회전",
@@ -97,18 +101,29 @@ def _fans(found: Turning) -> Drawing:
         "and the angle from position 0 to 1.",
         "굵은 바늘이 위치 0이고, 옅을수록 뒤의 위치입니다. 아래는 두 성분과 위치 0에서 1까지의 각도입니다.",
     )
-    height = 118 * -(-len(chosen) // 4) + 4
+    rows = math.ceil(len(chosen) / FANS_IN_ROW)
+    height = 118 * rows + 4
     return Drawing("rotate-fans", title, caption, WIDTH, height, "".join(parts), {"fans": told})
+
+
+def _turn_of(pair: tuple[int, int], angles_L: list[float]) -> str:
+    """The components of a pair, and the degrees from position 0 to 1, to three digits."""
+    degrees = math.degrees(angles_L[1] - angles_L[0]) if len(angles_L) > 1 else 0.0
+    short = float(f"{degrees:.3g}")
+    first, second = pair
+    return f"{first}, {second}: {figure(short)}°"
 
 
 def _fan(x: Number, y: Number, angles: list[Number]) -> str:
     parts = [element("circle", {"cx": x, "cy": y, "r": RADIUS, "kind": "frame"})]
-    for place, angle in reversed(list(enumerate(angles))):
+    for place in reversed(range(len(angles))):  # the first position lies on top
         # As in a textbook: angles grow against the clock, from the right.
-        end = x + RADIUS * math.cos(angle), y - RADIUS * math.sin(angle)
-        faded = {"opacity": 1 - 0.8 * place / HANDS, "kind": "t0" if place else "t1"}
-        hand = line((x, y), end, "hand" if place else "hand first")
-        parts.append(element("g", faded, hand))
+        across, up = math.cos(angles[place]), math.sin(angles[place])
+        end = x + RADIUS * across, y - RADIUS * up
+        opacity = 1 - 0.8 * place / HANDS
+        tone, hand = ("t0", "hand") if place else ("t1", "hand first")
+        drawn = line((x, y), end, hand)
+        parts.append(element("g", {"opacity": opacity, "kind": tone}, drawn))
     return "".join(parts)
 
 

@@ -66,10 +66,13 @@ class ContinuousBias2d(Encoding):
         return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
 
     def _by_offset(self, down: Tensor, right: Tensor) -> Float[Tensor, "*B H Q K"]:
-        """The network once for each offset there is: far fewer than pairs of tokens."""
+        """The network once for each offset of a grid: far fewer than pairs of tokens, where these fill the grid."""
         if not down.numel():
             return self._of(down, right).movedim(-1, -3)
         most_down, most_right = int(down.abs().max()), int(right.abs().max())
+        offsets_in_grid = (2 * most_down + 1) * (2 * most_right + 1)
+        if offsets_in_grid > down.numel():  # a few tokens that stand far apart
+            return self._of(down, right).movedim(-1, -3)
         each_down = torch.arange(-most_down, most_down + 1, device=down.device)
         each_right = torch.arange(-most_right, most_right + 1, device=down.device)
         bias_RH = self._of(*torch.meshgrid(each_down, each_right, indexing="ij")).flatten(0, 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from jarilab.encodings.formulas import Number, array, product
-from jarilab.encodings.oracle import Oracle, Vector
+from jarilab.encodings.oracle import Oracle, ScoreInputs, pair_by_pair
 
 
 def above_zero(free: Any) -> float:
@@ -70,32 +70,22 @@ def dynamic_bias_score(
     return product(q_E, k_E, scale) + float(array(encoding.out.weight)[head] @ units)
 
 
-def path_scores(
-    encoding: Any,
-    q_QE: Vector,
-    k_KE: Vector,
-    x_KD: Vector,
-    q_at: list[Number],
-    k_at: list[Number],
-    allowed_QK: Vector,
-    head: int,
-    scale: float,
-) -> Vector:
+def path_score(inputs: ScoreInputs, query: int, key: int) -> float:
     """Yang et al. 2025, equation 2: q_i (H_i ... H_(j+1)) k_j, H_t = I - beta_t w_t w_t', one token after the other."""
+    encoding, head = inputs.encoding, inputs.head
     width = encoding.site.head_width
     direction = array(encoding.direction.weight)[head * width : (head + 1) * width]
+    low = array(encoding.low.weight)
     strength, offset = array(encoding.strength.weight)[head], array(encoding.strength.bias)[head]
-    found = numpy.zeros(allowed_QK.shape)
-    for query, key in zip(*numpy.nonzero(allowed_QK), strict=True):
-        turned = k_KE[key]
-        for later in range(key + 1, len(k_KE)):
-            if allowed_QK[query, later]:
-                w = direction @ (array(encoding.low.weight) @ x_KD[later])
-                w = w / math.sqrt(float(w @ w))
-                beta = 2 / (1 + math.exp(-float(strength @ x_KD[later] + offset)))
-                turned = turned - beta * float(w @ turned) * w
-        found[query, key] = scale * float(q_QE[query] @ turned)
-    return found
+    turned_E = inputs.k[key]
+    for later in range(key + 1, len(inputs.k)):
+        if inputs.allowed[query, later]:
+            x_D = inputs.x[later]
+            w_E = direction @ (low @ x_D)
+            w_E = w_E / math.sqrt(float(w_E @ w_E))
+            beta = 2 / (1 + math.exp(-float(strength @ x_D + offset)))
+            turned_E = turned_E - beta * float(w_E @ turned_E) * w_E
+    return inputs.scale * float(inputs.q[query] @ turned_E)
 
 
 ORACLES = {
@@ -103,5 +93,5 @@ ORACLES = {
     "sandwich": Oracle(score=sandwich_score),
     "fire": Oracle(score=fire_score),
     "dynamic_bias": Oracle(score=dynamic_bias_score),
-    "path_attention": Oracle(scores=path_scores),
+    "path_attention": Oracle(scores=pair_by_pair(path_score)),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 
 from jarilab.encodings.formulas import Number, array, pair, product, turned_pair
-from jarilab.encodings.oracle import Oracle, Vector
+from jarilab.encodings.oracle import Oracle, ScoreInputs, pair_by_pair
 
 
 def xpos_score(
@@ -29,55 +29,32 @@ def xpos_score(
     return scale * total
 
 
-def cope_scores(
-    encoding: Any,
-    q_QE: Vector,
-    k_KE: Vector,
-    x_KD: Vector,
-    q_at: list[Number],
-    k_at: list[Number],
-    allowed_QK: Vector,
-    head: int,
-    scale: float,
-) -> Vector:
+def cope_score(inputs: ScoreInputs, query: int, key: int) -> float:
     """Golovneva et al. 2024, equations 3 to 6 and the code of appendix B: gates sigmoid(q.k), positions their sums from
     the key up to the query, q.e of the two whole positions around in proportion."""
-    table = array(encoding.table)
-    found = numpy.zeros(allowed_QK.shape)
-    for query, key in zip(*numpy.nonzero(allowed_QK), strict=True):
-        place = 0.0
-        for later in range(key, len(k_KE)):
-            if allowed_QK[query, later]:
-                place += 1 / (1 + math.exp(-scale * float(q_QE[query] @ k_KE[later])))
-        place = min(place, len(table) - 1)
-        below, above = math.floor(place), math.ceil(place)
-        each = q_QE[query] @ table[below], q_QE[query] @ table[above]
-        added = (place - below) * each[1] + (1 - place + below) * each[0]
-        found[query, key] = scale * float(q_QE[query] @ k_KE[key]) + added
-    return found
+    table = array(inputs.encoding.table)
+    q_E, place = inputs.q[query], 0.0
+    for later in range(key, len(inputs.k)):
+        if inputs.allowed[query, later]:
+            logit = inputs.scale * float(q_E @ inputs.k[later])
+            place += 1 / (1 + math.exp(-logit))
+    place = min(place, len(table) - 1)
+    below, above = math.floor(place), math.ceil(place)
+    at_below, at_above = q_E @ table[below], q_E @ table[above]
+    added = (place - below) * at_above + (1 - place + below) * at_below
+    return inputs.scale * float(q_E @ inputs.k[key]) + added
 
 
-def forgetting_scores(
-    encoding: Any,
-    q_QE: Vector,
-    k_KE: Vector,
-    x_KD: Vector,
-    q_at: list[Number],
-    k_at: list[Number],
-    allowed_QK: Vector,
-    head: int,
-    scale: float,
-) -> Vector:
+def forgetting_score(inputs: ScoreInputs, query: int, key: int) -> float:
     """Lin et al. 2025, equations 4 and 5: D_ij = sum over l = j + 1 ... i of log f_l, f_l = sigmoid(w.x_l + b)."""
-    weight, bias = array(encoding.gate.weight)[head], float(array(encoding.gate.bias)[head])
-    found = numpy.zeros(allowed_QK.shape)
-    for query, key in zip(*numpy.nonzero(allowed_QK), strict=True):
-        kept = 0.0
-        for later in range(key + 1, len(k_KE)):
-            if allowed_QK[query, later]:
-                kept -= math.log1p(math.exp(-(float(weight @ x_KD[later]) + bias)))
-        found[query, key] = scale * float(q_QE[query] @ k_KE[key]) + kept
-    return found
+    gate = inputs.encoding.gate
+    weight, bias = array(gate.weight)[inputs.head], float(array(gate.bias)[inputs.head])
+    kept = 0.0
+    for later in range(key + 1, len(inputs.k)):
+        if inputs.allowed[query, later]:
+            logit = float(weight @ inputs.x[later]) + bias
+            kept -= math.log1p(math.exp(-logit))
+    return inputs.scale * float(inputs.q[query] @ inputs.k[key]) + kept
 
 
 def transformer_xl_score(
@@ -119,8 +96,8 @@ def deberta_score(
 
 ORACLES = {
     "xpos": Oracle(score=xpos_score),
-    "cope": Oracle(scores=cope_scores),
-    "forgetting": Oracle(scores=forgetting_scores),
+    "cope": Oracle(scores=pair_by_pair(cope_score)),
+    "forgetting": Oracle(scores=pair_by_pair(forgetting_score)),
     "transformer_xl": Oracle(score=transformer_xl_score),
     "deberta": Oracle(score=deberta_score),
 }

@@ -10,10 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy
-
 from jarilab.encodings.formulas import Number, array, pair, product, turned_pair
-from jarilab.encodings.oracle import Oracle, Vector
+from jarilab.encodings.oracle import Oracle, ScoreInputs, Vector, pair_by_pair
 
 Turns = Callable[[Any, int, int, Number], float]
 """theta of pair t, given the encoding, t, the number of components that are rotated, and the length of the text."""
@@ -55,25 +53,14 @@ def rotary(theta: Turns, temperature: Callable[[Any], float] = lambda encoding: 
         with_place = squared * product(q_E[:rotated], k_E[:rotated], scale)
         return with_place + product(q_E[rotated:], k_E[rotated:], scale)
 
-    def scores(
-        encoding: Any,
-        q_QE: Vector,
-        k_KE: Vector,
-        x_KD: Vector,
-        q_at: list[Number],
-        k_at: list[Number],
-        allowed_QK: Vector,
-        head: int,
-        scale: float,
-    ) -> Vector:
-        found = numpy.zeros(allowed_QK.shape)
-        length = max(k_at) + 1
-        for query, key in zip(*numpy.nonzero(allowed_QK), strict=True):
-            q_E, k_E, i, j = q_QE[query], k_KE[key], q_at[query], k_at[key]
-            found[query, key] = pair_score(encoding, q_E, k_E, i, j, length, scale)
-        return found
+    def score_in_text(inputs: ScoreInputs, query: int, key: int) -> float:
+        q_E, k_E = inputs.q[query], inputs.k[key]
+        i, j = inputs.q_at[query], inputs.k_at[key]
+        length = max(inputs.k_at) + 1
+        return pair_score(inputs.encoding, q_E, k_E, i, j, length, inputs.scale)
 
-    return Oracle(score=score, scores=scores) if theta in BY_LENGTH else Oracle(score=score)
+    scores = pair_by_pair(score_in_text) if theta in BY_LENGTH else None
+    return Oracle(score=score, scores=scores)
 
 
 def plain(encoding: Any, t: int, rotated: int) -> float:
@@ -100,15 +87,17 @@ def dynamic(encoding: Any, t: int, rotated: int, length: Number) -> float:
     return base ** (-2 * t / rotated)
 
 
+def yarn_dimension(encoding: Any, rotated: int, turns: float) -> float:
+    """`_yarn_find_correction_dim` of the authors' code: the pair that turns so often in a text of trained length."""
+    periods = encoding.trained_length / (turns * 2 * math.pi)
+    return rotated * math.log(periods) / (2 * math.log(encoding.base))
+
+
 def yarn(encoding: Any, t: int, rotated: int, length: Number) -> float:
     """Peng et al. 2023, definition 2: h(theta) = (1 - gamma) theta / s + gamma theta, gamma falling from 1 to 0 over
     the pairs, as `_yarn_find_correction_range` and `_yarn_linear_ramp_mask` of the authors' code have it."""
-
-    def dimension(turns: float) -> float:
-        length = encoding.trained_length
-        return rotated * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(encoding.base))
-
-    low, high = dimension(encoding.fast_turns), dimension(encoding.slow_turns)
+    low = yarn_dimension(encoding, rotated, encoding.fast_turns)
+    high = yarn_dimension(encoding, rotated, encoding.slow_turns)
     if encoding.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rotated - 1)
@@ -153,43 +142,32 @@ def llama3(encoding: Any, t: int, rotated: int, length: Number) -> float:
     return (1 - smooth) * theta / encoding.factor + smooth * theta
 
 
+def first_frequencies(encoding: Any, t: int, rotated: int, length: Number) -> float:
+    """theta of the first pairs, and 0 of the others."""
+    turning = int(encoding.fraction * rotated // 2)
+    return plain(encoding, t, rotated) if t < turning else 0.0
+
+
 def prope_score(
     encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
 ) -> float:
     """Barbero et al. 2025, section 6: "RoPE is applied to the first p of the frequencies", the rest being 0."""
     width = len(q_E)
-
-    def theta(encoding: Any, t: int, rotated: int, length: Number) -> float:
-        turning = int(encoding.fraction * width // 2)
-        return plain(encoding, t, width) if t < turning else 0.0
-
-    q_E = turned(encoding, q_E, i, theta, width, 0)
-    k_E = turned(encoding, k_E, j, theta, width, 0)
+    q_E = turned(encoding, q_E, i, first_frequencies, width, 0)
+    k_E = turned(encoding, k_E, j, first_frequencies, width, 0)
     return product(q_E, k_E, scale)
 
 
-def log_length_scores(
-    encoding: Any,
-    q_QE: Vector,
-    k_KE: Vector,
-    x_KD: Vector,
-    q_at: list[Number],
-    k_at: list[Number],
-    allowed_QK: Vector,
-    head: int,
-    scale: float,
-) -> Vector:
+def log_length_score(inputs: ScoreInputs, query: int, key: int) -> float:
     """Chiang and Cholak 2022, section 5.3: log n q.k / sqrt(d); Su 2021: log n / log L, and no less than 1 in Qwen."""
-    found = numpy.zeros(allowed_QK.shape)
-    for query, key in zip(*numpy.nonzero(allowed_QK), strict=True):
-        n = (q_at[query] if encoding.site.causal else max(k_at)) + 1
-        factor = math.log(n)
-        if encoding.trained_length is not None:
-            factor /= math.log(encoding.trained_length)
-        if encoding.only_beyond:
-            factor = max(1.0, factor)
-        found[query, key] = factor * product(q_QE[query], k_KE[key], scale)
-    return found
+    encoding = inputs.encoding
+    last = inputs.q_at[query] if encoding.site.causal else max(inputs.k_at)
+    factor = math.log(last + 1)
+    if encoding.trained_length is not None:
+        factor /= math.log(encoding.trained_length)
+    if encoding.only_beyond:
+        factor = max(1.0, factor)
+    return factor * product(inputs.q[query], inputs.k[key], inputs.scale)
 
 
 def rotary3d_pairs(encoding: Any, width: int) -> list[tuple[int, float]]:
@@ -257,7 +235,7 @@ ORACLES = {
     "longrope": rotary(longrope, longrope_temperature),
     "llama3": rotary(llama3),
     "prope": Oracle(score=prope_score),
-    "log_length": Oracle(scores=log_length_scores),
+    "log_length": Oracle(scores=pair_by_pair(log_length_score)),
     "rotary3d": Oracle(score=rotary3d_score),
     "pope": Oracle(score=pope_score),
 }

@@ -7,16 +7,16 @@ from typing import Annotated, final
 
 from annotated_types import Ge, Gt, Le
 
-from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.rotary import Pairing, by_frequency, falling, rotated_components, turned
+from jarilab.encodings.base import Site, registry
+from jarilab.encodings.rotary import Pairing, PairRotation, by_frequency, falling
 from jarilab.errors import UserError
 from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.shapes import Tensor
 
 
 @final
 @registry.register("llama3", "rotary_llama3", "llama3.1")
-class Llama3(Encoding):
+class Llama3(PairRotation):
     """Rotary in which pairs that turn more than `high_frequency_factor` times within the trained length stay as they
     are, those that turn less than `low_frequency_factor` times are slowed by `factor`, and those between in part.
 
@@ -37,7 +37,7 @@ class Llama3(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
+        super().__init__(site, "llama3", fraction, pairing)
         if low_frequency_factor >= high_frequency_factor:
             raise UserError(
                 "llama3 slows the pairs that turn seldom: expected low_frequency_factor below high_frequency_factor, "
@@ -46,9 +46,7 @@ class Llama3(Encoding):
         self.factor, self.trained_length = factor, trained_length
         self.low_frequency_factor = low_frequency_factor
         self.high_frequency_factor = high_frequency_factor
-        self.base, self.fraction = base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_components("llama3", site, fraction)
+        self.base = base
 
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         plain_F = falling(self.rotated, self.base, pos.coordinates.device)
@@ -57,8 +55,3 @@ class Llama3(Encoding):
         slowed_F = ((high - turns_F) / (high - low)).clamp(0, 1)
         frequency_F = plain_F * (1 - slowed_F * (1 - 1 / self.factor))
         return by_frequency(pos, frequency_F, self.pairing)
-
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)

@@ -8,17 +8,17 @@ from typing import Annotated, final
 import torch
 from annotated_types import Ge, Gt, Le
 
-from jarilab.encodings.base import ASKED, Encoding, Site, registry
+from jarilab.encodings.base import ASKED, Site, registry
 from jarilab.encodings.numbers import length_read
-from jarilab.encodings.rotary import Pairing, by_frequency, falling, rotated_components, turned
+from jarilab.encodings.rotary import Pairing, PairRotation, by_frequency, falling
 from jarilab.errors import UserError
 from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.shapes import Tensor
 
 
 @final
 @registry.register("longrope", "rotary_longrope", "su")
-class LongRope(Encoding):
+class LongRope(PairRotation):
     """Rotary in which each pair is slowed by a number of its own, found by search: one list of them for texts up to the
     trained length, another for longer ones. Cosine and sine are also multiplied by a temperature.
 
@@ -48,12 +48,10 @@ class LongRope(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
+        super().__init__(site, "longrope", fraction, pairing)
         self.short, self.long, self.trained_length = short, long, trained_length
         self.factor, self.attention_factor = factor, attention_factor
-        self.base, self.fraction = base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_components("longrope", site, fraction)
+        self.base = base
         self.keeps_norms = self.temperature == 1
         self._slowed_short = _numbers("short", short, self.rotated // 2)
         self._slowed_long = _numbers("long", long, self.rotated // 2)
@@ -72,11 +70,6 @@ class LongRope(Encoding):
         is_long_B11 = length_read(keys) > self.trained_length
         slowed_B1F = torch.where(is_long_B11, long_F, short_F)
         return by_frequency(pos, plain_F / slowed_B1F, self.pairing, self.temperature)
-
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)
 
 
 def _numbers(option: str, text: str, pairs: int) -> list[float]:

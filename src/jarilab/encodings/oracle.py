@@ -65,6 +65,40 @@ class Oracle:
     scores: Callable[..., Vector] | None = None
 
 
+class ScoreInputs(NamedTuple):
+    """What all scores of a head are made of, in the order in which `Oracle.scores` is given it.
+
+    q, k, x: of shapes `(Q, E)`, `(K, E)`, `(K, D)`. q_at, k_at: positions. allowed: which query may look at which key,
+    `(Q, K)`.
+    """
+
+    encoding: Any
+    q: Vector
+    k: Vector
+    x: Vector
+    q_at: Sequence[Place]
+    k_at: Sequence[Place]
+    allowed: Vector
+    head: int
+    scale: float
+
+
+def pair_by_pair(score: Callable[[ScoreInputs, int, int], float]) -> Callable[..., Vector]:
+    """An `Oracle.scores` that asks for one score after the other, of each query with each key that it may look at.
+
+    score(inputs, query, key): the scaled score of the query and the key with these numbers, counted from 0.
+    """
+
+    def scores(*given: Any) -> Vector:
+        inputs = ScoreInputs(*given)
+        found_QK = np.zeros(inputs.allowed.shape)
+        for query, key in np.argwhere(inputs.allowed).tolist():
+            found_QK[query, key] = score(inputs, query, key)
+        return found_QK
+
+    return scores
+
+
 @cache
 def formulas() -> dict[str, Oracle]:
     """The formula of each encoding of the package that has one, by its name: what the modules called `formulas...` list

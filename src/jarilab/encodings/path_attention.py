@@ -98,9 +98,11 @@ def _first_queries(allowed: Tensor | None, starts: range) -> list[int]:
     if allowed is None or not allowed.numel() or torch.compiler.is_compiling():
         return [0] * len(starts)
     key_K = torch.arange(allowed.shape[-1], device=allowed.device)
-    last_Q = (allowed.flatten(0, 1).any(0) * key_K).amax(-1)
+    seen_QK = allowed.flatten(0, 1).any(0)
+    last_Q = (seen_QK * key_K).amax(-1)
     start_C1 = torch.tensor(starts, device=allowed.device).unsqueeze(-1)
-    return (last_Q >= start_C1).int().argmax(-1).tolist()
+    reaches_CQ = last_Q >= start_C1
+    return reaches_CQ.int().argmax(-1).tolist()
 
 
 def _turned(
@@ -111,22 +113,26 @@ def _turned(
     Y says how much of each token's w a query meets once the tokens after it have turned it. Of later chunks the sum of
     `Y beta W` is all that is needed. first: the first query that a chunk matters to.
     """
-    each = (x.split(CHUNK, -2) for x in (w_BHKE, scaled_BHKE, k_BHKE))
-    chunks = [*zip(*each, met_BHQK.split(CHUNK, -1), first, strict=True)]
-    queries = met_BHQK.shape[2]
-    later_BHQE = met_BHQK.new_zeros(*met_BHQK.shape[:2], 0, w_BHKE.shape[-1])
+    batch, heads, queries, _ = met_BHQK.shape
+    w_of, scaled_of, k_of = (x.split(CHUNK, -2) for x in (w_BHKE, scaled_BHKE, k_BHKE))
+    met_of = met_BHQK.split(CHUNK, -1)
+    later_BHQE = met_BHQK.new_zeros(batch, heads, 0, w_BHKE.shape[-1])
     found = []
-    for w, scaled, k, met_BHQC, start in reversed(chunks):
+    for number in reversed(range(len(first))):
+        w_BHCE, scaled_BHCE, k_BHCE = w_of[number], scaled_of[number], k_of[number]
+        w_BHEC, k_BHEC = w_BHCE.transpose(-1, -2), k_BHCE.transpose(-1, -2)
         # The queries from `start` on: more with each chunk.
-        later_BHQE = functional.pad(later_BHQE, (0, 0, queries - start - later_BHQE.shape[2], 0))
-        here = met_BHQC[:, :, start:] - later_BHQE @ w.transpose(-1, -2)
+        start = first[number]
+        new_queries = queries - start - later_BHQE.shape[2]
+        later_BHQE = functional.pad(later_BHQE, (0, 0, new_queries, 0))
+        here_BHQC = met_of[number][:, :, start:] - later_BHQE @ w_BHEC
         # The diagonal is taken to be 1.
-        within = scaled @ w.transpose(-1, -2)
+        within_BHCC = scaled_BHCE @ w_BHEC
         y_BHQC = torch.linalg.solve_triangular(
-            within, here, upper=False, left=False, unitriangular=True
+            within_BHCC, here_BHQC, upper=False, left=False, unitriangular=True
         )
-        before = (scaled @ k.transpose(-1, -2)).tril(-1)
-        terms_BHQC = later_BHQE @ k.transpose(-1, -2) + y_BHQC @ before
+        before_BHCC = (scaled_BHCE @ k_BHEC).tril(-1)
+        terms_BHQC = later_BHQE @ k_BHEC + y_BHQC @ before_BHCC
         found.append(functional.pad(-terms_BHQC, (0, 0, start, 0)))
-        later_BHQE = later_BHQE + y_BHQC @ scaled
+        later_BHQE = later_BHQE + y_BHQC @ scaled_BHCE
     return torch.cat(found[::-1], -1)

@@ -7,16 +7,16 @@ from typing import Annotated, final
 import torch
 from annotated_types import Gt, Le
 
-from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.rotary import Pairing, by_angle, falling, turned
-from jarilab.encodings.rotary2d import rotated_in_plane
+from jarilab.encodings.base import Site, registry
+from jarilab.encodings.rotary import Pairing, by_angle, falling
+from jarilab.encodings.rotary2d import PlaneRotation
 from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.shapes import Tensor
 
 
 @final
 @registry.register("pixtral", "rotary2d_alternating")
-class Pixtral(Encoding):
+class Pixtral(PlaneRotation):
     """Rotary on images in which rows and columns take turns among the frequencies of one series: rows have the first,
     third, fifth ..., columns the second, fourth ..., where each of rotary2d's axes has a series of its own. Pairs of
     rows come first among the components.
@@ -24,8 +24,6 @@ class Pixtral(Encoding):
     base: slows the rotation; Pixtral's is 10000. fraction: the share of each head that is rotated, R = fraction * E.
     pairing: half as the transformers library has it, interleaved as Mistral's own weights have it.
     """
-
-    axes = (2,)
 
     def __init__(
         self,
@@ -35,18 +33,11 @@ class Pixtral(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
-        self.base, self.fraction = base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_in_plane("pixtral", site, fraction)
+        super().__init__(site, "pixtral", fraction, pairing)
+        self.base = base
 
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         frequency_F = falling(self.rotated, self.base, pos.coordinates.device)
         row, column = pos.plane().to(frequency_F.dtype).unsqueeze(-1).unbind(-2)
         angle_LF = torch.cat((row * frequency_F[0::2], column * frequency_F[1::2]), -1)
         return by_angle(pos, angle_LF, self.pairing)
-
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)

@@ -16,9 +16,36 @@ from jarilab.shapes import Float, Tensor
 Pairing = Literal["half", "interleaved"]
 
 
+class PairRotation(Encoding):
+    """What all encodings that turn pairs of components share: which components, and the turning. `rotation` of each
+    says by how much.
+
+    name: what messages call it. fraction: the share of each head that is rotated. pairing: as rotary's.
+    """
+
+    def __init__(self, site: Site, name: str, fraction: float, pairing: Pairing):
+        super().__init__(site)
+        self.fraction = fraction
+        self.pairing: Pairing = pairing
+        self.rotated = self.components(name, site, fraction)
+
+    def rotate(
+        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "B H L E"]:
+        return turned(x, rotation, self.rotated, self.pairing)
+
+    @staticmethod
+    def components(name: str, site: Site, fraction: float) -> int:
+        """R, the components of a head that form pairs. Raises UserError for an odd number of them, or none."""
+        rotated = round(site.head_width * fraction)
+        if rotated % 2 or rotated == 0:
+            raise UserError(_uneven(name, site, fraction, rotated))
+        return rotated
+
+
 @final
 @registry.register("rotary", "rope")
-class Rotary(Encoding):
+class Rotary(PairRotation):
     """Turns pair i of a query or key at position p by the angle `p * base^(-2i/R)`; the score then depends on distance.
 
     pairing: which two of the R rotated components form a pair.
@@ -36,20 +63,13 @@ class Rotary(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
-        self.base, self.fraction = base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_components("rotary", site, fraction)
+        super().__init__(site, "rotary", fraction, pairing)
+        self.base = base
 
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         """Cosine and signed sine, `(1 or B, 1, L, R)`: `rotate` is then `x * cosine + partner(x) * sine`."""
         frequency_F = falling(self.rotated, self.base, pos.coordinates.device)
         return by_frequency(pos, frequency_F, self.pairing)
-
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)
 
 
 def falling(
@@ -116,14 +136,6 @@ def _turned(x_BHLR: Tensor, cosine: Tensor, sine: Tensor, pairing: Pairing) -> T
         pairs_BHLF2 = x_BHLR.unflatten(-1, (-1, 2))
         partner_BHLR = pairs_BHLF2.flip(-1).flatten(-2)
     return torch.addcmul(x_BHLR * cosine, partner_BHLR, sine)
-
-
-def rotated_components(name: str, site: Site, fraction: float) -> int:
-    """R, the components of a head that form pairs. Raises UserError for an odd number of them, or none."""
-    rotated = round(site.head_width * fraction)
-    if rotated % 2 or rotated == 0:
-        raise UserError(_uneven(name, site, fraction, rotated))
-    return rotated
 
 
 def check_several_pairs(name: str, site: Site, rotated: int) -> None:

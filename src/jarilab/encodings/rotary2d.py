@@ -9,9 +9,9 @@ import torch
 from annotated_types import Gt, Le
 from torch import nn
 
-from jarilab.encodings.base import Encoding, Site, registry
+from jarilab.encodings.base import Site, registry
 from jarilab.encodings.numbers import frequencies, precise_on
-from jarilab.encodings.rotary import Pairing, cosine_and_sine, turned
+from jarilab.encodings.rotary import Pairing, PairRotation, cosine_and_sine
 from jarilab.errors import UserError
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
@@ -19,9 +19,22 @@ from jarilab.shapes import Float, Tensor
 BASES = {"axial": 100.0, "mixed": 10.0}
 
 
+class PlaneRotation(PairRotation):
+    """A rotation by rows and columns: of as many pairs for the ones as for the others."""
+
+    axes = (2,)
+
+    @staticmethod
+    def components(name: str, site: Site, fraction: float) -> int:
+        rotated = round(site.head_width * fraction)
+        if rotated % 4 or rotated == 0:
+            raise UserError(_uneven(name, site, fraction, rotated))
+        return rotated
+
+
 @final
 @registry.register("rotary2d", "rope2d")
-class Rotary2d(Encoding):
+class Rotary2d(PlaneRotation):
     """Turns each pair of components of queries and keys by an angle that depends on row and column; the score then
     depends on how many rows and columns lie between them.
 
@@ -34,8 +47,6 @@ class Rotary2d(Encoding):
     pairing: half pairs component i with i + R/2, interleaved pairs 2i with 2i + 1.
     """
 
-    axes = (2,)
-
     def __init__(
         self,
         site: Site,
@@ -45,10 +56,8 @@ class Rotary2d(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
-        self.frequencies, self.base, self.fraction = frequencies, base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_in_plane("rotary2d", site, fraction)
+        super().__init__(site, "rotary2d", fraction, pairing)
+        self.frequencies, self.base = frequencies, base
         self.shared = frequencies == "axial"
         if frequencies == "mixed":
             self.frequency = nn.Parameter(torch.empty(site.heads, self.rotated // 2, 2))
@@ -82,23 +91,10 @@ class Rotary2d(Encoding):
         angle_BHLF = angle if angle.ndim == 4 else angle.unsqueeze(0)
         return cosine_and_sine(angle_BHLF, self.pairing)
 
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)
-
     def _falling(self, device: torch.device) -> Float[Tensor, " F"]:
         """base^(-4i/R) for i = 0 ... R/4 - 1."""
         base = BASES[self.frequencies] if self.base is None else self.base
         return frequencies(self.rotated // 4, base, 4 / self.rotated, device)
-
-
-def rotated_in_plane(name: str, site: Site, fraction: float) -> int:
-    """R, the components of a head that form pairs, as many for rows as for columns. Raises UserError."""
-    rotated = round(site.head_width * fraction)
-    if rotated % 4 or rotated == 0:
-        raise UserError(_uneven(name, site, fraction, rotated))
-    return rotated
 
 
 def _uneven(name: str, site: Site, fraction: float, rotated: int) -> str:

@@ -7,23 +7,22 @@ from typing import Annotated, final
 
 from annotated_types import Ge, Gt, Le
 
-from jarilab.encodings.base import ASKED, Encoding, Site, registry
+from jarilab.encodings.base import ASKED, Site, registry
 from jarilab.encodings.numbers import length_read
 from jarilab.encodings.rotary import (
     Pairing,
+    PairRotation,
     by_frequency,
     check_several_pairs,
     falling,
-    rotated_components,
-    turned,
 )
 from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.shapes import Tensor
 
 
 @final
 @registry.register("rotary_dynamic", "dynamic_ntk", "dynamic")
-class RotaryDynamic(Encoding):
+class RotaryDynamic(PairRotation):
     """Plain rotary up to `trained_length`, and beyond it rotary_ntk by as much as the text is too long: the base times
     `(factor * n / trained_length - (factor - 1))^(R / (R - 2))`, n being the length read so far, of each row.
 
@@ -48,11 +47,9 @@ class RotaryDynamic(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
+        super().__init__(site, "rotary_dynamic", fraction, pairing)
         self.trained_length, self.factor = trained_length, factor
-        self.base, self.fraction = base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_components("rotary_dynamic", site, fraction)
+        self.base = base
         check_several_pairs("rotary_dynamic", site, self.rotated)
 
     def rotation(self, pos: Positions, *, keys: Positions = ASKED) -> tuple[Tensor, Tensor]:
@@ -61,8 +58,3 @@ class RotaryDynamic(Encoding):
         base_B11 = self.base * stretch_B11 ** (self.rotated / (self.rotated - 2))
         frequency_B1F = falling(self.rotated, base_B11, pos.coordinates.device)
         return by_frequency(pos, frequency_B1F, self.pairing)
-
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)

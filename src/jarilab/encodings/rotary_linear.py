@@ -7,15 +7,15 @@ from typing import Annotated, final
 
 from annotated_types import Ge, Gt, Le
 
-from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.rotary import Pairing, by_frequency, falling, rotated_components, turned
+from jarilab.encodings.base import Site, registry
+from jarilab.encodings.rotary import Pairing, PairRotation, by_frequency, falling
 from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.shapes import Tensor
 
 
 @final
 @registry.register("rotary_linear", "linear_scaling", "position_interpolation")
-class RotaryLinear(Encoding):
+class RotaryLinear(PairRotation):
     """Rotary at `place / factor`, so that a text `factor` times as long has no angle that training did not have.
 
     factor: how many times as long; 1 is plain rotary. base, fraction, pairing: as rotary's.
@@ -30,16 +30,9 @@ class RotaryLinear(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
-        self.factor, self.base, self.fraction = factor, base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_components("rotary_linear", site, fraction)
+        super().__init__(site, "rotary_linear", fraction, pairing)
+        self.factor, self.base = factor, base
 
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         plain_F = falling(self.rotated, self.base, pos.coordinates.device)
         return by_frequency(pos, plain_F / self.factor, self.pairing)
-
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)

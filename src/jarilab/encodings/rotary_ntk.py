@@ -6,22 +6,21 @@ from typing import Annotated, final
 
 from annotated_types import Ge, Gt, Le
 
-from jarilab.encodings.base import Encoding, Site, registry
+from jarilab.encodings.base import Site, registry
 from jarilab.encodings.rotary import (
     Pairing,
+    PairRotation,
     by_frequency,
     check_several_pairs,
     falling,
-    rotated_components,
-    turned,
 )
 from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.shapes import Tensor
 
 
 @final
 @registry.register("rotary_ntk", "ntk", "ntk_aware")
-class RotaryNtk(Encoding):
+class RotaryNtk(PairRotation):
     """Rotary with the base times `factor^(R / (R - 2))`: the slowest pair turns `factor` times slower and the fastest
     as ever, so that a longer text needs no new angle of slow pairs and near tokens stay as far apart as they were.
 
@@ -37,18 +36,11 @@ class RotaryNtk(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
-        self.factor, self.base, self.fraction = factor, base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_components("rotary_ntk", site, fraction)
+        super().__init__(site, "rotary_ntk", fraction, pairing)
+        self.factor, self.base = factor, base
         check_several_pairs("rotary_ntk", site, self.rotated)
 
     def rotation(self, pos: Positions) -> tuple[Tensor, Tensor]:
         base = self.base * self.factor ** (self.rotated / (self.rotated - 2))
         frequency_F = falling(self.rotated, base, pos.coordinates.device)
         return by_frequency(pos, frequency_F, self.pairing)
-
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)

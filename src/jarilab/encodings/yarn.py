@@ -8,16 +8,16 @@ from typing import Annotated, final
 import torch
 from annotated_types import Ge, Gt, Le
 
-from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.rotary import Pairing, by_frequency, falling, rotated_components, turned
+from jarilab.encodings.base import Site, registry
+from jarilab.encodings.rotary import Pairing, PairRotation, by_frequency, falling
 from jarilab.errors import UserError
 from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.shapes import Tensor
 
 
 @final
 @registry.register("yarn", "rotary_yarn")
-class Yarn(Encoding):
+class Yarn(PairRotation):
     """Rotary in which pairs that turn often within the trained length stay as they are, pairs that do not turn once are
     slowed by `factor`, and those between are slowed in part; cosine and sine are also multiplied by a temperature, so
     that scores of long texts grow.
@@ -45,7 +45,7 @@ class Yarn(Encoding):
         fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
         pairing: Pairing = "half",
     ):
-        super().__init__(site)
+        super().__init__(site, "yarn", fraction, pairing)
         if slow_turns >= fast_turns:
             raise UserError(
                 f"yarn slows the pairs that turn seldom: expected slow_turns below fast_turns, got {slow_turns:g} and "
@@ -54,9 +54,7 @@ class Yarn(Encoding):
         self.factor, self.trained_length = factor, trained_length
         self.fast_turns, self.slow_turns = fast_turns, slow_turns
         self.attention_factor, self.truncate = attention_factor, truncate
-        self.base, self.fraction = base, fraction
-        self.pairing: Pairing = pairing
-        self.rotated = rotated_components("yarn", site, fraction)
+        self.base = base
         self.keeps_norms = self.temperature == 1
 
     @property
@@ -87,8 +85,3 @@ class Yarn(Encoding):
         """The number of the pair that turns so often within the trained length; the fastest has number 0."""
         wavelength = self.trained_length / turns
         return self.rotated * math.log(wavelength / (2 * math.pi)) / (2 * math.log(self.base))
-
-    def rotate(
-        self, x: Float[Tensor, "B H L E"], rotation: tuple[Tensor, Tensor]
-    ) -> Float[Tensor, "B H L E"]:
-        return turned(x, rotation, self.rotated, self.pairing)

@@ -120,21 +120,62 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
     page opens at, as `Explorer.look` takes them.
     """
     app = FastAPI(title="jari", docs_url=None, redoc_url=None, openapi_url=None)
-    turn, waiting = asyncio.Lock(), 0
+    _guard(app, hosts)
+    _tell_mistakes(app)
+    queue = Queue()
     reads_files = any(opened.run.predictor.reads_files for opened in explorer.opened)
 
-    async def in_turn(asked: _Asked, work: Callable[[], Any]) -> Response:
-        nonlocal waiting
+    async def answer(asked: _Asked, work: Callable[[], Any]) -> Response:
         if reads_files:
             _check_image(asked.input.strip(), line.strip())
-        if waiting >= WAITING:
+        return _answer(await queue.run(work))
+
+    @app.get("/")
+    async def page() -> Response:
+        def drawn() -> str:
+            return render(explorer.look(line, live=True, **opens))
+
+        return HTMLResponse(await run_in_threadpool(drawn))
+
+    @app.post("/api/look")
+    async def look(asked: Look) -> Response:
+        return await answer(asked, partial(explorer.look, asked.input, asked.steps, live=True))
+
+    @app.post("/api/head")
+    async def head(asked: Head) -> Response:
+        where = (asked.view, asked.site, asked.head, asked.step, asked.query)
+        return await answer(asked, partial(explorer.head, asked.input, *where))
+
+    @app.post("/api/surgery")
+    async def surgery(asked: Surgery) -> Response:
+        edits = [edit.model_dump(exclude_none=True) for edit in asked.edits]
+        work = partial(explorer.operate, asked.input, asked.view, edits, asked.step)
+        return await answer(asked, partial(work, controls=asked.controls))
+
+    return app
+
+
+class Queue:
+    """Computes one request at a time; the others wait."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.waiting = 0
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """What `work` gives. Raises TooManyError where too many wait already."""
+        if self.waiting >= WAITING:
             raise TooManyError
-        waiting += 1
+        self.waiting += 1
         try:
-            async with turn:
-                return _answer(await run_in_threadpool(work))
+            async with self.turn:
+                return await run_in_threadpool(work)
         finally:
-            waiting -= 1
+            self.waiting -= 1
+
+
+def _guard(app: FastAPI, hosts: set[str]) -> None:
+    """What is asked by another page, or is no small JSON, is refused; every answer has the headers."""
 
     @app.middleware("http")
     async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -143,30 +184,9 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
         response.headers.update(HEADERS)
         return response
 
-    @app.get("/")
-    async def page() -> Response:
-        return HTMLResponse(
-            await run_in_threadpool(lambda: render(explorer.look(line, live=True, **opens)))
-        )
 
-    @app.post("/api/look")
-    async def look(asked: Look) -> Response:
-        return await in_turn(asked, lambda: explorer.look(asked.input, asked.steps, live=True))
-
-    @app.post("/api/head")
-    async def head(asked: Head) -> Response:
-        return await in_turn(
-            asked,
-            lambda: explorer.head(
-                asked.input, asked.view, asked.site, asked.head, asked.step, asked.query
-            ),
-        )
-
-    @app.post("/api/surgery")
-    async def surgery(asked: Surgery) -> Response:
-        edits = [edit.model_dump(exclude_none=True) for edit in asked.edits]
-        work = partial(explorer.operate, asked.input, asked.view, edits, asked.step)
-        return await in_turn(asked, partial(work, controls=asked.controls))
+def _tell_mistakes(app: FastAPI) -> None:
+    """Every mistake is answered as JSON, in a sentence."""
 
     @app.exception_handler(UserError)
     async def wrong(_: Request, error: UserError) -> Response:
@@ -187,8 +207,6 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
     @app.exception_handler(HTTPException)
     async def nothing(request: Request, error: HTTPException) -> Response:
         return _error(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
-
-    return app
 
 
 def _answer(content: Any, status: int = 200) -> Response:

@@ -68,43 +68,19 @@ def train(
                 f"{out} is finished already: this is its result; choose another --out to train anew"
             )
             return run.result
-        for notice in task.notices():
-            run.notice(notice)
-        state.load(run)
-        progress = state.progress
-        begun = progress.step
-        if begun:
-            run.notice(f"going on from step {begun:,} of {batches.steps:,}")
-        state.model.train()
+        _begin(run, state, batches.steps)
+        begun = state.progress.step
         for step in range(begun, batches.steps):
             if _patience_ended(run, state):
                 break
             # 1 one step
-            wall, cpu = time.perf_counter(), time.process_time()
-            batch = task.training_batch(
-                batches.at(step), generator_for(experiment.seed, f"batch/{step}")
-            )
-            with (
-                autocast(experiment.precision),
-                _note_kernels(run, state.model, needed=step == begun),
-            ):
-                scores = state.model(*batch.inputs)
-            loss = task.loss(scores, batch, options.label_smoothing)
-            loss.backward()
-            norm = nn.utils.clip_grad_norm_(state.model.parameters(), options.clip).item()
-            progress.losses.append(loss.item())
-            _check_finite(progress, norm, run.checkpoints)
-            rate = options.rate(step, batches.steps)
-            state.update(rate)
-            progress.examples += len(batch.labels)
-            progress.seconds += time.perf_counter() - wall
-            progress.cpu_seconds += time.process_time() - cpu
-            progress.step = done = step + 1
+            norm, rate = _step(run, state, batches, step, first=step == begun)
+            done = step + 1
 
             # 2 evaluate and log
-            row = _row(progress, batches.steps, task.tokens_per_example)
+            row = _row(state.progress, batches.steps, task.tokens_per_example)
             if done in evaluations or done % every == 0:
-                row |= _curve_row(progress, norm, rate)
+                row |= _curve_row(state.progress, norm, rate)
                 if done in evaluations:
                     # The loss of training stands first: the metric may be a loss too.
                     row = state.evaluate_on_the_way(options.evaluation_examples) | row
@@ -121,14 +97,55 @@ def train(
                 report(row)
             if stopping:
                 raise Interrupted(stopping)
+        return _finish(run, state)
 
-        result = state.result(run)
-        for notice in task.held_out_notices():
-            # Held-out data taken from the training data share its notices.
-            if notice not in task.notices():
-                run.notice(notice)
-        run.finish(result)
-        return result
+
+def _begin(run: Run, state: TrainingState, steps: int) -> None:
+    """Go on from the last checkpoint, if there is one."""
+    for notice in state.task.notices():
+        run.notice(notice)
+    state.load(run)
+    if state.progress.step:
+        run.notice(f"going on from step {state.progress.step:,} of {steps:,}")
+    state.model.train()
+
+
+def _step(
+    run: Run, state: TrainingState, batches: Batches, step: int, *, first: bool
+) -> tuple[float, float]:
+    """One step of training; gives the norm of its gradient, and the learning rate. first: of this process."""
+    experiment, task, progress = state.experiment, state.task, state.progress
+    options = experiment.options
+    wall, cpu = time.perf_counter(), time.process_time()
+
+    chance = generator_for(experiment.seed, f"batch/{step}")
+    batch = task.training_batch(batches.at(step), chance)
+    with autocast(experiment.precision), _note_kernels(run, state.model, needed=first):
+        scores = state.model(*batch.inputs)
+    loss = task.loss(scores, batch, options.label_smoothing)
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(state.model.parameters(), options.clip).item()
+    progress.losses.append(loss.item())
+    _check_finite(progress, norm, run.checkpoints)
+    rate = options.rate(step, batches.steps)
+    state.update(rate)
+
+    progress.step = step + 1
+    progress.examples += len(batch.labels)
+    progress.seconds += time.perf_counter() - wall
+    progress.cpu_seconds += time.process_time() - cpu
+    return norm, rate
+
+
+def _finish(run: Run, state: TrainingState) -> dict[str, Any]:
+    """Measure on all held-out data, and write the result down."""
+    result = state.result(run)
+    for notice in state.task.held_out_notices():
+        # Held-out data taken from the training data share its notices.
+        if notice not in state.task.notices():
+            run.notice(notice)
+    run.finish(result)
+    return result
 
 
 def check_trainable(experiment: Experiment, task: Task) -> None:

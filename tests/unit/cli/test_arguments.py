@@ -82,8 +82,8 @@ def test_the_model_decides_which_options_there_are():
     assert settings("translation", "--model=recurrent", "--cell", "lstm") == {"model.cell": "lstm"}
     with pytest.raises(UserError, match="unrecognized arguments: --cell lstm"):
         settings("translation", "--cell", "lstm")
-    with pytest.raises(UserError, match=r"translation cannot be learned by the model decoder: .*; use encoder_decoder"):
-        settings("translation", "--model", "decoder")
+    with pytest.raises(UserError, match=r"translation cannot be learned by the model vit: .*; use encoder_decoder"):
+        settings("translation", "--model", "vit")
     with pytest.raises(UserError, match=r"unknown model 'recurent'; did you mean 'recurrent'\?"):
         settings("translation", "--model", "recurent")
 
@@ -367,7 +367,16 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 @pytest.fixture(scope="module")
-def completion(tmp_path_factory) -> Path:
+def asked_once():
+    """What can be typed is found out once for all shells."""
+    found = verbs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jarilab.cli.completion, "verbs", lambda: found)
+        yield
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory, asked_once) -> Path:
     file = tmp_path_factory.mktemp("completion") / "jarilab.bash"
     file.write_text(script("bash"))
     return file
@@ -401,9 +410,7 @@ def test_bash_completes(completion, tmp_path, typed, offered):
     assert set(done.stdout.split()) == offered
 
 
-def test_every_shell_knows_commands_and_options(monkeypatch):
-    found = verbs()
-    monkeypatch.setattr(jarilab.cli.completion, "verbs", lambda: found)
+def test_every_shell_knows_commands_and_options(asked_once):
     for shell in SHELLS:
         text = script(shell)
         for word in ("train", "arithmetic", "learning-rate", "threshold", "rotary"):

@@ -1086,19 +1086,25 @@ def test_the_cross_map_is_judged_by_its_columns(open_report: Any, payload: Paylo
 # ------------------------------------------------------------------------------------------------ what it takes along
 
 
+PLACES = [
+    ("#hero", "opening"),
+    ("#accuracy", "accuracy"),
+    ("#why", "heads"),
+    ("#learning", "curve-loss"),
+    ("#parts", "by-1"),
+]
+
+
 @pytest.mark.parametrize(
-    ("place", "name"),
+    ("scheme", "place", "name"),
     [
-        ("#hero", "opening"),
-        ("#accuracy", "accuracy"),
-        ("#why", "heads"),
-        ("#learning", "curve-loss"),
-        ("#parts", "by-1"),
+        *(("light", *place) for place in PLACES),
+        ("dark", *PLACES[0]),
+        *(pytest.param("dark", *place, marks=pytest.mark.long) for place in PLACES[1:]),
     ],
 )
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_figures_are_saved_as_svg_and_png(
-    open_report: Any, payload: Payload, place: str, name: str, scheme: str
+    open_report: Any, payload: Payload, scheme: str, place: str, name: str
 ) -> None:
     page = open_report(payload, scheme=scheme)
     savers = page.locator(f"{place} .savers").first if place != "#learning" else page.locator(f"{place} .savers").last
