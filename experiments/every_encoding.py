@@ -49,7 +49,7 @@ SMALL: dict[str, Any] = {
 }
 LINES = {"task.symbols": 10, "task.lengths": "1..10", "task.test_lengths": "1..20", "training.examples": 25_000}
 STACK = {"model.layers": 2, "model.dropout": 0.0, "training.epochs": None}
-TEXT = {"task.context": CONTEXT, "training.examples": 8_000, "training.batch": 16}
+TEXT = {"task.context": CONTEXT, "training.examples": 5_000, "training.batch": 16}
 SUMS = {"task.digits": 3, "task.test_digits": 6, "task.lines": 50_000, "training.examples": 25_000}
 PAIRS = {"task.vocabulary": 1000, "task.metric": "perplexity", "training.epochs": None, "training.examples": 2_000}
 

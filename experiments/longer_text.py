@@ -98,8 +98,9 @@ def table_of(measured: Mapping[str, Sequence[Losses]]) -> str:
 
 
 def _mean(numbers: Sequence[float]) -> str:
-    """With the lowest and the highest seed."""
-    return f"{sum(numbers) / len(numbers):.3f} ({min(numbers):.3f} to {max(numbers):.3f})"
+    """With the lowest and the highest seed, where there are several."""
+    mean = f"{sum(numbers) / len(numbers):.3f}"
+    return mean if len(numbers) == 1 else f"{mean} ({min(numbers):.3f} to {max(numbers):.3f})"
 
 
 def run(path: Path, out: Path, encodings: Sequence[str], seeds: int) -> str:

@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", required=True, type=Path, help="the folder for results and table")
     parser.add_argument("--encodings", default=ENCODINGS, help="with commas between (%(default)s)")
     parser.add_argument("--seeds", default=3, type=at_least_one, help="trainings of each (%(default)s)")
-    parser.add_argument("--steps", default=500, type=at_least_one, help="of each training (%(default)s)")
+    parser.add_argument("--steps", default=1500, type=at_least_one, help="of each training (%(default)s)")
     given = parser.parse_args(arguments)
     return told(lambda: run(given.text, given.out, listed(given.encodings), given.seeds, given.steps))
 
