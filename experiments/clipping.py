@@ -8,7 +8,9 @@ hardly any bag of digits has one order alone. In the paper's translation 12.5 BL
 from 2 on; vectors for values add nothing to those for keys. Trained until lines are mostly right and not all, since at
 the end of a longer training every k from 1 on is at 99 % and nothing can be told. Writes clipping.md beside the trials.
 
-MINUTES
+Minutes: 8 of one core for 5 seeds (10 CPU-seconds a training).
+Expected: three seeds, right lines: with both, 0.1 % at k = 0, 73 % at 1 and 78 to 80 % from 2 on; with keys alone 0.1 %
+and 23 to 47 %, in no order of k, since these learn later: with three times the budget all lines are right at k = 4.
 """
 
 from __future__ import annotations

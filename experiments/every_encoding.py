@@ -14,7 +14,8 @@ One seed can tell that an encoding runs, and what learns from what does not. It 
 encoding exact match moves by tens of points in budgets as small as these. To rank some, take --seeds 5 and a budget
 that suffices, with `jarilab compare`.
 
-MINUTES
+Minutes: half an hour of one core for each seed (2 to 15 CPU-seconds a training).
+EVERY
 """
 
 from __future__ import annotations

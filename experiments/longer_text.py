@@ -8,7 +8,9 @@ A longer window gives most characters more to read, so a model that holds gets a
 512 words, perplexity at 512, 1,012 and 2,512: sinusoidal 20.1, 43.5, 132.4; rotary 20.1, 21.4, 31.6; T5's bias 19.7,
 18.8, 20.4; ALiBi 19.7, 18.7, 18.4. Writes longer_text.md beside the runs.
 
-MINUTES
+Minutes: 2 to 3 of one core for each seed (13 CPU-seconds a training, and 5 to measure).
+Expected: on tinyshakespeare, one seed, loss at 128, 256 and 2,048: alibi 2.03, 2.03, 2.02; kerple 1.99 throughout; t5
+2.05, 2.11, 2.52; sinusoidal 2.22, 2.59, 2.98; rotary 1.94, 2.16, 3.29, in the end the worst, unlike the paper's.
 """
 
 from __future__ import annotations

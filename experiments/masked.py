@@ -8,7 +8,10 @@ and masks under each encoding; the loss is of the last tenth of the text, which 
 mask. Beside it what is lost by saying the commonest shares of characters, whatever is read. Writes masked.md, and what
 each training ended with beside it; a training that is there already is not repeated.
 
-MINUTES
+Minutes: 14 of one core for 3 seeds (45 CPU-seconds a training).
+Expected: on tinyshakespeare, one seed: 3.25 nats without positions, where frequencies alone give 3.35; 1.82 with
+sinusoidal and 2.17 with learned. After 500 steps, two seeds: rotary 1.89, t5 2.39, alibi 2.50, while sinusoidal (2.95)
+and learned (3.30) have hardly begun.
 """
 
 from __future__ import annotations
