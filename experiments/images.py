@@ -197,6 +197,17 @@ def parser_of(description: str, seeds: int) -> argparse.ArgumentParser:
     return parser
 
 
+def at_least_one(text: str) -> int:
+    """A count on the command line."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}; write 1 or more")
+    return count
+
+
 def told(work: Callable[[], str]) -> int:
     """Print what `work` says; the exit code, 2 for a mistake of the user's."""
     try:

@@ -30,6 +30,7 @@ RESULTS: list[Entry] = [
     ("Arithmetic", "산수", "/results/arithmetic.md"),
     ("Text", "글", "/results/text.md"),
     ("Images", "이미지", "/results/images.md"),
+    ("Positions", "위치", "/results/positions.md"),
 ]
 REFERENCE: list[Entry] = [
     ("Python", "파이썬", "/reference/python.md"),

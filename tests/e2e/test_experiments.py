@@ -414,3 +414,230 @@ def test_norms_are_measured_side_by_side(load: Load, tmp_path: Path, monkeypatch
     )
     norms.row_of(run, 8)
     assert all(torch.equal(value, before[name]) for name, value in run.model.state_dict().items())
+
+
+# Positions ----------------------------------------------------------------------------------------------------------
+
+SMALL = {"model.width": 8, "model.heads": 2, "training.examples": 16, "training.batch": 8, "training.evaluations": 1}
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    """A text that nobody can guess without its order, a little over the least that is asked for."""
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{number} and {number + 1}, " for number in range(3000)), encoding="utf-8")
+    return path
+
+
+def rows_of(table: str) -> list[list[str]]:
+    """The cells of a table in Markdown, below its head."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")][2:]
+
+
+def trained_again(module: Any, command: Sequence[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What an experiment prints, twice the same, and nothing is trained the second time."""
+    assert module.main(command) == 0
+    said = capsys.readouterr().out
+    ends = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+    assert module.main(command) == 0
+    assert capsys.readouterr().out == said
+    left = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
+    assert left == {path: when for path, when in ends.items() if path.name == "result.json"}
+    return said
+
+
+@pytest.mark.parametrize("name", ["clipping", "masked", "longer_text", "answers", "every_encoding"])
+def test_nothing_is_trained_no_times(load: Load, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"masked": ["--text", "a"], "longer_text": ["--text", "a"]}.get(name, [])
+    with pytest.raises(SystemExit) as ended:
+        load(name).main([*words, "--out", "out", "--seeds", "0"])
+    assert ended.value.code == 2
+    assert "--seeds: expected a whole number from 1 on, got '0'; write 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_clipping_distances_are_compared(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clipping = load("clipping")
+    tiny(monkeypatch, clipping, training__examples=16, task__lines=50, task__held_out=8, model__heads=2)
+    monkeypatch.setattr(clipping, "CLIPS", (0, 4))
+    monkeypatch.setattr(clipping, "PUBLISHED", ("12.5", "25.9"))
+    out = tmp_path / "out"
+    said = trained_again(clipping, ["--out", str(out), "--seeds", "1", "--jobs", "1"], out, capsys)
+    assert said == (out / "clipping.md").read_text()
+    assert [row[0] for row in rows_of(said)] == ["keys and values", "keys", "keys and values, BLEU of the paper"]
+    monkeypatch.setitem(clipping.SETTINGS, "model.heads", 3)
+    assert clipping.main(["--out", str(out)]) == 2
+    assert "heads" in capsys.readouterr().err
+
+
+def test_a_row_of_clipping_is_of_its_own_part(load: Load) -> None:
+    clipping = load("clipping")
+    specs = [jarilab.encodings.compose.canonical(spec) for row in clipping.specs().values() for spec in row]
+    trials = [{"encoding": spec, "value": at / 10 + seed} for at, spec in enumerate(specs) for seed in (0, 0.02)]
+    both, keys, _ = rows_of(clipping.table_of({"trials": trials}))
+    assert both[1:3] == ["1.0% (0.0% to 2.0%)", "11.0% (10.0% to 12.0%)"]
+    assert keys[1] == "51.0% (50.0% to 52.0%)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["addition", "reversal"])
+def test_longer_texts_are_measured_by_policy(
+    load: Load, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = load("longer")
+    for name, value in SMALL.items():
+        monkeypatch.setitem(longer.MODEL, name, value)
+    monkeypatch.setitem(
+        longer.TASKS, kind, f"{longer.TASKS[kind]}{',' if kind == 'reversal' else ':'}lines=50,held_out=8"
+    )
+    command = [kind, "--out", str(tmp_path), "--seeds", "1", "--examples", "16"]
+    said = trained_again(longer, command, tmp_path, capsys)
+    assert said == (tmp_path / "longer.md").read_text()
+    assert [row[0] for row in rows_of(said)] == list(longer.POLICIES[kind])
+    assert all(cell.endswith("%") for row in rows_of(said) for cell in row[2:]), "both groups of lengths are there"
+    assert longer.main([*command, "--policies", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_sum_is_written_from_the_ones_up(load: Load) -> None:
+    task = load("longer").Addition(digits=3, test_digits=6, lines=20, held_out=50)
+    pairs = task._pairs(1, 50, 6)
+    for source, target in pairs:
+        left, _, right = source.partition("+")
+        assert int(left[::-1]) + int(right[::-1]) == int(target[::-1])
+    assert {task.group_of(*pair) for pair in pairs} == {"seen_lengths", "longer"}
+
+
+@pytest.mark.slow
+def test_masked_characters_are_guessed(
+    load: Load, tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    masked = load("masked")
+    out = tmp_path / "out"
+    command = ["--text", str(text_file), "--out", str(out), "--seeds", "1", "--steps", "3", "--encodings", "none,t5"]
+    said = trained_again(masked, command, out, capsys)
+    assert said == (out / "masked.md").read_text()
+    assert [row[0] for row in rows_of(said)] == ["`none`", "`t5`", "*frequency of characters alone*"]
+    assert masked.main([*command, "--steps", "4"]) == 2
+    assert "another text or budget" in capsys.readouterr().err
+    text_file.write_text("too short")
+    assert masked.main(command) == 2
+    assert "expects 1,280 characters or more, got" in capsys.readouterr().err
+
+
+def test_without_positions_a_masked_character_is_guessed_from_a_bag(load: Load) -> None:
+    masked = load("masked")
+    generator = torch.Generator().manual_seed(1)
+    ids_BL = torch.randint(9, (2, 12), generator=generator)
+    covered_BL = torch.arange(12).expand(2, 12) == 5
+    order = torch.cat((torch.randperm(5, generator=generator), torch.arange(5, 12)))
+    for encoding, same in (("none", True), ("rotary", False)):
+        model = masked.Guesser(10, encoding)
+        jarilab.initialise(model, 1)
+        scores, shuffled = (model.double()(ids, covered_BL) for ids in (ids_BL, ids_BL[:, order]))
+        assert (float((scores - shuffled).detach().abs().max()) < 1e-12) is same
+        hidden = ids_BL.clone()
+        hidden[:, 5] = 0
+        assert torch.equal(model(hidden, covered_BL), model(ids_BL, covered_BL)), "what is masked is not seen"
+
+
+@pytest.mark.slow
+def test_a_language_model_is_measured_on_longer_windows_of_the_same_text(
+    load: Load, tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer_text = load("longer_text")
+    for name, value in {**SMALL, "model.layers": 1, "task.context": 8}.items():
+        monkeypatch.setitem(longer_text.SETTINGS, name, value)
+    monkeypatch.setattr(longer_text, "CONTEXT", 8)
+    monkeypatch.setattr(longer_text, "LONGEST", 32)
+    out = tmp_path / "out"
+    command = ["--text", str(text_file), "--out", str(out), "--seeds", "1"]
+    said = trained_again(longer_text, [*command, "--encodings", "alibi,learned:positions=16"], out, capsys)
+    alibi, learned = rows_of(said)
+    ended = json.loads((out / "alibi-1" / "result.json").read_text())
+    assert alibi[1] == f"{ended['loss']:.3f}", "as trained is what was measured then"
+    assert len(set(alibi[1:])) == 3
+    assert learned[3] == "-"
+    assert "- `learned:positions=16` at 32: " in said
+    text_file.write_text("short " * 300)
+    monkeypatch.setattr(longer_text, "LONGEST", 2048)
+    assert longer_text.main(command) == 2
+    assert "expects 32,770 characters or more, got 1,800" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_plain_and_reversed_answers_are_compared(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = load("answers")
+    for name, value in SMALL.items():
+        monkeypatch.setitem(answers.SETTINGS, name, value)
+    monkeypatch.setattr(answers, "SIZES", (20, 40))
+    monkeypatch.setattr(answers, "HELD_OUT", 10)
+    command = ["--out", str(tmp_path), "--seeds", "1"]
+    said = trained_again(answers, command, tmp_path, capsys)
+    assert [row[:2] for row in rows_of(said)] == [
+        ["plain", "20"], ["plain", "40"], ["reversed", "20"], ["reversed", "40"]
+    ]  # fmt: skip
+    assert answers.main([*command, "--encoding", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    sums = (tmp_path / "train-40.sums").read_text().splitlines()
+    assert len(set(sums)) == 40
+    assert not set(sums) & set((tmp_path / "valid.sums").read_text().splitlines())
+    assert sums[:20] == (tmp_path / "train-20.sums").read_text().splitlines()
+    plain, turned = ((tmp_path / f"train-40.{name}").read_text().splitlines() for name in ("plain", "reversed"))
+    assert [answer[::-1] for answer in turned] == plain == [str(sum(map(int, line.split("+")))) for line in sums]
+
+
+@pytest.mark.slow
+def test_every_encoding_is_tried_and_a_dash_has_its_reason(
+    load: Load, tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = load("every_encoding")
+    for settings in ("SMALL", "LINES", "TEXT"):
+        monkeypatch.setattr(every, settings, {**getattr(every, settings), **SMALL})
+    monkeypatch.setitem(every.STACK, "model.layers", 1)
+    out = tmp_path / "out"
+    command = [
+        "--out",
+        str(out),
+        "--text",
+        str(text_file),
+        "--tasks",
+        "sort,text",
+        "--encodings",
+        "rotary,cope,alibi2d",
+    ]
+    said = trained_again(every, command, out, capsys)
+    assert said == (out / "every_encoding.md").read_text()
+    rotary, cope, alibi2d = rows_of(said)
+    assert re.fullmatch(r"\d+\.\d% / \d+\.\d%", rotary[1])
+    assert cope[1] == "-"
+    assert re.fullmatch(r"\d\.\d{3} / \d\.\d{3}", cope[2])
+    assert alibi2d[1:] == ["-", "-"]
+    assert "- `cope`, sort: does not go with it: cope works only where" in said
+    assert "One seed tells what runs" in said
+    assert len((out / "every_encoding.csv").read_text().splitlines()) == 1 + 2 * 2 + 2 + 3
+    assert every.main([*command, "--tasks", "walk"]) == 2
+    assert "--tasks expects some of copy, reverse, sort, addition, text, digits; got 'walk'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_encoding_that_fails_stops_nothing(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = load("every_encoding")
+    train = jarilab.train
+
+    def broken(task: str, *more: Any, encoding: str, **options: Any) -> Any:
+        if encoding == "t5":
+            raise RuntimeError("no such thing")
+        return train(task, *more, encoding=encoding, **options)
+
+    monkeypatch.setattr(jarilab, "train", broken)
+    (column,) = [one for one in every.columns_of(tmp_path, None, ()) if one.title == "sort"]
+    column = every.Column("sort", "sort", {**column.settings, **SMALL}, column.figures)
+    said = every.run([column], tmp_path, ["t5", "alibi"], 1)
+    assert rows_of(said)[0][1] == "-"
+    assert "/" in rows_of(said)[1][1]
+    assert "- `t5`, sort: failed: RuntimeError: no such thing" in said
