@@ -12,12 +12,11 @@ from typing import Any
 import jarilab
 from jarilab.cli import main
 from jarilab.cli.commands import names as commands
-from jarilab.runs.listing import listed_encodings, listed_tasks
+from jarilab.runs.listing import listed_tasks
 
 PYTHON = "Everything that `import jarilab` gives, from the docstrings in the code."
 COMMANDS = "What each command says of itself."
 TASKS = "What can be trained, and with which options; each is also a keyword in `settings`."
-ENCODINGS = "The names that `--encoding` takes, and their options."
 WIDE = 80
 QUOTED = re.compile(r"""(?<=[:>] )(?:'([^']*)'|"([^"]*)")""")
 COMMA = re.compile(r", (?=[*\w]+(?::|=|,|\)| =))")
@@ -30,7 +29,6 @@ def pages() -> dict[str, str]:
         "reference/python.md": python(),
         "reference/commands.md": of_commands(),
         "reference/tasks.md": tasks(),
-        "reference/encodings.md": encodings(),
     }
 
 
@@ -109,26 +107,3 @@ def _help(*words: str) -> str:
     if not said.getvalue():
         raise SystemExit(f"jarilab {' '.join(words)} --help says nothing")
     return said.getvalue()
-
-
-def encodings() -> str:
-    """Each encoding and its options."""
-    parts = ["# Encodings", ENCODINGS]
-    for one in listed_encodings():
-        also = (
-            f" Also named {', '.join(f'`{name}`' for name in one['also'])}." if one["also"] else ""
-        )
-        hooks = ", ".join(f"`{hook}`" for hook in one["hooks"]) or "nothing"
-        rows = [
-            f"| `{option['name']}` | {_default(option)} | {option['meaning']} |".replace("\n", " ")
-            for option in one["options"]
-        ]
-        table = ["| option | default | meaning |", "| --- | --- | --- |", *rows] if rows else []
-        parts.append(
-            f"## {one['name']}\n\n{one['what']}.{also} Overrides: {hooks}.\n\n" + "\n".join(table)
-        )
-    return "\n\n".join(parts) + "\n"
-
-
-def _default(option: dict[str, Any]) -> str:
-    return "" if option["default"] is None else f"`{option['default']}`"
