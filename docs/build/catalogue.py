@@ -1,4 +1,4 @@
-"""A page for each encoding: what a person wrote of it, and below that what the code knows, drawn, measured and tried."""
+"""A page for each encoding: what a person wrote of it, then what the code knows, drawn, measured and tried."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ import re
 from pathlib import Path
 from typing import Any
 
-from places import CACHE, LANGUAGES, TEXTS, jarilab
-from tables import table
-
 import jarilab as package
 from jarilab.conformance.costs import COLUMNS, ROWS
 from jarilab.drawing import Drawings
 from jarilab.drawing.svg import Drawing
 from jarilab.encodings.base import registry
 from jarilab.runs.listing import LAYERS, SITE, listed_encoding
+from places import CACHE, LANGUAGES, TEXTS, jarilab
+from tables import table
 
 FOLDER = "encodings"
 COSTS = Path(__file__).parent / "costs.json"
 """What `jarilab encodings --measure` gave: the median of several runs."""
+SMALLER = {"continuous_bias2d": "continuous_bias2d:hidden=16"}
+"""Where the laws would take minutes with the options that it has by default."""
 LAWS, DRAWN = CACHE / "laws", CACHE / "drawn"
-FIRST = re.compile(r"^# .*\n\n(.+?)\n\n", re.S)
+FIRST = re.compile(r"^# [^\n]*\n\n(.+?)\n\n", re.S)
 """The first paragraph of a page: what the encoding does, in a sentence."""
 STYLE = {"en": ".ko{display:none}", "ko": ".en{display:none}"}
 WORDS: dict[str, dict[str, str]] = {
     "en": {
-        "index": "encoding|what it does|acts in|where|learns|cost|from",
+        "index": "encoding|what it does|cost|from",
         "facts": "## What the code knows",
+        "fact": "property|value",
         "also": "also named",
         "axes": "axes",
         "hooks": "acts in",
@@ -56,8 +58,9 @@ WORDS: dict[str, dict[str, str]] = {
         "trying": "What `jarilab laws {}` printed when this page was built:",
     },
     "ko": {
-        "index": "인코딩|하는 일|작용하는 곳|쓸 수 있는 곳|학습하는 수|비용|출처",
+        "index": "인코딩|하는 일|비용|출처",
         "facts": "## 코드가 아는 것",
+        "fact": "성질|값",
         "also": "다른 이름",
         "axes": "축",
         "hooks": "작용하는 곳",
@@ -88,13 +91,18 @@ WORDS: dict[str, dict[str, str]] = {
 }
 
 
+def tried(name: str) -> str:
+    """The spec that the laws are asked for."""
+    return SMALLER.get(name, name)
+
+
 def make() -> None:
     """Hold every encoding to the laws, but those that were. Raises SystemExit where one is broken."""
     LAWS.mkdir(parents=True, exist_ok=True)
     for name in registry.names():
         path = LAWS / f"{name}.txt"
         if not path.exists():
-            path.write_text(jarilab("laws", name), encoding="utf-8")
+            path.write_text(jarilab("laws", tried(name)), encoding="utf-8")
 
 
 def parts() -> dict[str, str]:
@@ -133,9 +141,6 @@ def index(records: list[dict[str, Any]], language: str, words: dict[str, str]) -
         [
             f"[`{one['name']}`]({one['name']}.md)",
             what(one["name"], language),
-            _hooks(one, words),
-            words[_where(one)],
-            f"{one['learns']:,}",
             f"{costs[one['name']]:.2f}",
             one["cited"] or "",
         ]
@@ -156,7 +161,7 @@ def known(one: dict[str, Any], language: str, words: dict[str, str]) -> str:
             _facts(one, told.rpartition("\n")[2], words),
             *([words["options"], _options(one, words)] if one["options"] else []),
             words["tried"],
-            words["trying"].format(one["name"]),
+            words["trying"].format(tried(one["name"])),
             f"```text\n{told}\n```",
         ]
     )
@@ -177,7 +182,7 @@ def _facts(one: dict[str, Any], laws: str, words: dict[str, str]) -> str:
         [words["from"], one["paper"]],
         [words["laws"], laws],
     ]
-    return table(["", ""], rows)
+    return table(words["fact"].split("|"), rows)
 
 
 def _where(one: dict[str, Any]) -> str:
@@ -218,4 +223,6 @@ def _figure(name: str, drawing: Drawing, language: str) -> str:
     path = DRAWN / language / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(drawing.file().replace(STYLE["en"], STYLE[language]), encoding="utf-8")
-    return f"**{drawing.title[at]}**\n\n![{drawing.title[at]}](drawn/{name})\n\n{drawing.caption[at]}"
+    return (
+        f"**{drawing.title[at]}**\n\n![{drawing.title[at]}](drawn/{name})\n\n{drawing.caption[at]}"
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import tables
-
 from jarilab.encodings.base import Encoding, Site, hooks_of, registry
 
 WIDTH, HEADS = 64, 8
