@@ -15,7 +15,7 @@ import jarilab
 from helpers.command import command
 from jarilab import api
 from jarilab.cli.settings import specs_of
-from jarilab.encodings.base import registry
+from jarilab.encodings.base import ASKABLE, HOOKS, Encoding, registry
 from jarilab.runs.listing import listed_encoding
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,6 +28,7 @@ import expected  # pyright: ignore[reportMissingImports]  # noqa: E402
 import links  # pyright: ignore[reportMissingImports]  # noqa: E402
 import live  # pyright: ignore[reportMissingImports]  # noqa: E402
 import pages  # pyright: ignore[reportMissingImports]  # noqa: E402
+import reference  # pyright: ignore[reportMissingImports]  # noqa: E402
 import runs  # pyright: ignore[reportMissingImports]  # noqa: E402
 
 TEXTS = ROOT / "docs" / "site"
@@ -237,6 +238,17 @@ def test_a_page_goes_on_with_what_the_code_knows(
         svg = (tmp_path / "drawn" / language / Path(path).name).read_text(encoding="utf-8")
         assert catalogue.STYLE[language] in svg
         assert "prefers-color-scheme" in svg
+
+
+def test_the_reference_tells_the_hooks_and_what_an_encoding_says_of_itself() -> None:
+    told = reference.python()
+    assert told.count("| hook | when | source of the idea |") == 1
+    encoding = told.split("\n## Encoding\n")[1].split("\n## ")[0]
+    asked = [name for names in ASKABLE.values() for name in names]
+    claims = list(vars(Encoding)["__annotations__"])
+    assert [name for name in (*asked, *claims) if f"| `{name}` |" not in encoding] == []
+    assert [hook for hook in HOOKS if f"\n{hook}(" not in encoding] == []
+    assert "| `random_in_training` |" in told.split("\n## Policy\n")[1].split("\n## ")[0]
 
 
 def formulas(page: str) -> list[str]:
