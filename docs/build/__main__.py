@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+import catalogue
 import config
 import expected
 import header
@@ -35,11 +36,13 @@ def main() -> None:
     runs.make()
     print("live pages", flush=True)
     live.make()
+    print("laws", flush=True)
+    catalogue.make()
     print("numbers", flush=True)
     numbers = known()
     stop(expected.problems(numbers))
     print("pages", flush=True)
-    pages.assemble(numbers, {**reference.pages(), **which.tables()})
+    pages.assemble(numbers, {**reference.pages(), **which.parts(), **catalogue.parts()})
     build()
     header.finish(SITE)
     stop(links.problems(SITE))

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jarilab.encodings.base import registry
+
 LESSONS = (
     *("bag", "query-key-value", "sqrt", "masks", "seq2seq", "sinusoids", "where", "rotary"),
     *("beyond", "language", "heads", "images", "norms", "break"),
@@ -23,7 +25,7 @@ GUIDE: list[Entry] = [
     ("Follow one head", "헤드 하나 따라가기", "guide/walking.md"),
     ("Look inside", "들여다보기", "looking-inside.md"),
     ("In your PyTorch code", "PyTorch 코드에서", "guide/python.md"),
-    ("An encoding of your own", "내 인코딩", "encodings.md"),
+    ("Encodings: draw, combine, check", "인코딩: 그리고 섞고 검사하기", "encodings.md"),
     ("What a run keeps", "실행 폴더에 남는 것", "runs.md"),
 ]
 RESULTS: list[Entry] = [
@@ -36,7 +38,6 @@ REFERENCE: list[Entry] = [
     ("Python", "파이썬", "/reference/python.md"),
     ("Commands", "명령", "/reference/commands.md"),
     ("Tasks and models", "과제와 모델", "/reference/tasks.md"),
-    ("Encodings", "인코딩", "/reference/encodings.md"),
     ("The design", "설계", "/design.md"),
 ]
 
@@ -47,11 +48,16 @@ def navigation(titles: dict[str, tuple[str, str]]) -> list[Entry]:
         ("All lessons", "모든 수업", "lessons/index.md"),
         *((*titles[name], f"lessons/{name}.md") for name in LESSONS),
     ]
+    encodings: list[Entry] = [
+        ("All encodings", "모든 인코딩", "encodings/index.md"),
+        *((name, name, f"encodings/{name}.md") for name in registry.names()),
+    ]
     return [
         ("Home", "처음", "index.md"),
         ("Five minutes", "5분", "five-minutes.md"),
         ("Lessons", "수업", lessons),
         ("Which encoding?", "어떤 인코딩?", "which-encoding.md"),
+        ("Encodings", "인코딩", encodings),
         ("How to", "하는 법", [("All guides", "모든 안내", "how-to/index.md"), *GUIDE]),
         ("Reference", "참고", REFERENCE),
         ("Results", "결과", RESULTS),

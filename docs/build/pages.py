@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from catalogue import DRAWN, FOLDER
 from config import LESSONS
 from expected import QUOTED
 from places import DOCS, LANGUAGES, LIVE, ROOT, SOURCE, TEXTS
@@ -85,6 +86,7 @@ def assemble(numbers: Mapping[str, object], generated: Mapping[str, str]) -> Non
             copy = folder / path.relative_to(DOCS)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
+        shutil.copytree(DRAWN / language, folder / FOLDER / "drawn")
         _keep(language)
     shutil.copytree(LIVE, SOURCE / "en" / "live")
 
@@ -148,6 +150,9 @@ def held(path: Path, language: str, kept: set[Path]) -> str:
         meant = (path.parent / file).resolve()
         if not file or "://" in target or meant in kept or not meant.is_file():
             return found[0]  # where it leads nowhere, the builder says so
+        if meant.is_relative_to(TEXTS / language):
+            own = meant.relative_to(TEXTS / language).as_posix()
+            return f"[{label}]({'../' * depth}{own})"
         if meant.is_relative_to(DOCS):
             return f"[{label}]({target.replace('.md', '.html')})"
         return f"[{label}]({root}{_shown(meant)})"

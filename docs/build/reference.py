@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import io
+import itertools
 import os
 import re
+import textwrap
 from typing import Any
 
 import jarilab
 from jarilab.cli import main
 from jarilab.cli.commands import names as commands
-from jarilab.runs.listing import listed_encodings, listed_tasks
+from jarilab.encodings.base import ASKABLE, Encoding
+from jarilab.encodings.base import HOOKS as ACTING
+from jarilab.runs.listing import listed_tasks
+from tables import table
 
 PYTHON = "Everything that `import jarilab` gives, from the docstrings in the code."
 COMMANDS = "What each command says of itself."
 TASKS = "What can be trained, and with which options; each is also a keyword in `settings`."
-ENCODINGS = "The names that `--encoding` takes, and their options."
+HOOKS = (*ACTING, *ASKABLE, "relation")
+"""Methods of an encoding that a person overrides."""
 WIDE = 80
 QUOTED = re.compile(r"""(?<=[:>] )(?:'([^']*)'|"([^"]*)")""")
 COMMA = re.compile(r", (?=[*\w]+(?::|=|,|\)| =))")
@@ -30,7 +37,6 @@ def pages() -> dict[str, str]:
         "reference/python.md": python(),
         "reference/commands.md": of_commands(),
         "reference/tasks.md": tasks(),
-        "reference/encodings.md": encodings(),
     }
 
 
@@ -44,14 +50,38 @@ def _named(name: str) -> str:
     target = getattr(jarilab, name)
     lines = [f"## {name}", f"```python\n{_signature(name, target)}\n```", _told(target)]
     if inspect.isclass(target):
+        lines += [_module(target), _attributes(target)]
         lines += [_method(member, function) for member, function in _methods(target)]
     return "\n\n".join(filter(None, lines))
 
 
+def _module(target: type) -> str:
+    """What the module says of the hooks, for the class that has them."""
+    return inspect.getdoc(inspect.getmodule(target)) or "" if target is Encoding else ""
+
+
+def _attributes(target: type) -> str:
+    """What a class says of itself in attributes, each of which has its meaning below it."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(target))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    rows = [
+        [f"`{ast.unparse(one.target)}`", f"`{ast.unparse(one.value)}`" if one.value else "", meaning]
+        for one, after in itertools.pairwise(body.body)
+        if isinstance(one, ast.AnnAssign) and (meaning := _meaning(after))
+    ]
+    return table(["attribute", "default", "meaning"], rows) if rows else ""
+
+
+def _meaning(after: ast.stmt) -> str:
+    """The text below an attribute, or nothing."""
+    told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    return " ".join(str(after.value.value).split()) if told else ""
+
+
 def _methods(target: type) -> list[tuple[str, Any]]:
-    """The public methods of a class that say what they do."""
+    """The public methods of a class that say what they do, and the hooks, of which the module tells."""
     own = [(name, inspect.unwrap(_function(value))) for name, value in vars(target).items()]
-    return [(name, f) for name, f in own if not name.startswith("_") and inspect.getdoc(f)]
+    return [(name, f) for name, f in own if not name.startswith("_") and (inspect.getdoc(f) or name in HOOKS)]
 
 
 def _function(value: Any) -> Any:
@@ -62,7 +92,7 @@ def _method(name: str, function: Any) -> str:
     if not callable(function):
         return ""
     first = _told(function).split("\n\n")[0]
-    return f"```python\n{_signature(name, function)}\n```\n\n{first.replace(chr(10), ' ')}"
+    return f"```python\n{_signature(name, function)}\n```\n\n{first.replace(chr(10), ' ')}".rstrip()
 
 
 def _signature(name: str, target: Any) -> str:
@@ -109,26 +139,3 @@ def _help(*words: str) -> str:
     if not said.getvalue():
         raise SystemExit(f"jarilab {' '.join(words)} --help says nothing")
     return said.getvalue()
-
-
-def encodings() -> str:
-    """Each encoding and its options."""
-    parts = ["# Encodings", ENCODINGS]
-    for one in listed_encodings():
-        also = (
-            f" Also named {', '.join(f'`{name}`' for name in one['also'])}." if one["also"] else ""
-        )
-        hooks = ", ".join(f"`{hook}`" for hook in one["hooks"]) or "nothing"
-        rows = [
-            f"| `{option['name']}` | {_default(option)} | {option['meaning']} |".replace("\n", " ")
-            for option in one["options"]
-        ]
-        table = ["| option | default | meaning |", "| --- | --- | --- |", *rows] if rows else []
-        parts.append(
-            f"## {one['name']}\n\n{one['what']}.{also} Overrides: {hooks}.\n\n" + "\n".join(table)
-        )
-    return "\n\n".join(parts) + "\n"
-
-
-def _default(option: dict[str, Any]) -> str:
-    return "" if option["default"] is None else f"`{option['default']}`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tables
 from jarilab.encodings.base import Encoding, Site, hooks_of, registry
 
 WIDTH, HEADS = 64, 8
@@ -47,16 +48,14 @@ WORDS: dict[str, dict[str, str]] = {
 }
 
 
-def tables() -> dict[str, str]:
+def parts() -> dict[str, str]:
     """By the mark in a page that it takes the place of."""
-    return {f"properties-{language}": table(words) for language, words in WORDS.items()}
+    return {f"properties-{language}": properties(words) for language, words in WORDS.items()}
 
 
-def table(words: dict[str, str]) -> str:
+def properties(words: dict[str, str]) -> str:
     """A row for each encoding."""
-    head = words["head"].split("|")
-    rows = [head, ["---"] * len(head), *(_row(name, words) for name in registry.names())]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return tables.table(words["head"].split("|"), [_row(name, words) for name in registry.names()])
 
 
 def _row(name: str, words: dict[str, str]) -> list[str]:
@@ -67,7 +66,7 @@ def _row(name: str, words: dict[str, str]) -> list[str]:
     counts = ("relative" if cls.shift_invariant else "absolute") if hooks else "none"
     size = sum(parameter.numel() for parameter in one.parameters())
     return [
-        f"[`{name}`](reference/encodings.md#{name})",
+        f"[`{name}`](encodings/{name}.md)",
         ", ".join(map(str, cls.axes)),
         ", ".join(words[hook] for hook in hooks) or words["none"],
         words[counts],

@@ -1,5 +1,5 @@
 """Scores that grow with the logarithm of the length: *Overcoming a Theoretical Limitation of Self-Attention* (Chiang
-and Cholak 2022), section 5.3; Su's log-n scaling of 2021, which Qwen has."""
+and Cholak 2022), section 5.3; Su's log-n scaling of 2021, which Qwen-7B has."""
 
 from __future__ import annotations
 

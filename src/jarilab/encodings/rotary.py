@@ -49,7 +49,7 @@ class Rotary(PairRotation):
     """Turns pair i of a query or key at position p by the angle `p * base^(-2i/R)`; the score then depends on distance.
 
     pairing: which two of the R rotated components form a pair.
-        half: i and i + R/2, as GPT-NeoX, PaLM and the LLaMA of the transformers library have it.
+        half: i and i + R/2, as GPT-NeoX and the LLaMA of the transformers library have it.
         interleaved: 2i and 2i + 1, as GPT-J, CodeGen and Meta's LLaMA weights have it.
     base: slows the rotation; Llama 3 uses 500000.
     fraction: the share of each head that is rotated, R = fraction * E; GPT-NeoX rotates 0.25, GPT-J 64 of 256.

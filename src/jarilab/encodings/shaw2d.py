@@ -1,5 +1,5 @@
 """Shaw's vectors (Shaw et al. 2018) for rows and for columns: relative positions of an image, one axis at a time
-(s-chh's 2D-Positional-Encoding-Vision-Transformer; Bello et al. 2019, equation 4, adds logits per axis)."""
+(s-chh's 2D-Positional-Encoding-Vision-Transformer; Bello et al. 2019 adds logits per axis)."""
 
 from __future__ import annotations
 

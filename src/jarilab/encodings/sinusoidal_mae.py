@@ -1,4 +1,4 @@
-"""Sinusoids of rows and columns as in *Masked Autoencoders* (He et al. 2022) and its code; MoCo v3, DiT, SimpleViT."""
+"""Sinusoids of rows and columns as in *Masked Autoencoders* (He et al. 2022) and its code; DiT, SimpleViT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SinusoidalMae(Encoding):
     first, then cosines. Columns come first by an accident in the authors' code, which all trained weights have kept.
 
     exponent: how frequencies fall.
-        width: `base^(-i / (D/4))`, as in MAE, MoCo v3 and DiT.
+        width: `base^(-i / (D/4))`, as in MAE and DiT.
         ends: `base^(-i / (D/4 - 1))`, so that the slowest is 1 / base, as in SimpleViT.
     base: the wavelengths run from 2 pi to about base * 2 pi.
     """
