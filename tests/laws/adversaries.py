@@ -11,32 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from helpers.places import placed, turn, waves
 from jarilab.conformance import Oracle
 from jarilab.encodings.base import ASKED, Encoding, Site
 from jarilab.positions import Positions, distance, offsets
 from jarilab.shapes import Tensor
-
-
-def waves(index: Tensor, width: int, base: float = 100.0) -> Tensor:
-    frequency = base ** -(torch.arange(width, dtype=torch.float64) / width)
-    return (index.double().unsqueeze(-1) * frequency).sin()
-
-
-def placed(x: Tensor, added: Tensor, pos: Positions) -> Tensor:
-    if pos.unplaced is not None:
-        added = added.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
-    return x + added.to(x.dtype)
-
-
-def of_heads(angle: Tensor) -> Tensor:
-    """`(L,)` or `(B, L)` beside vectors of heads."""
-    return angle[None, None, :, None] if angle.ndim == 1 else angle[:, None, :, None]
-
-
-def turn(x: Tensor, angle: Tensor) -> Tensor:
-    first, second = x.chunk(2, -1)
-    cosine, sine = of_heads(angle).cos().to(x.dtype), of_heads(angle).sin().to(x.dtype)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
 
 
 def slope(site: Site) -> Tensor:

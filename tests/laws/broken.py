@@ -12,31 +12,12 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
+from helpers.places import placed, turn, waves
 from jarilab.conformance import Oracle
 from jarilab.encodings.base import ASKED, Encoding, Site
 from jarilab.errors import UserError
 from jarilab.positions import Positions, distance
 from jarilab.shapes import Tensor
-
-
-def waves(index: Tensor, width: int, base: float = 100.0) -> Tensor:
-    """Something to add to an input: it tells positions apart, also far from 0."""
-    frequency = base ** -(torch.arange(width, dtype=torch.float64) / width)
-    return (index.double().unsqueeze(-1) * frequency).sin()
-
-
-def placed(x: Tensor, added: Tensor, pos: Positions) -> Tensor:
-    if pos.unplaced is not None:
-        added = added.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
-    return x + added.to(x.dtype)
-
-
-def turn(x: Tensor, angle: Tensor) -> Tensor:
-    """Rotate the first half of `x` against the second, all pairs by the same angle `(L,)` or `(B, L)`."""
-    angle = angle[None, None, :, None] if angle.ndim == 1 else angle[:, None, :, None]
-    first, second = x.chunk(2, -1)
-    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
 
 
 class Absolute(Encoding):
