@@ -136,12 +136,14 @@ def tried(column: Column, task: Any, encoding: str, seed: int, folder: Path, bef
         return Cell(reason=f"does not go with it: {error}")
     try:
         ended = jarilab.train(column.task, folder, encoding=encoding, settings=column.settings, seed=seed, threads=1)
-        figures = column.measured(folder, ended)
     except jarilab.UserError:
         raise
     except Exception as error:  # one that fails is a finding, and the other trainings are worth having
         return Cell(before.figures, f"failed: {type(error).__name__}: {error}")
-    return Cell([*before.figures, figures])
+    try:
+        return Cell([*before.figures, column.measured(folder, ended)])
+    except jarilab.UserError as error:
+        return Cell(before.figures, f"trained, and cannot be measured: {error}")
 
 
 def table_of(table: Table, columns: Sequence[Column], encodings: Sequence[str]) -> str:

@@ -13,8 +13,9 @@ texts comes and goes; every seed by itself, since seeds differ more than policie
 Minutes: about 1 of a core for each training of `addition` with --examples 100000, 4 times that by default; `reversal`
 was not timed.
 Expected: addition, means of five seeds, 100,000 examples, exact match on trained lengths and on longer ones after the
-last step (best on the way): coupling 100 % and 29 % (47 %), abacus 100 % and 49 % (61 %), sequential 93 % and 0 % (0 %),
-randomized 16 % and 0 % (0 %), which needs more training than this. What is right of longer sums peaks early and erodes.
+last step (best on the way): coupling 100 % and 29 % (47 %), abacus 100 % and 49 % (61 %), sequential 93 % and 0 %
+(0 %), randomized 16 % and 0 % (0 %), which needs more training than this. What is right of longer sums peaks early and
+erodes.
 Of reversal the paper leads one to expect more than 0 % on longer lines by randomized alone, at a loss on trained ones;
 it was not measured here yet.
 """

@@ -608,18 +608,20 @@ def test_every_encoding_is_tried_and_a_dash_has_its_reason(
         "--tasks",
         "sort,text",
         "--encodings",
-        "rotary,cope,alibi2d",
+        "rotary,cope,alibi2d,learned:positions=100",
     ]
     said = trained_again(every, command, out, capsys)
     assert said == (out / "every_encoding.md").read_text()
-    rotary, cope, alibi2d = rows_of(said)
+    rotary, cope, alibi2d, learned = rows_of(said)
     assert re.fullmatch(r"\d+\.\d% / \d+\.\d%", rotary[1])
     assert cope[1] == "-"
     assert re.fullmatch(r"\d\.\d{3} / \d\.\d{3}", cope[2])
     assert alibi2d[1:] == ["-", "-"]
+    assert learned[2] == "-"
+    assert "- `learned:positions=100`, text, loss: trained, and cannot be measured: learned knows" in said
     assert "- `cope`, sort: does not go with it: cope works only where" in said
     assert "One seed tells what runs" in said
-    assert len((out / "every_encoding.csv").read_text().splitlines()) == 1 + 2 * 2 + 2 + 3
+    assert len((out / "every_encoding.csv").read_text().splitlines()) == 1 + 2 * 2 + 2 + 3 + 2 + 1
     assert every.main([*command, "--tasks", "walk"]) == 2
     assert "--tasks expects some of copy, reverse, sort, addition, text, digits; got 'walk'" in capsys.readouterr().err
 
