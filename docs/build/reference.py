@@ -78,8 +78,9 @@ def _attributes(target: type) -> str:
 
 def _meaning(after: ast.stmt) -> str:
     """The text below an attribute, or nothing."""
-    told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-    return " ".join(str(after.value.value).split()) if told else ""
+    if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+        return " ".join(str(after.value.value).split())
+    return ""
 
 
 def _methods(target: type) -> list[tuple[str, Any]]:
