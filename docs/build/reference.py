@@ -65,7 +65,11 @@ def _attributes(target: type) -> str:
     body = ast.parse(textwrap.dedent(inspect.getsource(target))).body[0]
     assert isinstance(body, ast.ClassDef)
     rows = [
-        [f"`{ast.unparse(one.target)}`", f"`{ast.unparse(one.value)}`" if one.value else "", meaning]
+        [
+            f"`{ast.unparse(one.target)}`",
+            f"`{ast.unparse(one.value)}`" if one.value else "",
+            meaning,
+        ]
         for one, after in itertools.pairwise(body.body)
         if isinstance(one, ast.AnnAssign) and (meaning := _meaning(after))
     ]
@@ -74,14 +78,19 @@ def _attributes(target: type) -> str:
 
 def _meaning(after: ast.stmt) -> str:
     """The text below an attribute, or nothing."""
-    told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-    return " ".join(str(after.value.value).split()) if told else ""
+    if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+        return " ".join(str(after.value.value).split())
+    return ""
 
 
 def _methods(target: type) -> list[tuple[str, Any]]:
     """The public methods of a class that say what they do, and the hooks, of which the module tells."""
     own = [(name, inspect.unwrap(_function(value))) for name, value in vars(target).items()]
-    return [(name, f) for name, f in own if not name.startswith("_") and (inspect.getdoc(f) or name in HOOKS)]
+    return [
+        (name, f)
+        for name, f in own
+        if not name.startswith("_") and (inspect.getdoc(f) or name in HOOKS)
+    ]
 
 
 def _function(value: Any) -> Any:

@@ -21,7 +21,7 @@ GUIDES = [
 PAGES = [ENGLISH, *(ROOT / "docs" / name for name in GUIDES)]
 PAIRS = [(ENGLISH, KOREAN), *((ROOT / "docs" / name, ROOT / "docs/ko" / name) for name in GUIDES)]
 INDEX = tuple(ROOT / "docs" / "site" / language / "encodings" / "index.md" for language in ("en", "ko"))
-"""The site's list of encodings: test_site.py holds its pages equal."""
+"""The site's list of encodings: test_site_encodings.py holds its pages equal."""
 BOTH = pytest.mark.parametrize(("english", "korean"), PAIRS, ids=lambda page: page.stem)
 OTHERS = ["design.md", *(f"results/{name}.md" for name in ("arithmetic", "images", "text"))]
 SMALL = {

@@ -1,4 +1,5 @@
-"""LongRoPE: *Extending LLM Context Window Beyond 2 Million Tokens* (Ding et al. 2024), equation 3; Phi-3 and Phi-4-mini."""
+"""LongRoPE: *Extending LLM Context Window Beyond 2 Million Tokens* (Ding et al. 2024), equation 3; Phi-3 and
+Phi-4-mini."""
 
 from __future__ import annotations
 

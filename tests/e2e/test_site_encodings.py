@@ -1,0 +1,86 @@
+"""The site's pages of encodings: each has what a person has to write, in both languages, and goes on with what the code
+knows; and the reference tells what an encoding is made of."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from jarilab.encodings.base import ASKABLE, HOOKS, Encoding, registry
+from jarilab.runs.listing import listed_encoding
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "build"))
+
+import catalogue  # pyright: ignore[reportMissingImports]  # noqa: E402
+import reference  # pyright: ignore[reportMissingImports]  # noqa: E402
+
+TEXTS = ROOT / "docs" / "site"
+HANGUL = re.compile(r"[가-힣]")
+BOTH = pytest.mark.parametrize("language", ["en", "ko"])
+ENCODING = pytest.mark.parametrize("name", registry.names())
+SECTIONS = {"en": ("**Used by**", "**When to take it**"), "ko": ("**쓰는 곳**", "**쓸 때**")}
+
+
+@BOTH
+@ENCODING
+def test_an_encoding_has_a_page_with_all_that_a_person_has_to_write(language: str, name: str) -> None:
+    page = catalogue.page(name, language).read_text(encoding="utf-8")
+    assert page.startswith(f"# {name}\n")
+    assert catalogue.what(name, language).endswith(".")
+    assert len(formulas(page)) == 1
+    assert [section for section in SECTIONS[language] if page.count(section) != 1] == []
+    assert page.endswith(f"<!-- {catalogue.mark(name, language)} -->\n")
+
+
+@ENCODING
+def test_an_encoding_has_the_same_page_in_both_languages(name: str) -> None:
+    english, korean = (catalogue.page(name, language).read_text(encoding="utf-8") for language in ("en", "ko"))
+    assert formulas(english) == formulas(korean)
+    for part in (r"`([^`\n]+)`", r"\d(?:[\d,.]*\d)?"):
+        assert set(re.findall(part, english)) == set(re.findall(part, korean))
+    assert HANGUL.search(korean)
+    assert not HANGUL.search(english)
+
+
+def test_every_encoding_has_a_cost_and_every_page_an_encoding() -> None:
+    assert set(json.loads(catalogue.COSTS.read_text())) == set(registry.names())
+    assert {path.stem for path in (TEXTS / "en/encodings").glob("*.md")} == {"index", *registry.names()}
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["none", "t5", "cope"])
+def test_a_page_goes_on_with_what_the_code_knows(
+    language: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "DRAWN", tmp_path / "drawn")
+    monkeypatch.setattr(catalogue, "LAWS", tmp_path)
+    (tmp_path / f"{name}.txt").write_text("holds    order is heard\n20 hold, 0 broken, 2 skipped\n")
+    one = listed_encoding(name)
+    told = catalogue.known(one, language, catalogue.WORDS[language])
+    assert "| 20 hold, 0 broken, 2 skipped |" in told
+    assert f"{json.loads(catalogue.COSTS.read_text())[name]:.2f}" in told
+    assert [option["name"] for option in one["options"] if f"| `{option['name']}` |" not in told] == []
+    drawn = re.findall(r"\]\((drawn/\S+\.svg)\)", told)
+    assert bool(drawn) == bool(one["hooks"])
+    for path in drawn:
+        svg = (tmp_path / "drawn" / language / Path(path).name).read_text(encoding="utf-8")
+        assert catalogue.STYLE[language] in svg
+        assert "prefers-color-scheme" in svg
+
+
+def test_the_reference_tells_the_hooks_and_what_an_encoding_says_of_itself() -> None:
+    told = reference.python()
+    assert told.count("| hook | when | source of the idea |") == 1
+    encoding = told.split("\n## Encoding\n")[1].split("\n## ")[0]
+    asked = [name for names in ASKABLE.values() for name in names]
+    claims = list(vars(Encoding)["__annotations__"])
+    assert [name for name in (*asked, *claims) if f"| `{name}` |" not in encoding] == []
+    assert [hook for hook in HOOKS if f"\n{hook}(" not in encoding] == []
+    assert "| `random_in_training` |" in told.split("\n## Policy\n")[1].split("\n## ")[0]
+
+
+def formulas(page: str) -> list[str]:
+    return re.findall(r"^```text\n(.*?)^```$", page, re.M | re.S)
