@@ -106,7 +106,7 @@ def _fans(found: Turning) -> Drawing:
     return Drawing("rotate-fans", title, caption, WIDTH, height, "".join(parts), {"fans": told})
 
 
-def _turn_of(pair: tuple[int, int], angles_L: list[float]) -> str:
+def _turn_of(pair: tuple[int, ...], angles_L: list[float]) -> str:
     """The components of a pair, and the degrees from position 0 to 1, to three digits."""
     degrees = math.degrees(angles_L[1] - angles_L[0]) if len(angles_L) > 1 else 0.0
     short = float(f"{degrees:.3g}")
