@@ -15,7 +15,9 @@ encoding exact match moves by tens of points in budgets as small as these. To ra
 that suffices, with `jarilab compare`.
 
 Minutes: half an hour of one core for each seed (2 to 15 CPU-seconds a training).
-EVERY
+Expected: no encoding fails. Text, on tinyshakespeare, one seed: 2.2 to 2.6 nats; at 4 times the length alibi, kerple,
+dynamic_bias, sandwich and forgetting lose at most 0.01. Digits: 43 to 92 %, none 45 %. The others were not run to the
+end.
 """
 
 from __future__ import annotations
