@@ -1,6 +1,7 @@
 """Are sums learned from fewer examples when answers are written from the ones up? The question of Lee et al. 2023.
 
     python experiments/answers.py --out runs/answers --seeds 5
+    python experiments/answers.py --out runs/answers-decoder --seeds 5 --model decoder
 
 Sums of two numbers below 1,000, each number drawn below 10, 100 or 1,000, written as they are (`95+7` is `102`) and
 with the answer reversed (`201`), 2,500 and 10,000 of them, no sum twice, and 1,000 others to measure on. The task
@@ -37,8 +38,6 @@ SETTINGS: dict[str, Any] = {
     "task.metric": "exact_match",
     "model.width": 64,
     "model.heads": 4,
-    "model.encoder_layers": 2,
-    "model.decoder_layers": 2,
     "model.dropout": 0.0,
     "training.epochs": None,
     "training.examples": 48_000,
@@ -48,6 +47,13 @@ SETTINGS: dict[str, Any] = {
     "training.label_smoothing": 0.0,
     "training.evaluations": 1,
 }
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "encoder_decoder": {"model.encoder_layers": 2, "model.decoder_layers": 2},
+    "decoder": {"model.layers": 4, "task.joint": True},
+}
+"""Kinds of model, and what each asks for: a decoder alone reads sum and answer as one sequence."""
 
 
 def sums(count: int) -> list[tuple[int, int]]:
@@ -79,7 +85,7 @@ def table_of(found: Mapping[tuple[str, int], Sequence[float]]) -> str:
     return markdown(["answers", "sums", "exact match, mean", "lowest to highest seed", "published"], rows)
 
 
-def run(out: Path, encoding: str, seeds: int) -> str:
+def run(out: Path, model: str, encoding: str, seeds: int) -> str:
     """Train what is not trained yet, seed by seed, write answers.md into `out`; the table. Raises UserError."""
     out.mkdir(parents=True, exist_ok=True)
     pairs = sums(HELD_OUT + max(SIZES))
@@ -88,9 +94,11 @@ def run(out: Path, encoding: str, seeds: int) -> str:
         for (written, size), shares in found.items():
             train = files(out, f"train-{size}", pairs[HELD_OUT : HELD_OUT + size], written)
             valid = files(out, "valid", pairs[:HELD_OUT], written)
-            settings = {**SETTINGS, "task.train": train, "task.valid": valid}
+            settings = {**SETTINGS, **MODELS[model], "task.train": train, "task.valid": valid}
             folder = out / f"{written}-{size}-{seed}"
-            ended = jarilab.train("translation", folder, encoding=encoding, settings=settings, seed=seed, threads=1)
+            ended = jarilab.train(
+                "translation", folder, model=model, encoding=encoding, settings=settings, seed=seed, threads=1
+            )
             shares.append(ended["exact_match"])
             print(f"{written}, {size:,} sums, seed {seed}: {shares[-1]:.1%}", file=sys.stderr)
     table = table_of(found)
@@ -102,10 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 2 for a mistake of the user's."""
     parser = argparse.ArgumentParser(description="Sums with plain and with reversed answers, from few examples.")
     parser.add_argument("--out", required=True, type=Path, help="the folder for files, runs and table")
-    parser.add_argument("--encoding", default="rotary", help="of encoder and decoder (%(default)s)")
+    parser.add_argument("--model", default="encoder_decoder", choices=tuple(MODELS), help="its kind (%(default)s)")
+    parser.add_argument("--encoding", default="rotary", help="of all layers (%(default)s)")
     parser.add_argument("--seeds", default=5, type=at_least_one, help="trainings of each (%(default)s)")
     given = parser.parse_args(arguments)
-    return told(lambda: run(given.out, given.encoding, given.seeds))
+    return told(lambda: run(given.out, given.model, given.encoding, given.seeds))
 
 
 if __name__ == "__main__":

@@ -568,16 +568,18 @@ def test_a_language_model_is_measured_on_longer_windows_of_the_same_text(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["encoder_decoder", pytest.param("decoder", marks=pytest.mark.long)])
 def test_plain_and_reversed_answers_are_compared(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
     answers = load("answers")
     for name, value in SMALL.items():
         monkeypatch.setitem(answers.SETTINGS, name, value)
     monkeypatch.setattr(answers, "SIZES", (20, 40))
     monkeypatch.setattr(answers, "HELD_OUT", 10)
-    command = ["--out", str(tmp_path), "--seeds", "1"]
+    command = ["--out", str(tmp_path), "--seeds", "1", "--model", model]
     said = trained_again(answers, command, tmp_path, capsys)
+    assert jarilab.load(tmp_path / "plain-20-1").experiment.model == model
     assert [row[:2] for row in rows_of(said)] == [
         ["plain", "20"], ["plain", "40"], ["reversed", "20"], ["reversed", "40"]
     ]  # fmt: skip
