@@ -57,13 +57,14 @@ def navigation(titles: dict[str, tuple[str, str]]) -> list[Entry]:
         ("Five minutes", "5분", "five-minutes.md"),
         ("Lessons", "수업", lessons),
         ("Which encoding?", "어떤 인코딩?", "which-encoding.md"),
-        ("Encodings", "인코딩", encodings),
         ("How to", "하는 법", [("All guides", "모든 안내", "how-to/index.md"), *GUIDE]),
         ("Reference", "참고", REFERENCE),
         ("Results", "결과", RESULTS),
         ("Gallery", "갤러리", "gallery.md"),
         ("Figures, by command", "명령으로 만드는 그림과 실험", "figures.md"),
         ("Glossary", "용어", "glossary.md"),
+        # Last, since it is long: who goes by keyboard comes to all else before it.
+        ("Encodings", "인코딩", encodings),
     ]
 
 

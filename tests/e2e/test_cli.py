@@ -312,7 +312,7 @@ def test_tasks_and_encodings_are_listed():
     code, out, err = tasks
     assert (code, err) == (0, "")
     found = {task["name"]: task for task in json.loads(out)["tasks"]}
-    assert found["arithmetic"]["models"] == ["encoder_decoder", "recurrent"]
+    assert found["arithmetic"]["models"] == ["encoder_decoder", "decoder", "recurrent"]
     assert found["arithmetic"]["what"].startswith("All expressions i + j and i - j")
     options = {option["name"]: option for option in found["arithmetic"]["options"]}
     assert options["answers"]["choices"] == ["plain", "reversed", "padded"]
@@ -325,7 +325,7 @@ def test_tasks_and_encodings_are_listed():
     assert [option["name"] for option in found["rotary"]["options"]] == ["base", "fraction", "pairing"]
     _, out, _ = table
     assert re.search(r"^rotary +1 +rotate +anywhere +yes +0 +Su et al. 2021\n    Turns pair i", out, re.MULTILINE)
-    assert "arithmetic    encoder_decoder, recurrent  All expressions" in both[1]
+    assert "arithmetic    encoder_decoder, decoder, recurrent  All expressions" in both[1]
 
 
 def test_a_report_of_runs_is_written(run, tmp_path):

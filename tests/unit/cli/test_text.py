@@ -81,8 +81,12 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "no files": (["train", "translation", "--out", "{new}"], "or one of tab-separated values; got 0: write --train"),
     "model": (
-        [*TRAIN, "{source}", "{target}", "--model", "decoder"],
-        "translation cannot be learned by the model decoder: translation gives a model source_vocabulary,",
+        [*TRAIN, "{source}", "{target}", "--model", "detector"],
+        "translation cannot be learned by the model detector: translation needs a model that can write token by token",
+    ),
+    "one sequence": (
+        [*TRAIN, "{source}", "{target}", "--model", "decoder", "--no-joint"],
+        "source and target as one sequence need one vocabulary for both: use --joint where the task has it",
     ),
     "vocabulary": (
         [*TRAIN, "{source}", "{target}", "--vocabulary", "5"],
