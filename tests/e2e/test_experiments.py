@@ -342,7 +342,7 @@ NOT_PLAIN = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_translator_looks_at_for_a_possessive(
     load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -455,7 +455,7 @@ def test_nothing_is_trained_no_times(load: Load, name: str, capsys: pytest.Captu
     assert "--seeds: expected a whole number from 1 on, got '0'; write 1 or more" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_clipping_distances_are_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -482,7 +482,7 @@ def test_a_row_of_clipping_is_of_its_own_part(load: Load) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["addition", "reversal"])
+@pytest.mark.parametrize("kind", ["addition", pytest.param("reversal", marks=pytest.mark.long)])
 def test_longer_texts_are_measured_by_policy(
     load: Load, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
