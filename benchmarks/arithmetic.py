@@ -44,7 +44,7 @@ from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.text import END, FIRST, PADDING
 from jarilab.training.batching import FixedSizeBatches
-from jarilab.training.loop import deterministic
+from jarilab.training.numerics import deterministic
 
 LOOK = 100
 GOAL = 0.99

@@ -27,7 +27,7 @@ from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment, Training
 from jarilab.tasks.arithmetic import Arithmetic
-from jarilab.training.loop import deterministic
+from jarilab.training.numerics import deterministic
 from jarilab.training.memory import keep_freed_memory
 from jarilab.training.optim import build_optimizers
 

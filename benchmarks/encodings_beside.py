@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from jarilab.models.decoder import LanguageModel
 from jarilab.nn.init import initialise
-from jarilab.training.loop import deterministic
+from jarilab.training.numerics import deterministic
 from jarilab.training.memory import keep_freed_memory
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 100, 256, 8, 2

@@ -46,7 +46,8 @@ from jarilab.explorer import Explorer, payload, session, summaries
 from jarilab.inspect.capture import record
 from jarilab.predictors.base import Predictor
 from jarilab.runs.experiment import Experiment
-from jarilab.training import loop
+from jarilab.training.loop import train
+from jarilab.training.numerics import deterministic
 from jarilab.web.page import to_json
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
@@ -122,7 +123,7 @@ def run_of(folder: Path, model: str, width: int, heads: int, tokens: int, encodi
         own = {**lines, "model.encoder_layers": LAYERS, "model.decoder_layers": LAYERS}
         task = "reverse"
     experiment = Experiment.of(task, encoding, {**ONE_STEP, **sizes, **own}, 1, "float32")
-    loop.train(experiment, run, threads=1)
+    train(experiment, run, threads=1)
     return run
 
 
@@ -242,7 +243,7 @@ def memory(table: timing.Table, rounds: int) -> None:
 
 def memory_of(folder: str, tokens: int, encoding: str) -> tuple[int, list[int], float]:
     """MB before; MB that looks at three inputs needed on top, at the peak; CPU seconds of the first."""
-    loop.deterministic(threads=1)
+    deterministic(threads=1)
     explorer = Explorer([run_of(Path(folder), "language_model", 96, 12, 64, encoding)])
     before, peaks, numbers = peak(), [], random.Random(1)
     begin = time.process_time()
@@ -264,7 +265,7 @@ def main() -> None:
     kinds = {"capture": capture, "look": look, "memory": memory}
     parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds))
     given = parser.parse_args()
-    loop.deterministic(threads=1)
+    deterministic(threads=1)
     table = timing.Table(given.json)
     for name in given.only:
         kinds[name](table, given.rounds)

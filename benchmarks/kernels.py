@@ -23,7 +23,7 @@ from jarilab.encodings import compose
 from jarilab.encodings.base import Site
 from jarilab.masks import Mask
 from jarilab.positions import Positions
-from jarilab.training.loop import deterministic
+from jarilab.training.numerics import deterministic
 
 SHAPES = (
     (512, 8, 7, 8),

@@ -53,7 +53,7 @@ import torch
 import jarilab
 from jarilab import explorer
 from jarilab.inspect.capture import record
-from jarilab.training import loop
+from jarilab.training.numerics import deterministic
 from jarilab.web.page import bundle, read, slim_style
 
 PAGES = [
@@ -265,7 +265,7 @@ def main() -> None:
         raise SystemExit("NO CHROMIUM: nothing was measured in a browser (apt-get install chromium)")
     from playwright.sync_api import sync_playwright
 
-    loop.deterministic(threads=1)
+    deterministic(threads=1)
     table = timing.Table(given.json)
     if "code" in given.only:
         code(table)

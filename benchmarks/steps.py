@@ -14,7 +14,7 @@ from jarilab.runs.options import Training
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.training.batching import FixedSizeBatches
-from jarilab.training.loop import autocast
+from jarilab.training.numerics import autocast
 from jarilab.training.optim import build_optimizers
 
 Step = Callable[[], float]

@@ -55,7 +55,7 @@ from jarilab.runs.options import Training
 from jarilab.tasks.base import Batch
 from jarilab.tasks.rows import right_padded
 from jarilab.text import END, FIRST, PADDING
-from jarilab.training.loop import autocast, deterministic
+from jarilab.training.numerics import autocast, deterministic
 from jarilab.training.optim import BETAS, EPSILON, build_optimizers
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, LAYERS, DROPOUT, SMOOTHING = 8000, 256, 8, 1024, 3, 0.2, 0.1

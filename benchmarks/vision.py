@@ -50,7 +50,7 @@ from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
 from jarilab.runs.options import Training
 from jarilab.runs.precision import choose_precision
-from jarilab.training.loop import autocast, deterministic
+from jarilab.training.numerics import autocast, deterministic
 from jarilab.training.memory import keep_freed_memory
 from jarilab.training.optim import BETAS, EPSILON, build_optimizers
 

@@ -40,7 +40,7 @@ from jarilab.encodings.base import registry
 from jarilab.registry import listed
 from jarilab.runs.experiment import Experiment
 from jarilab.storage.files import write_text
-from jarilab.training.loop import check_trainable
+from jarilab.training.checks import check_trainable
 
 CONTEXT = 64
 SMALL: dict[str, Any] = {

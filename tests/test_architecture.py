@@ -26,27 +26,29 @@ MAY_IMPORT = {
     "masks": BASE | {"positions"},
     "patches": BASE | {"positions"},
     "boxes": BASE,
+    "devices": BASE,
+    "rows": BASE | {"positions"},
     "storage": BASE,
     "text": BASE | {"storage"},
     "encodings": SPECS | {"positions"},
     "attention": BASE | {"positions", "masks", "encodings", "nn"},
     "nn": BASE | {"encodings"},  # initial values are asked of an encoding
     "policies": SPECS | {"positions", "nn"},
-    "models": SPECS | PLACES | {"masks", "encodings", "attention", "nn"},
-    "decoding": BASE | {"positions", "models"},
+    "models": SPECS | PLACES | {"masks", "encodings", "attention", "nn", "devices"},
+    "decoding": BASE | {"positions", "models", "devices"},
     "images": SPECS | PLACES | {"storage", "text", "nn", "models"},  # the image tokenizer is a model
     "captions": SPECS | PLACES | {"storage", "nn", "images"},
-    "tasks": SPECS | PLACES | {"storage", "text", "nn", "images", "captions", "policies"},
+    "tasks": SPECS | PLACES | {"storage", "text", "nn", "images", "captions", "policies", "devices"},
     "inspect": PLACES | {"encodings", "attention"},
-    "predictors": SPECS | PLACES | {"storage", "text", "images", "models", "decoding", "inspect", "tasks"},
-    "runs": SPECS | {"storage", "encodings", "nn", "policies", "models", "tasks", "predictors"},
-    "training": BASE | {"encodings", "nn", "inspect", "tasks", "predictors", "runs"},
+    "predictors": SPECS | PLACES | {"storage", "text", "images", "models", "decoding", "inspect", "tasks", "devices"},
+    "runs": SPECS | {"storage", "encodings", "nn", "policies", "models", "tasks", "predictors", "devices"},
+    "training": BASE | {"encodings", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"},
     "web": {"shapes", "patches"},
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
     "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},
     "comparison": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
-    "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison"},
+    "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison", "devices"},
     "explorer": PLACES | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web"},
     "export": PLACES | {"text", "encodings", "attention", "nn", "models", "inspect", "runs", "web"},
     "cli": SPECS
@@ -208,6 +210,7 @@ def test_pages_never_write_html() -> None:
 
 
 LONGER = {
+    "api.py": "every verb and its options, said once for Python and the command line",
     "explorer/session.py": "what runs are asked while they are looked into, with what is remembered of the answers",
     "images/labelled.py": "three layouts of labelled images, side by side so that they stay alike",
     "inspect/measures.py": "a table of measures: one entry and its formula after the other",

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 
 from jarilab.comparison import comparing, curves, study
+from jarilab.devices import device_named
 from jarilab.errors import UserError
 from jarilab.inspect.capture import look_inside
 from jarilab.inspect.model_io import precise
@@ -26,7 +27,9 @@ from jarilab.runs.loaded import Checkpoint, OpenRun, load
 from jarilab.runs.precision import Precision
 from jarilab.storage.files import write_text
 from jarilab.training import loop
+from jarilab.training.execution import Execution
 from jarilab.training.loop import Report
+from jarilab.training.numerics import deterministic
 
 MOST_THREADS = 8
 """For each core."""
@@ -62,6 +65,12 @@ def train(
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
     threads: Annotated[int, Ge(1)] | None = None,
+    device: str = "auto",
+    accumulate: Annotated[int, Ge(1), Le(100_000)] = 1,
+    recompute: bool = False,
+    compile: bool = False,
+    shard: bool = False,
+    checkpoint_minutes: Annotated[float, Gt(0)] | None = None,
     snapshots: Annotated[int, Ge(0)] = 0,
     report: Report | None = None,
 ) -> dict[str, Any]:
@@ -70,13 +79,28 @@ def train(
     out: `runs/TASK-ENCODING-SEED` by default. model: its kind, such as `recurrent`, or a file and class of one's own;
     the task's usual one by default. seed: decides initial values, data order and dropout. precision: bfloat16 where the
     machine really has it and the model gains by it, or the one that is named. threads: of PyTorch, all cores by
-    default; bits depend on it. snapshots: at how many steps to keep the weights for good, to look at how the model came
-    about. settings: `{"model.width": 128, "training.examples": 400000, ...}`.
+    default; bits depend on it. device: auto (an accelerator where there is one), cpu, cuda, cuda:1 or mps. accumulate:
+    passes that make up a step, each over a part of its batch, where memory does not hold all of it. recompute: compute
+    each layer again for its gradient: less memory, more time. compile: let torch.compile fuse the model's operations.
+    shard: under torchrun, cut the model into parts, one for each process (FSDP2); else each has a copy (DDP).
+    checkpoint_minutes: write a checkpoint as often as that, beside those at each evaluation. snapshots: at how many
+    steps to keep the weights for good, to look at how the model came about. settings: `{"model.width": 128,
+    "training.examples": 400000, ...}`.
     """
-    experiment = Experiment.of(task, encoding, settings, seed, precision, model)
+    execution = Execution(
+        device=device_named(device),
+        accumulate=accumulate,
+        recompute=recompute,
+        compile=compile,
+        shard=shard,
+        checkpoint_minutes=checkpoint_minutes,
+    )
+    experiment = Experiment.of(
+        task, encoding, settings, seed, precision, model, device=execution.device
+    )
     folder = Path(experiment.folder if out is None else out)
     options = {"threads": checked_threads(threads), "snapshots": snapshots, "report": report}
-    return loop.train(experiment, folder, **options)
+    return loop.train(experiment, folder, execution=execution, **options)
 
 
 def evaluate(
@@ -85,18 +109,20 @@ def evaluate(
     data: Sequence[str] = (),
     checkpoint: Checkpoint = "last",
     threads: Annotated[int, Ge(1)] | None = None,
+    device: str = "auto",
     trust_code: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """The metrics of a run's newest or best checkpoint on all held-out data, by free generation, with the ceiling.
 
     data: files to measure on instead of the task's own held-out data. checkpoint: the newest, `last`, or the `best` on
-    the way. threads: of PyTorch, all cores by default; bits depend on it. trust_code: execute the Python files that the
-    run names. options: how answers are written, such as `beam=5`, for runs that write answers.
-    `notices` among the metrics says what of the data was left out.
+    the way. threads: of PyTorch, all cores by default; bits depend on it. device: auto (an accelerator where there is
+    one), cpu, cuda, cuda:1 or mps. trust_code: execute the Python files that the run names. options: how answers are
+    written, such as `beam=5`, for runs that write answers. `notices` among the metrics says what of the data was left
+    out.
     """
     use_threads(threads)
-    opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code)
+    opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
     task, predictor = opened.task, opened.predictor
     if data:
         task = copy(task)  # the run, which may be open for more, keeps its own held-out data
@@ -118,18 +144,20 @@ def predict(
     *,
     at_once: int = AT_ONCE,
     checkpoint: Checkpoint = "last",
+    device: str = "auto",
     trust_code: bool = False,
     **options: Any,
 ) -> Iterator[Prediction]:
     """What a run says of each source: an answer, text that goes on, classes, things with their boxes, painted images.
 
     sources: lines of text, prompts, captions, names of image files, or held-out images such as `#5`. at_once: how many
-    to answer together. checkpoint: the newest, `last`, or the `best` on the way. trust_code: execute the Python files
+    to answer together. checkpoint: the newest, `last`, or the `best` on the way. device: auto (an accelerator where
+    there is one), cpu, cuda, cuda:1 or mps. trust_code: execute the Python files
     that the run names. options: those of the run's kind of answer, such as `beam=5`, `temperature=0.8`,
     `threshold=0.7`, `count=4`; `jarilab predict RUN --help` lists them. A source that cannot be read gets its error
     and stops nothing. Raises UserError for options that this run has not.
     """
-    opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code)
+    opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
     predictor = opened.predictor
     chosen = _options("predict", predictor.options, options)
     texts = (str(source) if isinstance(source, Path) else source for source in sources)
@@ -237,10 +265,14 @@ def walk(
 
 
 def open_run(
-    run: str | Path | OpenRun, *, checkpoint: Checkpoint = "last", trust_code: bool = False
+    run: str | Path | OpenRun,
+    *,
+    checkpoint: Checkpoint = "last",
+    trust_code: bool = False,
+    device: str = "cpu",
 ) -> OpenRun:
-    """A run that is open already, with the weights it was opened with, or one to open. Raises UserError where the best
-    checkpoint is asked for of a run that was opened with its last one."""
+    """A run that is open already, with the weights it was opened with and where it is, or one to open. Raises
+    UserError where the best checkpoint is asked for of a run that was opened with its last one."""
     if isinstance(run, OpenRun):
         if checkpoint == "best" != run.checkpoint:
             raise UserError(
@@ -248,12 +280,12 @@ def open_run(
                 "jarilab.load(run, checkpoint='best')"
             )
         return run
-    return load(run, checkpoint=checkpoint, trust_code=trust_code)
+    return load(run, checkpoint=checkpoint, trust_code=trust_code, device=device_named(device))
 
 
 def use_threads(threads: int | None) -> None:
     """Compute with so many threads, all cores by default, and so that results depend on nothing else."""
-    loop.deterministic(checked_threads(threads))
+    deterministic(checked_threads(threads))
 
 
 def checked_threads(threads: int | None) -> int:

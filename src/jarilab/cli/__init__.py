@@ -7,6 +7,7 @@ goes by.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -14,12 +15,25 @@ from collections.abc import Sequence
 
 from jarilab.cli import commands
 from jarilab.cli.arguments import parse
+from jarilab.cli.ranks import is_one_of_several, speaks
 from jarilab.cli.terminal import say
 from jarilab.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit code."""
+    """Run one command; gives the exit code. One of several processes that torchrun started ends here."""
+    code = _told(arguments)
+    if is_one_of_several():
+        # The threads of a backend may abort a process that ends in the ordinary way, after all is done.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
+def _told(arguments: Sequence[str] | None) -> int:
+    """Run one command, and say what went wrong; gives the exit code."""
     # Threads that wait for each other by spinning stand still beside a busy neighbour: a step of two threads on two
     # cores then takes ten times as long. OpenMP reads this when torch is imported, which no command has done yet.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -28,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except UserError as error:
-        say(str(error))
+        if speaks():
+            say(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -46,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number = getattr(error, "number", None)
         if type(error).__name__ != "Interrupted" or number is None:
             raise
-        say("stopped; the checkpoint is written, and the same command goes on from it")
+        if speaks():
+            say("stopped; the checkpoint is written, and the same command goes on from it")
         return 128 + number
 
 

@@ -49,9 +49,7 @@ FIELD: dict[str, tuple[str, ...]] = {
 }
 """Options as other programs call them, and what they may be here."""
 
-ABSENT = dict.fromkeys(
-    ("device", "gpu", "gpus", "cuda"), "jari computes on the CPU, and uses no GPU yet"
-)
+ABSENT = dict.fromkeys(("gpu", "gpus", "cuda"), "a GPU is named by --device cuda")
 """Options that there are nowhere in jari, and why."""
 
 

@@ -20,7 +20,7 @@ from jarilab.comparison.writing import figures_csv, latex, trials_csv
 from jarilab.errors import UserError
 from jarilab.storage.files import write_json, write_text
 from jarilab.tasks.base import Task
-from jarilab.training.loop import check_trainable
+from jarilab.training.checks import check_trainable
 
 
 def run(study: Study, out: Path, jobs: int | None, cores: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from jarilab.decoding.beam_search import beam
 from jarilab.decoding.greedy_search import greedy
 from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.decoding.places import Places, in_order
+from jarilab.devices import CPU, put
 from jarilab.positions import Tokens
 from jarilab.shapes import Float, Int, Tensor
 
@@ -51,14 +52,14 @@ def answers(
     n_best: int = 1,
     places: Places = in_order,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` best answers to each source, the best first.
+    """The `n_best` best answers to each source, the best first, on the processor whatever wrote them.
 
     first, end, padding: the numbers of these tokens. limit: the most tokens of an answer, its end included.
     places: where the tokens of answers are.
     """
     longest = limit if decoding.longest is None else min(limit, decoding.longest)
     if not decoding.plain or n_best != 1:
-        return beam(
+        best = beam(
             model,
             sources,
             width=decoding.beam,
@@ -71,9 +72,11 @@ def answers(
             no_repeat=decoding.no_repeat,
             places=places,
         )
+        return put(best, CPU)
     written = greedy(
         model, sources, first=first, end=end, padding=padding, longest=longest, places=places
     )
+    written = put(written, CPU)
     lengths = _lengths(written.ids, end).tolist()
     rows = zip(written.ids, written.log_probabilities, lengths, strict=True)
     penalty = decoding.length_penalty

@@ -159,6 +159,10 @@ class Displaced:
         real = torch.ones(1, max(1, length), dtype=torch.bool)
         self._deal = permutations(real, places.seed)[0] if places.how == "shuffle" else None
 
+    def parameters(self) -> Iterator[Tensor]:
+        """The model's, which tell where it computes."""
+        return self._model.parameters()
+
     def start(self, source: Tokens | None) -> Any:
         return self._model.start(source)
 

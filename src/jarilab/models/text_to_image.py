@@ -147,7 +147,7 @@ class TextToImage(nn.Module):
                 f"{tuple(captions.shape)}; draw captions of like length together"
             )
         choice = CodeChoice(guidance, temperature, top_k, top_p)
-        return self._steps(captions, choice, seed)
+        return self._steps(captions.to(self.embedding.weight.device), choice, seed)
 
     @torch.no_grad()
     def _steps(self, captions: Tensor, choice: CodeChoice, seed: int) -> Iterator[Tensor]:

@@ -11,6 +11,9 @@ from torch.autograd.function import once_differentiable
 from jarilab.shapes import Float, Int
 
 AT_ONCE = 1 << 18  # scores taken to float32 at a time: they stay in a processor's cache
+AT_ONCE_BESIDE = (
+    1 << 28
+)  # the same on an accelerator, where a piece is a launch: they take a gigabyte
 
 
 def cross_entropy(
@@ -30,6 +33,8 @@ def cross_entropy(
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, labels: Tensor, ignore: int, smoothing: float) -> Tensor:
+        if scores.device.type != "cpu":
+            return _without_waiting(ctx, scores, labels, ignore, smoothing)
         vocabulary = scores.shape[1]
         precise = torch.float64 if scores.dtype is torch.float64 else torch.float32
         real = (labels != ignore).nonzero()[:, 0]
@@ -57,9 +62,40 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         (of_scores,), (factor,) = ctx.saved_tensors, grad_outputs
-        if not bool(factor == 1):
+        if of_scores.device.type != "cpu" or not bool(factor == 1):
             of_scores = of_scores * factor.to(of_scores.dtype)
         return of_scores, None, None, None
+
+
+def _without_waiting(
+    ctx: Any, scores: Tensor, labels: Tensor, ignore: int, smoothing: float
+) -> Tensor:
+    """The same where the processor would have to wait for an accelerator to know which rows count: all rows are
+    computed, and those that do not count have the share 0."""
+    rows, vocabulary = scores.shape
+    precise = torch.float64 if scores.dtype is torch.float64 else torch.float32
+    counts_N1 = (labels != ignore).unsqueeze(1)
+    share_N1 = counts_N1.to(precise) / counts_N1.sum().clamp_min(1)
+    label_N1 = labels.unsqueeze(1).masked_fill(~counts_N1, 0)
+    gradient = torch.empty_like(scores) if scores.requires_grad else None
+    total = torch.zeros((), dtype=precise, device=scores.device)
+    for piece in torch.arange(rows).split(max(1, AT_ONCE_BESIDE // vocabulary)):
+        some = slice(int(piece[0]), int(piece[-1]) + 1)
+        share_R1, label_R1 = share_N1[some], label_N1[some]
+        log_p_RV = scores[some].to(precise).log_softmax(1)
+        right_R1 = log_p_RV.gather(1, label_R1)
+        loss_R1 = (smoothing - 1) * right_R1
+        if smoothing:
+            loss_R1 = loss_R1 - smoothing / vocabulary * log_p_RV.sum(1, keepdim=True)
+        total += (share_R1 * loss_R1).sum()
+        if gradient is not None:
+            of_rows = log_p_RV.exp_().mul_(share_R1)
+            of_rows.scatter_add_(1, label_R1, (smoothing - 1) * share_R1)
+            if smoothing:
+                of_rows -= smoothing / vocabulary * share_R1
+            gradient[some] = of_rows.to(scores.dtype)
+    ctx.save_for_backward(gradient)
+    return total
 
 
 def _gradient(log_p_RV: Tensor, label_R1: Tensor, share: float, smoothing: float) -> Tensor:

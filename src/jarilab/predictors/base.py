@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
+from jarilab.devices import CPU, device_of, put
 from jarilab.errors import UserError
 from jarilab.models.base import check_protocol
 from jarilab.patches import PatchedImage
@@ -178,6 +179,10 @@ class Predictor(ABC):
     def trace(self, line: str, most: int) -> Trace:
         """Answer an input, and give one forward that shows how. Raises UserError, before the model runs, where the
         input has more than `most` tokens, and for one that cannot be read."""
+
+    def says(self, *inputs: Any) -> Any:
+        """What the model makes of these inputs, on the processor wherever the model is."""
+        return put(self.model(*put(inputs, device_of(self.model))), CPU)
 
     @property
     def traced_model(self) -> torch.nn.Module:

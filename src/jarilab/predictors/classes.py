@@ -63,7 +63,7 @@ class ClassPredictor(Predictor):
 
     def _answers(self, sources: Sequence[Source], options: ClassOptions) -> dict[int, list[Answer]]:
         images = [source.read for source in sources]
-        ranked = self.task.interpret(self.model(self.task.sources(images)), images)
+        ranked = self.task.interpret(self.says(self.task.sources(images)), images)
         answers: dict[int, list[Answer]] = {}
         for source, of_image in zip(sources, ranked, strict=True):
             best = enumerate(of_image[: options.n_best], 1)
@@ -94,7 +94,7 @@ class ClassPredictor(Predictor):
         return Trace(line.strip(), source, (images,), sequences, labels, written, answer, expected)
 
     def _likeliest(self, source: Any) -> int:
-        (ranked,) = self.task.interpret(self.model(self.task.sources([source])), [source])
+        (ranked,) = self.task.interpret(self.says(self.task.sources([source])), [source])
         return ranked[0].number
 
     def names(self, numbers: Iterable[int]) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from annotated_types import Ge, Lt
 
 from jarilab.decoding import sample
+from jarilab.devices import device_of
 from jarilab.errors import UserError
 from jarilab.inspect.model_io import scores_of
 from jarilab.models.base import Generates
@@ -120,7 +121,7 @@ class ContinuationPredictor(Predictor):
         read = self.task.read(prompt)
         drawn = sample(
             self.model,
-            self.task.sources([read]).ids,
+            self.task.sources([read]).ids.to(device_of(self.model)),
             end=END,
             longest=options.tokens,
             temperature=options.temperature,
@@ -142,7 +143,7 @@ class ContinuationPredictor(Predictor):
         check_tokens(len(read), most)
         batch = self.task.sources([read])
         sequence = TracedSequence(self.names(batch.ids[0].tolist()))
-        labels = [*read[1:], _likeliest(self.model(batch))]
+        labels = [*read[1:], _likeliest(self.says(batch))]
         written = next_tokens(batch.ids)
         sequences = {"target": sequence}
         return Trace(line, read, (batch,), sequences, labels, written, is_text=True)

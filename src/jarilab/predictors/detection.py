@@ -129,7 +129,7 @@ class DetectionPredictor(Predictor):
 
     def _found(self, image: Any) -> list[Any]:
         """What each object query says of an image, the surest first."""
-        (found,) = self.task.interpret(self.model(self.task.sources([image])), [image])
+        (found,) = self.task.interpret(self.says(self.task.sources([image])), [image])
         return found
 
     def _check_draw(self, out: str, sources: Sequence[str | UserError]) -> None:
@@ -149,7 +149,7 @@ class DetectionPredictor(Predictor):
         source = self.task.read(line)
         images = self.task.sources([source])
         check_patches(self.model, images, most)
-        outputs = self.model(images)
+        outputs = self.says(images)
         numbers = scores_of(outputs)[0].argmax(-1).tolist()
         queries = [f"q{number}" for number in range(len(numbers))]
         sequences = {

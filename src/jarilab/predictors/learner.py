@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 
 from jarilab.decoding.answers import GREEDY, Decoding, answers
 from jarilab.decoding.hypotheses import Hypothesis
+from jarilab.devices import CPU, device_of, put
 from jarilab.inspect.capture import record
 from jarilab.positions import Tokens
 from jarilab.tasks.base import Batch
 from jarilab.text import END, FIRST, PADDING
+
+T = TypeVar("T")
 
 
 @final
@@ -32,16 +35,19 @@ class ModelLearner:
 
     @torch.no_grad()
     def scores(self, batch: Batch) -> Any:
-        return self.model(*batch.inputs)
+        return put(self.model(*self._there(batch.inputs)), CPU)
+
+    def _there(self, held: T) -> T:
+        return put(held, device_of(self.model))
 
     @torch.no_grad()
     def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
         """By the last attention to the source, on the mean of its heads. Of one sequence it is the beginning."""
-        inputs = self.task.answered(source, written)
+        inputs = self._there(self.task.answered(source, written))
         with record(self.model) as tape:
             self.model(*inputs)
         last = (tape.sites_of("cross") or tape.sites_of("decoder"))[-1]
-        weights_QK = tape.weights(last)[0].mean(0)
+        weights_QK = tape.weights(last)[0].mean(0).cpu()
         read = self.task.sources([source]).ids.shape[1]
         return weights_QK[-len(written) :, :read].argmax(-1).tolist()
 
@@ -51,16 +57,10 @@ def write(
 ) -> list[list[Hypothesis]]:
     """What the model writes for each of a batch of sources of the task, the best answer first."""
     limit = task.longest["target"]
+    there = put(sources, device_of(model))
+    places = task.answer_places(there)
     tokens = {"first": FIRST, "end": END, "padding": PADDING}
-    return answers(
-        model,
-        sources,
-        decoding,
-        **tokens,
-        limit=limit,
-        n_best=n_best,
-        places=task.answer_places(sources),
-    )
+    return answers(model, there, decoding, **tokens, limit=limit, n_best=n_best, places=places)
 
 
 @contextmanager

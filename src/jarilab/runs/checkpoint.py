@@ -22,6 +22,8 @@ from jarilab.storage.files import read_json, sha256, synchronise, write_json, wr
 
 FORMAT = 1
 KEPT = 2
+RANDOM = "random"
+"""What the names of random states begin with."""
 
 
 class DamagedError(UserError):
@@ -31,43 +33,28 @@ class DamagedError(UserError):
 def save(
     folder: Path,
     step: int,
-    model: nn.Module,
-    optimizers: Mapping[str, torch.optim.Optimizer],
+    weights: Mapping[str, Tensor],
+    training: Mapping[str, Tensor],
     state: Mapping[str, Any],
     keep: set[int],
-    raw: nn.Module | None = None,
 ) -> Path:
     """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`.
 
-    model: the weights to use. raw: those to train on, where `model` is their average.
+    weights: of the model, to use. training: what else going on takes, as `training_tensors` has it.
     """
-    broken = [
-        name for name, tensor in model.state_dict().items() if not bool(tensor.isfinite().all())
-    ]
+    broken = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
     if broken:
         raise UserError(
             f"step {step}: {broken[0]} holds values that are no finite numbers, so no checkpoint of it was written; "
             "earlier ones are untouched. A lower training.learning_rate may help"
         )
-    tensors = {"random": torch.get_rng_state()}
-    if raw is not None:
-        tensors |= {f"raw/{name}": tensor for name, tensor in raw.state_dict().items()}
-    groups: dict[str, Any] = {}
-    for name, optimizer in optimizers.items():
-        record = optimizer.state_dict()
-        groups[name] = record["param_groups"]
-        for number, values in record["state"].items():
-            for key, value in values.items():
-                tensors[f"{name}/{number}/{key}"] = torch.as_tensor(value)
     target = folder / f"step-{step:09d}"
     partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
     try:
         partial.mkdir(parents=True)
-        write_weights(model.state_dict(), partial / "model.safetensors")
-        write_weights(tensors, partial / "optimizer.safetensors")
-        write_json(
-            partial / "state.json", {"format": FORMAT, "step": step, "groups": groups, **state}
-        )
+        write_weights(weights, partial / "model.safetensors")
+        write_weights(training, partial / "optimizer.safetensors")
+        write_json(partial / "state.json", {"format": FORMAT, "step": step, **state})
         names = ("model.safetensors", "optimizer.safetensors", "state.json")
         write_json(partial / "manifest.json", {name: sha256(partial / name) for name in names})
         for name in names:
@@ -89,6 +76,24 @@ def save(
         if _step_of(old) not in keep:
             shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def training_tensors(
+    optimizers: Mapping[str, torch.optim.Optimizer], raw: nn.Module | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What optimizers hold, as tensors and as groups of parameters by name; and the weights to train on, where others
+    are evaluated. Random states come beside it."""
+    tensors: dict[str, Tensor] = {}
+    if raw is not None:
+        tensors |= {f"raw/{name}": tensor for name, tensor in raw.state_dict().items()}
+    groups: dict[str, Any] = {}
+    for name, optimizer in optimizers.items():
+        record = optimizer.state_dict()
+        groups[name] = record["param_groups"]
+        for number, values in record["state"].items():
+            for key, value in values.items():
+                tensors[f"{name}/{number}/{key}"] = torch.as_tensor(value)
+    return tensors, groups
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -180,9 +185,9 @@ def fill(model: nn.Module, path: Path) -> None:
 
 def load_training(
     path: Path, optimizers: Mapping[str, torch.optim.Optimizer], raw: nn.Module | None = None
-) -> dict[str, Any]:
-    """Fill the optimizers, torch's random state and, where averages are kept, the weights to train on; give the rest
-    of what was saved."""
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Fill the optimizers and, where averages are kept, the weights to train on; give the rest of what was saved, and
+    the random states by name."""
     state = read_json(path / "state.json")
     if state.get("format") != FORMAT:
         raise UserError(
@@ -199,8 +204,9 @@ def load_training(
         optimizer.load_state_dict({"state": values, "param_groups": state["groups"][name]})
     if raw is not None:
         raw.load_state_dict({name: tensors[f"raw/{name}"] for name in raw.state_dict()})
-    torch.set_rng_state(tensors["random"])
-    return {name: value for name, value in state.items() if name not in ("format", "groups")}
+    rest = {name: value for name, value in state.items() if name not in ("format", "groups")}
+    random = {name: tensor for name, tensor in tensors.items() if name.startswith(RANDOM)}
+    return rest, random
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

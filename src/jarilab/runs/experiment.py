@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 import torch
 from annotated_types import Ge, Lt
 
+from jarilab.devices import CPU, describe, has_bfloat16
 from jarilab.encodings import compose
 from jarilab.errors import UserError, unknown
 from jarilab.models.base import Checks, check_protocol
@@ -52,8 +53,10 @@ class Experiment:
         seed: int = 1,
         precision: Precision = "auto",
         model: str | None = None,
+        device: torch.device = CPU,
     ) -> Experiment:
-        """The experiment that a person asked for. Raises UserError for anything unknown.
+        """The experiment that a person asked for. Raises UserError for anything unknown, and for a precision that the
+        device, on which it is to be trained, does not have.
 
         task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.width": 128, ...}`, with the
         sections task, model and training. encoding: the same as the setting `model.encoding`. model: the kind, the
@@ -103,9 +106,11 @@ class Experiment:
                     f"{training[old]}; omit one"
                 )
         if precision == "auto":
-            precision = choose_precision(model_options.get("width", 0))
+            precision = choose_precision(model_options.get("width", 0), device)
         if precision not in ("float32", "bfloat16"):
             raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
+        if precision == "bfloat16" and device != CPU and not has_bfloat16(device):
+            raise UserError(f"{describe(device)} does not compute in bfloat16; use float32")
         return Experiment(
             task_spec.name, task_options, model, model_options, training, seed, precision
         )

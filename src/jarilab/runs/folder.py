@@ -32,8 +32,13 @@ FIELDS = {
 """What run.json holds; `kernels` are added at the first step."""
 
 
+COMPUTED = {"device": "cpu", "ranks": 1, "accumulate": 1, "compile": False, "shard": False}
+"""How a run was computed, where its record does not say: in one process, on the processor."""
 MOST_NAMED = 20
 """Runs in a folder that are named where one of them is expected."""
+
+
+NOTHING: Mapping[str, Any] = {}
 
 
 class Run:
@@ -49,11 +54,17 @@ class Run:
 
     @classmethod
     def open(
-        cls, folder: Path, experiment: Experiment, fingerprint: str, kept: Mapping[str, bytes]
+        cls,
+        folder: Path,
+        experiment: Experiment,
+        fingerprint: str,
+        kept: Mapping[str, bytes],
+        computed: Mapping[str, Any] = NOTHING,
     ) -> Run:
         """Make the folder, or take up the same run in it. Raises UserError if it holds anything else.
 
         fingerprint: of the training data. kept: the files that answering needs, by name.
+        computed: what else decides bits, such as the device.
         """
         path = folder / "run.json"
         if folder.exists() and (
@@ -72,7 +83,7 @@ class Run:
             raise UserError(
                 f"another process is training in {folder}; wait for it, or choose another --out"
             ) from None
-        environment = environment_record()
+        environment = environment_record() | computed
         record = {
             "format": FORMAT,
             "hash": experiment.hash,
@@ -112,11 +123,10 @@ class Run:
                 f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}"
             )
         before, now = held["environment"], self.record["environment"]
-        for key in ("torch", "threads", "cpu", "capability"):
-            if before.get(key) != now[key]:
-                self.notice(
-                    f"not bit-exact from here on: {key} was {before.get(key)}, is {now[key]}"
-                )
+        for key in ("torch", "threads", "cpu", "capability", *COMPUTED):
+            if before.get(key, COMPUTED.get(key)) != now.get(key, COMPUTED.get(key)):
+                there, here = before.get(key, COMPUTED.get(key)), now.get(key, COMPUTED.get(key))
+                self.notice(f"not bit-exact from here on: {key} was {there}, is {here}")
         self.record = {**held, "environment": now}
 
     def __enter__(self) -> Run:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from jarilab.devices import CPU
 from jarilab.errors import UserError
 from jarilab.predictors.base import Predictor, predictor_for
 from jarilab.runs import checkpoint as checkpoints
@@ -46,11 +47,18 @@ class OpenRun:
         return examples[0]
 
 
-def load(run: str | Path, *, checkpoint: Checkpoint = "last", trust_code: bool = False) -> OpenRun:
+def load(
+    run: str | Path,
+    *,
+    checkpoint: Checkpoint = "last",
+    trust_code: bool = False,
+    device: torch.device = CPU,
+) -> OpenRun:
     """The model of a run.
 
     checkpoint: the newest whole one, `last`, or the `best` on the way to it. trust_code: execute the Python files that
-    the run names as its task, model or encoding; without it, nothing of a run is executed.
+    the run names as its task, model or encoding; without it, nothing of a run is executed. device: where the model is
+    to be; to look inside is done on the processor, where there is float64.
     Raises UserError for a folder that is no run, has no checkpoint yet, or is damaged.
     """
     folder = Path(run)
@@ -60,7 +68,7 @@ def load(run: str | Path, *, checkpoint: Checkpoint = "last", trust_code: bool =
     path = _checkpoint(folder, checkpoint)
     check_artifacts(record, folder)
     task = experiment.task_instance(folder)
-    model = load_checkpoint(path, experiment, task)
+    model = load_checkpoint(path, experiment, task).to(device)
     step = int(path.name.removeprefix("step-"))
     return OpenRun(folder, experiment, task, model, step, checkpoint)
 

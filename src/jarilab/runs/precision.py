@@ -6,6 +6,8 @@ from typing import Literal
 
 import torch
 
+from jarilab.devices import CPU, has_bfloat16
+
 Precision = Literal["auto", "float32", "bfloat16"]
 
 # From this width on a training step is faster in bfloat16 than in float32, on a CPU with AVX-512 BF16, PyTorch 2.13:
@@ -13,8 +15,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 NARROWEST_BFLOAT16 = 64
 
 
-def choose_precision(width: int) -> Precision:
-    """bfloat16 where the processor really has it and a model of this width gains by it."""
-    capabilities = torch.cpu.get_capabilities()
-    has = capabilities.get("avx512_bf16", False) or capabilities.get("amx_bf16", False)
-    return "bfloat16" if has and width >= NARROWEST_BFLOAT16 else "float32"
+def choose_precision(width: int, device: torch.device = CPU) -> Precision:
+    """bfloat16 where the device really has it and a model of this width gains by it."""
+    wide = width >= NARROWEST_BFLOAT16
+    return "bfloat16" if wide and has_bfloat16(device) else "float32"

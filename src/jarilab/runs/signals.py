@@ -1,12 +1,15 @@
-"""Ctrl-C and SIGTERM while something long runs."""
+"""Ctrl-C, SIGTERM and their like while something long runs."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class Interrupted(BaseException):
@@ -18,8 +21,9 @@ class Interrupted(BaseException):
 
 
 class StopSignals:
-    """Lets a step finish and a checkpoint be written before Ctrl-C or SIGTERM ends the run; a second one ends it at
-    once. Outside the main thread, where Python delivers no signals, it does nothing.
+    """Lets a step finish and a checkpoint be written before a signal ends the run: Ctrl-C, SIGTERM, SIGHUP (a terminal
+    that closes) or SIGUSR1 (a scheduler that takes the machine back). A second one ends it at once. Outside the main
+    thread, where Python delivers no signals, it does nothing.
 
     at_once: what is done before the second one ends the process, such as to end what it started.
     """
@@ -27,11 +31,12 @@ class StopSignals:
     def __init__(self, at_once: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
         self._at_once = at_once
+        self._raises = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._note)
         except ValueError:
             self._before.clear()
@@ -46,6 +51,20 @@ class StopSignals:
             self._at_once()
             os._exit(128 + number)
         self.signal = number
+        if self._raises:
+            raise Interrupted(number)
+
+    @contextmanager
+    def at_once(self, wanted: bool = True) -> Iterator[None]:
+        """Inside the block the first signal raises Interrupted where it comes, if that is wanted: nothing is lost
+        there."""
+        self._raises = wanted
+        try:
+            if wanted:
+                self.check()
+            yield
+        finally:
+            self._raises = False
 
     def check(self) -> None:
         """Raise Interrupted if a signal came."""

@@ -8,10 +8,11 @@ initial values follow from the seed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from jarilab.errors import UserError
 from jarilab.nn.init import initialise
@@ -28,13 +29,13 @@ def planned(steps: int, count: int) -> set[int]:
     return {round(steps * k / count) for k in range(1, count + 1)} - {0}
 
 
-def save(folder: Path, step: int, model: nn.Module, run: str) -> None:
+def save(folder: Path, step: int, weights: Mapping[str, Tensor], run: str) -> None:
     """Write the weights after `step`, whole or not at all. Raises UserError on a full disk."""
     path = _path(folder, step)
     try:
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as partial:
-            write_weights(model.state_dict(), partial, {"run": run})
+            write_weights(weights, partial, {"run": run})
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path} cannot be written: {error}; make room, or train without --snapshots"

@@ -173,6 +173,11 @@ class Task(ABC):
         """What training makes smaller. scores: what the model says of the batch. smoothing: the share of a target's
         probability that is spread over what else there is."""
 
+    def loss_count(self, batch: Batch) -> int:
+        """How many things the loss of a batch is the mean of: what its parts weigh where several processes, or several
+        passes, compute it. The examples, where not told."""
+        return len(batch.labels)
+
     @abstractmethod
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Metrics on held-out data, or on `examples` of them evenly taken; one of them is `metric`.

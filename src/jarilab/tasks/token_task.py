@@ -42,6 +42,10 @@ class TokenTask(Task):
             scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing
         )
 
+    def loss_count(self, batch: Batch) -> int:
+        """The tokens that are no padding."""
+        return int((batch.labels != PADDING).sum())
+
     def numbers(self, frame: str) -> Numbers | None:
         """How numbers are written in the sequences of a frame, for policies that go by digits; None where that is not
         known."""

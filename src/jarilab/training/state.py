@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from jarilab.devices import put
 from jarilab.errors import UserError
-from jarilab.nn.init import initialise
+from jarilab.nn.init import generator_for, initialise
 from jarilab.predictors.base import predictor_for
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Run
 from jarilab.tasks.base import Task
+from jarilab.training.execution import Execution
+from jarilab.training.layers import recompute
 from jarilab.training.memory import peak_memory
 from jarilab.training.optim import build_optimizers
+from jarilab.training.parallel import (
+    full,
+    full_weights,
+    put_into_shards,
+    replicated,
+    shard,
+    shard_again,
+    unsynchronised,
+)
+from jarilab.training.randomness import random_states, restore
+from jarilab.training.world import World
 
 FORMER = {"looks_without_better": "evaluations_without_better"}
 """Names in the checkpoints of before, and what they are now."""
@@ -29,7 +45,8 @@ class Progress:
     """How far a training is.
 
     step: steps taken. examples: trained on, counted as often as they were seen. losses: since the last row of the
-    curve. best: the step and the metric of the best evaluation. evaluations_without_better: since then.
+    curve. best: the step and the metric of the best evaluation. evaluations_without_better: since then. due: what the
+    row of the curve will hold beside, where the step is yet to be evaluated: a signal came meanwhile.
     """
 
     step: int = 0
@@ -39,25 +56,36 @@ class Progress:
     losses: list[float] = field(default_factory=list)
     best: dict[str, Any] | None = None
     evaluations_without_better: int = 0
+    due: dict[str, float] | None = None
 
     @staticmethod
     def of(record: Mapping[str, Any]) -> Progress:
-        """From what a checkpoint holds, which may be more."""
+        """From what a checkpoint holds, which may be more, or less where a field came later."""
         current = {FORMER.get(name, name): value for name, value in record.items()}
-        return Progress(**{own.name: current[own.name] for own in fields(Progress)})
+        known = [own.name for own in fields(Progress) if own.name in current or own.name != "due"]
+        return Progress(**{name: current[name] for name in known})
 
 
 class TrainingState:
     """A model, its optimizers and its progress.
 
-    averaged: a copy that follows the model as a moving average, where one is asked for.
+    model: what is trained, on its device. called: the same as what a step calls, with all that runs around it: several
+    processes, torch.compile. averaged: a copy that follows the model as a moving average, where one is asked for.
     """
 
-    def __init__(self, experiment: Experiment, task: Task):
+    def __init__(
+        self, experiment: Experiment, task: Task, execution: Execution, world: World | None = None
+    ):
         options = experiment.options
-        self.experiment, self.task = experiment, task
+        self.experiment, self.task, self.execution = experiment, task, execution
+        self.world = world or World(device=execution.device)
         self.model = experiment.model_instance(task)
         initialise(self.model, experiment.seed)
+        self.model.to(execution.device)
+        if execution.recompute:
+            recompute(self.model)
+        if execution.shard:
+            shard(self.model, options.average)
         self.optimizers = build_optimizers(self.model, options)
         self.averaged: AveragedModel | None = None
         if options.average:
@@ -65,10 +93,44 @@ class TrainingState:
             # Buffers too: running statistics of a norm are of the weights beside them.
             self.averaged = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True)
         self.progress = Progress()
+        self.called = self._called()
+
+    def _called(self) -> nn.Module:
+        called = self.model
+        if self.world.several and not self.execution.shard:
+            called = replicated(called, self._has_unused())
+        return torch.compile(called) if self.execution.compile else called  # type: ignore[return-value]
+
+    def _has_unused(self) -> bool:
+        """Whether a step leaves parameters without a gradient, such as an encoding's for pairs that never are."""
+        seed = self.experiment.seed
+        few = torch.arange(min(2, self.task.training_size))
+        batch = put(
+            self.task.training_batch(few, generator_for(seed, "check")), self.execution.device
+        )
+        self.task.loss(self.model(*batch.inputs), batch).backward()
+        unused = any(parameter.grad is None for parameter in self.model.parameters())
+        self.model.zero_grad()
+        return unused
+
+    def without_exchange(self, wanted: bool) -> AbstractContextManager[Any]:
+        """Inside the block gradients stay with the process that computed them, if that is wanted: another pass follows,
+        after which the sum is exchanged."""
+        if not wanted or not self.world.several:
+            return nullcontext()
+        if self.execution.shard:
+            return unsynchronised(self.model)
+        return self.called.no_sync()  # type: ignore[operator]
 
     @property
     def evaluated(self) -> nn.Module:
         """The weights that are evaluated, saved and used: the average's, where there is one."""
+        if (
+            self.execution.shard
+        ):  # answers are written by other methods than forward, which know no shards
+            whole = self.experiment.model_instance(self.task).to(self.execution.device)
+            whole.load_state_dict(full_weights(self.model))
+            return whole
         return self.model if self.averaged is None else self.averaged.module
 
     @property
@@ -78,26 +140,52 @@ class TrainingState:
 
     def load(self, run: Run) -> None:
         """Take up the newest whole checkpoint, if there is one."""
-        checkpoint.remove_leftovers(run.checkpoints)
-        begun, problems = checkpoint.newest(run.checkpoints)
-        for problem in problems:
-            run.notice(problem)
+        begun = self._newest(run)
         if begun is not None:
-            checkpoint.load_model(begun, self.evaluated, self.experiment.hash)
-            held = checkpoint.load_training(begun, self.optimizers, self._raw)
+            self._load_weights(begun)
+            held, random = checkpoint.load_training(begun, self.optimizers, self._raw)
+            if self.execution.shard:
+                shard_again(self.optimizers)
             self.progress = Progress.of(held)
+            lost = restore(random, self.world, self.experiment.seed, self.progress.step)
+            if lost is not None:
+                run.notice(f"not bit-exact from here on: {lost}")
             if self.averaged is not None:
                 self.averaged.n_averaged.fill_(self.progress.step)
-        run.cut_metrics(self.progress.step)
+        if self.world.writes:
+            run.cut_metrics(self.progress.step)
+
+    def _newest(self, run: Run) -> Path | None:
+        """The newest whole checkpoint, the same for all ranks: the one that rank 0 finds."""
+        found = ""
+        with self.world.one_error_for_all():
+            if self.world.writes:
+                checkpoint.remove_leftovers(run.checkpoints)
+                begun, problems = checkpoint.newest(run.checkpoints)
+                for problem in problems:
+                    run.notice(problem)
+                found = "" if begun is None else begun.name
+        found = self.world.texts(found)[0]
+        return run.checkpoints / found if found else None
 
     def save(self, run: Run) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint. What is cut into parts is brought together first, and one process writes."""
         progress = self.progress
-        record = {**asdict(progress), "run": self.experiment.hash}
         keep = set() if progress.best is None else {progress.best["step"]}
-        checkpoint.save(
-            run.checkpoints, progress.step, self.evaluated, self.optimizers, record, keep, self._raw
-        )
+        weights = self.weights()
+        tensors, groups = checkpoint.training_tensors(self.optimizers, self._raw)
+        tensors = {name: full(tensor).cpu() for name, tensor in tensors.items()}
+        tensors |= random_states(self.world)
+        record = {**asdict(progress), "groups": groups, "run": self.experiment.hash}
+        with self.world.one_error_for_all():
+            if self.world.writes:
+                checkpoint.save(run.checkpoints, progress.step, weights, tensors, record, keep)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights that are saved, whole and on the processor."""
+        if self.execution.shard:
+            return full_weights(self.model)
+        return {name: tensor.cpu() for name, tensor in self.evaluated.state_dict().items()}
 
     def update(self, rate: float) -> None:
         """Take a step by the gradient, at this learning rate."""
@@ -132,7 +220,7 @@ class TrainingState:
         """The metrics of the last weights on all held-out data, and of the best ones if they are others."""
         progress = self.progress
         last = self.evaluate()
-        parameters = sum(parameter.numel() for parameter in self.evaluated.parameters())
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return {
             "hash": self.experiment.hash,
             "encoding": self.experiment.encoding,
@@ -155,7 +243,9 @@ class TrainingState:
         if best["step"] == self.progress.step:
             return {"step": self.progress.step, **last}
         try:
-            self._load_weights(run.checkpoints / f"step-{best['step']:09d}")
+            path = run.checkpoints / f"step-{best['step']:09d}"
+            checkpoint.verify(path)
+            self._load_weights(path)
         except UserError as error:
             run.notice(
                 f"{error}; the best on the way is given as it was measured then, on fewer examples"
@@ -164,5 +254,10 @@ class TrainingState:
         return {"step": best["step"], **self.evaluate()}
 
     def _load_weights(self, path: Path) -> None:
-        checkpoint.verify(path)
-        checkpoint.load_model(path, self.evaluated, self.experiment.hash)
+        """Fill what is evaluated; a model that is cut into parts takes its own of them."""
+        if not self.execution.shard:
+            checkpoint.load_model(path, self.evaluated, self.experiment.hash)
+            return
+        whole = self.experiment.model_instance(self.task)
+        checkpoint.load_model(path, whole, self.experiment.hash)
+        put_into_shards(self.model, whole.state_dict())

@@ -185,11 +185,11 @@ def test_a_name_that_may_mean_several_options_is_pointed_at(capsys, typed):
     assert settings("text", typed, "3") == {"model.layers": "3"}
 
 
-@pytest.mark.parametrize("typed", ["--device", "--gpu", "--cuda"])
-def test_a_device_is_told_not_to_be(typed):
+@pytest.mark.parametrize("typed", ["--gpus", "--gpu", "--cuda"])
+def test_a_gpu_by_another_name_is_told_how_to_be_named(typed):
     told = refused("train", "text", typed, "cpu")
     assert told == (
-        f"{typed}: jari computes on the CPU, and uses no GPU yet; omit {typed}; see `jarilab train text --help`"
+        f"{typed}: a GPU is named by --device cuda; omit {typed}; see `jarilab train text --help`"
     )
 
 

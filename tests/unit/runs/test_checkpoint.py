@@ -184,6 +184,14 @@ def test_a_best_checkpoint_that_is_damaged_does_not_cost_the_result(tmp_path, mo
 # Damage --------------------------------------------------------------------------------------------------------------
 
 
+def save(folder, step, model, optimizers, state=None):
+    """A checkpoint of a model and its optimizers."""
+    tensors, groups = checkpoint.training_tensors(optimizers)
+    tensors["random"] = torch.get_rng_state()
+    state = {"groups": groups, **(state or {})}
+    return checkpoint.save(folder, step, model.state_dict(), tensors, state, set())
+
+
 @pytest.fixture(scope="module")
 def smallest(tmp_path_factory):
     """A checkpoint of four numbers."""
@@ -192,7 +200,7 @@ def smallest(tmp_path_factory):
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1)).sum().backward()
     optimizer.step()
-    return checkpoint.save(folder, 3, model, {"adamw": optimizer}, {"best": None, "losses": [0.5]}, set())
+    return save(folder, 3, model, {"adamw": optimizer}, {"best": None, "losses": [0.5]})
 
 
 @pytest.mark.slow
@@ -456,7 +464,7 @@ def test_weights_that_are_no_numbers_are_not_written(tmp_path):
     with torch.no_grad():
         model.weight[0] = float("inf")
     with pytest.raises(UserError, match="step 5: weight holds values that are no finite numbers, so no checkpoint of"):
-        checkpoint.save(tmp_path, 5, model, {}, {}, set())
+        save(tmp_path, 5, model, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -506,10 +514,10 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_earlier_one(small_disk, leave
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(100)).sum().backward()
     optimizer.step()
-    first = checkpoint.save(small_disk / "run", 1, model, {"adamw": optimizer}, {}, set())
+    first = save(small_disk / "run", 1, model, {"adamw": optimizer})
     fill(small_disk, leave)
     with pytest.raises(UserError, match=r"the checkpoint of step 2 could not be written to .*No space left") as error:
-        checkpoint.save(small_disk / "run", 2, model, {"adamw": optimizer}, {}, set())
+        save(small_disk / "run", 2, model, {"adamw": optimizer})
     assert "earlier checkpoints are untouched. Make room and give the same command again" in str(error.value)
     assert [path.name for path in (small_disk / "run").iterdir()] == [first.name]
     checkpoint.verify(first)

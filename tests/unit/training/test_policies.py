@@ -18,7 +18,7 @@ from jarilab.runs.loaded import load
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.text import Text
 from jarilab.text import FIRST
-from jarilab.training.loop import check_trainable
+from jarilab.training.checks import check_trainable
 
 RANDOM = ["offset", "randomized:longest=64", "abacus", "coupling"]
 

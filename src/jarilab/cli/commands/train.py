@@ -26,6 +26,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
+    from jarilab.cli.ranks import is_first
     from jarilab.cli.results import metrics_text
     from jarilab.cli.terminal import say, show
     from jarilab.training.progress import TrainingProgress, working
@@ -34,7 +35,8 @@ def run(options: argparse.Namespace) -> None:
     out = options.out
     if out is None:
         out = _folder(options, settings)
-        say(f"training into {out}")
+        if is_first():
+            say(f"training into {out}")
     name = Path(out).name
     with TrainingProgress() as progress, working(f"preparing the data of {options.task}") as wait:
 
@@ -43,7 +45,8 @@ def run(options: argparse.Namespace) -> None:
             progress.update(name, row)
 
         result = api.train(options.task, out, settings=settings, report=report, **options.verb)
-    show(options, result, metrics_text(result, out))
+    if is_first():
+        show(options, result, metrics_text(result, out))
 
 
 def _folder(options: argparse.Namespace, settings: dict[str, Any]) -> str:

@@ -1,0 +1,24 @@
+"""What results depend on beside the seed: threads, deterministic kernels, and the precision of products."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from jarilab.devices import CPU
+
+
+def deterministic(threads: int | None) -> None:
+    """Make results depend on the seed and the number of threads alone; on a GPU, for one type of GPU."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    # Read at the first call of cuBLAS: without it deterministic algorithms refuse its products.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def autocast(precision: str, device: torch.device = CPU) -> torch.autocast:
+    """Matrix products in bfloat16 where the experiment says so; parameters, norms and the loss stay float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

@@ -1,0 +1,39 @@
+"""The folder of a run, for the processes that do not write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from jarilab.runs.folder import Run
+
+
+@final
+class Onlooker(Run):
+    """Reads what the first process wrote, writes nothing and says nothing.
+
+    result: what the run ended with, where it did.
+    """
+
+    def __init__(self, folder: Path, result: dict[str, Any] | None):
+        self.folder, self.result, self.record = folder, result, {}
+        self.checkpoints = folder / "checkpoints"
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def notice(self, text: str) -> None:
+        return
+
+    def note_kernels(self, kernels: dict[str, str]) -> None:
+        return
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        return
+
+    def cut_metrics(self, step: int) -> None:
+        return
+
+    def finish(self, result: dict[str, Any]) -> None:
+        self.result = result
