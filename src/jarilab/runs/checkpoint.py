@@ -62,7 +62,10 @@ def save(
     target = folder / f"step-{step:09d}"
     partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
     try:
-        partial.mkdir(parents=True)
+        folder.mkdir(
+            exist_ok=True
+        )  # not those above: a run that was removed does not come back as a part
+        partial.mkdir()
         write_weights(model.state_dict(), partial / "model.safetensors")
         write_weights(tensors, partial / "optimizer.safetensors")
         write_json(
@@ -74,7 +77,7 @@ def save(
             synchronise(partial / name)
         synchronise(partial)
         if target.exists():
-            shutil.rmtree(target)
+            _remove(target)
         partial.rename(target)
         synchronise(folder)
     except (OSError, SafetensorError, UserError) as error:
@@ -87,8 +90,15 @@ def save(
     # What is newer than this step was damaged and passed over: it must not push out what is whole.
     for old in [path for path in _folders(folder) if _step_of(path) <= step][KEPT:]:
         if _step_of(old) not in keep:
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
     return target
+
+
+def _remove(path: Path) -> None:
+    """Under another name first, so that a kill meanwhile leaves no checkpoint that looks damaged."""
+    going = path.with_name(f".{path.name}.{os.getpid()}.removed.partial")
+    path.rename(going)
+    shutil.rmtree(going, ignore_errors=True)
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -118,12 +128,6 @@ def best(folder: Path, newest: Path) -> Path:
     path = folder / f"step-{held['step']:09d}"
     verify(path)
     return path
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what writes that were cut off left behind. Only for whoever trains here: another may be writing now."""
-    for leftover in folder.glob(".step-*.partial"):
-        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def verify(path: Path) -> None:

@@ -12,8 +12,9 @@ import torch
 from jarilab.errors import UserError
 from jarilab.predictors.base import Predictor, predictor_for
 from jarilab.runs import checkpoint as checkpoints
+from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import check_artifacts, read_experiment, read_run
+from jarilab.runs.folder import read_experiment, read_run
 from jarilab.tasks.base import Task
 
 Checkpoint = Literal["last", "best"]

@@ -78,7 +78,6 @@ class TrainingState:
 
     def load(self, run: Run) -> None:
         """Take up the newest whole checkpoint, if there is one."""
-        checkpoint.remove_leftovers(run.checkpoints)
         begun, problems = checkpoint.newest(run.checkpoints)
         for problem in problems:
             run.notice(problem)
@@ -92,6 +91,7 @@ class TrainingState:
 
     def save(self, run: Run) -> None:
         """Write a checkpoint."""
+        run.check_there()
         progress = self.progress
         record = {**asdict(progress), "run": self.experiment.hash}
         keep = set() if progress.best is None else {progress.best["step"]}
