@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from jarilab.errors import UserError
+from jarilab.runs.weights import check_training, fitting, read_tensors
 from jarilab.storage.files import read_json, sha256, synchronise, write_json, write_weights
 
 FORMAT = 1
@@ -154,32 +154,23 @@ def verify(path: Path) -> None:
 def load_model(path: Path, model: nn.Module, run: str) -> None:
     """Fill the model from a verified checkpoint of the run with this hash. Raises UserError for another run's, and
     naming the first tensor that does not fit."""
+    check_owner(path, run)
+    fill(model, path / "model.safetensors")
+
+
+def check_owner(path: Path, run: str) -> None:
+    """Raises UserError for a checkpoint of another run than the one with this hash."""
     state = read_json(path / "state.json")
     owner = state.get("run") if isinstance(state, dict) else None
     if owner != run:
         raise UserError(
             f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; put it back"
         )
-    fill(model, path / "model.safetensors")
 
 
 def fill(model: nn.Module, path: Path) -> None:
     """Give the model the weights in this file. Raises UserError that names the first tensor that does not fit."""
-    tensors = _tensors(path)
-    own = model.state_dict()
-    for name in sorted(own.keys() | tensors.keys()):
-        if name not in tensors or name not in own:
-            raise UserError(
-                f"{path}: {name} is {'missing' if name in own else 'unknown to the model'}"
-            )
-        if own[name].shape != tensors[name].shape or own[name].dtype != tensors[name].dtype:
-            raise UserError(
-                f"{path}: {name} is {tuple(tensors[name].shape)} {tensors[name].dtype}, "
-                f"the model has {tuple(own[name].shape)} {own[name].dtype}"
-            )
-        if not bool(tensors[name].isfinite().all()):
-            raise UserError(f"{path}: {name} holds values that are no finite numbers")
-    model.load_state_dict(tensors)
+    model.load_state_dict(fitting(path, model))
 
 
 def load_training(
@@ -192,7 +183,10 @@ def load_training(
         raise UserError(
             f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}"
         )
-    tensors = _tensors(path / "optimizer.safetensors")
+    if state.get("step") != _step_of(path):
+        raise UserError(f"{path}: state.json is of step {state.get('step')!r}; put back a copy")
+    check_training(path / "optimizer.safetensors", optimizers, raw)
+    tensors = read_tensors(path / "optimizer.safetensors")
     for name, optimizer in optimizers.items():
         values: dict[int, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
@@ -200,18 +194,16 @@ def load_training(
             if owner == name:
                 number, _, what = rest.partition("/")
                 values.setdefault(int(number), {})[what] = tensor
-        optimizer.load_state_dict({"state": values, "param_groups": state["groups"][name]})
+        # Rates and decays are those of the experiment, whatever a file says.
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": values, "param_groups": groups})
     if raw is not None:
         raw.load_state_dict({name: tensors[f"raw/{name}"] for name in raw.state_dict()})
-    torch.set_rng_state(tensors["random"])
-    return {name: value for name, value in state.items() if name not in ("format", "groups")}
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+        torch.set_rng_state(tensors["random"])
+    except RuntimeError as error:
+        raise UserError(f"{path}: the random state is none: {error}; put back a copy") from None
+    return {name: value for name, value in state.items() if name not in ("format", "groups")}
 
 
 def _folders(folder: Path) -> list[Path]:
