@@ -75,18 +75,9 @@ class Run:
             raise UserError(f"{folder} exists and is no run of jari; choose another --out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # No link is followed: it would make a file elsewhere.
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-            lock = os.fdopen(os.open(folder / ".lock", flags, 0o666), "r+")
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise UserError(
-                f"another process is training in {folder}; wait for it, or choose another --out"
-            ) from None
+        lock = locked(folder)
         remove_leftovers(folder)
         environment = environment_record()
         record = {
@@ -197,6 +188,24 @@ class Run:
                 f"{self.folder} was removed or replaced while it was trained into, so nothing more is written there; "
                 "the same command begins anew"
             )
+
+
+def locked(folder: Path) -> IO[str]:
+    """The lock of a run, until it is closed. Raises UserError where another process has it."""
+    try:
+        # No link is followed: it would make a file elsewhere.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        lock = os.fdopen(os.open(folder / ".lock", flags, 0o666), "r+")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise UserError(
+            f"another process is training in {folder}; wait for it, or choose another --out"
+        ) from None
+    return lock
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def _checkpoint(folder: Path, which: Checkpoint) -> Path:
         )
     if problems:
         raise UserError(
-            "; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that"
+            "; ".join(problems) + f"; {path} before it is whole: "
+            f"`jarilab verify {folder} --repair` puts the damaged one aside to use that"
         )
     return checkpoints.best(folder / "checkpoints", path) if which == "best" else path
