@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from jarilab.options import check_fields
 from jarilab.runs import curve, former
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
+from jarilab.runs.results import read_result
 from jarilab.storage.files import (
     opened_seal,
     read_json,
@@ -267,18 +269,6 @@ def read_curve(folder: Path) -> curve.CurveFile:
     return curve.read(folder / "metrics.jsonl", record["hash"], lines)
 
 
-def read_result(folder: Path, run: str) -> dict[str, Any]:
-    """result.json of the run with this hash. Raises UserError if it is anything else."""
-    path = folder / "result.json"
-    result = opened_seal(path, read_json(path))
-    ours = isinstance(result, dict) and result.get("hash") == run
-    if not ours or not isinstance(result.get(str(result.get("metric"))), float):
-        raise UserError(
-            f"{path} is not the result of the run {run}; remove it, and the same command measures again"
-        )
-    return result
-
-
 def environment_record() -> dict[str, Any]:
     """What else decides the bits of a result."""
     capabilities = torch.cpu.get_capabilities()
@@ -291,5 +281,12 @@ def environment_record() -> dict[str, Any]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "system": platform.platform(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": " ".join(sys.argv),
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """What was typed, so that it can be typed again."""
+    program, *words = sys.argv
+    is_ours = Path(program).name in ("jarilab", "__main__.py")
+    return shlex.join([*(["jarilab"] if is_ours else ["python", program]), *words])

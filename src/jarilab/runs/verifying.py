@@ -14,9 +14,10 @@ from typing import Any
 from jarilab.errors import UserError
 from jarilab.runs import checkpoint, curve, snapshots
 from jarilab.runs.artifacts import check_artifact
-from jarilab.runs.folder import locked, read_curve, read_experiment, read_result, read_run
+from jarilab.runs.folder import locked, read_curve, read_experiment, read_run
 from jarilab.runs.leftovers import DAMAGED as ASIDE
 from jarilab.runs.leftovers import leftovers, remove_leftovers, set_aside
+from jarilab.runs.results import read_result
 from jarilab.runs.weights import read_tensors
 from jarilab.storage.files import SEAL, read_json, sealed, write_json, write_text
 
