@@ -97,7 +97,7 @@ def digest_of(tensors: Mapping[str, Tensor], run: str, step: int) -> str:
         tensor = tensors[name].detach().cpu().contiguous()
         what = [name, str(tensor.dtype), list(tensor.shape)]
         whole.update(json.dumps(what).encode())
-        whole.update(tensor.flatten().view(torch.uint8).numpy())
+        whole.update(tensor.flatten().view(torch.uint8).numpy().data)
     return whole.hexdigest()
 
 

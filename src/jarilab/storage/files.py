@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -25,7 +26,7 @@ SEAL = "sha256"
 
 
 @contextlib.contextmanager
-def opened(path: Path, largest: int = LARGEST_FILE) -> Iterator[BinaryIO]:
+def opened(path: Path, largest: int = LARGEST_FILE) -> Iterator[io.BufferedReader]:
     """A file of ours, to be read: a plain one of so many bytes at most. Nothing is waited for, as a FIFO would be, and
     no link is followed. Raises UserError that names the file."""
     # Links, devices and FIFOs are told apart after opening: what stands there before may be another file by then.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -42,7 +42,7 @@ class Progress:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
-    best: dict[str, int | float] | None = None
+    best: dict[str, Any] | None = None
     evaluations_without_better: Count = 0
 
     @staticmethod
@@ -99,11 +99,11 @@ class TrainingState:
     def _check_best(self, path: Path) -> None:
         """Raises UserError where a checkpoint does not say which was the best so far, as this task judges."""
         best, metric = self.progress.best, self.task.metric.name
-        known = best is None or (set(best) == {"step", metric} and isinstance(best["step"], int))
-        if not known or (best is not None and not 0 < best["step"] <= self.progress.step):
-            raise UserError(
-                f"{path / 'state.json'}: best is {best!r}, expected a step and its {metric}; put back a copy"
-            )
+        if best is None:
+            return
+        steps = Annotated[int, Ge(1), Le(self.progress.step)]
+        fields: dict[str, Any] = {"step": steps, metric: float}
+        check_fields(f"{path / 'state.json'}: best", fields, best)
 
     def save(self, run: Run) -> None:
         """Write a checkpoint."""
@@ -167,7 +167,10 @@ class TrainingState:
 
     def _best(self, run: Run, last: dict[str, Any]) -> dict[str, Any]:
         best = self.progress.best
-        assert best is not None, "the last step is evaluated"
+        if best is None:  # the last step is evaluated, so a checkpoint was changed
+            raise UserError(
+                f"{run.checkpoints}: its last one does not say which was the best; put back a copy"
+            )
         if best["step"] == self.progress.step:
             return {"step": self.progress.step, **last}
         try:
