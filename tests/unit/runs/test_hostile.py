@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helpers.mutants import HostileRun
+from helpers.mutants import HostileRun, Mutant
 from helpers.runs import language_run, newest_of, tiny, train
 from jarilab import api
 from jarilab.comparison import curves
@@ -147,3 +147,17 @@ def test_the_check_for_silent_changes_can_fail(whole: Path, tmp_path: Path, monk
     monkeypatch.setattr("jarilab.runs.checkpoint.verify", lambda _: None)
     monkeypatch.setattr(f"{__name__}.shown", lambda run: {"bytes": sorted(run.rglob("*"))[-1].read_bytes()})
     assert silent_changes(run, 20)[0]
+
+
+@pytest.mark.parametrize("spec", ["{}:Evil", "{}@x", "{}:Evil@text", "none+{}@x", "[none,{}@x]", "none,{}:Evil@image"])
+@pytest.mark.parametrize("field", ["encoding", "encoder_encoding", "positions"])
+def test_no_file_that_a_run_names_is_executed(whole: Path, tmp_path: Path, spec: str, field: str) -> None:
+    """A regression of an attack on 0.1.0, where `evil.py@x` was executed."""
+    run = shutil.copytree(whole, tmp_path / "run")
+    trace = tmp_path / "executed"
+    (tmp_path / "evil.py").write_text(f"open({str(trace)!r}, 'w')\nclass Evil: pass\n")
+    hostile = HostileRun(run, tmp_path / "copy", "1+1")
+    section = "training" if field == "positions" else "model_options"
+    named = spec.format(tmp_path / "evil.py")
+    assert hostile.fault(Mutant("run.json", ("experiment", section, field), named)) is None
+    assert not trace.exists()
