@@ -13,8 +13,10 @@ from jarilab.devices import CPU
 from jarilab.errors import UserError
 from jarilab.predictors.base import Predictor, predictor_for
 from jarilab.runs import checkpoint as checkpoints
+from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import check_artifacts, read_experiment, read_run
+from jarilab.runs.folder import read_experiment, read_run
+from jarilab.runs.weights import check_built
 from jarilab.tasks.base import Task
 
 Checkpoint = Literal["last", "best"]
@@ -75,6 +77,9 @@ def load(
 
 def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.Module:
     """The model of an experiment with the weights of a checkpoint, in evaluation mode."""
+    checkpoints.check_owner(path, experiment.hash)
+    if not experiment.files:  # code of one's own may need what it computes while it builds
+        check_built(path / "model.safetensors", lambda: experiment.model_instance(task))
     model = experiment.model_instance(task)
     checkpoints.load_model(path, model, experiment.hash)
     return model.eval()
@@ -83,11 +88,17 @@ def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.
 def _checkpoint(folder: Path, which: Checkpoint) -> Path:
     path, problems = checkpoints.newest(folder / "checkpoints")
     if path is None:
-        raise UserError(
-            f"{folder} has no checkpoint yet; train it first, with the command in its run.json"
-        )
+        command = str(read_run(folder)["environment"].get("command", "jarilab train"))
+        result = folder / "result.json"
+        if result.exists():
+            raise UserError(
+                f"{folder} has a result and no checkpoint: put its checkpoints back, or remove {result} and train it "
+                f"once more: {command}"
+            )
+        raise UserError(f"{folder} has no checkpoint yet; train it first: {command}")
     if problems:
         raise UserError(
-            "; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that"
+            "; ".join(problems) + f"; {path} before it is whole: "
+            f"`jarilab verify {folder} --repair` puts the damaged one aside to use that"
         )
     return checkpoints.best(folder / "checkpoints", path) if which == "best" else path

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from jarilab._version import __version__
+from jarilab.errors import UserError
 from jarilab.runs import snapshots as snapshot
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import Run, read_result
+from jarilab.runs.folder import Run
+from jarilab.runs.results import read_result
 from jarilab.runs.signals import Interrupted, StopSignals
 from jarilab.training.batching import batches_of
 from jarilab.training.checks import check_forward, check_parts
@@ -147,8 +149,14 @@ class Training:
         for notice in state.task.notices():
             run.notice(notice)
         state.load(run)
-        if state.progress.step:
-            run.notice(f"going on from step {state.progress.step:,} of {self.batches.steps:,}")
+        begun, steps = state.progress.step, self.batches.steps
+        if begun > steps:
+            raise UserError(
+                f"the newest checkpoint in {run.checkpoints} is of step {begun:,}, and this training has {steps:,}; put "
+                "back a copy"
+            )
+        if begun:
+            run.notice(f"going on from step {begun:,} of {steps:,}")
         state.model.train()
 
     def _asked_to_stop(self, stop: StopSignals, saved: float) -> tuple[int, bool]:

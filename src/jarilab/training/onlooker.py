@@ -29,6 +29,12 @@ class Onlooker(Run):
     def note_kernels(self, kernels: dict[str, str]) -> None:
         return
 
+    def check_there(self) -> None:
+        return
+
+    def synchronise(self) -> None:
+        return
+
     def log(self, row: Mapping[str, Any]) -> None:
         return
 

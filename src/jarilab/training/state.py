@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import torch
+from annotated_types import Ge, Le, Lt
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jarilab.devices import put
 from jarilab.errors import UserError
 from jarilab.nn.init import generator_for, initialise
+from jarilab.options import check_fields
 from jarilab.predictors.base import predictor_for
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
@@ -40,6 +42,9 @@ FORMER = {"looks_without_better": "evaluations_without_better"}
 """Names in the checkpoints of before, and what they are now."""
 
 
+Count = Annotated[int, Ge(0), Lt(2**63)]
+
+
 @dataclass
 class Progress:
     """How far a training is.
@@ -49,21 +54,22 @@ class Progress:
     row of the curve will hold beside, where the step is yet to be evaluated: a signal came meanwhile.
     """
 
-    step: int = 0
-    examples: int = 0
+    step: Count = 0
+    examples: Count = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
     best: dict[str, Any] | None = None
-    evaluations_without_better: int = 0
+    evaluations_without_better: Count = 0
     due: dict[str, float] | None = None
 
     @staticmethod
-    def of(record: Mapping[str, Any]) -> Progress:
-        """From what a checkpoint holds, which may be more, or less where a field came later."""
+    def of(record: Mapping[str, Any], where: str = "state.json") -> Progress:
+        """From what a checkpoint holds, which may be more. Raises UserError that names a field that is none of ours."""
         current = {FORMER.get(name, name): value for name, value in record.items()}
-        known = [own.name for own in fields(Progress) if own.name in current or own.name != "due"]
-        return Progress(**{name: current[name] for name in known})
+        current.setdefault("due", None)  # absent from checkpoints of before
+        check_fields(where, get_type_hints(Progress, include_extras=True), current)
+        return Progress(**{own.name: current[own.name] for own in fields(Progress)})
 
 
 class TrainingState:
@@ -125,9 +131,8 @@ class TrainingState:
     @property
     def evaluated(self) -> nn.Module:
         """The weights that are evaluated, saved and used: the average's, where there is one."""
-        if (
-            self.execution.shard
-        ):  # answers are written by other methods than forward, which know no shards
+        if self.execution.shard:
+            # Answers are written by other methods than forward, which know no shards.
             whole = self.experiment.model_instance(self.task).to(self.execution.device)
             whole.load_state_dict(full_weights(self.model))
             return whole
@@ -146,10 +151,16 @@ class TrainingState:
             held, random = checkpoint.load_training(begun, self.optimizers, self._raw)
             if self.execution.shard:
                 shard_again(self.optimizers)
-            self.progress = Progress.of(held)
-            lost = restore(random, self.world, self.experiment.seed, self.progress.step)
+            self.progress = Progress.of(held, str(begun / "state.json"))
+            self._check_best(begun)
+            try:
+                lost = restore(random, self.world, self.experiment.seed, self.progress.step)
+            except RuntimeError as error:
+                raise UserError(
+                    f"{begun}: the random state is none: {error}; put back a copy"
+                ) from None
             if lost is not None:
-                run.notice(f"not bit-exact from here on: {lost}")
+                run.notice(f"from here on not bit-exact, because {lost}")
             if self.averaged is not None:
                 self.averaged.n_averaged.fill_(self.progress.step)
         if self.world.writes:
@@ -160,7 +171,6 @@ class TrainingState:
         found = ""
         with self.world.one_error_for_all():
             if self.world.writes:
-                checkpoint.remove_leftovers(run.checkpoints)
                 begun, problems = checkpoint.newest(run.checkpoints)
                 for problem in problems:
                     run.notice(problem)
@@ -168,8 +178,18 @@ class TrainingState:
         found = self.world.texts(found)[0]
         return run.checkpoints / found if found else None
 
+    def _check_best(self, path: Path) -> None:
+        """Raises UserError where a checkpoint does not say which was the best so far, as this task judges."""
+        best, metric = self.progress.best, self.task.metric.name
+        if best is None:
+            return
+        steps = Annotated[int, Ge(1), Le(self.progress.step)]
+        fields: dict[str, Any] = {"step": steps, metric: float}
+        check_fields(f"{path / 'state.json'}: best", fields, best)
+
     def save(self, run: Run) -> None:
         """Write a checkpoint. What is cut into parts is brought together first, and one process writes."""
+        run.check_there()
         progress = self.progress
         keep = set() if progress.best is None else {progress.best["step"]}
         weights = self.weights()
@@ -239,7 +259,10 @@ class TrainingState:
 
     def _best(self, run: Run, last: dict[str, Any]) -> dict[str, Any]:
         best = self.progress.best
-        assert best is not None, "the last step is evaluated"
+        if best is None:  # the last step is evaluated, so a checkpoint was changed
+            raise UserError(
+                f"{run.checkpoints}: its last one does not say which was the best; put back a copy"
+            )
         if best["step"] == self.progress.step:
             return {"step": self.progress.step, **last}
         try:

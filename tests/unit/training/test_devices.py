@@ -130,7 +130,7 @@ def test_going_on_elsewhere_says_that_it_is_not_exact(tmp_path, capsys):
         trained(tmp_path / "run", "cpu", NUMBERS, settings, report=at(2, cut))
     trained(tmp_path / "run", "lab", NUMBERS, settings)
     said = capsys.readouterr().err
-    assert "not bit-exact from here on: device was cpu, is lab" in said
+    assert "from here on not bit-exact, because device was cpu, is lab" in said
     assert "what dropout draws was not kept for this device and rank" in said
 
 

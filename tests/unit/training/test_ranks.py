@@ -110,7 +110,7 @@ def test_one_process_goes_on_with_what_two_began(launched, tmp_path, capsys, nam
     folder, told, _ = launched
     assert [one[name] for one in told] == ["signal 15", "signal 15"]
     alone(folder / name)
-    assert "not bit-exact from here on: ranks was 2, is 1" in capsys.readouterr().err
+    assert "from here on not bit-exact, because ranks was 2, is 1" in capsys.readouterr().err
     close(alone(tmp_path / "run"), folder / name, 1e-5)
 
 
