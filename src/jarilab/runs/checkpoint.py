@@ -195,7 +195,8 @@ def load_training(
             owner, _, rest = key.partition("/")
             if owner == name:
                 number, _, what = rest.partition("/")
-                values.setdefault(int(number), {})[what] = tensor
+                # A copy: it is a map of the file, and would go with it.
+                values.setdefault(int(number), {})[what] = tensor.clone()
         optimizer.load_state_dict({"state": values, "param_groups": state["groups"][name]})
     if raw is not None:
         raw.load_state_dict({name: tensors[f"raw/{name}"] for name in raw.state_dict()})

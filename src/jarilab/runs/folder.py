@@ -18,7 +18,14 @@ from jarilab.errors import UserError
 from jarilab.options import check_fields
 from jarilab.runs import former
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import read_json, sha256, write_bytes, write_json, write_text
+from jarilab.storage.files import (
+    read_json,
+    sha256,
+    synchronise,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 FORMAT = 1
 FIELDS = {
@@ -84,7 +91,9 @@ class Run:
         run = cls(folder, record, lock)
         try:
             if path.exists():
-                run._compare(read_run(folder), experiment, fingerprint)
+                held = read_run(folder)
+                run._compare(held, experiment, fingerprint)
+                check_artifacts(held, folder)
             else:
                 for name, held in kept.items():
                     write_bytes(folder / name, held)
@@ -142,6 +151,11 @@ class Run:
             raise UserError(
                 f"{self._metrics} cannot be written: {error}; the last checkpoint is untouched"
             ) from None
+
+    def synchronise(self) -> None:
+        """Wait until the curve is on the disk: a checkpoint must not outlive the rows before it in a power cut."""
+        if self._metrics.exists():
+            synchronise(self._metrics)
 
     def cut_metrics(self, step: int) -> None:
         """Drop what was logged after `step`, which is about to be computed again."""

@@ -17,7 +17,7 @@ from jarilab.errors import UserError
 from jarilab.nn.init import initialise
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import replacing, write_weights
+from jarilab.storage.files import replacing, synchronise, write_weights
 from jarilab.tasks.base import Task
 
 FOLDER = "snapshots"
@@ -35,6 +35,7 @@ def save(folder: Path, step: int, model: nn.Module, run: str) -> None:
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as partial:
             write_weights(model.state_dict(), partial, {"run": run})
+            synchronise(partial)
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path} cannot be written: {error}; make room, or train without --snapshots"

@@ -95,6 +95,7 @@ class TrainingState:
         progress = self.progress
         record = {**asdict(progress), "run": self.experiment.hash}
         keep = set() if progress.best is None else {progress.best["step"]}
+        run.synchronise()
         checkpoint.save(
             run.checkpoints, progress.step, self.evaluated, self.optimizers, record, keep, self._raw
         )

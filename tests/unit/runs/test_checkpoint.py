@@ -133,6 +133,47 @@ def test_the_command_killed_by_sigkill_goes_on_to_the_same_bits(tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
+def test_the_curve_is_on_the_disk_before_a_checkpoint_is(tmp_path, monkeypatch):
+    """A power cut takes what is not: rows before the checkpoint that training goes on from."""
+    synchronised, fsync = [], os.fsync
+
+    def noted(descriptor):
+        synchronised.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    train(tmp_path / "run")
+    curve = tmp_path / "run" / "metrics.jsonl"
+    places = [number for number, path in enumerate(synchronised) if path == curve]
+    first_of_checkpoints = [n for n, path in enumerate(synchronised) if path.name == "model.safetensors"]
+    assert len(first_of_checkpoints) == 4
+    for before, own in itertools.pairwise([-1, *first_of_checkpoints]):
+        assert any(before < place < own for place in places)
+
+
+def test_the_weights_of_a_snapshot_are_on_the_disk_before_its_name(tmp_path, monkeypatch):
+    synchronised = []
+    monkeypatch.setattr("jarilab.runs.snapshots.synchronise", lambda path: synchronised.append(path.name))
+    train(tmp_path / "run", snapshots=1)
+    assert len(synchronised) == 1
+    assert "step-000000012" in synchronised[0]
+
+
+def test_what_was_loaded_does_not_go_by_the_file_any_more(smallest, tmp_path):
+    """safetensors maps files, so that a file that is cut short later would end the process."""
+    path = shutil.copytree(smallest, tmp_path / smallest.name)
+    optimizer = torch.optim.AdamW(nn.Linear(1, 2).parameters())
+    checkpoint.load_training(path, {"adamw": optimizer})
+    before = [value.clone() for values in optimizer.state.values() for value in values.values()]
+    with (path / "optimizer.safetensors").open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(8)
+        file.write(bytes(size - 8))
+    after = [value for values in optimizer.state.values() for value in values.values()]
+    assert len(after) == 6
+    assert all(map(torch.equal, before, after))
+
+
 def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch):
     before = outcome(finished)
     monkeypatch.setattr(TrainingState, "load", None)
