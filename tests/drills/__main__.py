@@ -107,9 +107,9 @@ class Chaos:
         )
         try:
             own.fault(drill)
-        except AssertionError as error:
+        except Exception as error:  # whatever it is, the other drills go on
             again = f"make chaos SEED={self.seed} ONLY={number}"
-            line = f"FAILED {name} | {family.name} | {again} | {folder} | {error}"
+            line = f"FAILED {name} | {family.name} | {again} | {folder} | {type(error).__name__}: {error}"
             self.failures.append(line)
             print(line, flush=True)
         else:

@@ -46,7 +46,7 @@ def left_by(run: Path) -> Left:
         timeless(json.loads(state.read_text())),
         [timeless(row) for row in curve_of(run)],
         timeless(json.loads((run / "result.json").read_text())),
-        {path.name: path.read_bytes() for path in (run / "snapshots").glob("*")},
+        {path.name: path.read_bytes() for path in (run / "snapshots").glob("step-*")},
         {name: (run / name).read_bytes() for name in record["kept"]},
     )
 

@@ -14,6 +14,8 @@ from drills.processes import Attempt, commanded
 from drills.promises import BrokenError, check_same, left_by
 
 TRIALS = ("none-1", "rotary-1")
+LONG = 300.0
+"""Seconds: two trials are two commands, each of which imports torch."""
 TRIES = 20
 GRACE = 20.0
 """Seconds in which trials end that lost their driver."""
@@ -42,7 +44,9 @@ def driver_killed(drill: Drill) -> None:
 
 
 def _study(drill: Drill, folder: Path) -> Path:
-    drill.end(_begin(drill, folder), DONE)
+    attempt = _begin(drill, folder)
+    attempt.wait(LONG)
+    drill.end(attempt, DONE)
     return folder
 
 
@@ -59,15 +63,18 @@ def _begin(drill: Drill, folder: Path) -> Attempt:
 def _until_done(drill: Drill, folder: Path) -> None:
     """Trials that outlive their driver may hold it up for a moment."""
     for _ in range(TRIES):
-        if drill.end(_begin(drill, folder), DONE, MISTAKE) == DONE:
+        attempt = _begin(drill, folder)
+        attempt.wait(LONG)
+        if drill.end(attempt, DONE, MISTAKE) == DONE:
             return
         time.sleep(1)
     raise BrokenError(f"{folder} could not be gone on with in {TRIES} tries")
 
 
-def _told(folder: Path) -> list[tuple[str, float]]:
-    table = json.loads((folder / "table.json").read_text())
-    return [(row["encoding"], row["mean"]) for row in table["rows"]]
+def _told(folder: Path) -> list[tuple[str, int, float]]:
+    """What the table says of each trial."""
+    trials = json.loads((folder / "table.json").read_text())["trials"]
+    return [(trial["encoding"], trial["seed"], trial["value"]) for trial in trials]
 
 
 def _check_alone(folder: Path) -> None:
