@@ -275,7 +275,16 @@ def attack_data(attack: Attack) -> None:
             ("translation", "t.tsv"),
         ]:
             out = attack.root / "of-data"
-            attack.again = ["train", task, "--train", str(data / file), "--out", str(out), "--set", "training.examples=8"]
+            attack.again = [
+                "train",
+                task,
+                "--train",
+                str(data / file),
+                "--out",
+                str(out),
+                "--set",
+                "training.examples=8",
+            ]
             attack.again += ["--set", "training.evaluations=1", "--set", "model.width=16", "--threads", "1"]
             attack.open(out, "train", name)
             shutil.rmtree(out, ignore_errors=True)
