@@ -1,6 +1,6 @@
 """Runs from somebody who means harm: strings that name code in every field, and code in place of every file.
 
-    python -m drills.hostile [--whole], from tests/: prints what was opened, how often it was refused, and what was executed
+    python -m drills.hostile [--whole], from tests/: prints what was opened, how often it was refused, what was executed
 
 Without --trust-code nothing of it may be executed: a canary file would lie there, and an audit hook looks on.
 """
@@ -26,13 +26,12 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from drills.families import FAMILIES, make_materials  # noqa: E402
-from drills.promises import SEALED  # noqa: E402
-from drills.watch import RefusedError, Watch  # noqa: E402
-from jarilab.cli import main as command  # noqa: E402
-from jarilab.comparison.study import Study  # noqa: E402
-from jarilab.runs.experiment import Experiment  # noqa: E402
-from jarilab.storage.files import sha256  # noqa: E402
+from drills.families import FAMILIES, make_materials
+from drills.promises import SEALED
+from drills.watch import RefusedError, Watch
+from jarilab.cli import main as command
+from jarilab.runs.experiment import Experiment
+from jarilab.storage.files import sha256
 
 MARKER = "canary_bird"
 BEFORE = ("", "./", "../places/", "sub/", "link/", "{root}/places/", " ", "file://", "http://127.0.0.1:9/", "~/")
@@ -96,8 +95,8 @@ def make_places(root: Path) -> Path:
     return places
 
 
-def payloads(root: Path) -> dict[str, bytes]:
-    """Files that are executed by whoever believes in them."""
+def payloads(root: Path, *, whole: bool) -> dict[str, bytes]:
+    """Files that are executed by whoever believes in them. whole: those that no reader of ours could believe in, too."""
     code = f"open({str(root / MARKER)!r}, 'a').write('x')\n"
     pickled = pickle.dumps(_Canary(str(root / MARKER)))
     torn = io.BytesIO()
@@ -106,14 +105,14 @@ def payloads(root: Path) -> dict[str, bytes]:
         archive.writestr("archive/version", "3\n")
         archive.writestr("__main__.py", code)
     array = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}".ljust(117) + b"\n"
-    return {
-        "pickle": pickled,
-        "zip": torn.getvalue(),
+    binary = {"pickle": pickled, "zip": torn.getvalue()}
+    texts = {
         "python": code.encode(),
         "array of objects": array + pickled,
         "yaml": f"!!python/object/apply:os.system ['touch {root / MARKER}']\n".encode(),
         "shell": f"#!/bin/sh\ntouch {root / MARKER}\n".encode(),
     }
+    return binary | texts if whole else binary
 
 
 class _Canary:
@@ -238,11 +237,12 @@ def attack_by_strings(attack: Attack, run: Path, *, whole: bool) -> None:
     attack.counts["strings"] = STRINGS
 
 
-def attack_by_files(attack: Attack, run: Path, verbs: tuple[str, ...], line: str) -> None:
-    """Code in place of each file of a run, with the hashes that fit."""
+def attack_by_files(attack: Attack, run: Path, line: str, *, whole: bool) -> None:
+    """Code in place of each file of a run, with the hashes that fit. whole: by every verb and of every kind."""
+    verbs = VERBS if whole else ("predict",)
     kept = shutil.copytree(run, run.parent.parent / f"{run.parent.name}-kept")
     files = [path.relative_to(run) for path in sorted(run.rglob("*")) if path.is_file() and path.name != ".lock"]
-    for name, (_, payload) in itertools.product(files, payloads(attack.root).items()):
+    for name, payload in itertools.product(files, payloads(attack.root, whole=whole).values()):
         (run / name).write_bytes(payload)
         if name.parent.parent.name == "checkpoints" and name.name != "manifest.json":
             seal_checkpoint(run / name.parent)
@@ -257,9 +257,9 @@ def attack_by_files(attack: Attack, run: Path, verbs: tuple[str, ...], line: str
     attack.counts["files"] += len(files)
 
 
-def attack_data(attack: Attack) -> None:
+def attack_data(attack: Attack, *, whole: bool) -> None:
     """Code in place of the data that are trained on."""
-    for name, payload in payloads(attack.root).items():
+    for name, payload in payloads(attack.root, whole=whole).items():
         data = attack.root / "data"
         (data / "images" / "one").mkdir(parents=True, exist_ok=True)
         files = ("t.txt", "t.tsv", "t.csv", "t.json", "t-images-idx3-ubyte", "t.pt", "t.npy", "t.py", "t.txt.gz")
@@ -299,7 +299,7 @@ def main() -> int:
     make_materials(root / "materials")
     attack = Attack(root)
     begun = time.monotonic()
-    before = os.getcwd()
+    before = Path.cwd()
     os.chdir(attack.places)
     sys.path.insert(0, "")  # the worst case: the folder that one stands in is searched for modules
     try:
@@ -312,10 +312,10 @@ def main() -> int:
             return 1
         attack_by_strings(attack, run, whole=options.whole)
         painter = attack.prepare("text_to_image", "painter")
-        attack_by_files(attack, painter, VERBS if options.whole else ("predict", "train"), "dark")
+        attack_by_files(attack, painter, "dark", whole=options.whole)
         decoder = attack.prepare("decoder", "decoder")
-        attack_by_files(attack, decoder, VERBS if options.whole else ("predict",), "one two")
-        attack_data(attack)
+        attack_by_files(attack, decoder, "one two", whole=options.whole)
+        attack_data(attack, whole=options.whole)
     finally:
         os.chdir(before)
     attack.counts["seconds"] = round(time.monotonic() - begun)

@@ -228,5 +228,6 @@ def feed(target: Target, data: bytes) -> Any:
     try:
         return target(data)
     except UserError as error:
-        assert str(error).strip(), "refused without a word"
+        if not str(error).strip():
+            raise AssertionError("refused without a word") from error
         return None
