@@ -12,6 +12,8 @@ from drills.drill import DONE, KILLED, MISTAKE, Drill
 from drills.promises import BrokenError, newest_of
 
 PASSED_OVER = "the best on the way is given as it was measured then"
+LEFT_OUT = "it is left out, and "
+"""What a command says of what it could not use."""
 SOON = 20.0
 """Seconds in which a file that is none is refused."""
 
@@ -83,7 +85,8 @@ def harmed(harm: Callable[[Drill], None]) -> Callable[[Drill], None]:
         attempt.wait(SOON)
         if drill.end(attempt, DONE, MISTAKE) == DONE:
             put_back_passed_over(drill.run, kept)
-            drill.hold(without_best=PASSED_OVER in attempt.said)
+            said = attempt.said
+            drill.hold(without_best=PASSED_OVER in said, rows_lost=LEFT_OUT in said)
             return
         shutil.rmtree(drill.run)
         shutil.copytree(kept, drill.run)

@@ -112,10 +112,10 @@ class Drill:
         self.end(self.begin(), DONE)
         self.hold()
 
-    def hold(self, *, without_best: bool = False) -> None:
+    def hold(self, *, without_best: bool = False, rows_lost: bool = False) -> None:
         """Hold a finished run against the golden one."""
         self.counts.ended += 1
-        check_same(self.run, self.golden.left, without_best=without_best)
+        check_same(self.run, self.golden.left, without_best=without_best, rows_lost=rows_lost)
         self.counts.equal += 1
         check_nothing_left_over(self.run)
 

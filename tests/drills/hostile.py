@@ -96,7 +96,7 @@ def make_places(root: Path) -> Path:
 
 
 def payloads(root: Path, *, whole: bool) -> dict[str, bytes]:
-    """Files that are executed by whoever believes in them. whole: those that no reader of ours could believe in, too."""
+    """Files that are executed by whoever believes in them. whole: and texts."""
     code = f"open({str(root / MARKER)!r}, 'a').write('x')\n"
     pickled = pickle.dumps(_Canary(str(root / MARKER)))
     torn = io.BytesIO()

@@ -80,10 +80,14 @@ def newest_of(run: Path) -> int:
     return 0 if path is None else int(path.name.removeprefix("step-"))
 
 
-def check_same(run: Path, golden: Left, *, without_best: bool = False) -> None:
+def check_same(run: Path, golden: Left, *, without_best: bool = False, rows_lost: bool = False) -> None:
     """Raises BrokenError, naming what differs, unless a run ended as the undisturbed one. without_best: but for the
-    best on the way, where its checkpoint was damaged and the command said so."""
+    best on the way, where its checkpoint was damaged and the command said so. rows_lost: but for rows of the curve that
+    were damaged, as it said."""
     ours = left_by(run)
+    if rows_lost:
+        golden = golden._replace(curve=[row for row in golden.curve if row in ours.curve])
+        ours.result["curve_rows"] = golden.result["curve_rows"]
     if without_best:
         ours.result["best"] = golden.result["best"]
     different = [name for name in Left._fields if getattr(ours, name) != getattr(golden, name)]

@@ -20,6 +20,7 @@ from drills import points
 from drills.points import KilledError, Plan
 from jarilab.errors import UserError
 from jarilab.runs import checkpoint
+from jarilab.runs.leftovers import remove_leftovers
 
 RUN = "0123456789ab"
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
@@ -136,7 +137,7 @@ class Checkpoints(RuleBasedStateMachine):
     @rule()
     def go_on(self) -> None:
         """A new process: leftovers go, and the newest whole checkpoint is taken up."""
-        checkpoint.remove_leftovers(self.folder)
+        remove_leftovers(self.folder.parent)
         assert not list(self.folder.glob("*.partial"))
         self.trained = Trained()
         path = self._newest()

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from helpers.command import command
+from helpers.runs import held, seal
+from jarilab.runs.experiment import Experiment
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it
@@ -93,7 +95,7 @@ def test_train_prints_one_json_object_and_all_else_elsewhere(trained):
     assert code == 0, err
     result = json.loads(out)
     assert out.count("\n") == 1
-    assert result == json.loads((folder / "result.json").read_text())
+    assert result == held(folder / "result.json")
     assert (result["encoding"], result["seed"], result["steps"]) == ("rotary", 1, 20)
     assert {"exact_match", "exact_match_+", "exact_match_-", "best", "ceiling", "hash", "parameters"} <= result.keys()
     # No terminal: plain lines, with step and loss.
@@ -532,9 +534,10 @@ def test_a_run_that_names_a_python_file_is_not_executed(run, tmp_path):
     theirs = shutil.copytree(run, tmp_path / "theirs")
     trace = tmp_path / "executed"
     (tmp_path / "evil.py").write_text(f"open({str(trace)!r}, 'w')\nclass Evil: pass\n")
-    record = json.loads((theirs / "run.json").read_text())
+    record = held(theirs / "run.json")
     record["experiment"]["model_options"]["encoding"] = f"{tmp_path / 'evil.py'}:Evil"
-    (theirs / "run.json").write_text(json.dumps(record))
+    record["hash"] = Experiment(**record["experiment"]).hash
+    seal(theirs / "run.json", record)
     code, out, err = jari("evaluate", theirs)
     assert (code, out) == (2, "")
     assert f"names the Python file {tmp_path / 'evil.py'}, and to use the run is to execute that file" in err

@@ -8,9 +8,11 @@ from typing import Any
 from jarilab import api
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
+from jarilab.storage.files import opened_seal, read_json, sealed, write_json
 from jarilab.training import loop
 
-TIMES = ("seconds", "cpu_seconds", "peak_memory")
+TIMES = ("seconds", "cpu_seconds", "peak_memory", "sha256")
+"""What is another at each training; the digest of a result is one of its times too."""
 TINY_MODEL = {"model.width": 16, "model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}
 TINY = {
     **TINY_MODEL,
@@ -52,6 +54,16 @@ def outcome(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[st
     }
     result = timeless(json.loads((folder / "result.json").read_text()))
     return checkpoints, [timeless(row) for row in read_metrics(folder)], result
+
+
+def held(path: Path) -> dict[str, Any]:
+    """What is sealed in a JSON file of a run."""
+    return opened_seal(path, read_json(path))
+
+
+def seal(path: Path, record: dict[str, Any]) -> None:
+    """Write it as jari would: with a checksum that fits."""
+    write_json(path, sealed(record))
 
 
 def newest_of(folder: Path) -> Path:

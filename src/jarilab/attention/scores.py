@@ -35,7 +35,7 @@ class TanhSum(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        initial = nn.init.normal_(Tensor(1, width), std=width**-0.5)
+        initial = nn.init.normal_(torch.empty(1, width), std=width**-0.5)
         self.v = nn.Parameter(initial)
 
     def forward(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jarilab.comparison.trial import Trial
-from jarilab.runs.folder import read_metrics
+from jarilab.runs import curve
 from jarilab.runs.signals import StopSignals
 from jarilab.training.progress import TrainingProgress
 
@@ -109,8 +109,9 @@ def _start(trial: Trial, snapshots: int) -> subprocess.Popen[bytes]:
 
 
 def _curve(trial: Trial) -> list[dict[str, Any]]:
-    begun = (trial.folder / "metrics.jsonl").exists()
-    return read_metrics(trial.folder) if begun else []
+    path = trial.folder / "metrics.jsonl"
+    # A damaged line is told by the trial itself, which drops it, and ends nothing here.
+    return curve.read(path, trial.experiment.hash).rows if path.exists() else []
 
 
 def _reason(trial: Trial, code: int) -> str:

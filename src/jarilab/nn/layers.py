@@ -28,7 +28,7 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, vocabulary: int, width: int):
         super().__init__()
-        self.weight = nn.Parameter(nn.init.normal_(Tensor(vocabulary, width), std=width**-0.5))
+        self.weight = nn.Parameter(nn.init.normal_(torch.empty(vocabulary, width), std=width**-0.5))
         self.scale = width**0.5
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
@@ -52,7 +52,7 @@ class Table(nn.Module):
 
     def __init__(self, rows: int, width: int):
         super().__init__()
-        self.weight = nn.Parameter(nn.init.normal_(Tensor(rows, width)))
+        self.weight = nn.Parameter(nn.init.normal_(torch.empty(rows, width)))
 
     def forward(self, batch: int) -> Float[Tensor, "B R D"]:
         """The same vectors in each row of a batch."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from jarilab.errors import UserError
+from jarilab.runs.weights import check_training, fitting, read_tensors
 from jarilab.storage.files import read_json, sha256, synchronise, write_json, write_weights
 
 FORMAT = 1
@@ -62,7 +62,10 @@ def save(
     target = folder / f"step-{step:09d}"
     partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
     try:
-        partial.mkdir(parents=True)
+        folder.mkdir(
+            exist_ok=True
+        )  # not those above: a run that was removed does not come back as a part
+        partial.mkdir()
         write_weights(model.state_dict(), partial / "model.safetensors")
         write_weights(tensors, partial / "optimizer.safetensors")
         write_json(
@@ -74,7 +77,7 @@ def save(
             synchronise(partial / name)
         synchronise(partial)
         if target.exists():
-            shutil.rmtree(target)
+            _remove(target)
         partial.rename(target)
         synchronise(folder)
     except (OSError, SafetensorError, UserError) as error:
@@ -87,8 +90,15 @@ def save(
     # What is newer than this step was damaged and passed over: it must not push out what is whole.
     for old in [path for path in _folders(folder) if _step_of(path) <= step][KEPT:]:
         if _step_of(old) not in keep:
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
     return target
+
+
+def _remove(path: Path) -> None:
+    """Under another name first, so that a kill meanwhile leaves no checkpoint that looks damaged."""
+    going = path.with_name(f".{path.name}.{os.getpid()}.removed.partial")
+    path.rename(going)
+    shutil.rmtree(going, ignore_errors=True)
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -120,12 +130,6 @@ def best(folder: Path, newest: Path) -> Path:
     return path
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what writes that were cut off left behind. Only for whoever trains here: another may be writing now."""
-    for leftover in folder.glob(".step-*.partial"):
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
 def verify(path: Path) -> None:
     """Compare the files of a checkpoint with its manifest. Raises DamagedError that names the file."""
     names = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -150,32 +154,23 @@ def verify(path: Path) -> None:
 def load_model(path: Path, model: nn.Module, run: str) -> None:
     """Fill the model from a verified checkpoint of the run with this hash. Raises UserError for another run's, and
     naming the first tensor that does not fit."""
+    check_owner(path, run)
+    fill(model, path / "model.safetensors")
+
+
+def check_owner(path: Path, run: str) -> None:
+    """Raises UserError for a checkpoint of another run than the one with this hash."""
     state = read_json(path / "state.json")
     owner = state.get("run") if isinstance(state, dict) else None
     if owner != run:
         raise UserError(
             f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; put it back"
         )
-    fill(model, path / "model.safetensors")
 
 
 def fill(model: nn.Module, path: Path) -> None:
     """Give the model the weights in this file. Raises UserError that names the first tensor that does not fit."""
-    tensors = _tensors(path)
-    own = model.state_dict()
-    for name in sorted(own.keys() | tensors.keys()):
-        if name not in tensors or name not in own:
-            raise UserError(
-                f"{path}: {name} is {'missing' if name in own else 'unknown to the model'}"
-            )
-        if own[name].shape != tensors[name].shape or own[name].dtype != tensors[name].dtype:
-            raise UserError(
-                f"{path}: {name} is {tuple(tensors[name].shape)} {tensors[name].dtype}, "
-                f"the model has {tuple(own[name].shape)} {own[name].dtype}"
-            )
-        if not bool(tensors[name].isfinite().all()):
-            raise UserError(f"{path}: {name} holds values that are no finite numbers")
-    model.load_state_dict(tensors)
+    model.load_state_dict(fitting(path, model))
 
 
 def load_training(
@@ -188,7 +183,10 @@ def load_training(
         raise UserError(
             f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}"
         )
-    tensors = _tensors(path / "optimizer.safetensors")
+    if state.get("step") != _step_of(path):
+        raise UserError(f"{path}: state.json is of step {state.get('step')!r}; put back a copy")
+    check_training(path / "optimizer.safetensors", optimizers, raw)
+    tensors = read_tensors(path / "optimizer.safetensors")
     for name, optimizer in optimizers.items():
         values: dict[int, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
@@ -197,18 +195,16 @@ def load_training(
                 number, _, what = rest.partition("/")
                 # A copy: it is a map of the file, and would go with it.
                 values.setdefault(int(number), {})[what] = tensor.clone()
-        optimizer.load_state_dict({"state": values, "param_groups": state["groups"][name]})
+        # Rates and decays are those of the experiment, whatever a file says.
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": values, "param_groups": groups})
     if raw is not None:
         raw.load_state_dict({name: tensors[f"raw/{name}"] for name in raw.state_dict()})
-    torch.set_rng_state(tensors["random"])
-    return {name: value for name, value in state.items() if name not in ("format", "groups")}
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+        torch.set_rng_state(tensors["random"])
+    except RuntimeError as error:
+        raise UserError(f"{path}: the random state is none: {error}; put back a copy") from None
+    return {name: value for name, value in state.items() if name not in ("format", "groups")}
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import json
+import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -16,10 +17,14 @@ import torch
 from jarilab._version import __version__
 from jarilab.errors import UserError
 from jarilab.options import check_fields
-from jarilab.runs import former
+from jarilab.runs import curve, former
+from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.experiment import Experiment
+from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
 from jarilab.storage.files import (
+    opened_seal,
     read_json,
+    sealed,
     sha256,
     synchronise,
     write_bytes,
@@ -39,6 +44,8 @@ FIELDS = {
 """What run.json holds; `kernels` are added at the first step."""
 
 
+DECIDING = ("jari", "python", "torch", "device", "threads", "cpu", "capability")
+"""What of the environment decides the bits of a result."""
 MOST_NAMED = 20
 """Runs in a folder that are named where one of them is expected."""
 
@@ -52,6 +59,7 @@ class Run:
         self._lock = lock
         self.checkpoints = folder / "checkpoints"
         self._metrics = folder / "metrics.jsonl"
+        self._lines = 0  # of the curve, once `cut_metrics` has read it
         self.result: dict[str, Any] | None = None
 
     @classmethod
@@ -64,12 +72,14 @@ class Run:
         """
         path = folder / "run.json"
         if folder.exists() and (
-            not folder.is_dir() or (not path.exists() and _foreign(folder, kept))
+            not folder.is_dir() or (not path.exists() and is_foreign(folder, kept))
         ):
             raise UserError(f"{folder} exists and is no run of jari; choose another --out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = (folder / ".lock").open("a+")
+            # No link is followed: it would make a file elsewhere.
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            lock = os.fdopen(os.open(folder / ".lock", flags, 0o666), "r+")
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error}") from None
         try:
@@ -79,6 +89,7 @@ class Run:
             raise UserError(
                 f"another process is training in {folder}; wait for it, or choose another --out"
             ) from None
+        remove_leftovers(folder)
         environment = environment_record()
         record = {
             "format": FORMAT,
@@ -97,7 +108,7 @@ class Run:
             else:
                 for name, held in kept.items():
                     write_bytes(folder / name, held)
-                write_json(path, record)
+                write_json(path, sealed(record))
             if (folder / "result.json").exists():
                 run.result = read_result(folder, experiment.hash)
         except BaseException:
@@ -121,11 +132,10 @@ class Run:
                 f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}"
             )
         before, now = held["environment"], self.record["environment"]
-        for key in ("torch", "threads", "cpu", "capability"):
-            if before.get(key) != now[key]:
-                self.notice(
-                    f"not bit-exact from here on: {key} was {before.get(key)}, is {now[key]}"
-                )
+        changed = [key for key in DECIDING if key in before and before[key] != now.get(key)]
+        if changed and not (self.folder / "result.json").exists():
+            told = [f"{key} was {before[key]}, is {now.get(key)}" for key in changed]
+            self.notice(f"from here on not bit-exact, because {'; '.join(told)}")
         self.record = {**held, "environment": now}
 
     def __enter__(self) -> Run:
@@ -139,14 +149,18 @@ class Run:
         print(f"jarilab: {text}", file=sys.stderr)
 
     def note_kernels(self, kernels: dict[str, str]) -> None:
+        self.check_there()
         self.record["kernels"] = kernels
-        write_json(self.folder / "run.json", self.record)
+        write_json(self.folder / "run.json", sealed(self.record))
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line to the curve."""
+        self.check_there()
+        (line,) = curve.sealed_lines([row], self.record["hash"], self._lines + 1)
         try:
             with self._metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, allow_nan=False) + "\n")
+                file.write(line)
+            self._lines += 1
         except OSError as error:
             raise UserError(
                 f"{self._metrics} cannot be written: {error}; the last checkpoint is untouched"
@@ -159,13 +173,39 @@ class Run:
 
     def cut_metrics(self, step: int) -> None:
         """Drop what was logged after `step`, which is about to be computed again."""
-        if self._metrics.exists():
-            kept = [row for row in read_metrics(self.folder) if row["step"] <= step]
-            write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        if not self._metrics.exists():
+            return
+        found = read_curve(self.folder)
+        if found.problems:
+            copy = set_aside(self.folder, self._metrics)
+            for problem in found.problems:
+                self.notice(f"{problem}; it is left out, and {copy} is a copy of all of it")
+        self.write_curve([row for row in found.rows if row["step"] <= step])
+
+    def write_curve(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put these rows in the place of the curve."""
+        write_text(self._metrics, curve.sealed_lines(rows, self.record["hash"]))
+        self._lines = len(rows)
 
     def finish(self, result: dict[str, Any]) -> None:
+        self.check_there()
+        result["curve_rows"] = self._lines  # so that lines which are lost at its end are missed
         self.result = result
-        write_json(self.folder / "result.json", result)
+        write_json(self.folder / "result.json", sealed(result))
+
+    def check_there(self) -> None:
+        """Raises UserError where the folder was removed, or another one stands in its place: half a run would."""
+        try:
+            there = (self.folder / ".lock").stat()
+        except OSError:
+            there = None
+        held = os.fstat(self._lock.fileno())
+        same = there is not None and os.path.samestat(there, held)
+        if not same or not (self.folder / "run.json").exists():
+            raise UserError(
+                f"{self.folder} was removed or replaced while it was trained into, so nothing more is written there; "
+                "the same command begins anew"
+            )
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -173,7 +213,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.is_file():
         raise _no_run(folder)
-    record = read_json(path)
+    record = opened_seal(path, read_json(path))
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
     record.setdefault("kept", {})  # absent from runs of before there were tasks that keep something
@@ -197,57 +237,40 @@ def _no_run(folder: Path) -> UserError:
 
 def read_experiment(record: dict[str, Any], where: Path) -> Experiment:
     """The experiment of a run.json. Raises UserError."""
-    return Experiment.read(record["experiment"], str(where))
-
-
-def check_artifacts(record: dict[str, Any], folder: Path) -> None:
-    """Raises UserError where a vocabulary or another file that the run keeps is not the one it was trained with."""
-    for name, digest in record["kept"].items():
-        path = folder / Path(name).name
-        try:
-            found = sha256(path)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be read: {error.strerror}; the run cannot answer without it"
-            ) from None
-        if found != digest:
-            raise UserError(f"{path} is not the one this run was trained with; put it back")
+    experiment = Experiment.read(record["experiment"], str(where))
+    if experiment.hash != record["hash"]:
+        raise UserError(
+            f"{where} is damaged: its experiment has the hash {experiment.hash}, and {record['hash']} stands there; "
+            "put the file back as it was written"
+        )
+    return experiment
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The curve, up to the first line that is none of ours, such as a last one that was cut off."""
-    rows: list[dict[str, Any]] = []
-    try:
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{folder / 'metrics.jsonl'} cannot be read: {reason}") from None
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not _is_row(row):
-            break
-        rows.append(row)
-    return rows
+    """The curve. Raises UserError where a line of it is damaged, and says how to drop it."""
+    found = read_curve(folder)
+    if found.problems:
+        told = "\n  ".join(found.problems[:MOST_NAMED])
+        raise UserError(
+            f"{told}; `jarilab verify {folder} --repair` keeps a copy and the lines that are whole"
+        )
+    return found.rows
 
 
-NUMBERS: dict[str, Any] = {"step": int, "steps": int, "examples": int, "loss": int | float}
-"""What the fields of a row of the curve are, where they are there."""
-
-
-def _is_row(row: Any) -> bool:
-    """Whether a line of the curve is one of ours: its step is there, and its numbers are numbers."""
-    if not isinstance(row, dict) or "step" not in row:
-        return False
-    return all(isinstance(row[name], kind) for name, kind in NUMBERS.items() if name in row)
+def read_curve(folder: Path) -> curve.CurveFile:
+    """The whole rows of the curve, and what is wrong with the others. Raises UserError where it cannot be read."""
+    record = read_run(folder)
+    lines = None
+    if (folder / "result.json").exists():
+        with contextlib.suppress(UserError):  # whoever reads the result says so
+            lines = read_result(folder, record["hash"]).get("curve_rows")
+    return curve.read(folder / "metrics.jsonl", record["hash"], lines)
 
 
 def read_result(folder: Path, run: str) -> dict[str, Any]:
     """result.json of the run with this hash. Raises UserError if it is anything else."""
     path = folder / "result.json"
-    result = read_json(path)
+    result = opened_seal(path, read_json(path))
     ours = isinstance(result, dict) and result.get("hash") == run
     if not ours or not isinstance(result.get(str(result.get("metric"))), float):
         raise UserError(
@@ -270,14 +293,3 @@ def environment_record() -> dict[str, Any]:
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": " ".join(sys.argv),
     }
-
-
-def _foreign(folder: Path, kept: Mapping[str, bytes]) -> bool:
-    # A start that was cut off leaves the lock, files that a run keeps, and a half-written one of these or run.json.
-    partials = [f".{name}.*.partial" for name in ("run.json", *kept)]
-
-    def ours(path: Path) -> bool:
-        whole = path.name in kept and path.is_file() and path.read_bytes() == kept[path.name]
-        return whole or path.name == ".lock" or any(path.match(partial) for partial in partials)
-
-    return not all(ours(path) for path in folder.iterdir())

@@ -12,8 +12,10 @@ import torch
 from jarilab.errors import UserError
 from jarilab.predictors.base import Predictor, predictor_for
 from jarilab.runs import checkpoint as checkpoints
+from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import check_artifacts, read_experiment, read_run
+from jarilab.runs.folder import read_experiment, read_run
+from jarilab.runs.weights import check_built
 from jarilab.tasks.base import Task
 
 Checkpoint = Literal["last", "best"]
@@ -67,6 +69,9 @@ def load(run: str | Path, *, checkpoint: Checkpoint = "last", trust_code: bool =
 
 def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.Module:
     """The model of an experiment with the weights of a checkpoint, in evaluation mode."""
+    checkpoints.check_owner(path, experiment.hash)
+    if not experiment.files:  # code of one's own may need what it computes while it builds
+        check_built(path / "model.safetensors", lambda: experiment.model_instance(task))
     model = experiment.model_instance(task)
     checkpoints.load_model(path, model, experiment.hash)
     return model.eval()

@@ -8,19 +8,26 @@ initial values follow from the seed.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from torch import nn
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
 
 from jarilab.errors import UserError
 from jarilab.nn.init import initialise
-from jarilab.runs import checkpoint
+from jarilab.runs import weights
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import replacing, synchronise, write_weights
+from jarilab.storage.files import SEAL, replacing, synchronise, write_weights
 from jarilab.tasks.base import Task
 
 FOLDER = "snapshots"
+SEALED = "sealed"
+"""The entry of the header that says what a snapshot is."""
 
 
 def planned(steps: int, count: int) -> set[int]:
@@ -34,7 +41,10 @@ def save(folder: Path, step: int, model: nn.Module, run: str) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as partial:
-            write_weights(model.state_dict(), partial, {"run": run})
+            state = model.state_dict()
+            # One entry: of several, safetensors writes now this one first and now that.
+            told = {"run": run, "step": step, SEAL: digest_of(state, run, step)}
+            write_weights(state, partial, {SEALED: json.dumps(told)})
             synchronise(partial)
     except (OSError, SafetensorError) as error:
         raise UserError(
@@ -48,7 +58,7 @@ def steps_of(folder: Path, run: str) -> list[int]:
     for path in sorted((folder / FOLDER).glob("step-*.safetensors")):
         number = path.stem.removeprefix("step-")
         if number.isascii() and number.isdecimal():
-            owner = _owner(path)
+            owner = _told(path).get("run")
             if owner != run:
                 raise UserError(
                     f"{path} was written by the run {owner}, not by {run}, in whose folder it lies; remove it"
@@ -63,17 +73,47 @@ def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Modu
     if step == 0:
         initialise(model, experiment.seed)
     else:
-        checkpoint.fill(model, _path(folder, step))
+        path = _path(folder, step)
+        tensors = weights.fitting(path, model)
+        check(path, experiment.hash, tensors)
+        model.load_state_dict(tensors)
     return model
+
+
+def check(path: Path, run: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Compare the weights of a snapshot with their checksum; gives whether it has one, as those of before have not.
+    Raises UserError."""
+    told = _told(path)
+    step = int(path.stem.removeprefix("step-"))
+    if SEAL in told and told != {"run": run, "step": step, SEAL: digest_of(tensors, run, step)}:
+        raise UserError(f"{path} is damaged: it is not what it was when it was written; remove it")
+    return SEAL in told
+
+
+def digest_of(tensors: Mapping[str, Tensor], run: str, step: int) -> str:
+    """Of weights, whose they are and when."""
+    whole = hashlib.sha256(json.dumps([run, step]).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        what = [name, str(tensor.dtype), list(tensor.shape)]
+        whole.update(json.dumps(what).encode())
+        whole.update(tensor.flatten().view(torch.uint8).numpy())
+    return whole.hexdigest()
 
 
 def _path(folder: Path, step: int) -> Path:
     return folder / FOLDER / f"step-{step:09d}.safetensors"
 
 
-def _owner(path: Path) -> str | None:
+def _told(path: Path) -> dict[str, Any]:
+    """What a snapshot says of itself: its run and, but for those of before, its step and checksum."""
+    told = weights.header(path).metadata
+    if SEALED not in told:
+        return told
     try:
-        with safe_open(path, "pt") as file:
-            return (file.metadata() or {}).get("run")
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged or no safetensors file: {error}; remove it") from None
+        record = json.loads(told[SEALED])
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise UserError(f"{path} is damaged: its header is no JSON; remove it")
+    return record

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -17,22 +18,88 @@ from torch import Tensor
 from jarilab.errors import UserError
 
 LARGEST_JSON = 16 * 2**20
+LARGEST_FILE = 2**42
+"""Of weights: what no disk of today holds in one file, and no endless file ends before."""
+SEAL = "sha256"
+"""The field of a sealed record that holds the digest of all others."""
+
+
+@contextlib.contextmanager
+def opened(path: Path, largest: int = LARGEST_FILE) -> Iterator[BinaryIO]:
+    """A file of ours, to be read: a plain one of so many bytes at most. Nothing is waited for, as a FIFO would be, and
+    no link is followed. Raises UserError that names the file."""
+    # Links, devices and FIFOs are told apart after opening: what stands there before may be another file by then.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
+            raise UserError(f"{path} is missing or no plain file") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} is missing or no plain file")
+    with os.fdopen(descriptor, "rb") as file:
+        if status.st_size > largest:
+            raise UserError(f"{path} is larger than {largest >> 20} MB, which no file of jari is")
+        yield file
+
+
+def read_bytes(path: Path, largest: int = LARGEST_JSON) -> bytes:
+    """All of a file of ours, as `opened` opens it."""
+    with opened(path, largest) as file:
+        try:
+            held = file.read(largest + 1)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    if len(held) > largest:  # it grew meanwhile
+        raise UserError(f"{path} is larger than {largest >> 20} MB, which no file of jari is")
+    return held
 
 
 def read_json(path: Path) -> Any:
     """The JSON in a file of ours. Raises UserError that names the file."""
+    held = read_bytes(path)
     try:
-        if not path.is_file():
-            raise UserError(f"{path} is missing or no plain file")
-        if path.stat().st_size > LARGEST_JSON:
-            raise UserError(
-                f"{path} is larger than {LARGEST_JSON >> 20} MB, which no file of jari is"
-            )
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, UserError):
-            raise
+        return json.loads(held, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def digest(value: Any) -> str:
+    """Of a value that JSON can hold, however it is written down. Raises ValueError for one that is no finite number."""
+    return sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode())
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record and the digest of it, by which a changed digit is noticed."""
+    return {**record, SEAL: digest(record)}
+
+
+def opened_seal(path: Path, record: Any) -> Any:
+    """What was sealed. A record of before there were seals is given as it is. Raises UserError, which names the file,
+    where it is not what it was."""
+    if not isinstance(record, dict) or SEAL not in record:
+        return record
+    inner = {name: value for name, value in record.items() if name != SEAL}
+    if not is_digest(record[SEAL], inner):
+        raise UserError(
+            f"{path} is damaged: it is not what it was when it was written; put back a copy"
+        )
+    return inner
+
+
+def is_digest(held: Any, value: Any) -> bool:
+    """Whether this is the digest of a value that was read from a file, which may be anything."""
+    try:
+        return digest(value) == held
+    except (ValueError, RecursionError):  # 1e999 is read as infinity
+        return False
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -88,11 +155,12 @@ def write_weights(
     path.chmod(stat.S_IMODE(mode))
 
 
-def sha256(held: bytes | Path) -> str:
-    """Of these bytes, or of the contents of a file, in hexadecimal digits."""
+def sha256(held: bytes | Path, largest: int = LARGEST_FILE) -> str:
+    """Of these bytes, or of the contents of a file, in hexadecimal digits. Raises UserError for a file that is no plain
+    one, or larger."""
     if isinstance(held, bytes):
         return hashlib.sha256(held).hexdigest()
-    with held.open("rb") as file:
+    with opened(held, largest) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

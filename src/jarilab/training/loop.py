@@ -105,6 +105,11 @@ def _begin(run: Run, state: TrainingState, steps: int) -> None:
     for notice in state.task.notices():
         run.notice(notice)
     state.load(run)
+    if state.progress.step > steps:
+        raise UserError(
+            f"the newest checkpoint in {run.checkpoints} is of step {state.progress.step:,}, and this training has "
+            f"{steps:,}; put back a copy"
+        )
     if state.progress.step:
         run.notice(f"going on from step {state.progress.step:,} of {steps:,}")
     state.model.train()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
+from annotated_types import Ge, Lt
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jarilab.errors import UserError
 from jarilab.nn.init import initialise
+from jarilab.options import check_fields
 from jarilab.predictors.base import predictor_for
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
@@ -24,6 +26,9 @@ FORMER = {"looks_without_better": "evaluations_without_better"}
 """Names in the checkpoints of before, and what they are now."""
 
 
+Count = Annotated[int, Ge(0), Lt(2**63)]
+
+
 @dataclass
 class Progress:
     """How far a training is.
@@ -32,18 +37,19 @@ class Progress:
     curve. best: the step and the metric of the best evaluation. evaluations_without_better: since then.
     """
 
-    step: int = 0
-    examples: int = 0
+    step: Count = 0
+    examples: Count = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
-    best: dict[str, Any] | None = None
-    evaluations_without_better: int = 0
+    best: dict[str, int | float] | None = None
+    evaluations_without_better: Count = 0
 
     @staticmethod
-    def of(record: Mapping[str, Any]) -> Progress:
-        """From what a checkpoint holds, which may be more."""
+    def of(record: Mapping[str, Any], where: str = "state.json") -> Progress:
+        """From what a checkpoint holds, which may be more. Raises UserError that names a field that is none of ours."""
         current = {FORMER.get(name, name): value for name, value in record.items()}
+        check_fields(where, get_type_hints(Progress, include_extras=True), current)
         return Progress(**{own.name: current[own.name] for own in fields(Progress)})
 
 
@@ -78,20 +84,30 @@ class TrainingState:
 
     def load(self, run: Run) -> None:
         """Take up the newest whole checkpoint, if there is one."""
-        checkpoint.remove_leftovers(run.checkpoints)
         begun, problems = checkpoint.newest(run.checkpoints)
         for problem in problems:
             run.notice(problem)
         if begun is not None:
             checkpoint.load_model(begun, self.evaluated, self.experiment.hash)
             held = checkpoint.load_training(begun, self.optimizers, self._raw)
-            self.progress = Progress.of(held)
+            self.progress = Progress.of(held, str(begun / "state.json"))
+            self._check_best(begun)
             if self.averaged is not None:
                 self.averaged.n_averaged.fill_(self.progress.step)
         run.cut_metrics(self.progress.step)
 
+    def _check_best(self, path: Path) -> None:
+        """Raises UserError where a checkpoint does not say which was the best so far, as this task judges."""
+        best, metric = self.progress.best, self.task.metric.name
+        known = best is None or (set(best) == {"step", metric} and isinstance(best["step"], int))
+        if not known or (best is not None and not 0 < best["step"] <= self.progress.step):
+            raise UserError(
+                f"{path / 'state.json'}: best is {best!r}, expected a step and its {metric}; put back a copy"
+            )
+
     def save(self, run: Run) -> None:
         """Write a checkpoint."""
+        run.check_there()
         progress = self.progress
         record = {**asdict(progress), "run": self.experiment.hash}
         keep = set() if progress.best is None else {progress.best["step"]}

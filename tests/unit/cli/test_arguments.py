@@ -225,7 +225,8 @@ def run_of(tmp_path):
         folder = tmp_path / kind
         folder.mkdir(exist_ok=True)
         experiment = Experiment.of(kind, precision="float32").as_dict() | changes
-        record = {"format": 1, "hash": "", "data": "", "kept": {}, "environment": {}, "experiment": experiment}
+        record = {"format": 1, "data": "", "kept": {}, "environment": {}, "experiment": experiment}
+        record["hash"] = Experiment(**experiment).hash
         write_json(folder / "run.json", record)
         return str(folder)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import jarilab
+from helpers.runs import held as read_held
 from helpers.runs import tiny, train
 from jarilab.errors import UserError
 from jarilab.models.base import registry as models
@@ -43,7 +44,7 @@ def without_positions(training: dict[str, Any]) -> dict[str, Any]:
 def of_before(run: Path, folder: Path, task_names: dict[str, str]) -> tuple[Path, str]:
     """A copy of a run whose run.json was written before, and the hash that it was given then."""
     there = shutil.copytree(run, folder / "before")
-    record = json.loads((there / "run.json").read_text())
+    record = read_held(there / "run.json")
     held = record["experiment"]
     held["training"] = without_positions(renamed(held["training"], TRAINING))
     held["task_options"] = renamed(held["task_options"], task_names)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import jarilab
+from helpers.runs import held, seal
 from helpers.tasks import training_pairs
 from jarilab.errors import UserError
 from jarilab.positions import Tokens
@@ -365,13 +366,13 @@ def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) ->
         jarilab.load(moved)
     # Even one that run.json was made to name must be a vocabulary.
     path.write_text("{}")
-    record = json.loads((moved / "run.json").read_text())
+    record = held(moved / "run.json")
     record["kept"][name] = hashlib.sha256(b"{}").hexdigest()
-    (moved / "run.json").write_text(json.dumps(record))
+    seal(moved / "run.json", record)
     with pytest.raises(UserError, match="expected a tokenizer as jari writes it; got no 'jari tokenizer 1'"):
         jarilab.load(moved)
     path.unlink()
-    with pytest.raises(UserError, match=rf"{name} cannot be read: .*; the run cannot answer without it"):
+    with pytest.raises(UserError, match=rf"{name} is missing or no plain file; the run cannot answer without it"):
         jarilab.load(moved)
 
 

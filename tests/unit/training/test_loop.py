@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from helpers.runs import PowerCutError, at, cut, newest_of, outcome, timeless, tiny, train
+from helpers.runs import PowerCutError, at, cut, held, newest_of, outcome, seal, timeless, tiny, train
 from jarilab import api
 from jarilab.errors import UserError
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -252,17 +252,19 @@ def test_training_does_not_go_on_beside_a_vocabulary_that_is_not_the_runs(keepin
 def test_a_vocabulary_that_is_missing_is_named(keeping, tmp_path):
     run = shutil.copytree(keeping, tmp_path / "run")
     (run / "vocabulary.json").unlink()
-    with pytest.raises(UserError, match=r"run/vocabulary\.json cannot be read: .*; the run cannot answer without it"):
+    with pytest.raises(
+        UserError, match=r"run/vocabulary\.json is missing or no plain file; the run cannot answer without it"
+    ):
         api.load(run)
 
 
 def test_a_record_cannot_name_a_file_elsewhere(keeping, tmp_path):
     run = shutil.copytree(keeping, tmp_path / "run")
     (tmp_path / "secret").write_text("mine")
-    record = json.loads((run / "run.json").read_text())
+    record = held(run / "run.json")
     record["kept"] = {"../secret": hashlib.sha256(b"mine").hexdigest()}
-    (run / "run.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match="run/secret cannot be read"):
+    seal(run / "run.json", record)
+    with pytest.raises(UserError, match="run/secret is missing or no plain file"):
         api.load(run)
 
 
