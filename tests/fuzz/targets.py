@@ -102,8 +102,9 @@ def state(data: bytes) -> object:
     """Somebody who means harm has the hashes fit."""
     (_saved() / "state.json").write_bytes(data)
     model = nn.Linear(1, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
     checkpoint.load_model(_saved(), model, "0123456789ab")
-    return None
+    return checkpoint.load_training(_saved(), {"adamw": optimizer})
 
 
 def weights(data: bytes) -> object:
