@@ -173,5 +173,8 @@ def changed_data(drill: Drill) -> None:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    files = [path for path in run.rglob("*") if path.is_file() and path.name != ".lock"]
+    """Of a run, without its lock and what a kill left half written, which whoever comes next removes."""
+    hidden = (".lock", "partial")
+    files = [path for path in run.rglob("*") if path.is_file() and not path.name.endswith(hidden)]
+    files = [path for path in files if not path.parent.name.endswith(hidden)]
     return {str(path.relative_to(run)): path.read_bytes() for path in files}

@@ -12,6 +12,8 @@ from jarilab.runs import checkpoint
 
 SEALED = "sha256"
 """The digest of a record or a row goes by its times, too."""
+LINE = "line"
+"""Of a row: it goes by the rows before it, of which a damaged one may be left out."""
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
@@ -33,7 +35,7 @@ class Left(NamedTuple):
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in (*TIMES, SEALED)}
+    return {name: value for name, value in record.items() if name not in (*TIMES, SEALED, LINE)}
 
 
 def left_by(run: Path) -> Left:
