@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "inspect": PLACES | {"encodings", "attention"},
     "predictors": SPECS | PLACES | {"storage", "text", "images", "models", "decoding", "inspect", "tasks"},
     "runs": SPECS | {"storage", "encodings", "nn", "policies", "models", "tasks", "predictors"},
-    "training": BASE | {"encodings", "nn", "inspect", "tasks", "predictors", "runs"},
+    "training": BASE | {"options", "encodings", "nn", "inspect", "tasks", "predictors", "runs"},
     "web": {"shapes", "patches"},
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
     "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},

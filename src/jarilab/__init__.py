@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from jarilab.registry import trust_code as trust_code
     from jarilab.runs.loaded import OpenRun as OpenRun
     from jarilab.runs.loaded import load as load
+    from jarilab.runs.verifying import verify as verify
     from jarilab.tasks.base import Task as Task
     from jarilab.tasks.metrics import Metric as Metric
 
@@ -117,6 +118,7 @@ _HOME = {
     "report": "jarilab.api",
     "train": "jarilab.api",
     "walk": "jarilab.api",
+    "verify": "jarilab.runs.verifying",
 }
 
 

@@ -12,7 +12,8 @@ from jarilab.comparison.trial import Trial
 from jarilab.comparison.verdicts import about_pairs, judged
 from jarilab.errors import UserError
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import read_experiment, read_result, read_run
+from jarilab.runs.folder import read_experiment, read_run
+from jarilab.runs.results import read_result
 from jarilab.tasks.base import Task
 from jarilab.tasks.metrics import Metric
 

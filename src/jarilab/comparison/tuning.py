@@ -7,7 +7,7 @@ from typing import Any
 
 from jarilab.comparison.trial import Trial
 from jarilab.errors import UserError
-from jarilab.runs.folder import read_result
+from jarilab.runs.results import read_result
 from jarilab.tasks.metrics import Metric
 
 SEED = 0

@@ -88,8 +88,8 @@ def save(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     # What is newer than this step was damaged and passed over: it must not push out what is whole.
-    for old in [path for path in _folders(folder) if _step_of(path) <= step][KEPT:]:
-        if _step_of(old) not in keep:
+    for old in [path for path in _folders(folder) if step_of(path) <= step][KEPT:]:
+        if step_of(old) not in keep:
             _remove(old)
     return target
 
@@ -183,7 +183,7 @@ def load_training(
         raise UserError(
             f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}"
         )
-    if state.get("step") != _step_of(path):
+    if state.get("step") != step_of(path):
         raise UserError(f"{path}: state.json is of step {state.get('step')!r}; put back a copy")
     check_training(path / "optimizer.safetensors", optimizers, raw)
     tensors = read_tensors(path / "optimizer.safetensors")
@@ -210,12 +210,13 @@ def load_training(
 def _folders(folder: Path) -> list[Path]:
     """Checkpoints, newest first."""
     return sorted(
-        (p for p in folder.glob("step-*") if p.is_dir() and _step_of(p) >= 0),
-        key=_step_of,
+        (p for p in folder.glob("step-*") if p.is_dir() and step_of(p) >= 0),
+        key=step_of,
         reverse=True,
     )
 
 
-def _step_of(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """The step of a checkpoint, by its name; -1 where that is none."""
     number = path.name.removeprefix("step-")
     return int(number) if number.isascii() and number.isdecimal() else -1

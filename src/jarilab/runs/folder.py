@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from jarilab.runs import curve, former
 from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
+from jarilab.runs.results import read_result
 from jarilab.storage.files import (
     opened_seal,
     read_json,
@@ -77,18 +79,9 @@ class Run:
             raise UserError(f"{folder} exists and is no run of jari; choose another --out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # No link is followed: it would make a file elsewhere.
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-            lock = os.fdopen(os.open(folder / ".lock", flags, 0o666), "r+")
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise UserError(
-                f"another process is training in {folder}; wait for it, or choose another --out"
-            ) from None
+        lock = locked(folder)
         remove_leftovers(folder)
         environment = environment_record()
         record = {
@@ -208,6 +201,24 @@ class Run:
             )
 
 
+def locked(folder: Path) -> IO[str]:
+    """The lock of a run, until it is closed. Raises UserError where another process has it."""
+    try:
+        # No link is followed: it would make a file elsewhere.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        lock = os.fdopen(os.open(folder / ".lock", flags, 0o666), "r+")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise UserError(
+            f"another process is training in {folder}; wait for it, or choose another --out"
+        ) from None
+    return lock
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """run.json of a run. Raises UserError if there is none."""
     path = folder / "run.json"
@@ -267,18 +278,6 @@ def read_curve(folder: Path) -> curve.CurveFile:
     return curve.read(folder / "metrics.jsonl", record["hash"], lines)
 
 
-def read_result(folder: Path, run: str) -> dict[str, Any]:
-    """result.json of the run with this hash. Raises UserError if it is anything else."""
-    path = folder / "result.json"
-    result = opened_seal(path, read_json(path))
-    ours = isinstance(result, dict) and result.get("hash") == run
-    if not ours or not isinstance(result.get(str(result.get("metric"))), float):
-        raise UserError(
-            f"{path} is not the result of the run {run}; remove it, and the same command measures again"
-        )
-    return result
-
-
 def environment_record() -> dict[str, Any]:
     """What else decides the bits of a result."""
     capabilities = torch.cpu.get_capabilities()
@@ -291,5 +290,12 @@ def environment_record() -> dict[str, Any]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "system": platform.platform(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": " ".join(sys.argv),
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """What was typed, so that it can be typed again."""
+    program, *words = sys.argv
+    is_ours = Path(program).name in ("jarilab", "__main__.py")
+    return shlex.join([*(["jarilab"] if is_ours else ["python", program]), *words])

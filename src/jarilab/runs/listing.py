@@ -17,7 +17,8 @@ from jarilab.errors import UserError
 from jarilab.options import Option, options_of
 from jarilab.registry import first_sentence, trust_code
 from jarilab.runs.experiment import models_for
-from jarilab.runs.folder import read_experiment, read_metrics, read_result, read_run
+from jarilab.runs.folder import read_experiment, read_metrics, read_run
+from jarilab.runs.results import read_result
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import METRICS
 

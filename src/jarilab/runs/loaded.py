@@ -80,11 +80,17 @@ def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.
 def _checkpoint(folder: Path, which: Checkpoint) -> Path:
     path, problems = checkpoints.newest(folder / "checkpoints")
     if path is None:
-        raise UserError(
-            f"{folder} has no checkpoint yet; train it first, with the command in its run.json"
-        )
+        command = str(read_run(folder)["environment"].get("command", "jarilab train"))
+        result = folder / "result.json"
+        if result.exists():
+            raise UserError(
+                f"{folder} has a result and no checkpoint: put its checkpoints back, or remove {result} and train it "
+                f"once more: {command}"
+            )
+        raise UserError(f"{folder} has no checkpoint yet; train it first: {command}")
     if problems:
         raise UserError(
-            "; ".join(problems) + f"; {path} before it is whole: remove the damaged one to use that"
+            "; ".join(problems) + f"; {path} before it is whole: "
+            f"`jarilab verify {folder} --repair` puts the damaged one aside to use that"
         )
     return checkpoints.best(folder / "checkpoints", path) if which == "best" else path

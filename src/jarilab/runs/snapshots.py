@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from jarilab.errors import UserError
 from jarilab.nn.init import initialise
-from jarilab.runs import weights
+from jarilab.runs import checkpoint, weights
 from jarilab.runs.experiment import Experiment
 from jarilab.storage.files import SEAL, replacing, synchronise, write_weights
 from jarilab.tasks.base import Task
@@ -80,12 +80,13 @@ def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Modu
     return model
 
 
-def check(path: Path, run: str, tensors: Mapping[str, Tensor]) -> bool:
+def check(path: Path, run: str | None, tensors: Mapping[str, Tensor]) -> bool:
     """Compare the weights of a snapshot with their checksum; gives whether it has one, as those of before have not.
-    Raises UserError."""
+    run: the hash of the run, where that is known. Raises UserError."""
     told = _told(path)
-    step = int(path.stem.removeprefix("step-"))
-    if SEAL in told and told != {"run": run, "step": step, SEAL: digest_of(tensors, run, step)}:
+    step, owner = checkpoint.step_of(path.with_suffix("")), str(told.get("run"))
+    expected = {"run": owner, "step": step, SEAL: digest_of(tensors, owner, step)}
+    if owner != (run or owner) or (SEAL in told and told != expected):
         raise UserError(f"{path} is damaged: it is not what it was when it was written; remove it")
     return SEAL in told
 

@@ -21,6 +21,7 @@ from jarilab.images.resize import Fit, fitted
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, Task
+from jarilab.tasks.kept_facts import OF_IMAGES, read_facts
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.rows import evenly
 
@@ -160,8 +161,7 @@ class ClassificationTask(ImageTask):
 
     @final
     def restore(self, folder: Path) -> None:
-        text = (folder / _KEPT).read_text(encoding="utf-8")
-        self._facts = json.loads(text)  # whole: its sha256 was compared
+        self._facts = read_facts(folder / _KEPT, OF_IMAGES)
 
     @property
     def held_out(self) -> Labelled:

@@ -32,6 +32,7 @@ from jarilab.tasks.detection_data import (
 )
 from jarilab.tasks.detection_loss import Objects, loss
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision, boxes_found, true_boxes
+from jarilab.tasks.kept_facts import OF_DETECTION, read_facts
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.rows import evenly
 
@@ -162,12 +163,7 @@ class Detection(ImageTask):
         return {_KEPT: f"{text}\n".encode()}
 
     def restore(self, folder: Path) -> None:
-        try:
-            self._facts = json.loads((folder / _KEPT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{folder / _KEPT} cannot be read: {error}; the run cannot answer without it"
-            ) from None
+        self._facts = read_facts(folder / _KEPT, OF_DETECTION)
 
     def fingerprint(self) -> str:
         if self._training is None:

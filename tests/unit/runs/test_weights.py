@@ -1,8 +1,11 @@
 """What a run declares is held against what its files say before anything of that size is allocated."""
 
 import json
+import re
 import resource
+import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import jarilab
+from helpers.command import command
 from helpers.runs import PowerCutError, at, cut, held, newest_of, seal, tiny, train
 from jarilab.errors import UserError
 from jarilab.runs import checkpoint, weights
@@ -129,6 +133,37 @@ def test_a_header_is_read_of_a_plain_file_only(tmp_path: Path) -> None:
     (tmp_path / "link.safetensors").symlink_to(path)
     with pytest.raises(UserError, match="missing or no plain file"):
         weights.header(tmp_path / "link.safetensors")
+
+
+def test_a_finished_run_without_checkpoints_is_told_a_way_that_works(tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    words = [
+        "train",
+        "arithmetic:maximum=5",
+        "--width",
+        16,
+        "--heads",
+        2,
+        "--examples",
+        16,
+        "--batch",
+        16,
+        "--threads",
+        1,
+    ]
+    sys.argv, before = ["/usr/bin/jarilab", *map(str, words), "--out", str(run)], sys.argv
+    try:
+        assert command(*sys.argv[1:]).returncode == 0
+    finally:
+        sys.argv = before
+    shutil.rmtree(run / "checkpoints")
+    said = command("predict", run, "1+1")
+    assert said.returncode == 2
+    told = re.search(r"or remove (.*/result\.json) and train it once more: jarilab (.*)\n", said.stderr)
+    assert told is not None
+    Path(told[1]).unlink()
+    assert command(*shlex.split(told[2])).returncode == 0
+    assert command("predict", run, "1+1").returncode == 0
 
 
 def test_a_save_into_a_folder_that_was_removed_brings_no_part_of_it_back(tmp_path: Path) -> None:
