@@ -127,7 +127,7 @@ class Drill:
 
     def copy_fresh(self) -> None:
         """Instead of a run that has too little to be harmed."""
-        shutil.rmtree(self.run)
+        shutil.rmtree(self.run, ignore_errors=True)  # or that was killed before there was a folder
         self.copy_unfinished()
 
 

@@ -95,9 +95,7 @@ class Run:
         run = cls(folder, record, lock)
         try:
             if path.exists():
-                held = read_run(folder)
-                run._compare(held, experiment, fingerprint)
-                check_artifacts(held, folder)
+                run._compare(read_run(folder), experiment, fingerprint)
             else:
                 for name, held in kept.items():
                     write_bytes(folder / name, held)
@@ -124,6 +122,7 @@ class Run:
             raise UserError(
                 f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}"
             )
+        check_artifacts(held, self.folder)
         before, now = held["environment"], self.record["environment"]
         changed = [key for key in DECIDING if key in before and before[key] != now.get(key)]
         if changed and not (self.folder / "result.json").exists():
