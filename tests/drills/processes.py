@@ -105,6 +105,7 @@ class Attempt:
 
 def forked(words: Sequence[str], log: Path, environment: Mapping[str, str], plan: Plan | None) -> Attempt:
     """`jarilab WORDS` in a fork of this process."""
+    log.touch()  # it may be killed before it opens it
     pid = os.fork()
     if pid:
         return Attempt(pid, log)
