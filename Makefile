@@ -1,6 +1,8 @@
 # make demo    install into .venv, train with and without positions, end with a report to look at
 # make test    all tests that take minutes at most
 # make docs    the site, with the runs and pages it shows; FAST=1 takes those of the last time
+# make chaos   train while things happen to it, for MINUTES=5, drawn from SEED=1; `make test` has a minute of it
+# make fuzz    hostile bytes for every reader of files, SECONDS=60 each
 # make check   format, lint, types, quick tests: before every commit
 
 PYTHON ?= python3
@@ -9,7 +11,7 @@ BIN := .venv/bin
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test check slow docs clean
+.PHONY: setup demo test check slow chaos fuzz docs clean
 
 setup: .venv/installed
 
@@ -30,6 +32,12 @@ test: .venv/developed
 
 slow: .venv/developed
 	$(BIN)/python -m pytest -m long
+
+chaos: .venv/developed
+	cd tests && ../$(BIN)/python -m drills --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+
+fuzz: .venv/developed
+	cd tests && ../$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET))
 
 check: .venv/developed
 	$(BIN)/ruff format src tests examples benchmarks experiments docs/build

@@ -33,6 +33,7 @@ RESULTS: list[Entry] = [
     ("Text", "글", "/results/text.md"),
     ("Images", "이미지", "/results/images.md"),
     ("Positions", "위치", "/results/positions.md"),
+    ("Reliability", "믿을 수 있는가", "/results/reliability.md"),
 ]
 REFERENCE: list[Entry] = [
     ("Python", "파이썬", "/reference/python.md"),

@@ -181,8 +181,8 @@ class HostileRun:
         def stop(*_: object) -> None:
             raise ReachedError
 
-        before, loop._finish = loop._finish, stop
+        before, loop.Training._finish = loop.Training._finish, stop
         try:
             loop.train(self.experiment, self.run, threads=1)
         finally:
-            loop._finish = before
+            loop.Training._finish = before

@@ -5,7 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from jarilab import api
+from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.storage.files import opened_seal, read_json, sealed, write_json
@@ -108,3 +112,18 @@ def language_run(folder: Path) -> Path:
     settings = LANGUAGE | {"task.train": str(folder / "text.txt")}
     api.train("text", folder / "run", settings=settings, threads=1)
     return folder / "run"
+
+
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizers: dict[str, torch.optim.Optimizer],
+    state: dict[str, Any] | None = None,
+    keep: set[int] | None = None,
+) -> Path:
+    """A checkpoint of a model and its optimizers, as training writes it."""
+    tensors, groups = checkpoint.training_tensors(optimizers)
+    tensors["random"] = torch.get_rng_state()
+    state = {"groups": groups, **(state or {})}
+    return checkpoint.save(folder, step, model.state_dict(), tensors, state, keep or set())

@@ -197,7 +197,8 @@ def load_training(
             owner, _, rest = key.partition("/")
             if owner == name:
                 number, _, what = rest.partition("/")
-                values.setdefault(int(number), {})[what] = tensor
+                # A copy: it is a map of the file, and would go with it.
+                values.setdefault(int(number), {})[what] = tensor.clone()
         # Rates and decays are those of the experiment, whatever a file says.
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": values, "param_groups": groups})

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import platform
-import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import torch
-
-from jarilab._version import __version__
 from jarilab.errors import UserError
 from jarilab.options import check_fields
 from jarilab.runs import curve, former
+from jarilab.runs.artifacts import check_artifacts
+from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
 from jarilab.runs.results import read_result
@@ -27,6 +23,7 @@ from jarilab.storage.files import (
     read_json,
     sealed,
     sha256,
+    synchronise,
     write_bytes,
     write_json,
     write_text,
@@ -44,10 +41,6 @@ FIELDS = {
 """What run.json holds; `kernels` are added at the first step."""
 
 
-DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability")
-"""What of the environment decides the bits of a result."""
-COMPUTED = {"device": "cpu", "ranks": 1, "accumulate": 1, "compile": False, "shard": False}
-"""The same of how a run was computed, where its record does not say: in one process, on the processor."""
 MOST_NAMED = 20
 """Runs in a folder that are named where one of them is expected."""
 
@@ -131,13 +124,11 @@ class Run:
             raise UserError(
                 f"{self.folder} holds another run; choose another --out, or give its settings:\n  {lines}"
             )
+        check_artifacts(held, self.folder)
         before, now = held["environment"], self.record["environment"]
-        before, now = COMPUTED | before, COMPUTED | now
-        deciding = [key for key in (*DECIDING, *COMPUTED) if key in before]
-        changed = [key for key in deciding if before[key] != now.get(key)]
+        changed = what_changed(before, now)
         if changed and not (self.folder / "result.json").exists():
-            told = [f"{key} was {before[key]}, is {now.get(key)}" for key in changed]
-            self.notice(f"from here on not bit-exact, because {'; '.join(told)}")
+            self.notice(f"from here on not bit-exact, because {'; '.join(changed)}")
         self.record = {**held, "environment": now}
 
     def __enter__(self) -> Run:
@@ -167,6 +158,11 @@ class Run:
             raise UserError(
                 f"{self._metrics} cannot be written: {error}; the last checkpoint is untouched"
             ) from None
+
+    def synchronise(self) -> None:
+        """Wait until the curve is on the disk: a checkpoint must not outlive the rows before it in a power cut."""
+        if self._metrics.exists():
+            synchronise(self._metrics)
 
     def cut_metrics(self, step: int) -> None:
         """Drop what was logged after `step`, which is about to be computed again."""
@@ -280,26 +276,3 @@ def read_curve(folder: Path) -> curve.CurveFile:
         with contextlib.suppress(UserError):  # whoever reads the result says so
             lines = read_result(folder, record["hash"]).get("curve_rows")
     return curve.read(folder / "metrics.jsonl", record["hash"], lines)
-
-
-def environment_record() -> dict[str, Any]:
-    """What else decides the bits of a result."""
-    capabilities = torch.cpu.get_capabilities()
-    return {
-        "jari": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "cpu": str(capabilities.get("cpu_name", platform.processor())),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "system": platform.platform(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": _command(),
-    }
-
-
-def _command() -> str:
-    """What was typed, so that it can be typed again."""
-    program, *words = sys.argv
-    is_ours = Path(program).name in ("jarilab", "__main__.py")
-    return shlex.join([*(["jarilab"] if is_ours else ["python", program]), *words])

@@ -22,7 +22,7 @@ from jarilab.errors import UserError
 from jarilab.nn.init import initialise
 from jarilab.runs import checkpoint, weights
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import SEAL, replacing, write_weights
+from jarilab.storage.files import SEAL, replacing, synchronise, write_weights
 from jarilab.tasks.base import Task
 
 FOLDER = "snapshots"
@@ -44,6 +44,7 @@ def save(folder: Path, step: int, weights: Mapping[str, Tensor], run: str) -> No
             # One entry: of several, safetensors writes now this one first and now that.
             told = {"run": run, "step": step, SEAL: digest_of(weights, run, step)}
             write_weights(weights, partial, {SEALED: json.dumps(told)})
+            synchronise(partial)
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path} cannot be written: {error}; make room, or train without --snapshots"

@@ -152,8 +152,8 @@ class Training:
         begun, steps = state.progress.step, self.batches.steps
         if begun > steps:
             raise UserError(
-                f"the newest checkpoint in {run.checkpoints} is of step {begun:,}, and this training has {steps:,}; put "
-                "back a copy"
+                f"the newest checkpoint in {run.checkpoints} is of step {begun:,}, and this training has {steps:,}; "
+                "put back a copy"
             )
         if begun:
             run.notice(f"going on from step {begun:,} of {steps:,}")

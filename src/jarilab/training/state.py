@@ -197,6 +197,7 @@ class TrainingState:
         tensors = {name: full(tensor).cpu() for name, tensor in tensors.items()}
         tensors |= random_states(self.world)
         record = {**asdict(progress), "groups": groups, "run": self.experiment.hash}
+        run.synchronise()
         with self.world.one_error_for_all():
             if self.world.writes:
                 checkpoint.save(run.checkpoints, progress.step, weights, tensors, record, keep)

@@ -188,9 +188,7 @@ def test_a_name_that_may_mean_several_options_is_pointed_at(capsys, typed):
 @pytest.mark.parametrize("typed", ["--gpus", "--gpu", "--cuda"])
 def test_a_gpu_by_another_name_is_told_how_to_be_named(typed):
     told = refused("train", "text", typed, "cpu")
-    assert told == (
-        f"{typed}: a GPU is named by --device cuda; omit {typed}; see `jarilab train text --help`"
-    )
+    assert told == (f"{typed}: a GPU is named by --device cuda; omit {typed}; see `jarilab train text --help`")
 
 
 def test_what_stands_behind_two_dashes_is_no_option(run_of):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import jarilab
-from helpers.runs import TINY, PowerCutError, at, cut, held, newest_of, outcome, seal, tiny, train
+from helpers.runs import TINY, PowerCutError, at, cut, held, newest_of, outcome, save_checkpoint, seal, tiny, train
 from jarilab import api
 from jarilab.errors import UserError
 from jarilab.runs import checkpoint
@@ -134,6 +134,47 @@ def test_the_command_killed_by_sigkill_goes_on_to_the_same_bits(tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
+def test_the_curve_is_on_the_disk_before_a_checkpoint_is(tmp_path, monkeypatch):
+    """A power cut takes what is not: rows before the checkpoint that training goes on from."""
+    synchronised, fsync = [], os.fsync
+
+    def noted(descriptor):
+        synchronised.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    train(tmp_path / "run")
+    curve = tmp_path / "run" / "metrics.jsonl"
+    places = [number for number, path in enumerate(synchronised) if path == curve]
+    first_of_checkpoints = [n for n, path in enumerate(synchronised) if path.name == "model.safetensors"]
+    assert len(first_of_checkpoints) == 4
+    for before, own in itertools.pairwise([-1, *first_of_checkpoints]):
+        assert any(before < place < own for place in places)
+
+
+def test_the_weights_of_a_snapshot_are_on_the_disk_before_its_name(tmp_path, monkeypatch):
+    synchronised = []
+    monkeypatch.setattr("jarilab.runs.snapshots.synchronise", lambda path: synchronised.append(path.name))
+    train(tmp_path / "run", snapshots=1)
+    assert len(synchronised) == 1
+    assert "step-000000012" in synchronised[0]
+
+
+def test_what_was_loaded_does_not_go_by_the_file_any_more(smallest, tmp_path):
+    """safetensors maps files, so that a file that is cut short later would end the process."""
+    path = shutil.copytree(smallest, tmp_path / smallest.name)
+    optimizer = torch.optim.AdamW(nn.Linear(1, 2).parameters())
+    checkpoint.load_training(path, {"adamw": optimizer})
+    before = [value.clone() for values in optimizer.state.values() for value in values.values()]
+    with (path / "optimizer.safetensors").open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(8)
+        file.write(bytes(size - 8))
+    after = [value for values in optimizer.state.values() for value in values.values()]
+    assert len(after) == 6
+    assert all(map(torch.equal, before, after))
+
+
 def test_a_finished_run_gives_its_result_at_once(finished, monkeypatch):
     before = outcome(finished)
     monkeypatch.setattr(TrainingState, "load", None)
@@ -185,14 +226,6 @@ def test_a_best_checkpoint_that_is_damaged_does_not_cost_the_result(tmp_path, mo
 # Damage --------------------------------------------------------------------------------------------------------------
 
 
-def save(folder, step, model, optimizers, state=None):
-    """A checkpoint of a model and its optimizers."""
-    tensors, groups = checkpoint.training_tensors(optimizers)
-    tensors["random"] = torch.get_rng_state()
-    state = {"groups": groups, **(state or {})}
-    return checkpoint.save(folder, step, model.state_dict(), tensors, state, set())
-
-
 @pytest.fixture(scope="module")
 def smallest(tmp_path_factory):
     """A checkpoint of four numbers."""
@@ -201,7 +234,7 @@ def smallest(tmp_path_factory):
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1)).sum().backward()
     optimizer.step()
-    return save(folder, 3, model, {"adamw": optimizer}, {"best": None, "losses": [0.5]})
+    return save_checkpoint(folder, 3, model, {"adamw": optimizer}, {"best": None, "losses": [0.5]})
 
 
 @pytest.mark.slow
@@ -465,7 +498,7 @@ def test_weights_that_are_no_numbers_are_not_written(tmp_path):
     with torch.no_grad():
         model.weight[0] = float("inf")
     with pytest.raises(UserError, match="step 5: weight holds values that are no finite numbers, so no checkpoint of"):
-        save(tmp_path, 5, model, {})
+        save_checkpoint(tmp_path, 5, model, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -515,10 +548,10 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_earlier_one(small_disk, leave
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(100)).sum().backward()
     optimizer.step()
-    first = save(small_disk / "run", 1, model, {"adamw": optimizer})
+    first = save_checkpoint(small_disk / "run", 1, model, {"adamw": optimizer})
     fill(small_disk, leave)
     with pytest.raises(UserError, match=r"the checkpoint of step 2 could not be written to .*No space left") as error:
-        save(small_disk / "run", 2, model, {"adamw": optimizer})
+        save_checkpoint(small_disk / "run", 2, model, {"adamw": optimizer})
     assert "earlier checkpoints are untouched. Make room and give the same command again" in str(error.value)
     assert [path.name for path in (small_disk / "run").iterdir()] == [first.name]
     checkpoint.verify(first)

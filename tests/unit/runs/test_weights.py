@@ -15,9 +15,9 @@ from torch import nn
 
 import jarilab
 from helpers.command import command
-from helpers.runs import PowerCutError, at, cut, held, newest_of, seal, tiny, train
+from helpers.runs import PowerCutError, at, cut, held, newest_of, save_checkpoint, seal, tiny, train
 from jarilab.errors import UserError
-from jarilab.runs import checkpoint, weights
+from jarilab.runs import weights
 from jarilab.runs.experiment import Experiment
 from jarilab.storage.files import sha256
 
@@ -139,7 +139,7 @@ def test_a_finished_run_without_checkpoints_is_told_a_way_that_works(tmp_path: P
     run = tmp_path / "my run"
     words = [
         "train",
-        "arithmetic:maximum=5",
+        "arithmetic:maximum=30",
         "--width",
         16,
         "--heads",
@@ -169,7 +169,7 @@ def test_a_finished_run_without_checkpoints_is_told_a_way_that_works(tmp_path: P
 def test_a_save_into_a_folder_that_was_removed_brings_no_part_of_it_back(tmp_path: Path) -> None:
     model = nn.Linear(1, 2)
     with pytest.raises(UserError, match="the checkpoint of step 3 could not be written"):
-        checkpoint.save(tmp_path / "run" / "checkpoints", 3, model, {}, {}, set())
+        save_checkpoint(tmp_path / "run" / "checkpoints", 3, model, {})
     assert not (tmp_path / "run").exists()
 
 

@@ -11,9 +11,9 @@ from jarilab import api
 from jarilab.devices import device_named, device_of, put
 from jarilab.encodings.base import registry as encodings
 from jarilab.errors import UserError
-from jarilab.positions import Positions
 from jarilab.models.decoder import CausalStack
 from jarilab.models.layers import LayerOptions
+from jarilab.positions import Positions
 from jarilab.runs.folder import read_metrics, read_run
 from jarilab.training import loop
 

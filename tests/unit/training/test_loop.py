@@ -240,6 +240,15 @@ def test_a_vocabulary_that_is_not_the_runs_is_refused(keeping, tmp_path, use):
     assert str(error.value) == f"{run / 'vocabulary.json'} is not the one this run was trained with; put it back"
 
 
+def test_training_does_not_go_on_beside_a_vocabulary_that_is_not_the_runs(keeping, tmp_path, monkeypatch):
+    run = shutil.copytree(keeping, tmp_path / "run")
+    (run / "result.json").unlink()
+    (run / "vocabulary.json").write_text(WORDS.replace("-", "+"), encoding="utf-8")
+    monkeypatch.setattr(Arithmetic, "artifacts", lambda _: {"vocabulary.json": WORDS.encode()})
+    with pytest.raises(UserError, match=r"vocabulary\.json is not the one this run was trained with; put it back"):
+        train(run, tiny(training__examples=16, training__evaluations=1))
+
+
 def test_a_vocabulary_that_is_missing_is_named(keeping, tmp_path):
     run = shutil.copytree(keeping, tmp_path / "run")
     (run / "vocabulary.json").unlink()

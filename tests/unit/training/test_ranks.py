@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.runs import newest_of, outcome
 from safetensors.torch import load_file
 
+from helpers.runs import newest_of, outcome
 from jarilab import api
 from jarilab.errors import UserError
 from jarilab.runs.folder import read_metrics, read_run

@@ -1,0 +1,242 @@
+"""Runs from somebody who means harm: strings that name code in every field, and code in place of every file.
+
+    python -m drills.hostile [--whole], from tests/: prints what was opened, how often it was refused, what was executed
+
+Without --trust-code nothing of it may be executed: a canary file would lie there, and an audit hook looks on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from drills.families import FAMILIES, make_materials
+from drills.payloads import MARKER, STRINGS, hostile_strings, make_places, payloads
+from drills.promises import SEALED
+from drills.watch import RefusedError, Watch
+from jarilab.cli import main as command
+from jarilab.runs.experiment import Experiment
+from jarilab.storage.files import sha256
+
+NAMING = ("task", "model", "positions")
+"""Fields that name code, and those that end in encoding."""
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where strings stand in a record, and where one could: options that are not set."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    elif isinstance(value, str) or (value is None and path):
+        yield path
+
+
+class Attack:
+    """Opens hostile runs by every verb that takes a run. counts: what came of it."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.watch = Watch(root, MARKER)
+        self.counts: Counter[str] = Counter()
+        self.tracebacks: Counter[str] = Counter()
+        self.places = make_places(root)
+
+    def open(self, run: Path, verb: str, line: str) -> None:
+        """By one verb, as a person would type it in the folder of the attack."""
+        self.counts["opened"] += 1
+        words = {
+            "predict": ["predict", run, line],
+            "evaluate": ["evaluate", run],
+            "explore": ["explore", run, "--input", line, "--still", "--save", self.root / "page.html"],
+            "walk": ["walk", run, "--input", line],
+            "report": ["report", run, "--out", self.root / "report.html"],
+            "runs": ["runs", run.parent],
+            "compare": ["compare", run.parent, "--seeds", "1"],
+            "train": self.again,
+        }
+        said = io.StringIO()
+        self.watch.on = True
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                code = command([str(word) for word in words[verb]])
+        except SystemExit as ended:
+            code = ended.code
+        except RefusedError as error:
+            code = str(error) if str(error) == "a trial" else "executed"
+        except BaseException as error:
+            code = "traceback"
+            self.tracebacks[f"{verb}: {type(error).__name__}: {str(error)[:120]}"] += 1
+        self.watch.on = False
+        self.counts[{0: "done", 2: "refused"}.get(code, str(code))] += 1  # type: ignore[call-overload]
+        self.counts["canaries"] += (self.root / MARKER).exists()
+
+    def prepare(self, family: str, name: str) -> Path:
+        """A run that nobody has touched."""
+        found = next(one for one in FAMILIES if one.name.startswith(family))
+        run = self.root / name / "run"
+        self.again = found.command(self.root / "materials", run)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            assert command(self.again) == 0
+        return run
+
+
+VERBS = ("predict", "evaluate", "explore", "walk", "report", "runs", "compare", "train")
+
+
+def seal(run: Path, record: dict[str, Any]) -> None:
+    """Write run.json, and make all that names its hash fit: what somebody who means harm would do."""
+    record.pop(SEALED, None)
+    with contextlib.suppress(Exception):
+        record["hash"] = Experiment(**record["experiment"]).hash
+    (run / "run.json").write_text(json.dumps(record))
+    newest = max((run / "checkpoints").iterdir())
+    for file in (newest / "state.json", run / "result.json"):
+        held = json.loads(file.read_text())
+        held.pop(SEALED, None)
+        held |= {"run": record["hash"]} if file.name == "state.json" else {"hash": record["hash"]}
+        file.write_text(json.dumps(held))
+    seal_checkpoint(newest)
+    study = {"format": 1, "experiment": record["experiment"], "seeds": 1, "snapshots": 0, "rates": []}
+    encodings = [record["experiment"].get("model_options", {}).get("encoding")]
+    (run.parent / "study.json").write_text(json.dumps({**study, "encodings": encodings}))
+
+
+def seal_checkpoint(path: Path) -> None:
+    names = ("model.safetensors", "optimizer.safetensors", "state.json")
+    manifest = {name: sha256(path / name) for name in names if (path / name).is_file()}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def attack_by_strings(attack: Attack, run: Path, *, whole: bool) -> None:
+    """Each string in each field of run.json, and so in the record of a study; each by one verb after the other. whole:
+    every string in every field, instead of every string in one that names code, and some in another."""
+    record = json.loads((run / "run.json").read_text())
+    fields = [path for path in leaves(record) if path[0] != "environment" and path != ("hash",)]
+    fields.append(("experiment", "model_options", "decoder_encoding"))
+    fields.append(("kept", "evil.py"))
+    fields = list(dict.fromkeys(fields))
+    naming = [path for path in fields if path[-1] in NAMING or str(path[-1]).endswith("encoding")]
+    others = [path for path in fields if path not in naming]
+    number = 0
+    for place, text in enumerate(hostile_strings(attack.root)):
+        some = [naming[place % len(naming)]]
+        if place % 10 == 0:
+            some.append(others[place // 10 % len(others)])
+        for path in fields if whole else some:
+            changed = json.loads(json.dumps(record))
+            inner = changed
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = text
+            seal(run, changed)
+            attack.watch.text = text
+            attack.open(run, VERBS[number % len(VERBS)], "1+2")
+            number += 1
+    attack.counts["fields"] = len(fields)
+    attack.counts["strings"] = STRINGS
+
+
+def attack_by_files(attack: Attack, run: Path, line: str, *, whole: bool) -> None:
+    """Code in place of each file of a run, with the hashes that fit. whole: by every verb and of every kind."""
+    verbs = VERBS if whole else ("predict",)
+    kept = shutil.copytree(run, run.parent.parent / f"{run.parent.name}-kept")
+    files = [path.relative_to(run) for path in sorted(run.rglob("*")) if path.is_file() and path.name != ".lock"]
+    for name, payload in itertools.product(files, payloads(attack.root, whole=whole).values()):
+        (run / name).write_bytes(payload)
+        if name.parent.parent.name == "checkpoints" and name.name != "manifest.json":
+            seal_checkpoint(run / name.parent)
+        record = json.loads((kept / "run.json").read_text())
+        if str(name) in record["kept"]:
+            record["kept"][str(name)] = sha256(payload)
+            seal(run, record)
+        for verb in verbs:
+            attack.open(run, verb, line)
+        shutil.rmtree(run)
+        shutil.copytree(kept, run)
+    attack.counts["files"] += len(files)
+
+
+def attack_data(attack: Attack, *, whole: bool) -> None:
+    """Code in place of the data that are trained on."""
+    for name, payload in payloads(attack.root, whole=whole).items():
+        data = attack.root / "data"
+        (data / "images" / "one").mkdir(parents=True, exist_ok=True)
+        files = ("t.txt", "t.tsv", "t.csv", "t.json", "t-images-idx3-ubyte", "t.pt", "t.npy", "t.py", "t.txt.gz")
+        for file in (*files, "images/one/p.png", "images/p.txt", "images/one/p.npy"):
+            (data / file).write_bytes(payload)
+        for task, file in [("text", one) for one in files] + [
+            ("images", "t.csv"),
+            ("images", "t-images-idx3-ubyte"),
+            ("images", "images"),
+            ("captions", "images"),
+            ("detection", "t.json"),
+            ("detection", "images"),
+            ("translation", "t.tsv"),
+        ]:
+            out = attack.root / "of-data"
+            attack.again = [
+                "train",
+                task,
+                "--train",
+                str(data / file),
+                "--out",
+                str(out),
+                "--set",
+                "training.examples=8",
+            ]
+            attack.again += ["--set", "training.evaluations=1", "--set", "model.width=16", "--threads", "1"]
+            attack.open(out, "train", name)
+            shutil.rmtree(out, ignore_errors=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--whole", action="store_true", help="every string in every field, every file by every verb")
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="jari-hostile-"))
+    os.environ["JARILAB_CACHE"] = str(root / "cache")
+    make_materials(root / "materials")
+    attack = Attack(root)
+    begun = time.monotonic()
+    before = Path.cwd()
+    os.chdir(attack.places)
+    sys.path.insert(0, "")  # the worst case: the folder that one stands in is searched for modules
+    try:
+        run = attack.prepare("seq2seq, rotary", "strings")
+        for verb in VERBS:
+            seal(run, json.loads((run / "run.json").read_text()))
+            attack.open(run, verb, "1+2")  # what is whole is used, with the hook looking on
+        if attack.counts["done"] < len(VERBS) - 1:
+            print(f"what is whole is refused: {attack.counts}")
+            return 1
+        attack_by_strings(attack, run, whole=options.whole)
+        painter = attack.prepare("text_to_image", "painter")
+        attack_by_files(attack, painter, "dark", whole=options.whole)
+        decoder = attack.prepare("decoder", "decoder")
+        attack_by_files(attack, decoder, "one two", whole=options.whole)
+        attack_data(attack, whole=options.whole)
+    finally:
+        os.chdir(before)
+    attack.counts["seconds"] = round(time.monotonic() - begun)
+    told = {"counts": attack.counts, "executed": attack.watch.seen, "tracebacks": attack.tracebacks}
+    print(json.dumps(told, ensure_ascii=False, indent=1))
+    shutil.rmtree(root)
+    return 1 if attack.watch.seen or attack.counts["canaries"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,103 @@
+"""A cheap share of `make chaos`, as the command that anybody can run; and that the drills can fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drills.promises import BrokenError, check_nothing_left_over, curve_of
+from drills.table import FAULTS
+
+TESTS = Path(__file__).parents[1]
+MINUTES = "0.6"
+
+
+def in_a_process(*words: str) -> subprocess.CompletedProcess[str]:
+    """A drill forks, which a process with threads must not."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=400)
+
+
+@pytest.mark.slow
+def test_runs_survive_what_happens_to_them() -> None:
+    done = in_a_process("drills", "--minutes", MINUTES, "--seed", "1", "--forks")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert counts["drills"], done.stdout
+    assert sum(counts["hurt"].values()) > 5, done.stdout
+
+
+@pytest.mark.slow
+def test_nothing_of_a_hostile_run_is_executed() -> None:
+    done = in_a_process("drills.hostile")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    counts = told["counts"]
+    assert (counts["canaries"], told["executed"], told["tracebacks"]) == (0, [], {})
+    assert counts["strings"] == 500
+    assert counts["refused"] > 400
+    assert counts["done"] > 20, "what is harmless is used"
+
+
+def test_every_fault_says_what_it_is() -> None:
+    assert all(entry.fault.__doc__ for entry in FAULTS.values())
+
+
+@pytest.mark.parametrize(
+    ("curve", "fault"),
+    [
+        ('{"step": 1}\n{"step": 1}\n', "repeat or go back"),
+        ('{"step": 2}\n{"step": 1}\n', "repeat or go back"),
+        ('{"step": 1}\n{"st\n{"step": 3}\n', "line 2 of the curve is none"),
+        ('{"step": 1}\n{"st', "line 2 of the curve is none"),
+    ],
+)
+def test_a_curve_that_is_none_is_noticed(tmp_path: Path, curve: str, fault: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(curve)
+    with pytest.raises(BrokenError, match=fault):
+        curve_of(tmp_path)
+
+
+def test_a_leftover_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "step-000000003").mkdir(parents=True)
+    with pytest.raises(BrokenError, match=r"left over: checkpoint .* is damaged"):
+        check_nothing_left_over(tmp_path)
+    (tmp_path / ".run.json.1.partial").touch()
+    with pytest.raises(BrokenError, match=r"left over: \.run\.json\.1\.partial"):
+        check_nothing_left_over(tmp_path)
+
+
+WATCHED = """
+import pathlib, pickle
+from drills.watch import Watch
+watch = Watch(pathlib.Path({root!r}), "canary_bird")
+watch.on = True
+try:
+    {harm}
+except BaseException as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "import evil",
+        "pickle.loads(b'cos\\nsystem\\n.')",
+        "import socket; socket.create_connection(('127.0.0.1', 9))",
+        "import subprocess; subprocess.run(['true'])",
+        "eval(\"'canary_bird'\")",
+        "import os; os.system('true')",
+    ],
+)
+def test_the_watch_can_fail(tmp_path: Path, harm: str) -> None:
+    (tmp_path / "evil.py").write_text("x = 1\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})" + WATCHED.format(root=str(tmp_path), harm=harm)
+    done = subprocess.run([sys.executable, "-c", code], cwd=TESTS, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "RefusedError\n", done.stderr

@@ -1,0 +1,235 @@
+"""What reads bytes, each as a function that may raise UserError and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from helpers.runs import save_checkpoint
+from jarilab.cli.settings import specs_of
+from jarilab.comparison.study import Study
+from jarilab.encodings import compose
+from jarilab.errors import UserError
+from jarilab.explorer.server import Head, Look, Surgery
+from jarilab.images import coco, idx, listing, voc
+from jarilab.images.files import read_image
+from jarilab.images.notices import Notices
+from jarilab.images.tokenizer import ImageTokenizer
+from jarilab.models.base import registry as models
+from jarilab.options import options_of, read_options
+from jarilab.policies import base as policies
+from jarilab.registry import listed
+from jarilab.runs import checkpoint
+from jarilab.runs.folder import read_experiment, read_metrics, read_result, read_run
+from jarilab.runs.options import Training
+from jarilab.tasks.base import registry as tasks
+from jarilab.text import files
+from jarilab.text.tokenizers import Tokenizer
+
+Target = Callable[[bytes], object]
+
+
+@cache
+def folder() -> Path:
+    """Where inputs are written, in memory where that can be."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="jari-fuzz-", dir=memory if memory.is_dir() else None))
+
+
+def remove_folder() -> None:
+    shutil.rmtree(folder(), ignore_errors=True)
+
+
+def file(data: bytes, name: str) -> Path:
+    path = folder() / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def text(data: bytes) -> str:
+    """As the arguments of a command come: bytes that are no UTF-8 as lone surrogates."""
+    return os.fsdecode(data[:400])
+
+
+def run(data: bytes) -> object:
+    path = file(data, "run/run.json")
+    return read_experiment(read_run(path.parent), path).encoding
+
+
+def metrics(data: bytes) -> object:
+    return read_metrics(file(data, "curve/metrics.jsonl").parent)
+
+
+def result(data: bytes) -> object:
+    return read_result(file(data, "result/result.json").parent, "0123456789ab")
+
+
+def study(data: bytes) -> object:
+    path = file(data, "study/study.json")
+    return Study.read(path.parent).trials(path.parent)
+
+
+@cache
+def _saved() -> Path:
+    """A checkpoint of four numbers."""
+    model = nn.Linear(1, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1)).sum().backward()
+    optimizer.step()
+    state = {"run": "0123456789ab", "best": None, "losses": [0.5]}
+    return save_checkpoint(folder() / "saved", 3, model, {"adamw": optimizer}, state)
+
+
+def manifest(data: bytes) -> object:
+    (_saved() / "manifest.json").write_bytes(data)
+    return checkpoint.verify(_saved())
+
+
+def state(data: bytes) -> object:
+    """Somebody who means harm has the hashes fit."""
+    (_saved() / "state.json").write_bytes(data)
+    model = nn.Linear(1, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    checkpoint.load_model(_saved(), model, "0123456789ab")
+    return checkpoint.load_training(_saved(), {"adamw": optimizer})
+
+
+def weights(data: bytes) -> object:
+    return checkpoint.fill(nn.Linear(1, 2), file(data, "model.safetensors"))
+
+
+def image_tokenizer(data: bytes) -> object:
+    return ImageTokenizer.read(file(data, "codes.safetensors"))
+
+
+def tokenizer(data: bytes) -> object:
+    made = Tokenizer.read(file(data, "tokenizer.json"))
+    return made.encode("one two"), made.decode(list(range(min(5, len(made)))))
+
+
+def lines(data: bytes) -> object:
+    return list(files.lines(file(data, "text.txt"), longest_line=100))
+
+
+def compressed(data: bytes) -> object:
+    return list(files.lines(file(data, "text.txt.gz"), longest_line=100))
+
+
+def pairs(data: bytes) -> object:
+    first, _, second = data.partition(b"\0\0")
+    return list(files.pairs((file(first, "one.txt"), file(second, "other.txt")), files.Reading(), longest_line=100))
+
+
+def columns(data: bytes) -> object:
+    return list(files.pairs((file(data, "pairs.tsv"),), files.Reading(), longest_line=100))
+
+
+def idx_images(data: bytes) -> object:
+    path = file(data, "t-images-idx3-ubyte")
+    return idx.read(path, idx.IMAGES) if idx.holds_images(path) else None
+
+
+def coco_json(data: bytes) -> object:
+    path = file(data, "coco/list.json")
+    return coco.read_coco(path, path.parent, Notices())
+
+
+def voc_xml(data: bytes) -> object:
+    file(PNG, "voc/JPEGImages/p.png")
+    path = file(data, "voc/Annotations/p.xml")
+    return voc.read_voc(path.parent.parent, None, Notices())
+
+
+def image_list(data: bytes) -> object:
+    return listing.list_csv(file(data, "listed/list.csv"), Notices())
+
+
+def image(data: bytes) -> object:
+    return read_image(file(data, "image.png"), 3)
+
+
+def encoding(data: bytes) -> object:
+    spec = compose.canonical(text(data))
+    return compose.canonical(spec)
+
+
+def policy(data: bytes) -> object:
+    return policies.build(policies.canonical(text(data)))
+
+
+def task(data: bytes) -> object:
+    return str(tasks.spec(text(data)))
+
+
+def model(data: bytes) -> object:
+    return str(models.spec(text(data)))
+
+
+def spec_list(data: bytes) -> object:
+    return specs_of("--encodings", text(data)), listed(text(data))
+
+
+def settings(data: bytes) -> object:
+    pairs = dict(item.partition("=")[::2] for item in text(data).split("\n"))
+    return read_options("training", options_of(Training), pairs)
+
+
+def record(data: bytes) -> object:
+    """Options as run.json has them."""
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return read_options("training", options_of(Training), given) if isinstance(given, dict) else None
+
+
+def body(data: bytes) -> object:
+    """What the explorer's page asks for, as the server reads it."""
+    for asked in (Look, Head, Surgery):
+        try:
+            TypeAdapter(asked).validate_json(data)
+        except ValidationError as error:
+            str(error)
+    return None
+
+
+def _png() -> bytes:
+    held = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(held, "png")
+    return held.getvalue()
+
+
+PNG = _png()
+IDX = idx.IMAGES + struct.pack(">III", 1, 2, 2) + bytes(4)
+TARGETS: dict[str, Target] = {
+    function.__name__: function
+    for function in (
+        run, metrics, result, study, manifest, state, weights, image_tokenizer, tokenizer, lines, compressed, pairs,
+        columns, idx_images, coco_json, voc_xml, image_list, image, encoding, policy, task, model, spec_list, settings,
+        record, body,
+    )
+}  # fmt: skip
+
+
+def feed(target: Target, data: bytes) -> Any:
+    """Give a reader an input: it may refuse it, in words."""
+    try:
+        return target(data)
+    except UserError as error:
+        if not str(error).strip():
+            raise AssertionError("refused without a word") from error
+        return None
