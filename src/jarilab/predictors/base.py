@@ -158,7 +158,7 @@ class Predictor(ABC):
     """Whether an input of `predict` may be an image."""
     writes: ClassVar[frozenset[str]] = frozenset()
     """The options of `predict` that name a file to write, which no server takes."""
-    served_at_most: ClassVar[Mapping[str, float]] = {}
+    served_at_most: ClassVar[Mapping[str, int | float]] = {}
     """The most that a server takes of an option of `predict`, by its name: what memory and time grow with."""
     reported: ClassVar[bool] = True
     """Whether a report of several runs shows the attention behind its answers."""

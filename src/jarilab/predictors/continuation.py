@@ -100,7 +100,7 @@ class ContinuationPredictor(Predictor):
     needs = Generates
     options = ContinuationOptions
     scoring = NoOptions
-    served_at_most: ClassVar[Mapping[str, float]] = {
+    served_at_most: ClassVar[Mapping[str, int | float]] = {
         "tokens": 4096,
         "temperature": 1000,
         "repetition_penalty": 1000,

@@ -113,7 +113,7 @@ class PaintingPredictor(Predictor):
     scoring = NoOptions
     reads_images = True
     writes = frozenset({"out"})
-    served_at_most: ClassVar[Mapping[str, float]] = {
+    served_at_most: ClassVar[Mapping[str, int | float]] = {
         "count": 16,
         "rerank": 4,
         "guidance": 1000,

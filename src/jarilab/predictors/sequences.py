@@ -89,7 +89,7 @@ class SequencePredictor(Predictor):
     needs = Generates
     options = SequenceOptions
     scoring = Decoding
-    served_at_most: ClassVar[Mapping[str, float]] = {
+    served_at_most: ClassVar[Mapping[str, int | float]] = {
         "beam": 16,
         "n_best": 16,
         "length_penalty": 16,

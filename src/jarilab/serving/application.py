@@ -48,7 +48,7 @@ class Server:
         self.run, self.limits = run, limits
         self.asking = Asking(run.predictor, limits)
         self.queue, self.metrics = Queue(limits.queue), Metrics()
-        self.batches = Batches(run.predictor, self.queue, limits.batch, self.metrics.batch)
+        self.batches = Batches(run.predictor.predict, self.queue, limits.batch, self.metrics.batch)
         self.ending = False
 
     def end(self) -> None:

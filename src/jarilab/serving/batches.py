@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jarilab.predictors.base import Prediction, Predictor
+from jarilab.predictors.base import Prediction
 from jarilab.serving.answers import Refusal
 from jarilab.serving.queue import Queue
 from jarilab.web.png import png
@@ -64,13 +64,17 @@ class Job:
 class Batches:
     """Answers jobs in turn, and with the first all that wait and have equal options.
 
-    most: inputs of a batch. sizes: told how many inputs each batch has.
+    predict: that of a predictor. most: inputs of a batch. sizes: told how many inputs each batch has.
     """
 
     def __init__(
-        self, predictor: Predictor, queue: Queue, most: int, sizes: Callable[[int], None]
+        self,
+        predict: Callable[..., Iterator[Prediction]],
+        queue: Queue,
+        most: int,
+        sizes: Callable[[int], None],
     ):
-        self.predictor, self.queue, self.most, self._sizes = predictor, queue, most, sizes
+        self.predict, self.queue, self.most, self._sizes = predict, queue, most, sizes
         self._waiting: list[Job] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -134,7 +138,8 @@ class Batches:
         sources = [source for job in jobs for source in job.sources]
         owners = ((job, number) for job in jobs for number in range(len(job.sources)))
         job, number = jobs[0], 0
-        for prediction in self.predictor.predict(sources, jobs[0].options, at_once=self._at_once(sources)):
+        at_once = self._at_once(sources)
+        for prediction in self.predict(sources, jobs[0].options, at_once=at_once):
             if prediction.rank == 1:
                 before = job
                 job, number = next(owners)
@@ -169,7 +174,9 @@ def _record(prediction: Prediction, job: Job, number: int) -> dict[str, Any]:
     for key, value in prediction.record().items():
         if key != "line":
             # A file of the server is called what the client knows it by.
-            record[key] = value.replace(source, name) if isinstance(value, str) and source != name else value
+            record[key] = (
+                value.replace(source, name) if isinstance(value, str) and source != name else value
+            )
     if prediction.images is not None:
         pngs = [png(image.permute(1, 2, 0).numpy()) for image in prediction.images]
         record["images"] = [base64.b64encode(png).decode() for png in pngs]

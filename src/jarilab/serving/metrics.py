@@ -13,11 +13,11 @@ CONTENT = "text/plain; version=0.0.4"
 class Histogram:
     """How many values are at most each of some bounds."""
 
-    def __init__(self, bounds: Sequence[float]):
+    def __init__(self, bounds: Sequence[int | float]):
         self._counts = dict.fromkeys(bounds, 0)
         self._count, self._sum = 0, 0.0
 
-    def add(self, value: float) -> None:
+    def add(self, value: int | float) -> None:
         """One value more."""
         self._count += 1
         self._sum += value
@@ -54,7 +54,9 @@ class Metrics:
         """All of it. queue: requests that wait or are answered now."""
         lines = list(_title("jarilab_requests_total", "counter", "Requests that have ended."))
         lines.append(f"jarilab_requests_total {self._answers.total()}")
-        lines += _title("jarilab_answers_total", "counter", "The same by status; 499: the client left.")
+        lines += _title(
+            "jarilab_answers_total", "counter", "The same by status; 499: the client left."
+        )
         for status, count in sorted(self._answers.items()):
             lines.append(f'jarilab_answers_total{{status="{status}"}} {count}')
         lines += _title("jarilab_queue_length", "gauge", "Requests that wait or are answered now.")

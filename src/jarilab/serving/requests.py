@@ -77,7 +77,9 @@ class Asking:
         fields = {name: self._field(option) for name, option in self._options.items()}
         options: Any = create_model("Options", __base__=Strict, **fields)
         given = Field(default_factory=options)
-        return create_model("Asked", __base__=Strict, inputs=(inputs, ...), options=(options, given))  # type: ignore[call-overload]
+        return create_model(
+            "Asked", __base__=Strict, inputs=(inputs, ...), options=(options, given)
+        )  # type: ignore[call-overload]
 
     @property
     def largest(self) -> int:
@@ -132,7 +134,7 @@ class Asking:
         if self.predictor.names_image(text) and not _HELD_OUT.fullmatch(text.strip()):
             raise Refusal(
                 400,
-                f"expected an image as {{\"image\": BASE64}}, or the number of a held-out one, such as {HELD_OUT}3; got "
+                f'expected an image as {{"image": BASE64}}, or the number of a held-out one, such as {HELD_OUT}3; got '
                 "a text that names a file",
             )
 
