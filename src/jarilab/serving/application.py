@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class Server:
         predict.__annotations__["asked"] = self.asking.model
         app.post("/predict", response_model=Answers, responses=DOCUMENTED | streams)(predict)
 
-    async def _events(self, asked: Any) -> AsyncIterator[Event]:
+    async def _events(self, asked: Any) -> AsyncGenerator[Event, None]:
         """What is told of a request, as it happens. Raises UserError and Refusal."""
         options = self.asking.options(asked)
         with (
@@ -116,12 +116,12 @@ class Server:
                     yield event
 
 
-async def _streamed(events: AsyncIterator[Event]) -> Response:
+async def _streamed(events: AsyncGenerator[Event, None]) -> Response:
     """Server-sent events. A mistake before the first of them is an answer of its own, with its status."""
     first = await anext(events)
 
     async def lines() -> AsyncIterator[str]:
-        async with aclosing(events):  # type: ignore[type-var]
+        async with aclosing(events):
             try:
                 yield _line(first)
                 async for event in events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -78,7 +78,7 @@ class Batches:
         self._waiting: list[Job] = []
         self._running: asyncio.Task[None] | None = None
 
-    async def answer(self, job: Job, seconds: float) -> AsyncIterator[Event]:
+    async def answer(self, job: Job, seconds: float) -> AsyncGenerator[Event, None]:
         """What becomes of a job, as it happens; it leaves the queue with whoever waits for it. The caller holds a place
         in the queue. Raises Refusal after so many seconds, and what computing raises."""
         deadline = time.monotonic() + seconds
@@ -170,7 +170,7 @@ def _events(prediction: Prediction, job: Job, number: int) -> Iterator[Event]:
 def _record(prediction: Prediction, job: Job, number: int) -> dict[str, Any]:
     """As `jarilab predict --json` has it, of this request alone, with what was painted."""
     source, name = job.sources[number], job.names[number]
-    record = {"line": number + 1}
+    record: dict[str, Any] = {"line": number + 1}
     for key, value in prediction.record().items():
         if key != "line":
             # A file of the server is called what the client knows it by.

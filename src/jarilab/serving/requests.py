@@ -73,13 +73,13 @@ class Asking:
         """The body of a request."""
         text = Annotated[str, Field(max_length=self.limits.characters)]
         each = (text | Image) if self.predictor.reads_images else text
-        inputs = Annotated[list[each], Field(min_length=1, max_length=self.limits.inputs)]
+        inputs: Any = Annotated[list[each], Field(min_length=1, max_length=self.limits.inputs)]
         fields = {name: self._field(option) for name, option in self._options.items()}
         options: Any = create_model("Options", __base__=Strict, **fields)
         given = Field(default_factory=options)
         return create_model(
             "Asked", __base__=Strict, inputs=(inputs, ...), options=(options, given)
-        )  # type: ignore[call-overload]
+        )
 
     @property
     def largest(self) -> int:
@@ -96,21 +96,19 @@ class Asking:
         return self.predictor.options(**given)
 
     def _field(self, option: Option) -> Any:
-        bounds = Field(description=option.meaning) if option.meaning else Field()
+        """An option as pydantic reads it, within what a server takes of it."""
+        told: dict[str, Any] = {"default": option.default, "description": option.meaning}
         if option.several:
-            inner = Annotated[str, Field(max_length=self.limits.characters)]
-            many = Annotated[list[inner], Field(max_length=MOST_TEXTS)]
-            return many, Field(default=list(option.default), description=option.meaning)
+            each = Annotated[str, Field(max_length=self.limits.characters)]
+            several = Annotated[list[each], Field(max_length=MOST_TEXTS)]
+            return several, Field(**told | {"default": list(option.default)})
         if option.kind == "text":
-            return option.annotation, Field(default=option.default, description=option.meaning)
-        most = self.predictor.served_at_most.get(option.name, NUMBERS)
-        if _is_bounded(option.annotation):  # such as a seed, which costs nothing
-            most = self.predictor.served_at_most.get(option.name)
-        least = -NUMBERS if most is not None else None
-        return (
-            Annotated[option.annotation, bounds],
-            Field(default=option.default, ge=least, le=most),
-        )
+            return option.annotation, Field(**told)
+        most = self.predictor.served_at_most.get(option.name)
+        if most is None and not _is_bounded(option.annotation):
+            most = NUMBERS
+        least = None if most is None else -NUMBERS
+        return option.annotation, Field(ge=least, le=most, **told)
 
     def sources(self, inputs: Sequence[str | Image], folder: Path) -> tuple[list[str], list[str]]:
         """What `predict` is given for each input, and what it is called in the answer. An image becomes a file of
@@ -153,5 +151,5 @@ class Asking:
 
 
 def _is_bounded(annotation: Any) -> bool:
-    """Whether an option says itself how large it may be."""
+    """Whether an option says itself how large it may be, such as a seed, which costs nothing."""
     return typing.get_origin(annotation) is Annotated
