@@ -75,17 +75,17 @@ def sent_to(guard: Guard, examples: int, paths: str = "") -> list[int]:
     return statuses
 
 
-@pytest.mark.parametrize(("which", "examples"), [("add", 20), ("language", 12), ("explorer", 12)])
+@pytest.mark.parametrize(("which", "examples"), [("add", 40), ("language", 25), ("explorer", 25)])
 def test_no_generated_request_is_the_servers_fault(guards: dict[str, Guard], which: str, examples: int) -> None:
     statuses = sent_to(guards[which], examples)
     assert {200, 422} <= set(statuses)
-    assert len(statuses) > 4 * examples
+    assert len(statuses) > 2 * examples  # right ones and wrong ones
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("which", ["add", "language", "explorer"])
 def test_nor_is_any_of_many(guards: dict[str, Guard], which: str) -> None:
-    assert len(sent_to(guards[which], 3000)) > 20_000
+    assert len(sent_to(guards[which], 1500)) > 2 * 1500
 
 
 def test_a_fault_is_found(guards: dict[str, Guard], monkeypatch: pytest.MonkeyPatch) -> None:
