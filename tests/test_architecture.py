@@ -49,11 +49,13 @@ MAY_IMPORT = {
     "comparison": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
     "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison", "devices"},
-    "explorer": PLACES | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web"},
+    "serving": SPECS | {"images", "predictors", "runs", "web"},
+    "explorer": PLACES
+    | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web", "serving"},
     "export": PLACES | {"text", "encodings", "attention", "nn", "models", "inspect", "runs", "web"},
     "cli": SPECS
-    | {"api", "conformance", "comparison", "drawing", "explorer", "export", "inspect", "predictors", "runs", "storage"}
-    | {"tasks", "training", "web"},
+    | {"api", "conformance", "comparison", "drawing", "explorer", "export", "inspect", "predictors", "runs", "serving"}
+    | {"storage", "tasks", "training", "web"},
     "__main__": {"cli"},
 }
 # What others may import of a room that is full of implementations: what it asks of them.

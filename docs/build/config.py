@@ -25,6 +25,7 @@ GUIDE: list[Entry] = [
     ("Follow one head", "헤드 하나 따라가기", "guide/walking.md"),
     ("Look inside", "들여다보기", "looking-inside.md"),
     ("In your PyTorch code", "PyTorch 코드에서", "guide/python.md"),
+    ("Serve a run", "실행을 서버로", "guide/serving.md"),
     ("Encodings: draw, combine, check", "인코딩: 그리고 섞고 검사하기", "encodings.md"),
     ("What a run keeps", "실행 폴더에 남는 것", "runs.md"),
 ]

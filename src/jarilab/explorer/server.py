@@ -6,42 +6,31 @@ and reads small JSON only. One request computes at a time; the others wait, and 
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
-from hypercorn.asyncio import serve as hypercorn_serve
-from hypercorn.config import Config
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from jarilab.errors import UserError
 from jarilab.explorer import render
 from jarilab.explorer.session import Explorer
 from jarilab.images import HELD_OUT
-from jarilab.web.page import to_json
+from jarilab.serving import running
+from jarilab.serving.answers import DOCUMENTED, answer, tell_mistakes
+from jarilab.serving.guard import Guard
+from jarilab.serving.queue import Queue
 
-LARGEST_BODY = 2**20
 WAITING = 16
-SHOWN = 400
-"""Characters of the beginning and of the end of an error that are told: it may quote all of what was asked."""
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 Text = Field(max_length=100_000)
+Number = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+"""Of a view, a site, a head, a step, a token: what a tensor can be asked for."""
+Amount = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 class _Asked(BaseModel):
@@ -52,17 +41,17 @@ class _Asked(BaseModel):
 class Look(_Asked):
     """An input, and steps of training by the number of the view."""
 
-    steps: dict[int, int] = Field(default_factory=dict, max_length=64)
+    steps: dict[Number, Number] = Field(default_factory=dict, max_length=64)
 
 
 class Head(_Asked):
     """One head of one view."""
 
-    view: int = 0
+    view: Number = 0
     site: str
-    head: int = 0
-    step: int | None = None
-    query: int = 0
+    head: Number = 0
+    step: Number | None = None
+    query: Number = 0
 
 
 class _Edit(BaseModel):
@@ -75,7 +64,7 @@ class PlaceEdit(_Edit):
     kind: Literal["place"]
     side: Literal["source", "target", "both"] = "both"
     how: Literal["off", "shift", "stretch", "shuffle"]
-    amount: float | None = None
+    amount: Amount | None = None
 
 
 class HeadEdit(_Edit):
@@ -83,7 +72,7 @@ class HeadEdit(_Edit):
 
     kind: Literal["head"]
     site: str
-    head: int
+    head: Number
 
 
 class LinkEdit(_Edit):
@@ -91,9 +80,9 @@ class LinkEdit(_Edit):
 
     kind: Literal["link"]
     site: str
-    head: int | None = None
-    query: int
-    key: int
+    head: Number | None = None
+    query: Number
+    key: Number
     how: Literal["force", "erase"]
 
 
@@ -103,121 +92,55 @@ Edit = Annotated[PlaceEdit | HeadEdit | LinkEdit, Field(discriminator="kind")]
 class Surgery(_Asked):
     """Changes to one view's forward."""
 
-    view: int = 0
-    step: int | None = None
+    view: Number = 0
+    step: Number | None = None
     edits: list[Edit] = Field(min_length=1, max_length=64)
     controls: bool = True
 
 
-class TooManyError(Exception):
-    """More requests wait than can be kept waiting."""
-
-
-def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) -> FastAPI:
+def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) -> Guard:
     """The server's part of the page.
 
     hosts: what a request may call this machine, port included. opens: the `site`, `head` and `steps` that the
     page opens at, as `Explorer.look` takes them.
     """
-    app = FastAPI(title="jari", docs_url=None, redoc_url=None, openapi_url=None)
-    _guard(app, hosts)
-    _tell_mistakes(app)
-    queue = Queue()
+    app = FastAPI(title="jari", docs_url=None, redoc_url=None, responses=DOCUMENTED)
+    tell_mistakes(app)
+    queue = Queue(WAITING)
     reads_files = any(opened.run.predictor.reads_files for opened in explorer.opened)
 
-    async def answer(asked: _Asked, work: Callable[[], Any]) -> Response:
+    async def computed(work: Callable[[], Any]) -> Any:
+        with queue.place():
+            return await queue.run(work)
+
+    async def answered(asked: _Asked, work: Callable[[], Any]) -> Response:
         if reads_files:
             _check_image(asked.input.strip(), line.strip())
-        return _answer(await queue.run(work))
+        return answer(await computed(work))
 
-    @app.get("/")
+    @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:
         def drawn() -> str:
             return render(explorer.look(line, live=True, **opens))
 
-        return HTMLResponse(await run_in_threadpool(drawn))
+        return HTMLResponse(await computed(drawn))
 
     @app.post("/api/look")
     async def look(asked: Look) -> Response:
-        return await answer(asked, partial(explorer.look, asked.input, asked.steps, live=True))
+        return await answered(asked, partial(explorer.look, asked.input, asked.steps, live=True))
 
     @app.post("/api/head")
     async def head(asked: Head) -> Response:
         where = (asked.view, asked.site, asked.head, asked.step, asked.query)
-        return await answer(asked, partial(explorer.head, asked.input, *where))
+        return await answered(asked, partial(explorer.head, asked.input, *where))
 
     @app.post("/api/surgery")
     async def surgery(asked: Surgery) -> Response:
         edits = [edit.model_dump(exclude_none=True) for edit in asked.edits]
         work = partial(explorer.operate, asked.input, asked.view, edits, asked.step)
-        return await answer(asked, partial(work, controls=asked.controls))
+        return await answered(asked, partial(work, controls=asked.controls))
 
-    return app
-
-
-class Queue:
-    """Computes one request at a time; the others wait."""
-
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        self.waiting = 0
-
-    async def run(self, work: Callable[[], Any]) -> Any:
-        """What `work` gives. Raises TooManyError where too many wait already."""
-        if self.waiting >= WAITING:
-            raise TooManyError
-        self.waiting += 1
-        try:
-            async with self.turn:
-                return await run_in_threadpool(work)
-        finally:
-            self.waiting -= 1
-
-
-def _guard(app: FastAPI, hosts: set[str]) -> None:
-    """What is asked by another page, or is no small JSON, is refused; every answer has the headers."""
-
-    @app.middleware("http")
-    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        refused = await _refused(request, hosts)
-        response = refused if refused is not None else await go_on(request)
-        response.headers.update(HEADERS)
-        return response
-
-
-def _tell_mistakes(app: FastAPI) -> None:
-    """Every mistake is answered as JSON, in a sentence."""
-
-    @app.exception_handler(UserError)
-    async def wrong(_: Request, error: UserError) -> Response:
-        return _error(str(error), 400)
-
-    @app.exception_handler(TooManyError)
-    async def busy(_: Request, error: TooManyError) -> Response:
-        return _error(f"{WAITING} requests are waiting already; try again in a moment", 503)
-
-    @app.exception_handler(RequestValidationError)
-    async def misread(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return _error("the body is no JSON", 422)
-        where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-        return _error(f"{where}: {first['msg']}", 422)
-
-    @app.exception_handler(HTTPException)
-    async def nothing(request: Request, error: HTTPException) -> Response:
-        return _error(f"{request.method} {request.url.path}: {error.detail}", error.status_code)
-
-
-def _answer(content: Any, status: int = 200) -> Response:
-    return Response(to_json(content), status, media_type="application/json")
-
-
-def _error(text: str, status: int) -> Response:
-    """What went wrong: the beginning and the end where it is long, since the end says what to do."""
-    if len(text) > 2 * SHOWN:
-        text = f"{text[:SHOWN]} ... {text[-SHOWN:]}"
-    return _answer({"error": text}, status)
+    return Guard(app, hosts)
 
 
 def _check_image(asked: str, first: str) -> None:
@@ -241,43 +164,6 @@ def _check_image(asked: str, first: str) -> None:
     )
 
 
-async def _refused(request: Request, hosts: set[str]) -> Response | None:
-    """Why a request is not answered: a foreign host (DNS rebinding), another page's request, a large body."""
-    host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    if host not in hosts:
-        return _error(f"this is not {host}; the page is at {sorted(hosts)[0]}", 421)
-    if origin is not None and origin.removeprefix("http://") not in hosts:
-        return _error("only the page itself may ask", 403)
-    if request.method == "POST":
-        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            return _error("expected application/json", 415)
-        length = request.headers.get("content-length", "")
-        if not length.isdecimal():
-            return _error("expected a Content-Length", 411)
-        if int(length) > LARGEST_BODY:
-            return _error(
-                f"expected at most {LARGEST_BODY >> 20} MB, got {int(length) >> 20} MB", 413
-            )
-    return None
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. port: 0 for any that is free. Raises UserError where it is in use."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(128)
-    except (OSError, OverflowError) as error:
-        listening.close()
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(
-            f"{host}:{port} cannot be listened on: {reason}; choose another with --port"
-        ) from None
-    return listening
-
-
 def serve(
     explorer: Explorer,
     line: str,
@@ -285,10 +171,5 @@ def serve(
     **opens: Any,
 ) -> None:
     """Answer until interrupted. opens: see `application`."""
-    host, port = listening.getsockname()[:2]
-    hosts = {f"{name}:{port}" for name in {"127.0.0.1", "localhost", "[::1]", host}}
-    config = Config()
-    config.bind = [f"fd://{listening.fileno()}"]
-    config.accesslog = config.errorlog = None
-    config.h11_max_incomplete_size = 2**16
-    asyncio.run(hypercorn_serve(application(explorer, line, hosts, **opens), config))  # type: ignore[arg-type]
+    hosts = running.hosts_of(listening)
+    running.run(application(explorer, line, hosts, **opens), listening)

@@ -96,6 +96,14 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
+def size_of(data: bytes, name: str) -> tuple[int, int]:
+    """Width and height by the header, of bytes that nothing was decoded of. Raises UserError for what is no image, or a
+    too large one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, as in `decode`
+        return _opened(data, name).size
+
+
 def check_room(where: Path, count: int, channels: int, size: tuple[int, int]) -> None:
     """Raises UserError where so many images would take more than LARGEST_SET bytes."""
     needed = count * channels * math.prod(size)

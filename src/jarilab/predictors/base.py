@@ -7,7 +7,7 @@ walks or explores asks the predictor, and nothing above this room knows a kind o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -34,11 +34,14 @@ AT_ONCE = 256
 class Prediction(ABC):
     """What a model says of one source, or why it says nothing.
 
-    input: the source as a person gave it. error: why there is no answer; None where there is one.
+    input: the source as a person gave it. error: why there is no answer; None where there is one. rank: of several
+    answers to one source, the best is 1 and comes first. images: what was painted, uint8 `(n, 3, H, W)`.
     """
 
     input: str
     error: str | None
+    rank: int = 1
+    images: Any = None
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
@@ -47,6 +50,10 @@ class Prediction(ABC):
     @abstractmethod
     def text(self) -> Iterator[str]:
         """What a person reads in a terminal, line ends included, piece by piece as soon as each is certain."""
+
+    def stream(self) -> Iterator[str]:
+        """The answer, piece by piece as it is written; nothing where all of it is known at once."""
+        return iter(())
 
     @property
     def messages(self) -> list[str]:
@@ -148,6 +155,12 @@ class Predictor(ABC):
     """The same of `evaluate`."""
     reads_files: ClassVar[bool] = False
     """Whether an input that is traced may name a file, which is read."""
+    reads_images: ClassVar[bool] = False
+    """Whether an input of `predict` may be an image."""
+    writes: ClassVar[frozenset[str]] = frozenset()
+    """The options of `predict` that name a file to write, which no server takes."""
+    served_at_most: ClassVar[Mapping[str, int | float]] = {}
+    """The most that a server takes of an option of `predict`, by its name: what memory and time grow with."""
     reported: ClassVar[bool] = True
     """Whether a report of several runs shows the attention behind its answers."""
     continues: ClassVar[bool] = False
@@ -174,6 +187,10 @@ class Predictor(ABC):
     def learner(self, options: Any = None) -> Learner:
         """The model as the task that measures it sees it. options: of `scoring`."""
         return ModelLearner(self.model, self.task)
+
+    def names_image(self, source: str) -> bool:
+        """Whether `predict` would take a source for the name of an image, which is read."""
+        return self.reads_images
 
     @abstractmethod
     def trace(self, line: str, most: int) -> Trace:

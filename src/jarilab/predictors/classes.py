@@ -48,6 +48,7 @@ class ClassPredictor(Predictor):
     options = ClassOptions
     scoring = NoOptions
     reads_files = True
+    reads_images = True
 
     @torch.no_grad()
     def predict(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, final
+from typing import Annotated, Any, ClassVar, final
 
 import torch
 from annotated_types import Ge, Lt
@@ -72,6 +72,9 @@ class Continuation(Prediction):
             self.written += piece
             yield piece
 
+    def stream(self) -> Iterator[str]:
+        return iter(self)
+
     @property
     def continuation(self) -> str:
         """All of what is written."""
@@ -98,6 +101,11 @@ class ContinuationPredictor(Predictor):
     needs = Generates
     options = ContinuationOptions
     scoring = NoOptions
+    served_at_most: ClassVar[Mapping[str, int | float]] = {
+        "tokens": 4096,
+        "temperature": 1000,
+        "repetition_penalty": 1000,
+    }
     continues = True
 
     def predict(

@@ -97,6 +97,8 @@ class DetectionPredictor(Predictor):
     options = DetectionOptions
     scoring = NoOptions
     reads_files = True
+    reads_images = True
+    writes = frozenset({"draw"})
     reported = False  # its attention is for the explorer, where boxes are drawn
 
     def predict(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any, ClassVar, final
 
 import torch
 from annotated_types import Ge, Lt
@@ -111,6 +111,14 @@ class PaintingPredictor(Predictor):
     needs = Paints
     options = PaintingOptions
     scoring = NoOptions
+    reads_images = True
+    writes = frozenset({"out"})
+    served_at_most: ClassVar[Mapping[str, int | float]] = {
+        "count": 16,
+        "rerank": 4,
+        "guidance": 1000,
+        "temperature": 1000,
+    }
     reported = False
     continues = True
 
@@ -135,6 +143,9 @@ class PaintingPredictor(Predictor):
                 raise UserError(f"one file is painted for one caption; got {got}")
         for caption in given:
             yield self._painting(caption, options)
+
+    def names_image(self, source: str) -> bool:
+        return is_image(source)
 
     def _painting(self, caption: str | UserError, options: PaintingOptions) -> Painting:
         if isinstance(caption, UserError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, final
 
@@ -89,6 +89,14 @@ class SequencePredictor(Predictor):
     needs = Generates
     options = SequenceOptions
     scoring = Decoding
+    served_at_most: ClassVar[Mapping[str, int | float]] = {
+        "beam": 16,
+        "n_best": 16,
+        "length_penalty": 16,
+        "no_repeat": 64,
+        "shortest": 4096,
+        "longest": 4096,
+    }
     source_frame: ClassVar[str] = "source"
     """The frame of what is read before the answer is written."""
 

@@ -1,5 +1,7 @@
 """Models of images, looked into: the image with its patches, what is said of it, and edits."""
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 import jarilab
+from helpers.serving import served
 from jarilab.boxes import Detected
 from jarilab.errors import UserError
 from jarilab.explorer import payload, session
@@ -154,3 +157,16 @@ def test_boxes_stay_on_the_image() -> None:
     boxes = torch.tensor([[[[0.5, 0.5, 0.5, 0.25], [0.0, 1.0, 0.5, 0.5]]]])
     found = detection._boxes(Detected(torch.zeros(1, 1, 2, 3), boxes))
     assert np.allclose(found, [[0.25, 0.375, 0.75, 0.625], [0, 0.75, 0.25, 1]])
+
+
+def test_boxes_are_served_as_predict_says_them(image_runs: Path, tmp_path: Path) -> None:
+    """Here, where the run is trained already."""
+    opened = jarilab.load(image_runs / "detection")
+    drawing: Any = pytest.importorskip("PIL.Image")
+    drawing.new("RGB", (64, 48), "white").save(tmp_path / "a.png")
+    image = base64.b64encode((tmp_path / "a.png").read_bytes()).decode()
+    told = served(opened, {"inputs": [{"image": image}], "options": {"threshold": 0.0}})
+    (expected,) = jarilab.predict(opened, [tmp_path / "a.png"], threshold=0.0)
+    assert told.json()["predictions"] == [{"line": 1, **json.loads(json.dumps(expected.record())), "input": "image 1"}]
+    assert len(expected.objects) > 0
+    assert served(opened, {"inputs": ["#1"], "options": {"draw": "x.png"}}).status_code == 422

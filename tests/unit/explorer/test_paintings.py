@@ -1,6 +1,7 @@
 """Runs that paint, looked into: the image of a caption, what its codes look at, and edits."""
 
 import asyncio
+import base64
 import copy
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 import torch
 
 import jarilab
+from helpers.serving import served
 from jarilab.errors import UserError
 from jarilab.explorer import page_file, server, session
 from jarilab.explorer.session import Explorer
+from jarilab.images.files import read_image
 from jarilab.web.blocks import unpacked
 
 CAPTION = "a small red 3 top left"
@@ -195,3 +198,19 @@ def test_another_caption_is_painted_live_and_mistakes_are_told(
     monkeypatch.setattr(session, "LONGEST", 71)
     with pytest.raises(UserError, match="at most 71 words and codes, got 72"):
         explorer.look("a large blue 8 bottom right", live=True)
+
+
+def test_paintings_are_served(painted_runs: Path) -> None:
+    """Here, where the run is trained already."""
+    opened = jarilab.load(painted_runs / "painter")
+    told = served(opened, {"inputs": [CAPTION], "options": {"count": 2}}).json()["predictions"][0]
+    (expected,) = jarilab.predict(opened, [CAPTION], count=2)
+    assert told["prompt"] == CAPTION
+    for image, painted in zip(told["images"], expected.images, strict=True):
+        assert torch.equal(read_image(base64.b64decode(image), 3), painted)
+    image = served(opened, {"inputs": [{"image": told["images"][0]}]}).json()["predictions"][0]
+    assert (image["input"], len(image["images"])) == ("image 1", 2)
+    for name in ("/etc/passwd", "secret.png", "#x"):
+        assert "a text that names a file" in served(opened, {"inputs": [name]}).json()["error"]
+    for options in ({"out": "x.png"}, {"count": 17}):
+        assert served(opened, {"inputs": [CAPTION], "options": options}).status_code == 422

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from jarilab.errors import UserError
 from jarilab.explorer import server
 from jarilab.explorer.session import Explorer
+from jarilab.serving import running
 
 HOST = "127.0.0.1:8000"
 
@@ -51,7 +53,7 @@ def test_another_input_and_a_head_are_answered(explorer: Explorer) -> None:
         ({"input": "1+2", "steps": {"0": 5}}, 400, "keeps its weights of the steps 0, 12, not of 5"),
         ({"input": 3}, 422, "input: Input should be a valid string"),
         ({}, 422, "input: Field required"),
-        ({"input": "1+2", "more": 1}, 422, "more: Extra inputs are not permitted"),
+        ({"input": "1+2", "more": 1}, 422, "the body: Extra inputs are not permitted; /openapi.json lists the fields"),
         ({"input": "1" * 100_001}, 422, "input: String should have at most 100000 characters"),
     ],
 )
@@ -149,13 +151,17 @@ def test_only_its_own_page_is_served(explorer: Explorer) -> None:
     assert post(explorer, "/api/look", body, origin=f"http://{HOST}").status_code == 200
     plain = {"content": b'{"input":"1+2"}', "headers": {"content-type": "text/plain"}}
     assert ask(explorer, ("POST", "/api/look", plain))[0].status_code == 415
-    assert ask(explorer, ("GET", "/etc/passwd", {}))[0].json()["error"] == "GET /etc/passwd: Not Found"
+    nothing = ask(explorer, ("GET", "/etc/passwd", {}))[0].json()
+    assert nothing["error"] == "Not Found; /openapi.json lists what there is"
 
 
 def test_a_large_body_is_refused_unread(explorer: Explorer) -> None:
     headers = {"content-type": "application/json", "content-length": str(50 * 2**20)}
     response = ask(explorer, ("POST", "/api/look", {"content": b"{}", "headers": headers}))[0]
-    assert (response.status_code, response.json()["error"]) == (413, "expected at most 1 MB, got 50 MB")
+    assert (response.status_code, response.json()["error"]) == (
+        413,
+        "expected a body of at most 1,048,576 bytes; ask for less",
+    )
 
 
 def test_broken_json_is_told(explorer: Explorer) -> None:
@@ -166,10 +172,58 @@ def test_broken_json_is_told(explorer: Explorer) -> None:
 
 def test_64_at_once_are_answered_or_sent_away_and_it_lives_on(explorer: Explorer) -> None:
     requests = [("POST", "/api/look", {"json": {"input": f"{number % 6}+1"}}) for number in range(64)]
-    codes = [response.status_code for response in ask(explorer, *requests)]
+    answers = ask(explorer, *requests)
+    codes = [response.status_code for response in answers]
     assert set(codes) == {200, 503}
     assert codes.count(200) >= server.WAITING
+    assert all(int(response.headers["retry-after"]) >= 1 for response in answers if response.status_code == 503)
     assert post(explorer, "/api/look", {"input": "1+2"}).status_code == 200
+
+
+@pytest.mark.parametrize("number", [2**31, 2**63, -(2**63) - 1, 10**30])
+@pytest.mark.parametrize("name", ["query", "key", "head"])
+def test_a_number_that_no_tensor_can_hold_is_told(explorer: Explorer, name: str, number: int) -> None:
+    edit = {"kind": "link", "site": "encoder.0", "query": 0, "key": 1, "how": "erase", name: number}
+    response = post(explorer, "/api/surgery", {"input": "1+2", "edits": [edit]})
+    assert response.status_code == 422
+    assert response.json()["error"].startswith(f"edits.0.link.{name}: Input should be ")
+
+
+MARK = "zqxjk"
+HOSTILE = {
+    "nan": b'{"input": "1+2", "edits": [{"kind": "place", "how": "shift", "amount": NaN}]}',
+    "infinity": b'{"input": "1+2", "edits": [{"kind": "place", "how": "shift", "amount": 1e999}]}',
+    "far": b'{"input": "1+2", "edits": [{"kind": "place", "how": "stretch", "amount": 1e300}]}',
+    "surrogate": b'{"input": "\\ud800 zqxjk"}',
+    "surrogate key": b'{"input": "1+2", "\\ud800 zqxjk": 1}',
+    "tag": b'{"input": "1+2", "edits": [{"kind": "zqxjk"}]}',
+    "deep": b"[" * 200_000,
+    "deep value": b'{"input": ' + b'{"zqxjk":' * 50_000,
+    "digits": b'{"view": ' + b"9" * 5_000 + b"}",
+    "no UTF-8": b'{"input": "\xff\xfe zqxjk"}',
+    "key": b'{"zqxjk": 1}',
+    "step": b'{"input": "1+2", "steps": {"zqxjk": 1}}',
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_body_is_told_without_being_quoted(explorer: Explorer, what: str) -> None:
+    how = {"content": HOSTILE[what], "headers": {"content-type": "application/json"}}
+    for path in ("/api/look", "/api/surgery"):
+        response = ask(explorer, ("POST", path, how))[0]
+        assert response.status_code in (400, 422), (path, response.text)
+        assert MARK not in response.text
+        assert len(response.content) < 2000
+
+
+def test_a_chunked_body_is_counted(explorer: Explorer) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b" " * 2**16
+
+    how = {"content": endless(), "headers": {"content-type": "application/json"}}
+    response = ask(explorer, ("POST", "/api/look", how))[0]
+    assert response.status_code == 413
 
 
 def test_a_port_in_use_is_told() -> None:
@@ -179,4 +233,4 @@ def test_a_port_in_use_is_told() -> None:
         with pytest.raises(
             UserError, match="cannot be listened on: Address already in use; choose another with --port"
         ):
-            server.listen("127.0.0.1", taken.getsockname()[1])
+            running.listen("127.0.0.1", taken.getsockname()[1])

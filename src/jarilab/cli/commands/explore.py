@@ -121,14 +121,14 @@ def _save(options: argparse.Namespace, session: Any, line: str, opens: dict[str,
 
 def _serve(options: argparse.Namespace, session: Any, line: str, opens: dict[str, Any]) -> None:
     from jarilab.explorer import server
+    from jarilab.serving import running
     from jarilab.training.progress import working
 
     with working(f"looking at {line}"):
         # A mistake is told here and not in a browser.
         session.look(line, live=True, **opens)
-    listening = server.listen(options.host, options.port)
-    host, port = listening.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    listening = running.listen(options.host, options.port)
+    address = running.address_of(listening)
     print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
     if options.open:
         webbrowser.open(address)  # which waits for the socket that listens already

@@ -1,0 +1,51 @@
+"""Answer over HTTP: JSON or server-sent events, for programs."""
+
+from __future__ import annotations
+
+import argparse
+
+from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.runs import add_run, add_shared
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    from jarilab import api
+    from jarilab.options import options_of
+    from jarilab.serving.requests import Serving
+
+    add_run(parser)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="the address to listen on (127.0.0.1, this machine alone)",
+    )
+    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free (8000)")
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what requests may call this machine beside its address and localhost, such as model.example.org; give it "
+        "again for more",
+    )
+    parser.add_options("verb", options_of(api.predict), without=("at_once",))
+    parser.add_options("limits", options_of(Serving))
+    add_shared(parser, "threads")
+
+
+def run(options: argparse.Namespace) -> None:
+    from jarilab import api
+    from jarilab.serving import running
+    from jarilab.serving.application import Server
+    from jarilab.serving.requests import Serving
+    from jarilab.training.progress import working
+
+    api.use_threads(options.verb.pop("threads", None))
+    limits = Serving(**options.limits)
+    with working(f"opening {options.run}"):
+        server = Server(api.open_run(options.run, **options.verb), limits)
+    listening = running.listen(options.host, options.port)
+    address, hosts = running.address_of(listening), running.hosts_of(listening, options.name)
+    print(f"{address}    answers POST {address}predict; Ctrl-C ends it", flush=True)
+    application = server.application(hosts)
+    running.run(application, listening, grace=limits.deadline + 1, stopping=server.end)

@@ -1,0 +1,1 @@
+"""What every server of jari shares: hosts, limits, the queue, errors and headers; and the server of predictions."""

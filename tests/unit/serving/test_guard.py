@@ -1,0 +1,223 @@
+"""Large, slow and abandoned requests, over real sockets."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+
+from helpers.sockets import answer_of, connected, head, served
+from jarilab.serving import running
+from jarilab.serving.answers import Refusal, tell_mistakes
+from jarilab.serving.guard import Guard, Limits
+from jarilab.serving.queue import Queue
+
+CHUNK = b"10000\r\n" + b" " * 2**16 + b"\r\n"
+
+
+class Place:
+    """A guarded application that counts bytes, or waits behind a queue of three places."""
+
+    def __init__(self) -> None:
+        self.queue, self.free, self.called = Queue(3), threading.Event(), 0
+        self.seen: list[int] = []
+
+    def application(self, hosts: set[str]) -> Guard:
+        app = FastAPI()
+        tell_mistakes(app)
+
+        @app.post("/")
+        async def counted(request: Request) -> int:
+            return len(await request.body())
+
+        @app.post("/wait")
+        async def waited() -> str:
+            with self.queue.place():
+                return await self.queue.run(self.work)
+
+        @app.post("/fault")
+        async def fault() -> str:
+            raise RuntimeError("secret")
+
+        limits = Limits(body=2**18, seconds=0.5, held=3 * 2**17)
+        self.guard = Guard(app, hosts, limits, lambda status, _: self.seen.append(status))
+        return self.guard
+
+    def work(self) -> str:
+        self.called += 1
+        self.free.wait(20)
+        return "done"
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    place = Place()
+    yield place
+    place.free.set()
+
+
+@pytest.fixture
+def address(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    monkeypatch.setattr(running, "SECONDS_OF_HEADERS", 0.5)
+    with served(place.application) as address:
+        yield address
+
+
+def dripped(client: Any, sent: bytes) -> None:
+    """A byte every tenth of a second, until the server has had enough."""
+    for byte in sent:
+        try:
+            client.sendall(bytes([byte]))
+        except ConnectionError:
+            return
+        time.sleep(0.1)
+
+
+def until(true: Any) -> None:
+    for _ in range(200):
+        if true():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never came true")
+
+
+def test_a_chunked_body_is_counted_and_let_go(place: Place, address: tuple[str, int]) -> None:
+    with connected(address) as client:
+        client.sendall(head(address, "Transfer-Encoding: chunked"))
+        for _ in range(6):  # 384 kB, and it would go on
+            client.sendall(CHUNK)
+        status, rest = answer_of(client)
+    assert (status, "expected a body of at most 262,144 bytes" in rest) == (413, True)
+    until(lambda: place.guard.held == 0)
+
+
+def test_a_chunked_body_within_the_limit_is_read(address: tuple[str, int]) -> None:
+    with connected(address) as client:
+        client.sendall(head(address, "Transfer-Encoding: chunked", "Connection: close"))
+        client.sendall(3 * CHUNK + b"0\r\n\r\n")
+        status, rest = answer_of(client)
+    assert (status, rest[-6:]) == (200, "196608")
+
+
+def test_a_slow_body_is_cut(place: Place, address: tuple[str, int]) -> None:
+    begun = time.monotonic()
+    with connected(address) as client:
+        client.sendall(head(address, "Content-Length: 1000"))
+        try:
+            for _ in range(40):  # a byte every tenth of a second, so that no single read is slow
+                client.sendall(b" ")
+                time.sleep(0.1)
+        except ConnectionError:
+            pass
+        status, _ = answer_of(client)
+    assert status in (0, 408)  # 0 where the answer was lost to a byte that came after the end
+    assert place.seen == [408]
+    assert time.monotonic() - begun < 5
+
+
+def test_slow_headers_are_cut(address: tuple[str, int]) -> None:
+    begun = time.monotonic()
+    with connected(address) as client:
+        slow = threading.Thread(target=dripped, args=(client, head(address, "Content-Length: 2")))
+        slow.start()
+        assert answer_of(client) == (0, "")
+        slow.join()
+    assert time.monotonic() - begun < 5
+
+
+def test_bodies_that_come_together_are_bounded(place: Place, address: tuple[str, int]) -> None:
+    clients = [connected(address) for _ in range(3)]
+    for client in clients:
+        client.sendall(head(address, f"Content-Length: {2**18}") + b" " * (2**17 + 2**16))
+    answers = [answer_of(client) for client in clients]
+    for client in clients:
+        client.close()
+    assert sorted(status for status, _ in answers)[-1] == 503
+    refused = next(rest for status, rest in answers if status == 503)
+    assert "retry-after: 1" in refused.lower()
+    until(lambda: place.guard.held == 0)
+
+
+def test_clients_that_left_keep_no_place_and_are_not_computed(place: Place, address: tuple[str, int]) -> None:
+    clients = [connected(address) for _ in range(3)]
+    for client in clients:
+        client.sendall(head(address, "Content-Length: 2", path="/wait") + b"{}")
+    until(lambda: place.queue.taken == 3)
+    with connected(address) as late:
+        late.sendall(head(address, "Content-Length: 2", "Connection: close", path="/wait") + b"{}")
+        status, rest = answer_of(late)
+    assert (status, "retry-after: " in rest.lower()) == (503, True)
+    for client in clients:
+        client.close()
+    until(lambda: place.queue.taken == 0)
+    with connected(address) as new:
+        new.sendall(head(address, "Content-Length: 2", "Connection: close", path="/wait") + b"{}")
+        until(lambda: place.queue.taken == 1)
+        place.free.set()
+        assert answer_of(new)[0] == 200
+    assert place.called == 2  # the first, which ran when its client left, and the new one
+
+
+def test_a_fault_says_nothing_of_itself_and_the_server_lives(
+    address: tuple[str, int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for path, expected in (("/fault", 500), ("/", 200)):
+        with connected(address) as client:
+            client.sendall(head(address, "Content-Length: 2", "Connection: close", path=path) + b"{}")
+            status, rest = answer_of(client)
+        assert (status, "secret" in rest) == (expected, False)
+    assert "RuntimeError: secret" in capfd.readouterr().err
+
+
+def test_what_is_no_http_is_refused(address: tuple[str, int]) -> None:
+    both = head(address, "Content-Length: 2", "Transfer-Encoding: chunked") + b"0\r\n\r\n"
+    for sent in (b"GET /\r\n\r\n", b"\0\xff\r\n\r\n", both, head(address, "Content-Length: -1"), b"A" * 2**17):
+        with connected(address) as client:
+            client.sendall(sent)
+            status, rest = answer_of(client)
+        assert status < 500
+        assert len(rest) < 2000
+    with connected(address) as client:
+        client.sendall(head(address, "Content-Length: 2", "Connection: close") + b"{}")
+        assert answer_of(client)[0] == 200
+
+
+def test_a_queue_says_when_to_ask_again() -> None:
+    queue = Queue(8)
+
+    asyncio.run(queue.run(lambda: time.sleep(0.01)))
+    with contextlib.ExitStack() as places:
+        places.enter_context(queue.place())
+        assert queue.patience == 1
+        for _ in range(7):
+            places.enter_context(queue.place())
+        for seconds, patience in ((3.0, 24), (300.0, 60)):
+            queue._seconds = seconds
+            assert queue.patience == patience
+        with pytest.raises(Refusal) as refused, queue.place():
+            pass
+        assert (refused.value.status, refused.value.response.headers["retry-after"]) == (503, "60")
+    assert queue.taken == 0
+
+
+def test_the_names_of_a_server() -> None:
+    with running.listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        hosts = running.hosts_of(listening, ["model.example", "other.example:443"])
+    assert {f"localhost:{port}", f"model.example:{port}", "model.example", "other.example:443"} <= hosts
+    assert f"other.example:443:{port}" not in hosts
+
+
+def test_every_answer_has_the_headers() -> None:
+    async def main() -> httpx.Response:
+        transport = httpx.ASGITransport(Place().application({"here"}))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await client.get("/nothing")
+
+    response = asyncio.run(main())
+    assert (response.status_code, response.headers["x-content-type-options"]) == (404, "nosniff")
