@@ -7,6 +7,7 @@ goes by.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 from jarilab.cli import commands
 from jarilab.cli.arguments import parse
-from jarilab.cli.terminal import say
+from jarilab.cli.terminal import Unheard, say
 from jarilab.errors import UserError
 
 
@@ -25,15 +26,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+    words = sys.argv[1:] if arguments is None else arguments
+    with contextlib.redirect_stderr(Unheard(sys.stderr)):
+        return _code(words)
+
+
+def _code(arguments: Sequence[str]) -> int:
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        return _run(arguments)
     except UserError as error:
         say(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever reads our output has had enough; nothing more can be said.
+        # Whoever reads our results has had enough; nothing more can be said. What was trained is in its folder.
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
