@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from jarilab.comparison import comparing, curves, study
 from jarilab.comparison.places import ClusterKind, Place
@@ -26,7 +26,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load
 from jarilab.runs.precision import Precision
-from jarilab.storage.files import write_text
+from jarilab.storage.files import checked_folder, write_text
 from jarilab.training import loop
 from jarilab.training.loop import Report
 
@@ -64,7 +64,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
     threads: Annotated[int, Ge(1)] | None = None,
-    snapshots: Annotated[int, Ge(0)] = 0,
+    snapshots: Annotated[int, Ge(0), Le(100_000)] = 0,
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Train a model of `task` into the folder `out`, going on where it was left off; gives the final metrics.
@@ -76,7 +76,7 @@ def train(
     about. settings: `{"model.width": 128, "training.examples": 400000, ...}`.
     """
     experiment = Experiment.of(task, encoding, settings, seed, precision, model)
-    folder = Path(experiment.folder if out is None else out)
+    folder = checked_folder(experiment.folder if out is None else out)
     options = {"threads": checked_threads(threads), "snapshots": snapshots, "report": report}
     return loop.train(experiment, folder, **options)
 
@@ -143,12 +143,12 @@ def compare(
     out: str | Path | None = None,
     *,
     encodings: Sequence[str] = (),
-    seeds: int | None = None,
+    seeds: Annotated[int, Le(10_000)] | None = None,
     model: str | None = None,
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
-    jobs: Annotated[int, Ge(1)] | None = None,
-    snapshots: Annotated[int, Ge(0)] = 0,
+    jobs: Annotated[int, Ge(1), Le(100_000)] | None = None,
+    snapshots: Annotated[int, Ge(0), Le(100_000)] = 0,
     rates: Sequence[float] = (),
     train: bool = True,
     trust_code: bool = False,
@@ -160,8 +160,8 @@ def compare(
     Writes table.json and report.html into `out`. Trials run at the same time with one thread each; a study that was
     cut off goes on with the trials that are not finished, and one that fails stops nothing else. encodings: such as
     none,sinusoidal,rotary. seeds: how many for each, paired; 1 by default. model, settings, precision, snapshots: as
-    for `train`. jobs: trials at once; as many as keep all cores, or all GPUs, busy by default. rates: learning rates, of which each
-    encoding gets the one that it is best with at seed 0, which is not compared; all are tried for all of them.
+    for `train`. jobs: trials at once; as many as keep all cores, or GPUs, busy by default. rates: learning rates, of
+    which each encoding gets the one that it is best with at seed 0, which is not compared; all are tried for all.
 
     task: or the folder of a study, to go on with it: `compare("runs/why", encodings=["+t5"], seeds=8)` adds an encoding
     and seeds, and trains only these. train: whether to train at all, of a study that is there; else the table is that
@@ -190,7 +190,7 @@ def compare(
     asked = study.Study.of(
         str(task), encodings, seeds, settings or {}, precision, model, snapshots, rates
     )
-    return comparing.run(asked, Path(out), place)
+    return comparing.run(asked, checked_folder(out), place)
 
 
 def report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:

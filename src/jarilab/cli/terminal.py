@@ -10,7 +10,7 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any
 
 from jarilab.errors import UserError
 
@@ -22,7 +22,7 @@ class Unheard(io.TextIOBase):
     """Standard error, whose reader may go away, as that of `2>&1 | head -1`: what is said then is dropped, and the work
     goes on. stream: None where whoever called has closed it."""
 
-    def __init__(self, stream: TextIO | None):
+    def __init__(self, stream: Any):
         self._stream = stream
 
     def write(self, text: str) -> int:

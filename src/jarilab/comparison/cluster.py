@@ -1,8 +1,8 @@
 """The engine of clusters: trials as jobs of SLURM, or of this machine for trying it out, through submitit.
 
-submitit keeps what a job does as a pickle in the study's `cluster/`, which only its owner may enter, and the job unpickles
-it. In it is one function of this file and the words of a command line: nothing of a run. Jobs outlive the driver, which
-finds them again by `cluster/jobs.json`.
+submitit keeps what a job does as a pickle in the study's `cluster/`, which only its owner may enter, and the job
+unpickles it. In it is one function of this file and the words of a command line: nothing of a run. Jobs outlive the
+driver, which finds them again by `cluster/jobs.json`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jarilab.comparison.resources import Resources
 from jarilab.comparison.trial import Trial
 from jarilab.errors import UserError, needs
 from jarilab.runs import jobs as jobs_file
-from jarilab.runs.jobs import CLUSTER, Job, Submission, Unreachable
+from jarilab.runs.jobs import CLUSTER, Job, Submission, UnreachableError
 from jarilab.storage.files import read_json, write_json
 
 Scheduler = Literal["slurm", "local"]
@@ -68,7 +68,7 @@ class Cluster(Engine):
     def alive(self) -> dict[str, Job]:
         """The trials whose jobs are queued or running; what was so last where the scheduler does not answer now."""
         if time.monotonic() - self._asked >= self.every:
-            with contextlib.suppress(Unreachable):
+            with contextlib.suppress(UnreachableError):
                 self._alive = jobs_file.jobs_alive(self.study)
             self._asked = time.monotonic()
         return self._alive
@@ -99,7 +99,7 @@ class Cluster(Engine):
         """What is asked before anything is submitted: not to know is no reason to submit twice. Raises UserError."""
         try:
             self._alive = jobs_file.jobs_alive(self.study)
-        except Unreachable as error:
+        except UnreachableError as error:
             raise UserError(
                 f"whether jobs of this study are in the queue cannot be asked: {error}; nothing was submitted, and the "
                 "same command goes on later"
@@ -210,7 +210,7 @@ class OnCluster(Running):
 
 def train_as_told(words: Sequence[str], log: str, exit_file: str) -> None:
     """The job of a trial: `jarilab` with these words, what it says at the end of the log, its exit code in a file."""
-    command = tied([word for word in words])
+    command = tied(words)
     with Path(log).open("ab") as said:
         Current.child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
@@ -254,7 +254,7 @@ def _safe_path() -> Iterator[None]:
 
 
 def _private(folder: Path) -> None:
-    """A folder for its owner alone: what lies in it is executed. Raises UserError where somebody else may write there."""
+    """A folder for its owner alone: what lies in it is executed. Raises UserError where somebody else owns it."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid != os.getuid():

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.comparison import report_data
+from jarilab.comparison.places import NotRunError, Place
 from jarilab.comparison.report import render
-from jarilab.comparison.places import Place, Written
 from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.comparison.table import tabulate
@@ -45,7 +45,7 @@ def run(study: Study, out: Path, place: Place) -> dict[str, Any]:
             found = _tune(study, out, task, place)
             trials = study.trials(out, best_rates(found, task.metric))
             failed = train_all(trials, place.engine(trials, out, study.snapshots))
-        except Written as script:
+        except NotRunError as script:
             commands = [shlex.join(trial.command) for trial in script.trials]
             return {"script": str(script.path), "commands": commands}
         return _report(trials, task, out, failed, found)

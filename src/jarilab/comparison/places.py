@@ -17,7 +17,7 @@ from jarilab.errors import UserError
 ClusterKind = Literal["slurm", "local", "script"]
 
 
-class Written(Exception):
+class NotRunError(Exception):
     """The trials were not run: their commands stand in a script, to be submitted."""
 
     def __init__(self, path: Path, trials: Sequence[Trial]):
@@ -43,13 +43,13 @@ class Place:
             raise UserError(f"{named}: for a cluster only; give --cluster slurm, or omit it")
 
     def engine(self, trials: Sequence[Trial], study: Path, snapshots: int = 0) -> Engine:
-        """Who runs these trials of a study. Raises UserError where that is not to be had here, and Written where they
-        are to be submitted by a person."""
+        """Who runs these trials of a study. Raises UserError where that is not to be had here, and NotRunError where
+        they are to be submitted by a person."""
         resources = self.resources or Resources()
         left = [trial for trial in trials if not trial.finished]
         if self.cluster == "script" and left:
             path = script.write(left, study, resources, self.jobs, snapshots, GRACE)
-            raise Written(path, left)
+            raise NotRunError(path, left)
         at_once = jobs_for(max(1, len(left)), self.cores, gpus_here())
         if self.cluster == "slurm" or self.cluster == "local":
             most = self.jobs or (at_once if self.cluster == "local" else None)

@@ -34,7 +34,7 @@ STATES = {"PENDING": QUEUED, "REQUEUED": QUEUED, "REQUEUE_HOLD": QUEUED, "SPECIA
 """What SLURM calls jobs that wait; all others that it lists are running."""
 
 
-class Unreachable(Exception):
+class UnreachableError(Exception):
     """The scheduler does not answer now."""
 
 
@@ -109,7 +109,7 @@ class Job:
 
 
 def jobs_alive(study: Path) -> dict[str, Job]:
-    """The trials, by their folders in that of the study, whose jobs are queued or running. Raises Unreachable."""
+    """The trials, by their folders in that of the study, whose jobs are queued or running. Raises UnreachableError."""
     held = submissions(study)
     queue: Mapping[tuple[str, int], Job] = {}
     if any(one.scheduler == "slurm" for one in held):
@@ -127,16 +127,16 @@ def jobs_alive(study: Path) -> dict[str, Job]:
 
 def _slurm_queue() -> dict[tuple[str, int], Job]:
     """This person's jobs that SLURM has in its queue, by name and index. The names are asked for, not the numbers:
-    a driver may have died before it was told those. Raises Unreachable."""
+    a driver may have died before it was told those. Raises UnreachableError."""
     command = ["squeue", "--me", "--array", "--noheader", "--format", "%i|%T|%j"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except FileNotFoundError:
-        raise Unreachable("there is no squeue on this machine") from None
+        raise UnreachableError("there is no squeue on this machine") from None
     except subprocess.TimeoutExpired:
-        raise Unreachable("squeue did not answer within a minute") from None
+        raise UnreachableError("squeue did not answer within a minute") from None
     except subprocess.CalledProcessError as error:
-        raise Unreachable(f"squeue: {error.stderr.strip()}") from None
+        raise UnreachableError(f"squeue: {error.stderr.strip()}") from None
     queue = {}
     for line in told.stdout.splitlines():
         number, state, name = line.split("|", 2)
@@ -172,7 +172,7 @@ def check_reachable() -> None:
     """Raises UserError where there is no SLURM."""
     try:
         _slurm_queue()
-    except Unreachable as error:
+    except UnreachableError as error:
         raise UserError(
             f"--cluster slurm needs SLURM, and {error}; run it on a machine from which jobs are submitted, or use "
             "--cluster script to write what to submit there"

@@ -17,6 +17,8 @@ from torch import Tensor
 from jarilab.errors import UserError
 
 LARGEST_JSON = 16 * 2**20
+MOST_FOLDERS = 200
+"""In each other."""
 
 
 def read_json(path: Path) -> Any:
@@ -33,6 +35,23 @@ def read_json(path: Path) -> Any:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def checked_folder(name: str | Path) -> Path:
+    """The folder to write into. Raises UserError for a name that no record could hold, or so many folders in each other
+    that nobody means."""
+    path = Path(name)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"expected the name of a folder in UTF-8, which its records hold; got {str(path)!r}; choose another --out"
+        ) from None
+    if len(path.parts) > MOST_FOLDERS:
+        raise UserError(
+            f"expected at most {MOST_FOLDERS} folders in each other, got {len(path.parts):,}; choose a shorter --out"
+        )
+    return path
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -63,6 +82,11 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+    except UnicodeEncodeError as error:
+        name = error.object[max(0, error.start - 20) : error.end]
+        raise UserError(
+            f"{path} cannot be written: expected names in UTF-8, got one that ends in {name!r}; rename that file"
+        ) from None
 
 
 @contextlib.contextmanager
