@@ -15,6 +15,8 @@ from jarilab.cli import main
 
 def run() -> int:
     """The command line, until standard input ends."""
+    # A scheduler signals all processes of a job; the one that holds our standard input answers for us.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     return main()
 

@@ -1,7 +1,7 @@
 """The engine of clusters: trials as jobs of SLURM, or of this machine for trying it out, through submitit.
 
 submitit keeps what a job does as a pickle in the study's `cluster/`, which only its owner may enter, and the job
-unpickles it. In it is one function of this file and the words of a command line: nothing of a run. Jobs outlive the
+unpickles it. In it is one function of job.py and the words of a command line: nothing of a run. Jobs outlive the
 driver, which finds them again by `cluster/jobs.json`.
 """
 
@@ -11,21 +11,20 @@ import contextlib
 import os
 import secrets
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from jarilab.comparison.processes import Engine, Outlived, Running, said_last, tied
+from jarilab.comparison.job import train_as_told
+from jarilab.comparison.processes import Engine, Outlived, Running, said_last
 from jarilab.comparison.resources import Resources
 from jarilab.comparison.trial import Trial
 from jarilab.errors import UserError, needs
 from jarilab.runs import jobs as jobs_file
 from jarilab.runs.jobs import CLUSTER, Job, Submission, UnreachableError
-from jarilab.storage.files import read_json, write_json
+from jarilab.storage.files import read_json
 
 Scheduler = Literal["slurm", "local"]
 TIMEOUTS = 1000
@@ -206,37 +205,6 @@ class OnCluster(Running):
         if code is not None and trial.log.stat().st_size:
             return said_last(trial, code)
         return f"its job left the queue without a result, cancelled or ended from outside; see {self._cluster.folder}"
-
-
-def train_as_told(words: Sequence[str], log: str, exit_file: str) -> None:
-    """The job of a trial: `jarilab` with these words, what it says at the end of the log, its exit code in a file."""
-    command = tied(words)
-    with Path(log).open("ab") as said:
-        Current.child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
-        )
-    code = Current.child.wait()
-    write_json(Path(exit_file), code)
-
-
-@dataclass
-class Current:
-    """The one command that this process runs."""
-
-    child: subprocess.Popen[bytes] | None = None
-
-
-def interrupted(words: Sequence[str], log: str, exit_file: str) -> Any:
-    """What submitit calls when time is up or the job is preempted: the checkpoint is written, and the same goes on."""
-    from submitit.helpers import DelayedSubmission
-
-    if Current.child is not None:
-        Current.child.terminate()
-        Current.child.wait()
-    return DelayedSubmission(train_as_told, words, log, exit_file)
-
-
-train_as_told.checkpoint = interrupted  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
 
+from jarilab.comparison.job import tied
 from jarilab.comparison.trial import Trial
 
 
@@ -136,12 +136,6 @@ def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process:
             env=environment,
         )
     return Process(child, gpu)
-
-
-def tied(words: Sequence[str]) -> list[str]:
-    """A command of jari that ends with the process that holds its standard input."""
-    # -P: the current folder is not on the import path, so that a statistics.py lying there is not executed.
-    return [sys.executable, "-P", "-m", "jarilab.cli.tied", *words]
 
 
 def gpus_here() -> int:
