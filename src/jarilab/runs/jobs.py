@@ -29,9 +29,9 @@ SUBMISSION = {
     "job": str | None,
     "trials": list[str],
 }
-QUEUED, RUNNING = "queued", "running"
+QUEUED, RUNNING = "queued", "training"
 STATES = {"PENDING": QUEUED, "REQUEUED": QUEUED, "REQUEUE_HOLD": QUEUED, "SPECIAL_EXIT": QUEUED}
-"""What SLURM calls jobs that wait; all others that it lists are running."""
+"""What SLURM calls jobs that wait; all others that it lists are training."""
 
 
 class UnreachableError(Exception):
@@ -102,7 +102,7 @@ def job_of(submission: Submission, index: int) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """A trial's job that is `queued` or `running`; number: what a person types to ask for it."""
+    """A trial's job that is `queued` or `training`; number: what a person types to ask for it."""
 
     number: str
     state: str
