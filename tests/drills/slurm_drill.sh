@@ -79,31 +79,44 @@ sinfo | grep -q idle || fail "the node is not idle: $(sinfo 2>&1)"
 sinfo
 
 # 2 the study ---------------------------------------------------------------------------------------------------------
-jarilab() { "$python" -m jarilab "$@"; }
+jarilab=("$python" -m jarilab)
 compare=(compare arithmetic:maximum=30 --encodings none,t5,rotary --seeds 2 --precision float32 --width 16 --heads 2
-    --encoder-layers 1 --decoder-layers 1 --batch 16 --set training.examples=24000 --evaluations 5)
+    --encoder-layers 1 --decoder-layers 1 --batch 16 --set training.examples=16000 --evaluations 5)
 slurm=(--cluster slurm --time 10:00 --memory 1G)
 
-! jarilab "${compare[@]}" --out refused --cluster slurm --partition nowhere 2> refused.log || fail "a partition that is not there"
+! "${jarilab[@]}" "${compare[@]}" --out refused --cluster slurm --partition nowhere 2> refused.log || fail "a partition that is not there"
 grep "expected --partition debug, got nowhere" refused.log || fail "$(cat refused.log)"
 
-jarilab "${compare[@]}" --out study "${slurm[@]}" > first.log 2>&1 & driver=$!
+"${jarilab[@]}" "${compare[@]}" --out study "${slurm[@]}" > first.log 2>&1 & driver=$!
 for _ in $(seq 120); do ls study/*/metrics.jsonl >/dev/null 2>&1 && break; sleep 0.5; done
 kill -9 $driver
 echo "drill: the driver was killed while $(squeue --noheader --array | wc -l) jobs were in the queue"
-jarilab runs study
-jarilab "${compare[@]}" --out study "${slurm[@]}" > second.log 2>&1 & driver=$!
+"${jarilab[@]}" runs study
+"${jarilab[@]}" "${compare[@]}" --out study "${slurm[@]}" > second.log 2>&1 & driver=$!
 
-running() { squeue --noheader --array --states RUNNING --format "%i" | head -1; }
-for _ in $(seq 120); do [ -n "$(running)" ] && break; sleep 0.5; done
-first=$(running)
-sleep 8
+names=(none-1 t5-1 rotary-1 none-2 t5-2 rotary-2)
+# The first job that trains, is not finished, and is not the one that is given.
+training() {
+    for job in $(squeue --noheader --array --states RUNNING --format "%i"); do
+        folder=study/${names[${job#*_}]}
+        [ "$job" != "$1" ] && [ -s "$folder/metrics.jsonl" ] && [ ! -e "$folder/result.json" ] && echo "$job" && return
+    done
+    true
+}
+next_training() {
+    for _ in $(seq 480); do
+        found=$(training "$1")
+        [ -n "$found" ] && echo "$found" && return
+        sleep 0.5
+    done
+    fail "no trial trains: $(cat second.log)"
+}
+first=$(next_training none)
 scancel --signal USR2 "$first"
-echo "drill: $first was told that its time is up"
-for _ in $(seq 240); do next=$(running); [ -n "$next" ] && [ "$next" != "$first" ] && break; sleep 0.5; done
-sleep 8
+echo "drill: ${names[${first#*_}]}, job $first, was told that its time is up"
+next=$(next_training "$first")
 scontrol requeue "$next"
-echo "drill: $next was requeued"
+echo "drill: ${names[${next#*_}]}, job $next, was requeued"
 wait $driver || fail "the comparison failed: $(cat second.log)"
 [ "$(grep -c . <(ls study/*/result.json))" = 6 ] || fail "not all trials have results"
 [ "$(grep -c '"name"' study/cluster/jobs.json)" = 1 ] || fail "trials were submitted twice"
@@ -111,7 +124,7 @@ went_on=$(grep -l "going on from step" study/*.log | wc -l)
 [ "$went_on" -ge 2 ] || fail "only $went_on trials went on"
 
 # 3 the same on this machine alone ------------------------------------------------------------------------------------
-jarilab "${compare[@]}" --out alone > alone.log 2>&1
+"${jarilab[@]}" "${compare[@]}" --out alone > alone.log 2>&1
 "$python" - <<'CHECK' || fail "the results differ"
 import json, pathlib
 from safetensors import safe_open

@@ -137,17 +137,18 @@ class Cluster(Engine):
 
     def _given_numbers(self, submission: Submission, trials: Sequence[Trial]) -> list[str]:
         """The numbers of the jobs that these trials have become. Raises UserError where they are refused."""
-        words, logs, exits = [], [], []
+        words, folders, logs, exits = [], [], [], []
         for trial in trials:
             trial.log.write_bytes(b"")
             self.exit_file(trial).unlink(missing_ok=True)
             words.append(trial.words(self._snapshots))
+            folders.append(str(trial.folder.absolute()))
             logs.append(str(trial.log.absolute()))
             exits.append(str(self.exit_file(trial)))
         with _safe_path():
             executor = self._executor(submission.name)
             try:
-                submitted = executor.map_array(train_as_told, words, logs, exits)
+                submitted = executor.map_array(train_as_told, words, folders, logs, exits)
             except self._submitit.core.utils.FailedJobError as error:
                 raise self._refused(error) from None
         return [one.job_id for one in submitted]

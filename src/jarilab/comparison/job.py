@@ -9,9 +9,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from jarilab.runs.lock import is_training
+
+PATIENCE = 300.0
+"""Seconds that another process which trains the same is waited for."""
 
 _child: subprocess.Popen[bytes] | None = None
 """The one command that this process runs."""
@@ -23,9 +29,11 @@ def tied(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "jarilab.cli.tied", *words]
 
 
-def train_as_told(words: Sequence[str], log: str, exit_file: str) -> None:
-    """`jarilab` with these words; what it says goes to the end of the log, its exit code into a file."""
+def train_as_told(words: Sequence[str], folder: str, log: str, exit_file: str) -> None:
+    """`jarilab` with these words, which train in this folder; what it says goes to the end of the log, its exit code
+    into a file."""
     global _child
+    _wait_for(Path(folder))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with Path(log).open("ab") as said:
         _child = subprocess.Popen(
@@ -33,7 +41,6 @@ def train_as_told(words: Sequence[str], log: str, exit_file: str) -> None:
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
-            start_new_session=True,
             env=environment,
         )
     code = _child.wait()
@@ -42,7 +49,14 @@ def train_as_told(words: Sequence[str], log: str, exit_file: str) -> None:
     partial.replace(exit_file)
 
 
-def interrupted(words: Sequence[str], log: str, exit_file: str) -> Any:
+def _wait_for(folder: Path) -> None:
+    """Until the same trial, as it was before it was queued again, has written its checkpoint and ended."""
+    until = time.monotonic() + PATIENCE
+    while is_training(folder) and time.monotonic() < until:
+        time.sleep(0.5)
+
+
+def interrupted(words: Sequence[str], folder: str, log: str, exit_file: str) -> Any:
     """What submitit calls when time is up or the job is preempted: the command writes its checkpoint and ends, and the
     same is queued again."""
     from submitit.helpers import DelayedSubmission
@@ -52,7 +66,7 @@ def interrupted(words: Sequence[str], log: str, exit_file: str) -> Any:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(_child.pid, signal.SIGTERM)
             os.waitpid(_child.pid, 0)
-    return DelayedSubmission(train_as_told, words, log, exit_file)
+    return DelayedSubmission(train_as_told, words, folder, log, exit_file)
 
 
 train_as_told.checkpoint = interrupted  # type: ignore[attr-defined]

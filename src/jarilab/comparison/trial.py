@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.jobs import is_training
+from jarilab.runs.lock import is_training
 from jarilab.runs.options import deciding
 
 

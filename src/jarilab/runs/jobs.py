@@ -6,7 +6,6 @@ twice whenever the driver dies. What became of a job is asked of the scheduler; 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -47,18 +46,6 @@ class Submission:
     name: str
     trials: tuple[str, ...]
     job: str | None = None
-
-
-def is_training(folder: Path) -> bool:
-    """Whether a process trains the run in a folder, such as one that outlived its comparison."""
-    try:
-        with (folder / ".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # never begun, or no run: whoever trains there says so
-    return False
 
 
 def submissions(study: Path) -> list[Submission]:

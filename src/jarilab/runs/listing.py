@@ -25,9 +25,9 @@ from jarilab.runs.jobs import (
     RUNNING,
     Job,
     UnreachableError,
-    is_training,
     jobs_alive,
 )
+from jarilab.runs.lock import is_training
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import METRICS
 

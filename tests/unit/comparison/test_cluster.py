@@ -167,7 +167,7 @@ def test_nothing_is_submitted_while_the_queue_cannot_be_asked(tmp_path, slurm):
     engine = cluster(tmp_path / "study")
     jobs_file.keep(tmp_path / "study", Submission("slurm", "jari-abc", ("none-1", "t5-1"), "9"))
     (slurm / "down").touch()
-    with pytest.raises(UserError, match="cannot be asked: squeue: slurm_load_jobs error.* nothing was submitted"):
+    with pytest.raises(UserError, match=r"cannot be asked: squeue: slurm_load_jobs error.* nothing was submitted"):
         engine.start(trials, {})
     assert not (slurm / "names").exists()
 
@@ -175,7 +175,7 @@ def test_nothing_is_submitted_while_the_queue_cannot_be_asked(tmp_path, slurm):
 def test_a_partition_that_does_not_exist_is_told_with_those_that_do(tmp_path, slurm):
     folder = tmp_path / "study"
     trials = study_of(folder).trials(folder)
-    with pytest.raises(UserError, match="Invalid partition.*expected --partition debug or long, got nowhere"):
+    with pytest.raises(UserError, match=r"Invalid partition.*expected --partition debug or long, got nowhere"):
         cluster(folder, partition="nowhere").start(trials, {})
     assert jobs_file.submissions(folder) == []
 
