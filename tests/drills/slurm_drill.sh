@@ -39,6 +39,7 @@ if ! command -v slurmctld munged >/dev/null; then
 fi
 host=$(hostname -s)
 mkdir -p state spool run
+# A job that is queued again starts after cred_expire seconds, two minutes by default.
 cat > slurm.conf <<CONF
 ClusterName=drill
 SlurmctldHost=$host(127.0.0.1)
@@ -46,7 +47,7 @@ SlurmUser=root
 SlurmctldPort=16817
 SlurmdPort=16818
 AuthType=auth/munge
-AuthInfo=socket=$drill/run/munge
+AuthInfo=socket=$drill/run/munge,cred_expire=10
 StateSaveLocation=$drill/state
 SlurmdSpoolDir=$drill/spool
 SlurmctldPidFile=$drill/run/slurmctld.pid
@@ -112,7 +113,8 @@ next_training() {
     fail "no trial trains: $(cat second.log)"
 }
 first=$(next_training none)
-scancel --signal USR2 "$first"
+# It asks again and again where the job has been queued anew before it is answered.
+timeout 10 scancel --signal USR2 "$first" || grep -q "stopped; the checkpoint" "study/${names[${first#*_}]}.log"
 echo "drill: ${names[${first#*_}]}, job $first, was told that its time is up"
 next=$(next_training "$first")
 scontrol requeue "$next"

@@ -45,7 +45,7 @@ class Unheard(io.TextIOBase):
         return self._stream.fileno()
 
     @property
-    def encoding(self) -> str:
+    def encoding(self) -> str:  # type: ignore[override]
         """By which a terminal is known to have the letters that bars are drawn with."""
         return "utf-8" if self._stream is None else self._stream.encoding
 

@@ -117,23 +117,28 @@ class Cluster(Engine):
         """Submit trials: to SLURM as one array, to this machine one by one."""
         arrays = [trials] if self._scheduler == "slurm" else [[trial] for trial in trials]
         for array in arrays:
-            names = tuple(map(self.name_of, array))
-            submission = Submission(self._scheduler, f"jari-{secrets.token_hex(6)}", names)
-            jobs_file.keep(self.study, submission)
-            try:
-                numbers = self._given_numbers(submission, array)
-            except UserError:
-                jobs_file.drop(self.study, submission)
-                raise
-            submission = jobs_file.numbered(submission, numbers[0].partition("_")[0])
-            jobs_file.keep(self.study, submission)
-        counted = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"
-        ends = "scancel" if self._scheduler == "slurm" else "kill"
-        print(
-            f"jarilab: {counted} submitted as {self._scheduler} job {submission.job}; they go on without this command, "
-            f"which waits for them whenever it is given again; `{ends} {submission.job}` ends them",
-            file=sys.stderr,
-        )
+            job = self._submit_array(array)
+            names = ", ".join(trial.name for trial in array)
+            ends = "scancel" if self._scheduler == "slurm" else "kill"
+            print(
+                f"jarilab: submitted {names} as {self._scheduler} job {job}, which needs this command no more: given "
+                f"again it finds the job and waits; `{ends} {job}` ends it",
+                file=sys.stderr,
+            )
+
+    def _submit_array(self, trials: Sequence[Trial]) -> str:
+        """One submission, written down before it is made; gives the number of the job."""
+        names = tuple(map(self.name_of, trials))
+        submission = Submission(self._scheduler, f"jari-{secrets.token_hex(6)}", names)
+        jobs_file.keep(self.study, submission)
+        try:
+            numbers = self._given_numbers(submission, trials)
+        except UserError:
+            jobs_file.drop(self.study, submission)
+            raise
+        job = numbers[0].partition("_")[0]
+        jobs_file.keep(self.study, jobs_file.numbered(submission, job))
+        return job
 
     def _given_numbers(self, submission: Submission, trials: Sequence[Trial]) -> list[str]:
         """The numbers of the jobs that these trials have become. Raises UserError where they are refused."""
