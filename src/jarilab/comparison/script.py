@@ -37,6 +37,7 @@ def write(
     folder = study / CLUSTER
     folder.mkdir(mode=0o700, exist_ok=True)
     lines = ["#!/bin/bash", *resources.sbatch_lines(most, len(trials), grace)]
+    lines.append(f'#SBATCH --output="{folder.absolute()}/%A_%a.out"')
     lines += [f"cd {shlex.quote(str(Path.cwd()))} || exit 1", "export OMP_NUM_THREADS=1", RUN]
     lines.append('case "$SLURM_ARRAY_TASK_ID" in')
     for number, trial in enumerate(trials):
