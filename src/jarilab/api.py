@@ -12,6 +12,8 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from jarilab.comparison import comparing, curves, study
+from jarilab.comparison.places import ClusterKind, Place
+from jarilab.comparison.resources import Resources
 from jarilab.devices import device_named
 from jarilab.errors import UserError
 from jarilab.inspect.capture import look_inside
@@ -25,7 +27,7 @@ from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load
 from jarilab.runs.precision import Precision
-from jarilab.storage.files import write_text
+from jarilab.storage.files import checked_folder, write_text
 from jarilab.training import loop
 from jarilab.training.execution import Execution
 from jarilab.training.loop import Report
@@ -70,8 +72,8 @@ def train(
     recompute: bool = False,
     compile: bool = False,
     shard: bool = False,
-    checkpoint_minutes: Annotated[float, Gt(0)] | None = None,
-    snapshots: Annotated[int, Ge(0)] = 0,
+    checkpoint_minutes: Annotated[float, Gt(0), Le(1_000_000)] | None = None,
+    snapshots: Annotated[int, Ge(0), Le(100_000)] = 0,
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Train a model of `task` into the folder `out`, going on where it was left off; gives the final metrics.
@@ -98,7 +100,7 @@ def train(
     experiment = Experiment.of(
         task, encoding, settings, seed, precision, model, device=execution.device
     )
-    folder = Path(experiment.folder if out is None else out)
+    folder = checked_folder(experiment.folder if out is None else out)
     options = {"threads": checked_threads(threads), "snapshots": snapshots, "report": report}
     return loop.train(experiment, folder, execution=execution, **options)
 
@@ -169,28 +171,35 @@ def compare(
     out: str | Path | None = None,
     *,
     encodings: Sequence[str] = (),
-    seeds: int | None = None,
+    seeds: Annotated[int, Le(10_000)] | None = None,
     model: str | None = None,
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
-    jobs: Annotated[int, Ge(1)] | None = None,
-    snapshots: Annotated[int, Ge(0)] = 0,
+    jobs: Annotated[int, Ge(1), Le(100_000)] | None = None,
+    snapshots: Annotated[int, Ge(0), Le(100_000)] = 0,
     rates: Sequence[float] = (),
     train: bool = True,
     trust_code: bool = False,
+    cluster: ClusterKind | None = None,
+    resources: Resources | None = None,
 ) -> dict[str, Any]:
     """Train the same model under each encoding and seed, side by side, and compare: gives the table.
 
     Writes table.json and report.html into `out`. Trials run at the same time with one thread each; a study that was
     cut off goes on with the trials that are not finished, and one that fails stops nothing else. encodings: such as
     none,sinusoidal,rotary. seeds: how many for each, paired; 1 by default. model, settings, precision, snapshots: as
-    for `train`. jobs: trials at once; as many as keep all cores busy by default. rates: learning rates, of which each
-    encoding gets the one that it is best with at seed 0, which is not compared; all are tried for all of them.
+    for `train`. jobs: trials at once; as many as keep all cores, or GPUs, busy by default. rates: learning rates, of
+    which each encoding gets the one that it is best with at seed 0, which is not compared; all are tried for all.
 
     task: or the folder of a study, to go on with it: `compare("runs/why", encodings=["+t5"], seeds=8)` adds an encoding
     and seeds, and trains only these. train: whether to train at all, of a study that is there; else the table is that
     of the trials which are finished. trust_code: execute the Python files that the study names.
+
+    cluster: `slurm` runs the trials as jobs that go on when this process ends and are found again, `local` does the
+    same on this machine, `script` writes a script for sbatch and stops: `script` and `commands` are then given. By
+    default trials end with this process. resources: what each trial asks of the cluster.
     """
+    place = Place(jobs, cores(), cluster, resources)
     if study.is_study(task):
         if out is not None or settings or model is not None or rates:
             raise UserError(
@@ -200,7 +209,7 @@ def compare(
         held = study.Study.read(folder).trusted(folder, trust_code)
         if not train:
             return comparing.report(held, folder)
-        return comparing.run(held.extended(encodings, seeds), folder, jobs, cores())
+        return comparing.run(held.extended(encodings, seeds), folder, place)
     if out is None or not encodings:
         raise UserError(
             f"{task} is compared under encodings, into a folder; give encodings and out"
@@ -209,7 +218,7 @@ def compare(
     asked = study.Study.of(
         str(task), encodings, seeds, settings or {}, precision, model, snapshots, rates
     )
-    return comparing.run(asked, Path(out), jobs, cores())
+    return comparing.run(asked, checked_folder(out), place)
 
 
 def report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:

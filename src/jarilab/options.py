@@ -24,6 +24,9 @@ LISTS = (tuple, list, Sequence)
 """What an annotation of several values begins with."""
 NAMES: dict[Any, str] = {int: "integer", float: "number"}
 """What people call the values of an annotation."""
+LARGEST_INTEGER = 2**63 - 1
+LARGEST, SMALLEST = 1e36, 1e-36
+"""What float32 has, with room for a factor."""
 _POWER_OF_TEN = re.compile(r"[+-]?[0-9_]+(\.[0-9]*)?[eE]\+?[0-9]{1,2}")
 
 
@@ -75,7 +78,10 @@ class Option:
         if value == "null" and _may_be_none(self.annotation):
             return None
         try:
-            return validated(self.annotation, value)
+            read = validated(self.annotation, value)
+            for kind in _kinds(self.annotation):
+                _check_size(kind, read)
+            return read
         except UserError as error:
             raise UserError(f"{label}: {error} (default {self.default!r})") from None
 
@@ -110,6 +116,15 @@ def _written_out(annotation: Any, value: Any) -> Any:
     if not _POWER_OF_TEN.fullmatch(value) or not (number := float(value)).is_integer():
         return value
     return str(int(number))
+
+
+def _check_size(kind: Any, value: Any) -> None:
+    """Raises UserError for a number that no tensor has: limits of its own are narrower."""
+    number = abs(value) if kind in NAMES and value is not None else 0
+    if kind is int and number > LARGEST_INTEGER:
+        raise UserError(f"expected an integer of {LARGEST_INTEGER:,} at most; got {value}")
+    if kind is float and number and not SMALLEST <= number <= LARGEST:
+        raise UserError(f"expected 0, or a number from {SMALLEST:g} to {LARGEST:g}; got {value}")
 
 
 def _kinds(annotation: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Literal, final
 
+import torch
 from torch import nn
 from torch.nn import functional
 

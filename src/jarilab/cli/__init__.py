@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from jarilab.cli import commands
 from jarilab.cli.arguments import parse
 from jarilab.cli.ranks import is_one_of_several, speaks
-from jarilab.cli.terminal import say
+from jarilab.cli.terminal import Unheard, say
 from jarilab.errors import UserError
 
 
@@ -39,8 +39,14 @@ def _told(arguments: Sequence[str] | None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+    words = sys.argv[1:] if arguments is None else arguments
+    with contextlib.redirect_stderr(Unheard(sys.stderr)):
+        return _code(words)
+
+
+def _code(arguments: Sequence[str]) -> int:
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        return _run(arguments)
     except UserError as error:
         if speaks():
             say(str(error))
@@ -48,7 +54,7 @@ def _told(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever reads our output has had enough; nothing more can be said.
+        # Whoever reads our results has had enough; nothing more can be said. What was trained is in its folder.
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

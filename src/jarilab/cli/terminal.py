@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import sys
 import webbrowser
@@ -14,6 +16,38 @@ from jarilab.errors import UserError
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line on standard input."""
+
+
+class Unheard(io.TextIOBase):
+    """Standard error, whose reader may go away, as that of `2>&1 | head -1`: what is said then is dropped, and the work
+    goes on. stream: None where whoever called has closed it."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            if self._stream is not None:
+                self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._stream is not None:
+                self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        if self._stream is None:
+            raise io.UnsupportedOperation("standard error is closed")
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """By which a terminal is known to have the letters that bars are drawn with."""
+        return "utf-8" if self._stream is None else self._stream.encoding
 
 
 def say(text: str) -> None:

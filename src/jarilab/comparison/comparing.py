@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jarilab.comparison import report_data
+from jarilab.comparison.places import NotRunError, Place
 from jarilab.comparison.report import render
-from jarilab.comparison.running import jobs_for, train_all
+from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
@@ -23,8 +25,11 @@ from jarilab.tasks.base import Task
 from jarilab.training.checks import check_trainable
 
 
-def run(study: Study, out: Path, jobs: int | None, cores: int) -> dict[str, Any]:
-    """Train what is not trained yet, then write the tables and report.html. See `jarilab.compare`."""
+def run(study: Study, out: Path, place: Place) -> dict[str, Any]:
+    """Train what is not trained yet, then write the tables and report.html. See `jarilab.compare`.
+
+    place: where the trials run."""
+    place.check()
     trials = study.trials(out)
     study.check_same(out)
     task = study.experiment.task_instance()
@@ -36,27 +41,24 @@ def run(study: Study, out: Path, jobs: int | None, cores: int) -> dict[str, Any]
         raise UserError(f"{out} cannot be a folder for the study: {error}") from None
     with _alone(out):
         study.write(out)
-        found = _tune(study, out, task, jobs, cores)
-        trials = study.trials(out, best_rates(found, task.metric))
-        failed = train_all(trials, _jobs(trials, jobs, cores), study.snapshots)
+        try:
+            found = _tune(study, out, task, place)
+            trials = study.trials(out, best_rates(found, task.metric))
+            failed = train_all(trials, place.engine(trials, out, study.snapshots))
+        except NotRunError as script:
+            commands = [shlex.join(trial.command) for trial in script.trials]
+            return {"script": str(script.path), "commands": commands}
         return _report(trials, task, out, failed, found)
 
 
-def _jobs(trials: Sequence[Trial], jobs: int | None, cores: int) -> int:
-    left = [trial for trial in trials if not trial.finished]
-    return jobs or jobs_for(max(1, len(left)), cores)
-
-
-def _tune(
-    study: Study, out: Path, task: Task, jobs: int | None, cores: int
-) -> list[dict[str, Any]]:
+def _tune(study: Study, out: Path, task: Task, place: Place) -> list[dict[str, Any]]:
     """Train with every learning rate that may be chosen; what came out. Raises UserError for an encoding that no rate
     trains: one that fails is not chosen."""
     trials = study.tuning(out)
     if not trials:
         return []
     (out / "tuning").mkdir(exist_ok=True)
-    failed = train_all(trials, _jobs(trials, jobs, cores))
+    failed = train_all(trials, place.engine(trials, out))
     found = tuned(trials, task.metric)
     reached = {one["encoding"] for one in found}
     for trial in trials:

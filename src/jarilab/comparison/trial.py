@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from jarilab.runs.experiment import Experiment
+from jarilab.runs.lock import is_training
 from jarilab.runs.options import deciding
 
 
@@ -27,14 +27,7 @@ class Trial:
     @property
     def is_training(self) -> bool:
         """Whether a process trains it, such as one that outlived its comparison."""
-        try:
-            with (self.folder / ".lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False  # never begun, or no run: whoever trains there says so
-        return False
+        return is_training(self.folder)
 
     @property
     def log(self) -> Path:
@@ -60,3 +53,8 @@ class Trial:
                 text = json.dumps(value) if in_json else value
                 words += ["--set", f"{section}.{name}={text}"]
         return words
+
+    def words(self, snapshots: int) -> list[str]:
+        """What `jarilab` is told to train it. snapshots: of its weights, which change nothing else."""
+        _, *words = self.command
+        return [*words, "--snapshots", str(snapshots)]

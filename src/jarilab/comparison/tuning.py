@@ -7,6 +7,8 @@ from typing import Any
 
 from jarilab.comparison.trial import Trial
 from jarilab.errors import UserError
+from jarilab.options import options_of
+from jarilab.runs.options import Training
 from jarilab.runs.results import read_result
 from jarilab.tasks.metrics import Metric
 
@@ -45,6 +47,8 @@ def check_rates(rates: Sequence[float], settings: Mapping[str, Any]) -> None:
         raise UserError(
             f"expected two different learning rates above 0 or more to choose among, got {listed}; such as 0.002,0.004"
         )
+    for rate in rates:
+        options_of(Training)["learning_rate"].read_as("learning rates to choose among", rate)
     if rates and "training.learning_rate" in settings:
         raise UserError(
             "the learning rate is tuned, so it cannot be given too; omit training.learning_rate"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from jarilab.decoding.beam_search import beam
+from jarilab.decoding.beam_search import MOST_PENALTY, beam
 from jarilab.decoding.greedy_search import greedy
 from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.decoding.places import Places, in_order
@@ -33,7 +32,7 @@ class Decoding:
     @property
     def plain(self) -> bool:
         """Whether it is greedy search without any rule. What cannot be is not: `beam` says so."""
-        free = not self.no_repeat and not self.shortest and 0 <= self.length_penalty < math.inf
+        free = not self.no_repeat and not self.shortest and 0 <= self.length_penalty <= MOST_PENALTY
         return self.beam == 1 and free
 
 

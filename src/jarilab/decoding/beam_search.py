@@ -19,6 +19,10 @@ from jarilab.shapes import Int, Tensor
 
 # Of tokens, when the likeliest are looked for.
 BLOCK = 64
+WIDEST = 1000
+"""Hypotheses of a beam: their scores and caches are all held."""
+MOST_PENALTY = 100
+"""The highest power of a length: above it, no number is left of a score."""
 
 
 @torch.no_grad()
@@ -225,6 +229,10 @@ def _forbid_repeats(log_RV: Tensor, ids_RL: Tensor, number: int) -> None:
 
 
 def _check_beam(width: int, best: int, no_repeat: int, length_penalty: float) -> None:
+    if width > WIDEST:
+        raise UserError(
+            f"a beam is {WIDEST:,} hypotheses wide at most, got width {width:,}; 4 or 5 is usual"
+        )
     if width < 1:
         raise UserError(
             f"a beam is 1 hypothesis wide or more, got width {width}; 1 is greedy, 4 or 5 is usual"
@@ -235,7 +243,8 @@ def _check_beam(width: int, best: int, no_repeat: int, length_penalty: float) ->
         )
     if no_repeat < 0:
         raise UserError(f"no_repeat is the length of an n-gram, or 0 for no rule; got {no_repeat}")
-    if not 0 <= length_penalty < float("inf"):
+    if not 0 <= length_penalty <= MOST_PENALTY:
+        most = f", {MOST_PENALTY} at most" if length_penalty > MOST_PENALTY else ""
         raise UserError(
-            f"the length penalty is 0 or more, got {length_penalty}; 0 ranks by probability alone, 1 by its mean"
+            f"the length penalty is 0 or more{most}, got {length_penalty}; 0 ranks by probability alone, 1 by its mean"
         )

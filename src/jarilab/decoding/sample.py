@@ -13,11 +13,12 @@ import torch
 
 from jarilab.decoding.places import Places, in_order
 from jarilab.errors import UserError
-from jarilab.models.base import Generates
+from jarilab.models.base import COLDEST, HOTTEST, Generates
 from jarilab.positions import Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 
 NEVER = float("-inf")
+LEAST_PENALTY, MOST_PENALTY = 0.01, 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,11 @@ class _Choice:
 
     def __post_init__(self) -> None:
         rules = [
-            (0 <= self.temperature < math.inf, "temperature", "0 (the likeliest always) or more"),
+            (
+                self.temperature == 0 or COLDEST <= self.temperature <= HOTTEST,
+                "temperature",
+                f"0 (the likeliest always), or {COLDEST} to {HOTTEST}",
+            ),
             (self.top_k is None or self.top_k >= 1, "top_k", "1 token or more"),
             (
                 self.top_p is None or 0 < self.top_p <= 1,
@@ -89,9 +94,9 @@ class _Choice:
             ),
             (self.min_p is None or 0 < self.min_p <= 1, "min_p", "a share above 0, 1 at most"),
             (
-                0 < self.repetition_penalty < math.inf,
+                LEAST_PENALTY <= self.repetition_penalty <= MOST_PENALTY,
                 "repetition_penalty",
-                "above 0; 1 is none, 1.2 is usual",
+                f"{LEAST_PENALTY} to {MOST_PENALTY}; 1 is none, 1.2 is usual",
             ),
         ]
         for holds, name, expected in rules:

@@ -16,6 +16,9 @@ from jarilab.shapes import Float, Int, Tensor
 registry = Registry("model", "jarilab.models")
 registry.base(nn.Module)
 
+COLDEST, HOTTEST = 0.001, 1000
+"""Temperatures above 0, which scores are divided by: of less, no number may be left of a score."""
+
 
 @runtime_checkable
 class Checks(Protocol):

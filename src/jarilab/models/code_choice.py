@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from jarilab.errors import UserError
+from jarilab.models.base import COLDEST, HOTTEST
 from jarilab.shapes import Bool, Float, Int, Tensor
 
 NEVER = float("-inf")
+MOST_GUIDANCE = 1000
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ class CodeChoice:
 
     def __post_init__(self) -> None:
         top_k, top_p = self.top_k, self.top_p
-        guided = 0 <= self.guidance < math.inf
-        self._check("guidance", guided, "0 (no caption) or more; 1 is none, 2 is usual")
-        warm = 0 <= self.temperature < math.inf
-        self._check("temperature", warm, "0 (the likeliest always) or more")
+        guided = 0 <= self.guidance <= MOST_GUIDANCE
+        self._check("guidance", guided, f"0 (no caption) to {MOST_GUIDANCE}; 1 is none, 2 is usual")
+        warm = self.temperature == 0 or COLDEST <= self.temperature <= HOTTEST
+        self._check("temperature", warm, f"0 (the likeliest always), or {COLDEST} to {HOTTEST}")
         self._check("top_k", top_k is None or top_k >= 1, "a count, 1 code or more")
         share = top_p is None or 0 < top_p <= 1
         self._check("top_p", share, "a probability above 0, 1 at most")

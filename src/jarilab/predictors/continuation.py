@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, final
 
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
 from jarilab.decoding import sample
 from jarilab.devices import device_of
@@ -44,7 +44,7 @@ class ContinuationOptions:
     above 1, what was written before counts less. stop: texts before which it ends. seed: decides what is drawn.
     """
 
-    tokens: int = 200
+    tokens: Annotated[int, Le(1_000_000)] = 200
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, final
 
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 from jaxtyping import UInt8
 
 from jarilab.errors import UserError
@@ -55,13 +55,13 @@ class PaintingOptions:
     decides what is drawn; each image follows from seed and number, so the first is the same however many there are.
     """
 
-    count: int = 8
+    count: Annotated[int, Ge(1), Le(10_000)] = 8
     out: str | None = None
     guidance: float | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    rerank: int = 1
+    rerank: Annotated[int, Ge(1), Le(1000)] = 1
     seed: Annotated[int, Ge(0), Lt(2**63)] = 1
 
 

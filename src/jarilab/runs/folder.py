@@ -85,7 +85,7 @@ class Run:
             raise UserError(f"{folder} cannot be written: {error}") from None
         lock = locked(folder)
         remove_leftovers(folder)
-        environment = environment_record() | computed
+        environment = {**environment_record(), **computed}
         record = {
             "format": FORMAT,
             "hash": experiment.hash,

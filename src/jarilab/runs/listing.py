@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,6 +19,15 @@ from jarilab.options import Option, options_of
 from jarilab.registry import first_sentence, trust_code
 from jarilab.runs.experiment import models_for
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
+from jarilab.runs.jobs import (
+    CLUSTER,
+    RECORD,
+    RUNNING,
+    Job,
+    UnreachableError,
+    jobs_alive,
+)
+from jarilab.runs.lock import is_training
 from jarilab.runs.results import read_result
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import METRICS
@@ -33,7 +43,8 @@ FINISHED, GOING, NEVER, DAMAGED = "finished", "not finished", "never begun", "da
 class ListedRun:
     """A run as a line of a list.
 
-    state: finished, not finished, never begun or damaged; of the last, problem says how. step, steps: how far it is.
+    state: finished, not finished, training, queued, never begun or damaged; of the last, problem says how. job: of a
+    scheduler, where one trains it or has it in its queue. step, steps: how far it is.
     value: of the metric, at the end or where it was measured last. age: seconds since it changed. size: in bytes.
     """
 
@@ -50,6 +61,7 @@ class ListedRun:
     age: float
     size: int
     problem: str | None = None
+    job: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,10 +69,14 @@ class ListedRun:
     @property
     def progress(self) -> str:
         """How far it is, for people."""
-        if self.state == GOING:
+        parts = [] if self.state == GOING else [self.state]
+        if self.step is not None and self.state != FINISHED:
             whole = "" if self.steps is None else f" of {self.steps:,}"
-            return f"at step {self.step:,}{whole}"
-        return f"{self.state}: {self.problem}" if self.problem else self.state
+            parts.append(f"at step {self.step:,}{whole}")
+        if self.job is not None:
+            parts.append(f"job {self.job}")
+        told = ", ".join(parts)
+        return f"{told}: {self.problem}" if self.problem else told
 
     @property
     def measured(self) -> str:
@@ -78,7 +94,29 @@ def runs_in(folder: Path) -> list[ListedRun]:
     if not folder.is_dir():
         missing = "is no folder" if folder.exists() else "does not exist"
         raise UserError(f"{folder} {missing}; name a folder that holds runs")
-    return [_listed(run) for run in run_folders(folder)]
+    alive = _alive(folder)
+    listed = [_listed(run, alive.pop(run, None)) for run in run_folders(folder)]
+    queued = [_not_begun(run, job) for run, job in alive.items()]
+    return sorted(listed + queued, key=lambda one: one.run) if queued else listed
+
+
+def _alive(folder: Path) -> dict[Path, Job]:
+    """The jobs of the studies in a folder that are queued or running, by the folders of their trials."""
+    alive: dict[Path, Job] = {}
+    for record in sorted(folder.glob(f"**/{CLUSTER}/{RECORD}")):
+        study = record.parent.parent
+        try:
+            found = jobs_alive(study)
+        except (UnreachableError, UserError) as error:
+            print(f"jarilab: {study}: what is queued is not known: {error}", file=sys.stderr)
+            continue
+        alive |= {study / trial: job for trial, job in found.items()}
+    return alive
+
+
+def _not_begun(folder: Path, job: Job) -> ListedRun:
+    """A trial that has no folder yet."""
+    return ListedRun(run=str(folder), state=job.state, job=job.number, age=0.0, size=0)
 
 
 def run_folders(folder: Path, deepest: int = DEEPEST) -> Iterator[Path]:
@@ -91,7 +129,7 @@ def run_folders(folder: Path, deepest: int = DEEPEST) -> Iterator[Path]:
             yield from run_folders(path, deepest - 1)
 
 
-def _listed(folder: Path) -> ListedRun:
+def _listed(folder: Path, job: Job | None) -> ListedRun:
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     changed = max(path.stat().st_mtime for path in files if path.name in OWN)
@@ -99,6 +137,8 @@ def _listed(folder: Path) -> ListedRun:
     try:
         experiment = read_experiment(read_run(folder), folder / "run.json")
         state = _state(folder, experiment.hash)
+        if state["state"] != FINISHED:
+            state |= _elsewhere(folder, job)
     except UserError as error:
         return ListedRun(**where, problem=str(error))
     return ListedRun(
@@ -109,6 +149,13 @@ def _listed(folder: Path) -> ListedRun:
         seed=experiment.seed,
         **state,
     )
+
+
+def _elsewhere(folder: Path, job: Job | None) -> dict[str, Any]:
+    """Who trains an unfinished run, or has it in a queue."""
+    if job is not None:
+        return {"state": job.state, "job": job.number}
+    return {"state": RUNNING} if is_training(folder) else {}
 
 
 def _state(folder: Path, run: str) -> dict[str, Any]:

@@ -40,18 +40,18 @@ class Training:
         coupling, with options as in randomized:longest=2048, or one's own, mine.py:Mine.
     """
 
-    examples: Annotated[int, Ge(1)] = 1_000_000
-    epochs: Annotated[float, Gt(0)] | None = None
+    examples: Annotated[int, Ge(1), Le(10**15)] = 1_000_000
+    epochs: Annotated[float, Gt(0), Le(1e9)] | None = None
     batch: Annotated[int, Ge(1), Le(1_000_000)] = 512
     tokens: Annotated[int, Ge(1), Le(10_000_000)] | None = None
     optimizer: Literal["muon", "adamw"] = "muon"
     learning_rate: Annotated[float, Gt(0)] = 0.015
     warm_up: Annotated[float, Ge(0), Le(1)] = 0.05
-    weight_decay: Annotated[float, Ge(0)] = 0.0
+    weight_decay: Annotated[float, Ge(0), Le(1e6)] = 0.0
     clip: Annotated[float, Gt(0)] = 1.0
     label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
     average: Annotated[float, Ge(0), Lt(1)] = 0.0
-    evaluations: Annotated[int, Ge(1)] = 20
+    evaluations: Annotated[int, Ge(1), Le(1_000_000)] = 20
     evaluation_examples: Annotated[int, Ge(1)] = 2000
     patience: Annotated[int, Ge(1)] | None = None
     positions: str = "sequential"

@@ -101,7 +101,8 @@ class Asking:
         if option.several:
             each = Annotated[str, Field(max_length=self.limits.characters)]
             several = Annotated[list[each], Field(max_length=MOST_TEXTS)]
-            return several, Field(**told | {"default": list(option.default)})
+            each_told: dict[str, Any] = {**told, "default": list(option.default)}
+            return several, Field(**each_told)
         if option.kind == "text":
             return option.annotation, Field(**told)
         most = self.predictor.served_at_most.get(option.name)

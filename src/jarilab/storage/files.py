@@ -21,6 +21,8 @@ from jarilab.errors import UserError
 LARGEST_JSON = 16 * 2**20
 LARGEST_FILE = 2**42
 """Of weights: what no disk of today holds in one file, and no endless file ends before."""
+MOST_FOLDERS = 200
+"""In each other."""
 SEAL = "sha256"
 """The field of a sealed record that holds the digest of all others."""
 
@@ -103,6 +105,23 @@ def is_digest(held: Any, value: Any) -> bool:
         return False
 
 
+def checked_folder(name: str | Path) -> Path:
+    """The folder to write into. Raises UserError for a name that no record could hold, or so many folders in each other
+    that nobody means."""
+    path = Path(name)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"expected the name of a folder in UTF-8, which its records hold; got {str(path)!r}; choose another --out"
+        ) from None
+    if len(path.parts) > MOST_FOLDERS:
+        raise UserError(
+            f"expected at most {MOST_FOLDERS} folders in each other, got {len(path.parts):,}; choose a shorter --out"
+        )
+    return path
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace a file by this JSON, in one step. NaN and infinity are refused. Raises UserError on a full disk."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
@@ -131,6 +150,11 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
+    except UnicodeEncodeError as error:
+        name = error.object[max(0, error.start - 20) : error.end]
+        raise UserError(
+            f"{path} cannot be written: expected names in UTF-8, got one that ends in {name!r}; rename that file"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -78,12 +78,12 @@ class Captions(Task):
         size: Annotated[int, Ge(8), Le(512)] = 32,
         codes: str = "",
         quantizer: QuantizerName = "fsq",
-        code_steps: Annotated[int, Ge(1)] = 1500,
-        judge_steps: Annotated[int, Ge(1)] = 2000,
+        code_steps: Annotated[int, Ge(1), Le(10_000_000)] = 1500,
+        judge_steps: Annotated[int, Ge(1), Le(10_000_000)] = 2000,
         caption_dropout: Annotated[float, Ge(0), Lt(1)] = 0.1,
         image_weight: Annotated[float, Ge(0)] = 7.0,
-        guidance: Annotated[float, Ge(0)] = 2.0,
-        temperature: Annotated[float, Ge(0)] = 0.7,
+        guidance: Annotated[float, Ge(0), Le(1000)] = 2.0,
+        temperature: Annotated[float, Ge(0), Le(1000)] = 0.7,
         rerank: Annotated[int, Ge(1), Le(1000)] = 1,
     ):
         if size % STRIDE:

@@ -77,7 +77,7 @@ class Detection(ImageTask):
         max_digits: Annotated[int, Ge(1), Le(100)] = 3,
         smallest: Annotated[int, Ge(4), Le(4096)] = 12,
         largest: Annotated[int, Ge(4), Le(4096)] = 22,
-        scenes: Annotated[int, Ge(1)] = 1_000_000,
+        scenes: Annotated[int, Ge(1), Le(10_000_000)] = 1_000_000,
         flip: bool = False,
         crop: Annotated[float, Ge(0), Le(0.9)] = 0.0,
         nothing: Annotated[float, Gt(0), Le(1)] = 0.1,

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Annotated, Any, final
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Lt
 
 from jarilab.errors import UserError
 from jarilab.tasks.base import registry
@@ -44,7 +44,7 @@ class Sequences(PairsTask):
         held_out: Annotated[int, Ge(1), Le(1_000_000)] = 1000,
         lengths: str = "1..25",
         test_lengths: str | None = None,
-        data_seed: Annotated[int, Ge(0)] = 42,
+        data_seed: Annotated[int, Ge(0), Lt(2**63)] = 42,
         metric: JudgedBy = "exact_match",
     ):
         self.trained = _range("lengths", lengths)

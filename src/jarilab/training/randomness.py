@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, distributed
@@ -48,7 +48,7 @@ def _name(name: str, rank: int) -> str:
 
 def restore(states: Mapping[str, Tensor], world: World, seed: int, step: int) -> str | None:
     """Draw on from these states; what of it cannot be, or None. Who has no state begins anew, from seed and step."""
-    needed = {_name(HOST, world.rank): torch.set_rng_state}
+    needed: dict[str, Callable[[Tensor], None]] = {_name(HOST, world.rank): torch.set_rng_state}
     if world.device.type != "cpu":
         module = module_of(world.device)
         needed[_name(BESIDE, world.rank)] = lambda state: module.set_rng_state(state, world.device)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.runs import tiny
-from jarilab.comparison import running
-from jarilab.comparison.running import jobs_for, train_all
+from jarilab.comparison import processes, running
+from jarilab.comparison.processes import Running, ThisMachine, jobs_for, least_used, said_last, start
+from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.comparison.trial import Trial
 
@@ -38,7 +39,9 @@ def test_a_trial_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "statistics.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()")
     monkeypatch.chdir(tmp_path)
     trial = Trial("trial", tiny("none", training__examples=16, training__evaluations=1), tmp_path / "trial")
-    assert running._start(trial, 0).wait() == 0, (tmp_path / "trial.log").read_text()
+    begun = start(trial, 0)
+    begun.wait()
+    assert begun.returncode == 0, (tmp_path / "trial.log").read_text()
     assert not (tmp_path / "executed").exists()
 
 
@@ -51,7 +54,7 @@ class Told(list):
         self.append((name, row))
 
 
-class Ended:
+class Ended(Running):
     """A trial's process that has ended."""
 
     def __init__(self, returncode):
@@ -59,6 +62,14 @@ class Ended:
 
     def poll(self):
         return self.returncode
+
+    def end(self):
+        raise AssertionError("it has ended")
+
+    wait = end
+
+    def failure(self, trial):
+        return said_last(trial, self.returncode)
 
 
 def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
@@ -79,10 +90,10 @@ def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
             (trial.folder / "result.json").touch()
 
     write([1])  # of a run that was cut off
-    monkeypatch.setattr(running, "_start", lambda *_: process)
+    monkeypatch.setattr(processes, "start", lambda *_: process)
     monkeypatch.setattr(running, "TrainingProgress", lambda names: told)
     monkeypatch.setattr(running.time, "sleep", tick)
-    train_all([trial], 1)
+    train_all([trial], ThisMachine(1))
     assert told == [("none-1", {"step": 4, "loss": 2.0, "measured": "3 %"}), ("none-1", {"step": 6, "loss": 3.0})]
 
 
@@ -100,10 +111,10 @@ def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):
 def test_a_trial_that_fails_is_told_without_the_programs_name(tmp_path, monkeypatch, code, log, reason):
     (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
     (tmp_path / "none-1.log").write_text(log)
-    monkeypatch.setattr(running, "_start", lambda *_: Ended(code))
+    monkeypatch.setattr(processes, "start", lambda *_: Ended(code))
     monkeypatch.setattr(running, "TrainingProgress", Told)
     monkeypatch.setattr(running.time, "sleep", lambda _: None)
-    assert train_all([trial], 1) == {"none-1": reason}
+    assert train_all([trial], ThisMachine(1)) == {"none-1": reason}
 
 
 def test_a_trial_that_another_process_trains_is_waited_for_and_goes_on(tmp_path, monkeypatch):
@@ -115,7 +126,7 @@ def test_a_trial_that_another_process_trains_is_waited_for_and_goes_on(tmp_path,
         locks.append((trial.folder / ".lock").open("w"))
         fcntl.flock(locks[-1], fcntl.LOCK_EX)
 
-    def start(trial, _):
+    def begin(trial, *_):
         started.append(trial.name)
         (trial.folder / "result.json").touch()
         return Ended(0)
@@ -127,16 +138,56 @@ def test_a_trial_that_another_process_trains_is_waited_for_and_goes_on(tmp_path,
             while locks:
                 locks.pop().close()
 
-    monkeypatch.setattr(running, "_start", start)
+    monkeypatch.setattr(processes, "start", begin)
     monkeypatch.setattr(running, "TrainingProgress", Told)
     monkeypatch.setattr(running.time, "sleep", lambda _: tick(_) if locks else None)
-    assert train_all([first, second], 2) == {}
+    assert train_all([first, second], ThisMachine(2)) == {}
     assert started == ["t5-1"]
 
 
 def test_a_trial_that_was_killed_is_told(tmp_path, monkeypatch):
     (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
-    monkeypatch.setattr(running, "_start", lambda *_: Ended(-9))
+    monkeypatch.setattr(processes, "start", lambda *_: Ended(-9))
     monkeypatch.setattr(running, "TrainingProgress", Told)
     monkeypatch.setattr(running.time, "sleep", lambda _: None)
-    assert train_all([trial], 1) == {"none-1": "it was ended by the signal SIGKILL"}
+    assert train_all([trial], ThisMachine(1)) == {"none-1": "it was ended by the signal SIGKILL"}
+
+
+def test_each_trial_sees_the_gpu_that_the_fewest_others_use(tmp_path, monkeypatch):
+    trials = Study.of("arithmetic", ["none", "t5", "alibi"], 1, {}, "float32").trials(tmp_path)
+    seen = []
+
+    class Begun(Ended):
+        gpu = None
+
+    def begin(trial, snapshots, gpu):
+        seen.append(gpu)
+        begun = Begun(None)
+        begun.gpu = gpu
+        return begun
+
+    monkeypatch.setattr(processes, "start", begin)
+    first = ThisMachine(3, gpus=2).start(trials, {})
+    assert seen == [0, 1, 0]
+    ThisMachine(3, gpus=2).start(trials[:1], {"a": first[0][1], "b": first[2][1]})
+    assert seen[-1] == 1, "0 has two"
+    assert jobs_for(6, 2, 4) == 4, "as many as there are GPUs"
+    assert least_used([], 0) is None
+
+
+def test_a_gpu_is_one_of_those_that_a_person_left(tmp_path, monkeypatch):
+    (trial,) = Study.of("arithmetic", ["none"], 1, {}, "float32").trials(tmp_path)
+    told = []
+
+    def popen(command, *, env, stdin, **_):
+        assert (command[3], stdin) == ("jarilab.cli.tied", processes.subprocess.PIPE), "it ends with us"
+        told.append(env.get("CUDA_VISIBLE_DEVICES"))
+        raise InterruptedError
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(processes.subprocess, "Popen", popen)
+    for _ in range(2):
+        with pytest.raises(InterruptedError):
+            start(trial, 0, 1)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7")
+    assert told == ["1", "GPU-7"]

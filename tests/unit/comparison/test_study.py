@@ -60,7 +60,7 @@ def trained(monkeypatch):
     """The trials that would be trained, each of which fails."""
     names = []
 
-    def train_all(trials, jobs, snapshots):
+    def train_all(trials, engine):
         names.extend(trial.name for trial in trials)
         return dict.fromkeys(names, "ValueError: x")
 

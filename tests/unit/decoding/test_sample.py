@@ -165,12 +165,13 @@ def test_a_text_may_be_longer_than_the_positions_of_its_model():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"temperature": -1.0}, r"temperature: expected 0 \(the likeliest always\) or more, got -1.0"),
+        ({"temperature": -1.0}, r"temperature: expected 0 \(the likeliest always\), or 0.001 to 1000, got -1.0"),
+        ({"temperature": 1e-38}, "temperature: expected .* got 1e-38"),
         ({"top_k": 0}, "top_k: expected 1 token or more, got 0; omit it to keep every token"),
         ({"top_p": 0.0}, "top_p: expected a probability above 0, 1 at most, got 0.0; omit it"),
         ({"top_p": 1.1}, "top_p: expected a probability above 0, 1 at most, got 1.1"),
         ({"min_p": 0.0}, "min_p: expected a share above 0, 1 at most, got 0.0"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty: expected above 0; 1 is none, 1.2 is usual, got 0.0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty: expected 0.01 to 100; 1 is none, 1.2 is usual, got 0.0"),
         ({"longest": 0}, "expected 1 token or more to draw, got longest 0"),
         ({"context": 0}, "expected a context of 1 token or more, got 0; omit it"),
         (

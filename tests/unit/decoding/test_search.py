@@ -418,6 +418,8 @@ def test_the_likeliest_are_those_of_topk():
         ({"best": 5}, "a beam of width 4 can be asked for its 1 to 4 best answers, got best 5; widen the beam"),
         ({"best": 0}, "1 to 4 best answers, got best 0"),
         ({"no_repeat": -1}, "no_repeat is the length of an n-gram, or 0 for no rule; got -1"),
+        ({"width": 10**20}, "a beam is 1,000 hypotheses wide at most, got width 100,000,000,000,000,000,000"),
+        ({"length_penalty": 1e308}, "the length penalty is 0 or more, 100 at most, got 1e"),
         ({"length_penalty": -0.5}, "the length penalty is 0 or more, got -0.5; 0 ranks by probability alone"),
         ({"shortest": 9}, "expected 0 <= shortest <= longest and longest 1 or more, got shortest 9 and longest 8"),
         ({"longest": 0}, "got shortest 0 and longest 0; both count the end token"),

@@ -1,0 +1,240 @@
+"""The engine of clusters: trials as jobs of SLURM, or of this machine for trying it out, through submitit.
+
+submitit keeps what a job does as a pickle in the study's `cluster/`, which only its owner may enter, and the job
+unpickles it. In it is one function of job.py and the words of a command line: nothing of a run. Jobs outlive the
+driver, which finds them again by `cluster/jobs.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from jarilab.comparison.job import train_as_told
+from jarilab.comparison.processes import Engine, Outlived, Running, said_last
+from jarilab.comparison.resources import Resources
+from jarilab.comparison.trial import Trial
+from jarilab.errors import UserError, needs
+from jarilab.runs import jobs as jobs_file
+from jarilab.runs.jobs import CLUSTER, Job, Submission, UnreachableError
+from jarilab.storage.files import read_json
+
+Scheduler = Literal["slurm", "local"]
+TIMEOUTS = 1000
+"""How often a trial that has used up its time goes on in the queue again; submitit wants a number."""
+GRACE = 120
+"""Seconds between the signal that time is up and the end, in which a step is finished and a checkpoint written."""
+PATIENCE = 30.0
+"""Seconds that a job which nobody has in a queue is given to appear there, or to show its result on another disk."""
+EXITS = "exits"
+"""The folder, in `cluster/`, of the exit code of each trial."""
+
+
+class Cluster(Engine):
+    """study: its folder. most: trials at once; as many as the cluster has room for by default."""
+
+    every = 2.0
+
+    def __init__(
+        self,
+        study: Path,
+        scheduler: Scheduler,
+        resources: Resources,
+        most: int | None,
+        snapshots: int = 0,
+    ):
+        self._submitit: Any = needs("submitit", "cluster")
+        if scheduler == "slurm":
+            jobs_file.check_reachable()
+        self.study = study
+        self.folder = study / CLUSTER
+        self._scheduler = scheduler
+        self._resources = resources
+        self._most = most
+        self._snapshots = snapshots
+        self._alive: dict[str, Job] = {}
+        self._asked = float("-inf")
+        _private(self.folder)
+        (self.folder / EXITS).mkdir(exist_ok=True)
+
+    def alive(self) -> dict[str, Job]:
+        """The trials whose jobs are queued or running; what was so last where the scheduler does not answer now."""
+        if time.monotonic() - self._asked >= self.every:
+            with contextlib.suppress(UnreachableError):
+                self._alive = jobs_file.jobs_alive(self.study)
+            self._asked = time.monotonic()
+        return self._alive
+
+    def start(
+        self, waiting: Sequence[Trial], running: Mapping[str, Running]
+    ) -> list[tuple[Trial, Running]]:
+        if not waiting:
+            return []
+        alive = self._certainly_alive()
+        begun: list[tuple[Trial, Running]] = []
+        fresh = []
+        for trial in waiting:
+            if self.name_of(trial) in alive:
+                begun.append((trial, OnCluster(self, trial)))
+            elif trial.is_training:
+                begun.append((trial, Outlived(trial)))
+            else:
+                fresh.append(trial)
+        if self._scheduler == "local" and self._most is not None:
+            fresh = fresh[: max(0, self._most - len(running) - len(begun))]
+        if fresh:
+            self._submit(fresh)
+            begun += [(trial, OnCluster(self, trial)) for trial in fresh]
+        return begun
+
+    def _certainly_alive(self) -> dict[str, Job]:
+        """What is asked before anything is submitted: not to know is no reason to submit twice. Raises UserError."""
+        try:
+            self._alive = jobs_file.jobs_alive(self.study)
+        except UnreachableError as error:
+            raise UserError(
+                f"whether jobs of this study are in the queue cannot be asked: {error}; nothing was submitted, and the "
+                "same command goes on later"
+            ) from None
+        return self._alive
+
+    def name_of(self, trial: Trial) -> str:
+        """Its folder in that of the study, which jobs.json calls it by."""
+        return trial.folder.relative_to(self.study).as_posix()
+
+    def exit_file(self, trial: Trial) -> Path:
+        """Where its job writes the exit code."""
+        return (self.folder / EXITS / f"{trial.name}.json").absolute()
+
+    def _submit(self, trials: Sequence[Trial]) -> None:
+        """Submit trials: to SLURM as one array, to this machine one by one."""
+        arrays = [trials] if self._scheduler == "slurm" else [[trial] for trial in trials]
+        for array in arrays:
+            job = self._submit_array(array)
+            names = ", ".join(trial.name for trial in array)
+            ends = "scancel" if self._scheduler == "slurm" else "kill"
+            print(
+                f"jarilab: submitted {names} as {self._scheduler} job {job}, which needs this command no more: given "
+                f"again it finds the job and waits; `{ends} {job}` ends it",
+                file=sys.stderr,
+            )
+
+    def _submit_array(self, trials: Sequence[Trial]) -> str:
+        """One submission, written down before it is made; gives the number of the job."""
+        names = tuple(map(self.name_of, trials))
+        submission = Submission(self._scheduler, f"jari-{secrets.token_hex(6)}", names)
+        jobs_file.keep(self.study, submission)
+        try:
+            numbers = self._given_numbers(submission, trials)
+        except UserError:
+            jobs_file.drop(self.study, submission)
+            raise
+        job = numbers[0].partition("_")[0]
+        jobs_file.keep(self.study, jobs_file.numbered(submission, job))
+        return job
+
+    def _given_numbers(self, submission: Submission, trials: Sequence[Trial]) -> list[str]:
+        """The numbers of the jobs that these trials have become. Raises UserError where they are refused."""
+        words, folders, logs, exits = [], [], [], []
+        for trial in trials:
+            trial.log.write_bytes(b"")
+            self.exit_file(trial).unlink(missing_ok=True)
+            words.append(trial.words(self._snapshots))
+            folders.append(str(trial.folder.absolute()))
+            logs.append(str(trial.log.absolute()))
+            exits.append(str(self.exit_file(trial)))
+        with _safe_path():
+            executor = self._executor(submission.name)
+            try:
+                submitted = executor.map_array(train_as_told, words, folders, logs, exits)
+            except self._submitit.core.utils.FailedJobError as error:
+                raise self._refused(error) from None
+        return [one.job_id for one in submitted]
+
+    def _executor(self, name: str) -> Any:
+        python = f"{shlex.quote(sys.executable)} -P"
+        folder, kind = self.folder.absolute(), self._scheduler
+        given = {f"{kind}_max_num_timeout": TIMEOUTS, f"{kind}_python": python}
+        executor = self._submitit.AutoExecutor(folder=folder, cluster=kind, **given)
+        executor.update_parameters(**self._resources.for_submitit(kind, name, GRACE, self._most))
+        return executor
+
+    def _refused(self, error: Exception) -> UserError:
+        lines = [line.removeprefix("sbatch: error: ") for line in str(error).splitlines()]
+        reason = "; ".join(
+            dict.fromkeys(line.strip() for line in lines if line.startswith(("sbatch", "Batch")))
+        )
+        reason = reason or str(error).strip()
+        return UserError(f"SLURM does not take the trials: {reason}; {self._resources.advice()}")
+
+
+class OnCluster(Running):
+    """A trial's job. It ends by itself: it is not ours to end with us."""
+
+    def __init__(self, cluster: Cluster, trial: Trial):
+        self._cluster = cluster
+        self._trial = trial
+        self._gone: float | None = None
+
+    def poll(self) -> int | None:
+        """None while its job is queued or running. A requeued one that has just left a node may be in no list for a
+        moment, and a result that was written on another machine may be late here."""
+        if self._trial.finished:
+            self.returncode = 0
+        elif self._cluster.name_of(self._trial) in self._cluster.alive():
+            self._gone = None
+        elif self._gone is None:
+            self._gone = time.monotonic()
+        elif self._exit_code() is not None or time.monotonic() - self._gone > PATIENCE:
+            self.returncode = self._exit_code() or 1
+        return self.returncode
+
+    def end(self) -> None:
+        """It goes on without us."""
+
+    def wait(self) -> None:
+        """It goes on without us."""
+
+    def _exit_code(self) -> int | None:
+        file = self._cluster.exit_file(self._trial)
+        return read_json(file) if file.exists() else None
+
+    def failure(self, trial: Trial) -> str:
+        code = self._exit_code()
+        if code is not None and trial.log.stat().st_size:
+            return said_last(trial, code)
+        return f"its job left the queue without a result, cancelled or ended from outside; see {self._cluster.folder}"
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """What is started here has no current folder on its import path: a statistics.py lying there is not executed."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
+def _private(folder: Path) -> None:
+    """A folder for its owner alone: what lies in it is executed. Raises UserError where somebody else owns it."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise UserError(
+                f"{folder} belongs to another person, and what lies there is executed by jobs; choose another --out"
+            )
+        folder.chmod(0o700)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from None

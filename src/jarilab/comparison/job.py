@@ -1,0 +1,72 @@
+"""The job of a trial: the one function that a scheduler's pickle names, and words of a command line. Nothing heavy is
+imported here, since the process that waits for the command stays as long as the command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jarilab.runs.lock import is_training
+
+PATIENCE = 300.0
+"""Seconds that another process which trains the same is waited for."""
+
+_child: subprocess.Popen[bytes] | None = None
+"""The one command that this process runs."""
+
+
+def tied(words: Sequence[str]) -> list[str]:
+    """A command of jari that ends with the process that holds its standard input."""
+    # -P: the current folder is not on the import path, so that a statistics.py lying there is not executed.
+    return [sys.executable, "-P", "-m", "jarilab.cli.tied", *words]
+
+
+def train_as_told(words: Sequence[str], folder: str, log: str, exit_file: str) -> None:
+    """`jarilab` with these words, which train in this folder; what it says goes to the end of the log, its exit code
+    into a file."""
+    global _child
+    _wait_for(Path(folder))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with Path(log).open("ab") as said:
+        _child = subprocess.Popen(
+            tied(words),
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            env=environment,
+        )
+    code = _child.wait()
+    partial = Path(f"{exit_file}.partial")
+    partial.write_text(json.dumps(code))
+    partial.replace(exit_file)
+
+
+def _wait_for(folder: Path) -> None:
+    """Until the same trial, as it was before it was queued again, has written its checkpoint and ended."""
+    until = time.monotonic() + PATIENCE
+    while is_training(folder) and time.monotonic() < until:
+        time.sleep(0.5)
+
+
+def interrupted(words: Sequence[str], folder: str, log: str, exit_file: str) -> Any:
+    """What submitit calls when time is up or the job is preempted: the command writes its checkpoint and ends, and the
+    same is queued again."""
+    from submitit.helpers import DelayedSubmission
+
+    if _child is not None:
+        # A signal has come in the midst of `_child.wait`, whose lock cannot be had a second time.
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(_child.pid, signal.SIGTERM)
+            os.waitpid(_child.pid, 0)
+    return DelayedSubmission(train_as_told, words, folder, log, exit_file)
+
+
+train_as_told.checkpoint = interrupted  # type: ignore[attr-defined]

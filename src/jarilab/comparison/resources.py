@@ -1,0 +1,121 @@
+"""What a trial asks of a cluster."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+
+from jarilab.errors import UserError
+
+_WORD = re.compile(r"[A-Za-z0-9_.,:@=+/\[\]&|*-]+")
+_TIME = re.compile(r"((?P<days>\d{1,4})-)?(?P<parts>\d{1,5}(:\d{1,2}){0,2})")
+_MEMORY = re.compile(r"[1-9]\d{0,8}[KMGT]?")
+FACTORS = {1: (1,), 2: (1, 1 / 60), 3: (60, 1, 1 / 60)}
+"""Minutes of the numbers of a time without days, by how many they are."""
+FACTORS_OF_DAYS = {1: (60,), 2: (60, 1), 3: (60, 1, 1 / 60)}
+"""The same behind days, where hours come first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a trial asks of the cluster.
+
+    partition: of SLURM; the cluster's usual one by default. time: the longest at a time, such as 2:00:00 or 1-12; a
+    trial that takes longer is queued again and goes on. gpus: for each trial. cpus: for each trial. memory: for each
+    trial, such as 8G; the cluster's usual one by default. account: that is charged. qos: quality of service.
+    constraint: features that a node must have.
+    """
+
+    partition: str | None = None
+    time: str = "1:00:00"
+    gpus: Annotated[int, Ge(0), Le(1024)] = 0
+    cpus: Annotated[int, Ge(1), Le(4096)] = 1
+    memory: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("partition", "account", "qos", "constraint"):
+            given = getattr(self, name)
+            if given is not None and not _WORD.fullmatch(given):
+                raise UserError(
+                    f"{name}: expected a name that SLURM knows, without spaces or quotes; got {given!r}"
+                )
+        if self.memory is not None and not _MEMORY.fullmatch(self.memory):
+            raise UserError(f"memory: expected such as 8G or 500M; got {self.memory!r}")
+        if self.minutes < 1:
+            raise UserError(f"time: expected a minute or more; got {self.time!r}")
+
+    @property
+    def minutes(self) -> int:
+        """The time, rounded up. Raises UserError for one that SLURM would not read."""
+        found = _TIME.fullmatch(self.time)
+        if found is None:
+            raise UserError(
+                f"time: expected hours:minutes:seconds, minutes or days-hours, such as 2:00:00, 90 or 1-12; got "
+                f"{self.time!r}"
+            )
+        numbers = [int(part) for part in found["parts"].split(":")]
+        days = found["days"]
+        factors = (FACTORS if days is None else FACTORS_OF_DAYS)[len(numbers)]
+        minutes = sum(number * factor for number, factor in zip(numbers, factors, strict=True))
+        return int(-(-(minutes + 1440 * int(days or 0)) // 1))
+
+    @property
+    def given(self) -> list[str]:
+        """The names of those that differ from what is usual."""
+        return [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+
+    def for_submitit(
+        self, scheduler: str, name: str, grace: int, most: int | None
+    ) -> dict[str, Any]:
+        """The parameters of an executor."""
+        if scheduler == "local":
+            # Its own limit is two minutes; on this machine nobody else waits for the place.
+            return {"timeout_min": 60 * 24 * 365, "gpus_per_node": self.gpus}
+        asked: dict[str, Any] = {
+            "name": name,
+            "timeout_min": self.minutes,
+            "cpus_per_task": self.cpus,
+            "slurm_signal_delay_s": min(grace, 30 * self.minutes),
+            "slurm_additional_parameters": {"requeue": True},
+        }
+        asked |= {"gpus_per_node": self.gpus} if self.gpus else {}
+        asked |= {"slurm_array_parallelism": most} if most else {}
+        slurm = {"partition": self.partition, "account": self.account, "qos": self.qos}
+        slurm |= {"mem": self.memory, "constraint": self.constraint}
+        return asked | {f"slurm_{key}": value for key, value in slurm.items() if value is not None}
+
+    def sbatch_lines(self, most: int | None, trials: int, grace: int) -> list[str]:
+        """The head of a script for sbatch."""
+        at_once = f"%{most}" if most else ""
+        asked = {"array": f"0-{trials - 1}{at_once}", "time": self.time, "cpus-per-task": self.cpus}
+        asked |= {"gpus-per-node": self.gpus or None, "partition": self.partition}
+        asked |= {"mem": self.memory, "account": self.account, "qos": self.qos}
+        asked |= {"constraint": self.constraint}
+        asked |= {"signal": f"B:USR2@{min(grace, 30 * self.minutes)}", "open-mode": "append"}
+        named = [f"#SBATCH --{key}={value}" for key, value in asked.items() if value is not None]
+        return [*named, "#SBATCH --requeue"]
+
+    def advice(self) -> str:
+        """What to do where SLURM refuses."""
+        there = partitions()
+        if self.partition is not None and there and self.partition not in there:
+            return f"expected --partition {' or '.join(there)}, got {self.partition}"
+        asked = ", ".join(f"--{name} {getattr(self, name)}" for name in self.given)
+        return f"`sinfo` lists what there is; asked for: {asked or 'what is usual'}"
+
+
+def partitions() -> list[str]:
+    """Those that SLURM has here; none where it does not say."""
+    if shutil.which("sinfo") is None:
+        return []
+    command = ["sinfo", "--noheader", "--format", "%R"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return sorted(set(told.stdout.split()))

@@ -1,0 +1,53 @@
+"""The trials of a study as a script for sbatch, for people whose cluster has no submitit, or another scheduler: each is
+a command line that may be given any number of times."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jarilab.comparison.resources import Resources
+from jarilab.comparison.trial import Trial
+from jarilab.runs.jobs import CLUSTER
+from jarilab.storage.files import write_text
+
+RUN = r"""
+# Told that time is up (USR2), a trial writes its checkpoint and is queued again; told to end (TERM), it only writes it.
+run() {
+    "$@" >> "$log" 2>&1 < /dev/null &
+    child=$!
+    trap 'kill -TERM $child; wait $child; scontrol requeue ${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}; exit 0' USR2
+    trap 'kill -TERM $child; wait $child; exit 143' TERM
+    wait $child
+}
+"""
+
+
+def write(
+    trials: Sequence[Trial],
+    study: Path,
+    resources: Resources,
+    most: int | None,
+    snapshots: int,
+    grace: int,
+) -> Path:
+    """Write `cluster/trials.sbatch` of the trials that are not finished; gives its path."""
+    folder = study / CLUSTER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lines = ["#!/bin/bash", *resources.sbatch_lines(most, len(trials), grace)]
+    lines.append(f'#SBATCH --output="{folder.absolute()}/%A_%a.out"')
+    lines += [f"cd {shlex.quote(str(Path.cwd()))} || exit 1", "export OMP_NUM_THREADS=1", RUN]
+    lines.append('case "$SLURM_ARRAY_TASK_ID" in')
+    for number, trial in enumerate(trials):
+        command = [sys.executable, "-P", "-m", "jarilab", *trial.words(snapshots)]
+        lines.append(f"{number}) log={shlex.quote(str(trial.log))}; run {shlex.join(command)} ;;")
+    lines += [
+        '*) echo "submit this with sbatch, which numbers its tasks" >&2; exit 2 ;;',
+        "esac",
+        "",
+    ]
+    path = folder / "trials.sbatch"
+    write_text(path, "\n".join(lines))
+    return path

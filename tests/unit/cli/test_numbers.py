@@ -1,0 +1,91 @@
+"""Every number that may be typed, of every command, task, model, encoding and kind of answer, beyond all sense."""
+
+import math
+
+import pytest
+
+from jarilab import api
+from jarilab.cli import main
+from jarilab.cli.runs import all_answer_options
+from jarilab.comparison.resources import Resources
+from jarilab.encodings.base import registry as encodings
+from jarilab.errors import UserError
+from jarilab.options import NAMES, options_of
+from jarilab.runs.experiment import models_for, settings_of
+from jarilab.tasks.base import registry as tasks
+
+SENSELESS = ["nan", "inf", "-inf", "1e308", "-1e308", "1e-320"]
+TOO_MANY = ["1" + "0" * 20, "-1" + "0" * 20]
+"""For a count; to float32 it is a number like any other."""
+
+
+def numbers():
+    """Each option that is a number, by its owner and name."""
+    verbs = (api.train, api.evaluate, api.predict, api.compare, api.walk)
+    groups = {f"{verb.__name__}()": options_of(verb) for verb in verbs} | {"cluster": options_of(Resources)}
+    groups |= {name: options_of(encodings.spec(name).target) for name in encodings.names()}
+    for task in tasks.names():
+        groups |= {f"{task} {model}": settings_of(task, model) for model in models_for(tasks.spec(task).target)}
+    for kind in ("options", "scoring"):
+        groups |= {f"{kind} {number}": options for number, options in enumerate(all_answer_options(kind))}
+    for owner, options in groups.items():
+        for name, option in options.items():
+            if option.kind in NAMES.values():
+                yield owner, name, option
+
+
+def told(option, owner, text) -> str:
+    """What is said of a value; nothing where it is taken, and finite."""
+    try:
+        assert math.isfinite(option.read(owner, text))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_no_number_is_beyond_what_a_tensor_has():
+    found = list(numbers())
+    assert len(found) > 100
+    for owner, name, option in found:
+        for text in SENSELESS + (TOO_MANY if option.kind == NAMES[int] else []):
+            assert "got " in told(option, owner, text), f"{owner} takes {name}={text}"
+
+
+@pytest.mark.parametrize("text", ["0", "-1"])
+def test_what_is_refused_is_named(text):
+    said = [told(option, owner, text) for owner, _, option in numbers()]
+    refused = [one for one in said if one]
+    assert refused
+    assert all("got " in one for one in refused)
+
+
+FOLDERS = {"a\udcff": "expected the name of a folder in UTF-8", "/".join(["a"] * 2000): "at most 200 folders"}
+
+
+@pytest.mark.parametrize("out", FOLDERS, ids=["bytes", "deep"])
+@pytest.mark.parametrize("verb", ["train copy", "compare copy --encodings none"])
+def test_a_folder_that_nobody_means_is_refused_before_anything_is_written(out, verb, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*verb.split(), "--out", out]) == 2
+    assert FOLDERS[out] in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+TYPED = [
+    ("train copy --out run --threads 100000", "threads: expected 1 to"),
+    ("train copy --out run --threads 0", "greater than or equal to 1; got"),
+    ("train copy --out run --learning-rate 1e308", "a number from 1e-36 to 1e+36; got 1e+308"),
+    ("train copy --out run --seed -1", "seed must be from 0 to 2^63 - 1, got -1"),
+    ("train copy --out run --snapshots 100000000000000000000", "less than or equal to 100000"),
+    ("compare copy --encodings none --out run --seeds 1000000000000", "less than or equal to 10000"),
+    ("compare copy --encodings none --out run --jobs 0", "greater than or equal to 1"),
+    ("compare copy --encodings none --out run --tune 0.1,1e308", "a number from 1e-36 to 1e+36; got 1e+308"),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), TYPED, ids=range(len(TYPED)))
+def test_a_number_without_sense_is_refused_with_what_was_expected(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
