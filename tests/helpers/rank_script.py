@@ -8,7 +8,10 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
+
+from torch import distributed
 
 from jarilab import api
 from jarilab.errors import UserError
@@ -52,6 +55,7 @@ def run(case, folder):
 
 
 def main():
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=float(os.environ["JARILAB_RANK_TIMEOUT"])))
     folder = Path(sys.argv[1])
     rank = os.environ["RANK"]
     told = {}

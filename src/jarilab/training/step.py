@@ -91,7 +91,8 @@ class Steps:
                 loss = self.task.loss(scores, there, smoothing)
                 weighted = loss if len(parts) == 1 else loss * share
                 # The gradient of several processes is the mean over them.
-                (weighted * world.size if world.several else weighted).backward()
+                with world.together():
+                    (weighted * world.size if world.several else weighted).backward()
             total = total + weighted.detach()
         return total
 

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 TIMEOUT = 60.0
 """Seconds that the others wait for a rank; the environment's JARILAB_RANK_TIMEOUT takes its place."""
+BACKENDS = ("gloo", "Gloo", "NCCL", "ProcessGroup", "Connection", "store")
+"""One of these words is in what a backend says when a process is not there."""
 LONGEST_TEXT = 4096
 """Bytes of a text that all are told."""
 
@@ -35,6 +37,7 @@ class World:
         # Where the numbers that all add up must be: NCCL knows the GPU alone.
         self.device = device
         self._store: Any = None
+        self._is_ours = False
         self._heard = 0.0
 
     @property
@@ -110,9 +113,17 @@ class World:
 
     def _together(self, act: Callable[[], T]) -> T:
         """What all do at once. Raises UserError where not all do it in time."""
-        try:
+        with self.together():
             return act()
-        except (RuntimeError, distributed.DistBackendError) as error:
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside the block all do the same. Raises UserError where a process is waited for in vain."""
+        try:
+            yield
+        except RuntimeError as error:  # those of torch.distributed are such too
+            if not self.several or not any(word in str(error) for word in BACKENDS):
+                raise
             raise UserError(
                 f"rank {self.rank} waits in vain for the others: {self._missed()}; the last checkpoint is whole, and "
                 f"the same command goes on from it ({str(error).splitlines()[0][:200]})"
@@ -136,8 +147,8 @@ class World:
         return f"rank {rank} was last heard of {now - moment:.0f} s ago, at step {step}"
 
     def end(self) -> None:
-        """Part from the others."""
-        if self.several:
+        """Part from the others, where this training brought them together."""
+        if self._is_ours:
             distributed.destroy_process_group()
 
 
@@ -164,12 +175,17 @@ def joined(device: torch.device) -> tuple[World, torch.device]:
         torch.cuda.set_device(device)
         backend = "nccl"
     waits = timedelta(seconds=float(os.environ.get("JARILAB_RANK_TIMEOUT", TIMEOUT)))
+    ours = (
+        not distributed.is_initialized()
+    )  # a program may train several models, one after the other
     try:
-        distributed.init_process_group(backend, timeout=waits)
+        if ours:
+            distributed.init_process_group(backend, timeout=waits)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"the processes did not find each other: {str(error).splitlines()[0]}; start them by torchrun"
         ) from None
     world = World(distributed.get_rank(), distributed.get_world_size(), device)
+    world._is_ours = ours
     world._store = distributed.distributed_c10d._get_default_store()
     return world, device

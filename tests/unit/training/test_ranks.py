@@ -62,6 +62,8 @@ def close(one, other, tolerance):
     weights = [load_file(newest_of(run) / "model.safetensors") for run in (one, other)]
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=0, atol=tolerance)
     for name, tensor in weights[0].items():
+        if name.endswith("key.bias"):  # softmax does not see it, and AdamW makes much of the rounding that it gets
+            continue
         torch.testing.assert_close(tensor, weights[1][name], rtol=0, atol=10 * tolerance)
 
 
