@@ -128,7 +128,7 @@ def test_ranks_that_do_not_agree_are_told_so(launched):
 @pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_others_and_is_named(tmp_path):
     event = {"step": 3, "rank": 1, "what": "hang"}
-    told, done = launch(tmp_path, [case("hanging", event=event)], timeout=4)
+    told, _ = launch(tmp_path, [case("hanging", event=event)], timeout=4)
     assert "rank 0 waits in vain for the others: rank 1 was last heard of" in told[0]["hanging"]
     assert "the same command goes on from it" in told[0]["hanging"]
 
