@@ -1,0 +1,115 @@
+"""How a training is computed changes nothing of what it computes, or says by how much."""
+
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers.command import command
+from helpers.runs import newest_of, outcome, tiny, train
+from jarilab import api
+from jarilab.errors import UserError
+from jarilab.runs.folder import read_metrics
+from jarilab.runs.signals import Interrupted
+from jarilab.training.execution import Execution
+from jarilab.training.state import TrainingState
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run as it usually is."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(folder)
+    return folder
+
+
+def test_layers_that_are_computed_again_change_no_bit(tmp_path, whole):
+    train(tmp_path / "run", execution=Execution(recompute=True))
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+def test_layers_are_kept_where_they_are_not_computed_again(tmp_path, monkeypatch):
+    """What is computed again is: each layer's forward runs twice a step."""
+    counts = []
+    for again in (False, True):
+        state = TrainingState(tiny(), tiny().task_instance(), Execution(recompute=again))
+        (layer, *_) = state.model.encoder.layers
+        passed = []
+        layer.attention.register_forward_hook(lambda *_, passed=passed: passed.append(1))
+        batch = state.task.training_batch(torch.arange(4), torch.Generator())
+        state.task.loss(state.model(*batch.inputs), batch).backward()
+        counts.append(len(passed))
+    assert counts == [1, 2]
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 16])
+def test_a_step_in_passes_is_a_step(tmp_path, accumulate):
+    settings = {"model__dropout": 0.0, "training__optimizer": "adamw", "training__learning_rate": 0.01}
+    one, several = tiny(**settings), Execution(accumulate=accumulate)
+    train(tmp_path / "one", one)
+    train(tmp_path / "several", one, execution=several)
+    curves = [[row["loss"] for row in read_metrics(tmp_path / name)] for name in ("one", "several")]
+    torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), rtol=0, atol=1e-4)
+
+
+def test_a_batch_of_fewer_examples_than_passes_is_refused(tmp_path):
+    with pytest.raises(UserError, match="a batch of 16 examples cannot be cut into 17 passes; use training.batch=17"):
+        train(tmp_path / "run", execution=Execution(accumulate=17))
+    assert not (tmp_path / "run").exists()
+
+
+def test_checkpoints_by_the_clock_change_no_bit(tmp_path, whole, monkeypatch):
+    saved, save = [], TrainingState.save
+    monkeypatch.setattr(TrainingState, "save", lambda state, run: (saved.append(1), save(state, run)))
+    train(tmp_path / "run", execution=Execution(checkpoint_minutes=1e-9))
+    assert len(saved) == 12
+    mine, theirs = outcome(tmp_path / "run"), outcome(whole)
+    assert mine[1:] == theirs[1:]
+    weights = [load_file(newest_of(run) / "model.safetensors") for run in (tmp_path / "run", whole)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("nth", [2, 5])
+def test_a_signal_in_an_evaluation_is_answered_at_once(tmp_path, whole, monkeypatch, number, nth):
+    """The second one on the way, and the last one, which is on all data."""
+    asked, evaluate = [], TrainingState.evaluate
+
+    def interrupted(state, examples=None):
+        asked.append(examples)
+        if len(asked) == nth:
+            os.kill(os.getpid(), number)
+            raise AssertionError("it goes on")
+        return evaluate(state, examples)
+
+    monkeypatch.setattr(TrainingState, "evaluate", interrupted)
+    with pytest.raises(Interrupted) as stopped:
+        train(tmp_path / "run")
+    assert stopped.value.number == number
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert len(asked) == nth
+    train(tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+@pytest.mark.long
+def test_a_compiled_training_has_the_curve_of_a_plain_one(tmp_path):
+    """In processes of their own: what checks types in tests cannot be compiled."""
+    words = "train arithmetic:maximum=30 --precision float32 --threads 1 --width 16 --heads 2 --dropout 0 --batch 16"
+    words += " --examples 192 --evaluations 2 --optimizer adamw --learning-rate 0.01"
+    for name, option in (("plain", []), ("compiled", ["--compile"])):
+        assert command(*words.split(), "--out", tmp_path / name, *option).returncode == 0
+    curves = [[row["loss"] for row in read_metrics(tmp_path / name)] for name in ("plain", "compiled")]
+    torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), rtol=0, atol=1e-4)
+
+
+def test_a_device_that_is_not_there_ends_before_anything_is_written(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(
+        UserError, match=r"cuda:1 was asked for, and PyTorch .* finds .* here; use --device cpu or auto"
+    ):
+        api.train("arithmetic", tmp_path / "run", device="cuda:1")
+    assert not (tmp_path / "run").exists()
