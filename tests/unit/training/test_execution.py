@@ -56,7 +56,7 @@ def test_a_step_in_passes_is_a_step(tmp_path, accumulate):
 
 
 def test_a_batch_of_fewer_examples_than_passes_is_refused(tmp_path):
-    with pytest.raises(UserError, match="a batch of 16 examples cannot be cut into 17 passes; use training.batch=17"):
+    with pytest.raises(UserError, match=r"a batch of 16 examples cannot be cut into 17 passes; use training\.batch=17"):
         train(tmp_path / "run", execution=Execution(accumulate=17))
     assert not (tmp_path / "run").exists()
 
