@@ -30,6 +30,10 @@ ASKED_EVERY = 20
 """Steps after which an accelerator, or the other processes, are asked how they went: to ask is to wait for them."""
 
 
+NO_MEMORY = "not enough memory"
+"""What PyTorch says of the processor's memory; for accelerators there is an error of its own."""
+
+
 class Steps:
     """Takes the steps of a training, and knows what the last ones were like.
 
@@ -85,16 +89,30 @@ class Steps:
         for number, (piece, share) in enumerate(zip(pieces, shares, strict=True), 1):
             there = put(piece, device)
             needed = first and number == 1
-            with state.without_exchange(number < passes):
+            with state.without_exchange(number < passes), world.together(), self._room():
                 with autocast(precision, device), self._note_kernels(run, needed=needed):
                     scores = state.called(*there.inputs)
                 loss = self.task.loss(scores, there, smoothing)
                 weighted = loss if len(parts) == 1 else loss * share
                 # The gradient of several processes is the mean over them.
-                with world.together():
-                    (weighted * world.size if world.several else weighted).backward()
+                (weighted * world.size if world.several else weighted).backward()
             total = total + weighted.detach()
         return total
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Raises UserError where memory does not hold what the block computes."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            is_known = isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)
+            if not is_known:
+                raise
+            passes = 2 * self.execution.accumulate
+            raise UserError(
+                f"a step does not fit into the memory of {self.execution.device}: use --accumulate {passes}, which "
+                f"computes it in {passes} passes, --recompute, or a smaller batch ({str(error).splitlines()[0]})"
+            ) from None
 
     def _pieces(self, batch: Batch, own: list[slice]) -> tuple[list[Batch], list[float]]:
         """These rows of a batch, part by part, and the share of each in the mean over all of it. A part without rows

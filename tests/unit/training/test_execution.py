@@ -14,6 +14,7 @@ from jarilab import api
 from jarilab.errors import UserError
 from jarilab.runs.folder import read_metrics
 from jarilab.runs.signals import Interrupted
+from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training.execution import Execution
 from jarilab.training.state import TrainingState
 
@@ -105,6 +106,33 @@ def test_a_compiled_training_has_the_curve_of_a_plain_one(tmp_path):
         subprocess.run(command, check=True, capture_output=True)
     curves = [[row["loss"] for row in read_metrics(tmp_path / name)] for name in ("plain", "compiled")]
     torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: not enough memory: you tried"),
+    ],
+)
+def test_a_step_that_memory_does_not_hold_says_what_to_do(tmp_path, monkeypatch, error):
+    def loss(*_):
+        raise error
+
+    monkeypatch.setattr(Arithmetic, "loss", loss)
+    with pytest.raises(
+        UserError, match="does not fit into the memory of cpu: use --accumulate 6, which computes it in"
+    ):
+        train(tmp_path / "run", execution=Execution(accumulate=3))
+
+
+def test_another_error_in_a_step_stays_what_it_is(tmp_path, monkeypatch):
+    def loss(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Arithmetic, "loss", loss)
+    with pytest.raises(RuntimeError, match="a bug"):
+        train(tmp_path / "run")
 
 
 def test_a_device_that_is_not_there_ends_before_anything_is_written(tmp_path):
