@@ -109,7 +109,9 @@ class Asking:
         if most is None and not _is_bounded(option.annotation):
             most = NUMBERS
         least = None if most is None else -NUMBERS
-        return option.annotation, Field(ge=least, le=most, **told)
+        # Beside the bounds that the option has itself.
+        within = Annotated[option.annotation, Field(ge=least, le=most)]
+        return within, Field(**told)
 
     def sources(self, inputs: Sequence[str | Image], folder: Path) -> tuple[list[str], list[str]]:
         """What `predict` is given for each input, and what it is called in the answer. An image becomes a file of

@@ -425,7 +425,7 @@ def _refuses_what_cannot_be_painted(loaded: OpenRun, caption: str, folder: Path)
     """A mistake in the options is raised; it is no fault of a caption."""
     rule = "count and rerank are 1 or more, and 10,000 at most when multiplied"
     for options, told in [
-        ({"count": 0}, f"{rule}; got count 0 and rerank 1"),
+        ({"count": 0}, "count: input should be greater than or equal to 1; got 0"),
         ({"count": 6000, "rerank": 2}, f"{rule}; got count 6,000 and rerank 2"),
         ({"top_k": 0}, "top_k: expected a count, 1 code or more; got 0"),
     ]:
