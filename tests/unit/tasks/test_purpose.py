@@ -1,5 +1,6 @@
 """What a task says that its models do, to whoever opens a page of one."""
 
+import json
 import re
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def test_the_numbers_and_verbs_of_arithmetic_are_its_own() -> None:
 
 def test_images_say_how_many_classes_there_are(tmp_path: Path) -> None:
     task = base.registry.spec("images").build()
-    (tmp_path / "pictures.json").write_text('{"classes": ["cat", "dog"]}')
+    facts = {"classes": ["cat", "dog"], "shape": [1, 8, 8], "mean": [0.5], "deviation": [0.5]}
+    (tmp_path / "pictures.json").write_text(json.dumps(facts))
     task.restore(tmp_path)
     english, korean = task.purpose()
     assert english == "Says which of 2 classes an image belongs to."
