@@ -22,6 +22,9 @@ from jarilab.serving.guard import Guard
 from jarilab.serving.metrics import Metrics
 from jarilab.serving.requests import Serving
 
+# schemathesis itself draws by the `random` module now and then.
+pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
+
 HOST = "127.0.0.1:8000"
 CHECKS = [
     not_a_server_error,
