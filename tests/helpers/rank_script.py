@@ -31,7 +31,7 @@ def happens(event):
             elif event["what"] == "death":
                 os._exit(9)
             else:
-                time.sleep(60)
+                time.sleep(15)
         return take(self, run, step, **keywords)
 
     Steps.take = taken

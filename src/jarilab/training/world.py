@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 TIMEOUT = 60.0
 """Seconds that the others wait for a rank; the environment's JARILAB_RANK_TIMEOUT takes its place."""
+LATE = 2.0
+"""Seconds between two ranks that notice the same."""
 BACKENDS = ("gloo", "Gloo", "NCCL", "ProcessGroup", "Connection", "store")
 """One of these words is in what a backend says when a process is not there."""
 LONGEST_TEXT = 4096
@@ -130,21 +132,23 @@ class World:
             ) from None
 
     def _missed(self) -> str:
-        """Who was heard of least, and when."""
-        now, last = time.time(), []
+        """Who does not wait as this rank does, and when it was last heard of."""
         try:
-            for rank in range(self.size):
-                if self._store is not None and self._store.check([f"jari/heard/{rank}"]):
-                    moment, step = self._store.get(f"jari/heard/{rank}").decode().split()
-                    last.append((float(moment), rank, step))
-        except RuntimeError:
-            return "nobody knows which of them"
-        known = {rank for _, rank, _ in last}
-        unknown = [rank for rank in range(self.size) if rank not in known]
-        if unknown:
-            return f"rank {unknown[0]} was never heard of"
-        moment, rank, step = min(last)
-        return f"rank {rank} was last heard of {now - moment:.0f} s ago, at step {step}"
+            self._store.set(f"jari/waits/{self.rank}", "")
+            time.sleep(LATE)  # the others notice at about the same time
+            others = [rank for rank in range(self.size) if rank != self.rank]
+            silent = [rank for rank in others if not self._store.check([f"jari/waits/{rank}"])]
+            return ", ".join(self._last_heard(rank) for rank in silent) or "all of them wait"
+        except (AttributeError, RuntimeError):  # the store is gone, with the process that had it
+            return "nobody knows which of them is gone"
+
+    def _last_heard(self, rank: int) -> str:
+        if not self._store.check([f"jari/heard/{rank}"]):
+            return f"rank {rank} was never heard of"
+        moment, step = self._store.get(f"jari/heard/{rank}").decode().split()
+        return (
+            f"rank {rank} was last heard of {time.time() - float(moment):.0f} s ago, at step {step}"
+        )
 
     def end(self) -> None:
         """Part from the others, where this training brought them together."""
