@@ -14,7 +14,6 @@ from torch import Tensor
 from jarilab.errors import UserError
 
 CPU = torch.device("cpu")
-HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 T = TypeVar("T")
 
@@ -113,11 +112,6 @@ def describe(device: torch.device) -> str:
     if device.type != "cuda":
         return str(device)
     return f"{device.type} {torch.cuda.get_device_name(device)}"
-
-
-def has_float64(device: torch.device) -> bool:
-    """Whether it computes in float64; Apple's GPUs do not."""
-    return device.type != "mps"
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -132,8 +132,10 @@ class Steps:
         if not self.unasked:
             return
         progress = self.state.progress
-        losses = torch.stack([loss.double() for loss, _ in self.unasked])
-        self.world.add_up(losses)
+        losses = torch.stack([loss for loss, _ in self.unasked])
+        if self.world.several:
+            losses = losses.double()  # which not every accelerator has
+            self.world.add_up(losses)
         norms = torch.stack([norm for _, norm in self.unasked]).tolist()
         first = step - len(self.unasked) + 1
         self.unasked.clear()
