@@ -34,6 +34,11 @@ hypothesis.settings.register_profile("jari", derandomize=True, deadline=None, da
 hypothesis.settings.load_profile("jari")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU here: run `pytest -m gpu` on a machine that has one")
+
+
 @pytest.fixture(autouse=True)
 def seed() -> int:
     """The same random numbers whichever tests ran before."""

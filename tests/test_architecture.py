@@ -256,6 +256,7 @@ LONGER = {
     "explorer/session.py": "what runs are asked while they are looked into, with what is remembered of the answers",
     "images/labelled.py": "three layouts of labelled images, side by side so that they stay alike",
     "inspect/measures.py": "a table of measures: one entry and its formula after the other",
+    "positions.py": "places and what lies between them, which encodings of one's own import from here",
     "runs/experiment.py": "the record of an experiment, written, read and checked by the same names",
     "tasks/captions.py": "one task: its data, its loss, its figures, and the drawing that these are measured by",
 }

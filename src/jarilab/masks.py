@@ -5,6 +5,7 @@ A Mask is a set of rules, kept symbolic so that a kernel can use its own flag fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,9 @@ import torch
 from jarilab.errors import UserError
 from jarilab.positions import Positions
 from jarilab.shapes import Bool, Int, Tensor
+
+Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Of the numbers of a row, a query and a key: whether the query may attend to the key."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,29 +53,68 @@ class Mask:
         others = (self.window, self.keys, self.documents, self.pairs)
         return self.causal and all(rule is None for rule in others)
 
-    def dense(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "B 1 Q K"] | None:
-        """All rules as one tensor whose first and third axis may be 1 for broadcasting; None if nothing is hidden."""
-        rules: list[Tensor] = []
-        steps_QK = q_pos.order.unsqueeze(-1) - k_pos.order.unsqueeze(-2)
+    @property
+    def rows(self) -> int | None:
+        """How many rows of a batch the rules tell apart; None where they are the same for all."""
+        documents = None if self.documents is None else self.documents[0]
+        of_rows = (self.keys, documents, self._pairs())
+        counts = [len(rule) for rule in of_rows if rule is not None]
+        count = max([1, *counts])
+        return count if count > 1 else None
+
+    def _pairs(self) -> Bool[Tensor, "#B Q K"] | None:
+        shared = self.pairs is not None and self.pairs.ndim == 2
+        return self.pairs[None] if shared else self.pairs
+
+    def rule(self, q_pos: Positions, k_pos: Positions) -> Rule | None:
+        """All rules as one function of the numbers of a row, a query and a key, which compares a few numbers for each
+        pair and keeps none; None if nothing is hidden. Raises UserError for padding of another number of keys."""
+        rules: list[Rule] = []
+        # Views: a compiled kernel is compiled anew, and complains, where two of its tensors are one at times.
+        q_order, k_order = q_pos.order[:], k_pos.order[:]
         if self.causal:
-            rules.append((steps_QK >= 0)[None, None])
+            rules.append(lambda b, q, k: q_order[q] >= k_order[k])
         if self.window is not None:
-            rules.append((steps_QK.abs() < self.window)[None, None])
+            window = self.window
+            rules.append(lambda b, q, k: (q_order[q] - k_order[k]).abs() < window)
         if self.keys is not None:
-            if self.keys.shape[-1] != k_pos.length:
+            keys = self.keys
+            if keys.shape[-1] != k_pos.length:
                 raise UserError(
-                    f"the padding mask covers {self.keys.shape[-1]} keys, but there are {k_pos.length}"
+                    f"the padding mask covers {keys.shape[-1]} keys, but there are {k_pos.length}"
                 )
-            rules.append(self.keys[:, None, None, :])
+            rules.append(lambda b, q, k: keys[_own(keys, b), k])
         if self.documents is not None:
-            q_BQ, k_BK = self.documents
-            rules.append((q_BQ.unsqueeze(-1) == k_BK.unsqueeze(-2))[:, None])
-        if self.pairs is not None:
-            shared = self.pairs.ndim == 2
-            rules.append(self.pairs[None, None] if shared else self.pairs[:, None])
+            of_q, of_k = (ids[:] for ids in self.documents)
+            rules.append(lambda b, q, k: of_q[_own(of_q, b), q] == of_k[_own(of_k, b), k])
+        pairs = self._pairs()
+        if pairs is not None:
+            rules.append(lambda b, q, k: pairs[_own(pairs, b), q, k])
         if not rules:
             return None
-        allowed = rules[0]
-        for rule in rules[1:]:
-            allowed = allowed & rule
-        return allowed
+
+        def all_of_them(b: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            allowed = rules[0](b, q, k)
+            for one in rules[1:]:
+                allowed = allowed & one(b, q, k)
+            return allowed
+
+        return all_of_them
+
+    def dense(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "B 1 Q K"] | None:
+        """All rules as one tensor whose first and third axis may be 1 for broadcasting; None if nothing is hidden."""
+        allows = self.rule(q_pos, k_pos)
+        if allows is None:
+            return None
+        device = q_pos.order.device
+        b_B111 = torch.arange(self.rows or 1, device=device).view(-1, 1, 1, 1)
+        q_Q1 = torch.arange(q_pos.length, device=device).unsqueeze(-1)
+        k_K = torch.arange(k_pos.length, device=device)
+        allowed = allows(b_B111, q_Q1, k_K)
+        missing_axes = 4 - allowed.ndim
+        return allowed[(None,) * missing_axes]
+
+
+def _own(of_rows: Tensor, b: Tensor) -> Tensor:
+    """The row that row b of a batch reads: its own, or the one that all share."""
+    return b if len(of_rows) > 1 else torch.zeros_like(b)

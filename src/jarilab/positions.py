@@ -30,6 +30,8 @@ class Positions:
         numbers, or None. Slices keep the whole table.
     extent: `(A,)` or `(B, A)`, the size of the frame along each axis (an image of h x w patches has h, w; where
         images are padded each has its own), or None where the frame has none.
+    within: two numbers that the one coordinate lies between, where they are known without asking the device; and the
+        coordinates that they are of, since others may have others.
     """
 
     coordinates: Tensor
@@ -39,6 +41,7 @@ class Positions:
     unplaced: Bool[Tensor, "*B L"] | None = None
     relations: Int[Tensor, "*B N N"] | None = None
     extent: Tensor | None = None
+    within: tuple[int, int, Tensor] | None = None
 
     def __post_init__(self) -> None:
         coordinates, extent = self.coordinates, self.extent
@@ -69,7 +72,9 @@ class Positions:
     ) -> Positions:
         """`start, start + 1, ...`: the places of `length` tokens that follow each other."""
         order_L = torch.arange(start, start + length, device=device)
-        return Positions(order_L.unsqueeze(-1), order_L, frame=frame)
+        index_L1 = order_L.unsqueeze(-1)
+        within = start, start + max(length, 1) - 1, index_L1
+        return Positions(index_L1, order_L, frame=frame, within=within)
 
     @staticmethod
     def from_mask(keep_BL: Bool[Tensor, "B L"], *, frame: str = "sequence") -> Positions:
@@ -77,7 +82,9 @@ class Positions:
         number_BL = keep_BL.long().cumsum(-1) - 1
         index_BL = number_BL.clamp_min(0) * keep_BL
         order_L = torch.arange(keep_BL.shape[1], device=keep_BL.device)
-        return Positions(index_BL.unsqueeze(-1), order_L, frame=frame)
+        index_BL1 = index_BL.unsqueeze(-1)
+        within = 0, max(keep_BL.shape[1], 1) - 1, index_BL1
+        return Positions(index_BL1, order_L, frame=frame, within=within)
 
     @staticmethod
     def grid(
@@ -123,6 +130,29 @@ class Positions:
             )
         return self.coordinates[..., 0]
 
+    def bounds(self) -> tuple[int, int]:
+        """Numbers that the one coordinate lies between, both included. Where nobody knows them the device is asked."""
+        known = self.known_bounds
+        if known is not None:
+            return known
+        index = self.index()
+        if not index.numel():
+            return 0, 0
+        least, most = torch.stack(index.aminmax()).tolist()
+        return least, most
+
+    @property
+    def known_bounds(self) -> tuple[int, int] | None:
+        """`bounds`, where they are known already."""
+        if self.within is None or self.within[2] is not self.coordinates:
+            return None
+        return self.within[:2]
+
+    def picked(self, coordinates: Tensor) -> tuple[int, int, Tensor] | None:
+        """`within` of coordinates that are some of these."""
+        known = self.known_bounds
+        return None if known is None else (*known, coordinates)
+
     def plane(self) -> Tensor:
         """Row and column, `(L, 2)` or `(B, L, 2)`. Raises UserError where there are not two coordinates."""
         if len(self.axes) != 2:
@@ -131,6 +161,13 @@ class Positions:
                 f"two coordinates expected, got {self.axes}; choose an encoding for {count}"
             )
         return self.coordinates
+
+    @property
+    def placeless(self) -> Bool[Tensor, "*B L"]:
+        """True for tokens without a place."""
+        if self.unplaced is not None:
+            return self.unplaced
+        return self.coordinates.new_zeros(self.coordinates.shape[:-1], dtype=torch.bool)
 
     @property
     def parts(self) -> list[str]:
@@ -178,9 +215,11 @@ class Positions:
 
     def slice(self, start: int, stop: int) -> Positions:
         """Tokens `start` to `stop` (excluded)."""
+        coordinates = self.coordinates[..., start:stop, :]
         return replace(
             self,
-            coordinates=self.coordinates[..., start:stop, :],
+            coordinates=coordinates,
+            within=self.picked(coordinates),
             order=self.order[start:stop],
             unplaced=None if self.unplaced is None else self.unplaced[..., start:stop],
         )
@@ -196,15 +235,26 @@ class Positions:
         coordinates = _alike(self.coordinates, later.coordinates, 3)
         unplaced = None
         if self.unplaced is not None or later.unplaced is not None:
-            unplaced = torch.cat(_alike(_no_place(self), _no_place(later), 2), -1)
+            unplaced = torch.cat(_alike(self.placeless, later.placeless, 2), -1)
         _check_same_extent(self.extent, later.extent)
+        joined = torch.cat(coordinates, -2)
         return replace(
             self,
-            coordinates=torch.cat(coordinates, -2),
+            coordinates=joined,
+            within=_around(self.known_bounds, later.known_bounds, joined),
             order=torch.cat((self.order, later.order)),
             unplaced=unplaced,
             extent=later.extent if self.extent is None else self.extent,
         )
+
+
+def _around(
+    first: tuple[int, int] | None, second: tuple[int, int] | None, joined: Tensor
+) -> tuple[int, int, Tensor] | None:
+    """`within` of the coordinates of both, joined."""
+    if first is None or second is None:
+        return None
+    return min(first[0], second[0]), max(first[1], second[1]), joined
 
 
 def _check_same_extent(first: Tensor | None, second: Tensor | None) -> None:
@@ -221,13 +271,6 @@ def _check_same_extent(first: Tensor | None, second: Tensor | None) -> None:
 def _part_of(axis: str) -> str:
     """`image` for `image.row`."""
     return axis.partition(".")[0]
-
-
-def _no_place(positions: Positions) -> Tensor:
-    if positions.unplaced is not None:
-        return positions.unplaced
-    coordinates = positions.coordinates
-    return torch.zeros(coordinates.shape[:-1], dtype=torch.bool, device=coordinates.device)
 
 
 def _alike(first: Tensor, second: Tensor, axes: int) -> list[Tensor]:
@@ -271,7 +314,7 @@ def unrelated(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | No
 
 def _either(q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"]:
     """True for pairs of which one has no place."""
-    return _no_place(q_pos).unsqueeze(-1) | _no_place(k_pos).unsqueeze(-2)
+    return q_pos.placeless.unsqueeze(-1) | k_pos.placeless.unsqueeze(-2)
 
 
 @dataclass(frozen=True, eq=False)

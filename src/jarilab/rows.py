@@ -43,9 +43,11 @@ def _(value: Positions, rows: slice) -> Positions:
     def of(held: Tensor | None, axes: int) -> Tensor | None:
         return held if held is None or held.ndim < axes else held[rows]
 
+    coordinates = value.coordinates if value.coordinates.ndim < 3 else value.coordinates[rows]
     return replace(
         value,
-        coordinates=of(value.coordinates, 3),
+        coordinates=coordinates,
+        within=value.picked(coordinates),
         unplaced=of(value.unplaced, 2),
         relations=of(value.relations, 3),
         extent=of(value.extent, 2),

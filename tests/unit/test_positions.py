@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jarilab.devices import put
 from jarilab.errors import UserError
 from jarilab.positions import Positions, Tokens, distance, unrelated
 
@@ -114,3 +117,19 @@ def test_plain_token_numbers_are_placed_from_0():
     tokens = Tokens.of(torch.zeros(2, 3, dtype=torch.long), "source")
     assert (tokens.positions.index().tolist(), tokens.positions.frame, tokens.keep) == ([0, 1, 2], "source", None)
     assert Tokens.of(tokens, "target") is tokens
+
+
+def test_bounds_are_known_of_what_was_made_in_order_and_asked_of_the_rest(monkeypatch):
+    places = Positions.sequence(6, 3)
+    moved = replace(places, coordinates=places.coordinates + 40)
+    assert moved.bounds() == (43, 48)
+
+    def never(self, *_, **__):
+        raise AssertionError("the device was asked")
+
+    monkeypatch.setattr(torch.Tensor, "aminmax", never)
+    assert places.bounds() == (3, 8)
+    assert places.slice(2, 4).bounds() == (3, 8)
+    assert places.concat(Positions.sequence(2, 20)).bounds() == (3, 21)
+    assert put(places, torch.device("meta")).bounds() == (3, 8)
+    assert Positions.from_mask(torch.ones(2, 5, dtype=torch.bool)).bounds() == (0, 4)

@@ -33,6 +33,13 @@ class AttentionCall:
     score: nn.Module | None = None
     states: tuple[Float[Tensor, "B _ K _"], ...] = ()
 
+    @property
+    def written(self) -> AttentionCall:
+        """The same with bias and mask written out."""
+        if self.geometry.lowered is None:
+            return self
+        return replace(self, geometry=self.geometry.written)
+
     def terms(
         self, product: Callable[[], Float[Tensor, "B H Q K"]]
     ) -> Float[Tensor, "B H Q K"] | None:

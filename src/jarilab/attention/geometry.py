@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from jarilab.attention import flex
 from jarilab.encodings.base import Encoding
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
@@ -27,6 +29,9 @@ class Geometry:
         unless `rotates_anew`.
     bias: `(B or 1, H, Q, K)` float32, or None. relation: what `terms` and `values` take.
     additive: bias and mask in one, minus infinity where hidden; None where there is neither.
+    mask: the rules that `allowed` writes out.
+    lowered: where FlexAttention is to compute it: what takes the place of `allowed`, `has_key`, `bias` and `additive`,
+        which are None then; `written` has them.
     """
 
     encoding: Encoding
@@ -40,6 +45,17 @@ class Geometry:
     bias: Float[Tensor, "#B H Q K"] | None = None
     relation: Any = None
     additive: Float[Tensor, "#B #H #Q K"] | None = None
+    mask: Mask | None = None
+    lowered: flex.Lowered | None = None
+
+    @cached_property
+    def written(self) -> Geometry:
+        """The same with everything written out."""
+        if self.lowered is None:
+            return self
+        allowed, has_key = _written_out(self.mask, self.q_pos, self.k_pos)
+        whole = replace(self, allowed=allowed, has_key=has_key, lowered=None)
+        return _with_bias(whole)
 
     @property
     def rotates_anew(self) -> bool:
@@ -54,16 +70,23 @@ def geometry_of(
     mask: Mask | None = None,
     *,
     new_k_pos: Positions | None = None,
+    lower: bool = False,
 ) -> Geometry:
     """Apply `encoding` to queries at `q_pos` and keys at `k_pos`.
 
-    new_k_pos: the keys that are not in the cache yet; by default all of them.
+    new_k_pos: the keys that are not in the cache yet; by default all of them. lower: write nothing of Q x K out where
+    FlexAttention can do without.
     Raises UserError for distances between frames that no one asked for.
     """
     _check_frames(encoding, q_pos, k_pos)
-    allowed, has_key = (None, None) if mask is None else _written_out(mask, q_pos, k_pos)
     causal = mask is not None and mask.plain_causal and q_pos is k_pos
-    geometry = Geometry(encoding, q_pos, k_pos, allowed, has_key, causal)
+    geometry = Geometry(encoding, q_pos, k_pos, causal=causal, mask=mask)
+    if lower and flex.lowers(encoding, q_pos, k_pos):
+        lowered = flex.Lowered(None, flex.mask_of(mask, q_pos, k_pos))
+        geometry = replace(geometry, lowered=lowered)
+    else:
+        allowed, has_key = _written_out(mask, q_pos, k_pos)
+        geometry = replace(geometry, allowed=allowed, has_key=has_key)
     return _encoded(geometry, k_pos if new_k_pos is None else new_k_pos)
 
 
@@ -74,9 +97,10 @@ def geometry_of_layers(
     mask: Mask | None = None,
     *,
     new_k_pos: Positions | None = None,
+    lower: bool = False,
 ) -> list[Geometry]:
     """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
-    first = geometry_of(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos)
+    first = geometry_of(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos, lower=lower)
     new_k_pos = k_pos if new_k_pos is None else new_k_pos
     found = {first.encoding: first}
     for encoding in encodings.of_layer:
@@ -97,11 +121,11 @@ def _check_frames(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> Non
 
 
 def _written_out(
-    mask: Mask, q_pos: Positions, k_pos: Positions
+    mask: Mask | None, q_pos: Positions, k_pos: Positions
 ) -> tuple[Tensor | None, Tensor | None]:
     """`allowed` and `has_key` of a Geometry."""
-    allowed = mask.dense(q_pos, k_pos)
-    if allowed is None:
+    allowed = None if mask is None else mask.dense(q_pos, k_pos)
+    if mask is None or allowed is None:
         return None, None
     if mask.plain_causal and q_pos is k_pos:  # each sees itself at least
         return allowed, None
@@ -118,7 +142,7 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
     """Fill in what the encoding makes of the positions."""
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     hooks = encoding.hooks
-    q_rotation = k_rotation = relation = bias = None
+    q_rotation = k_rotation = relation = None
     if "rotate" in hooks:
         turned_k_pos = k_pos if geometry.rotates_anew else new_k_pos
         q_rotation = encoding.rotation_for(q_pos, "query", k_pos)
@@ -127,18 +151,22 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
             k_rotation = encoding.rotation_for(turned_k_pos, "key", k_pos)
     if "terms" in hooks or "values" in hooks:
         relation = encoding.relation(q_pos, k_pos)
-    if "bias" in hooks:
+    turned = replace(geometry, q_rotation=q_rotation, k_rotation=k_rotation, relation=relation)
+    return _with_bias(turned)
+
+
+def _with_bias(geometry: Geometry) -> Geometry:
+    """Fill in what the encoding adds to the scores."""
+    encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
+    if geometry.lowered is not None:
+        line = flex.line_of(encoding, q_pos, k_pos)
+        return replace(geometry, lowered=replace(geometry.lowered, line=line))
+    bias = None
+    if "bias" in encoding.hooks:
         bias = encoding.bias(q_pos, k_pos)
         assert bias is not None
         bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
-    return replace(
-        geometry,
-        q_rotation=q_rotation,
-        k_rotation=k_rotation,
-        bias=bias,
-        relation=relation,
-        additive=_additive(bias, geometry.allowed),
-    )
+    return replace(geometry, bias=bias, additive=_additive(bias, geometry.allowed))
 
 
 def _additive(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:

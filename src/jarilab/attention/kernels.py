@@ -4,12 +4,13 @@
 | --- | --- | --- |
 | explicit | batched product, softmax, batched product | CPU: short sequences; bfloat16 up to some 512 keys; dropout |
 | fused | PyTorch's scaled_dot_product_attention | long sequences, GPUs; memory without Q x K where nothing is added |
+| flex | PyTorch's FlexAttention | GPUs: biases by distance, windows, packed documents; never a tensor of Q x K |
 | definition | float32 einsum of `call.py` | nowhere: to compare with |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -18,12 +19,16 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.attention import call as definition
+from jarilab.attention import flex
 from jarilab.attention.call import AttentionCall
+from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
+from jarilab.masks import Mask
 from jarilab.nn.dropout import dropout
+from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
-Kernel = Literal["auto", "explicit", "fused", "definition"]
+Kernel = Literal["auto", "explicit", "fused", "flex", "definition"]
 
 # The longest keys for which the explicit products beat the fused kernel on a CPU, forward and backward. Measured on
 # 2 cores with AVX-512 BF16, PyTorch 2.13; `benchmarks/kernels.py` measures it again.
@@ -33,7 +38,7 @@ LONGEST_EXPLICIT = {torch.float32: 48, torch.bfloat16: 1024}
 def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
     """The output of an attention, `(B, H, Q, E')`, in the dtype of its values."""
     chosen = choose(call) if kernel == "auto" else kernel
-    return _KERNELS[chosen](call)
+    return _flex(call) if chosen == "flex" else _KERNELS[chosen](call.written)
 
 
 def choose(call: AttentionCall) -> str:
@@ -41,14 +46,39 @@ def choose(call: AttentionCall) -> str:
     if "values" in call.geometry.encoding.hooks or call.score is not None:
         return "explicit"  # the one needs the weights themselves, the other is no product
     if call.q.device.type != "cpu":
-        return "fused"
+        return "fused" if call.geometry.lowered is None or call.dropout else "flex"
     short = call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0)
     # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
     return "explicit" if short or call.dropout else "fused"
 
 
-def check(kernel: str, hooks: frozenset[str], score: nn.Module | None = None) -> None:
+def lowers(
+    kernel: Kernel,
+    hooks: frozenset[str],
+    q_pos: Positions,
+    k_pos: Positions,
+    mask: Mask | None,
+    dropout: float,
+) -> bool:
+    """Whether an attention between these places goes to FlexAttention, as far as it can do it: where it was asked for,
+    and on a GPU where something that the flash kernel does not know is added or hidden, in blocks that are worth it."""
+    if kernel != "auto":
+        return kernel == "flex"
+    long = min(q_pos.length, k_pos.length) >= flex.SHORTEST
+    known = "bias" not in hooks and (mask is None or mask.plain_causal)
+    return q_pos.order.device.type == "cuda" and long and not known and not dropout
+
+
+def check(
+    kernel: str,
+    encodings: Sequence[Encoding],
+    score: nn.Module | None = None,
+    dropout: float = 0.0,
+) -> None:
     """Refuse, when a model is built, a kernel that cannot do what the encoding or the score needs. Raises UserError."""
+    hooks = frozenset[str]().union(*(encoding.hooks for encoding in encodings))
+    if kernel == "flex":
+        flex.check(encodings, score is None, dropout)
     if kernel == "fused" and score is not None:
         raise UserError(
             "the fused kernel compares queries and keys by their product alone, and this score is a sum within a tanh; "
@@ -138,7 +168,7 @@ def _softmax(scores_BHQK: Tensor) -> Tensor:
 
 def _fused(call: AttentionCall) -> Tensor:
     geometry = call.geometry
-    check("fused", geometry.encoding.hooks, call.score)
+    check("fused", [geometry.encoding], call.score)
     mask_BHQK = _fused_mask(call)
     y_BHQE = functional.scaled_dot_product_attention(
         call.q,
@@ -166,10 +196,25 @@ def _fused_mask(call: AttentionCall) -> Tensor | None:
     return added.to(call.q.dtype).expand(*call.q.shape[:2], *added.shape[2:])
 
 
+def _flex(call: AttentionCall) -> Tensor:
+    geometry = call.geometry
+    check("flex", [geometry.encoding], call.score, call.dropout)
+    lowered = geometry.lowered
+    if lowered is None:  # nobody asked for it when the places were known
+        lowered = flex.lower(geometry.encoding, geometry.q_pos, geometry.k_pos, geometry.mask)
+    if lowered is None:
+        raise UserError(
+            "kernel=flex adds what depends on the distance of whole places on one axis, and these tokens have other "
+            "places, or none; use kernel=auto"
+        )
+    return flex.attend(call.q, call.k, call.v, lowered, call.scale)
+
+
 def _definition(call: AttentionCall) -> Tensor:
     return definition.output(call).to(call.v.dtype)
 
 
+# The one that needs nothing written out is chosen before these.
 _KERNELS: dict[str, Callable[[AttentionCall], Tensor]] = {
     "explicit": _explicit,
     "fused": _fused,

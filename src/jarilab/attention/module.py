@@ -38,7 +38,7 @@ from jarilab.attention.cache import LayerCache
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.checks import check_positions, check_vectors
 from jarilab.attention.geometry import Geometry, geometry_of
-from jarilab.attention.kernels import Kernel, attend, check
+from jarilab.attention.kernels import Kernel, attend, check, lowers
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site, hooks_of, registry
 from jarilab.errors import UserError, unknown
@@ -109,7 +109,7 @@ class Attention(nn.Module):
         self.encoding = None
         if encoding is not None:
             self.encoding = compose.build(encoding, self.site)
-            check(kernel, self.encoding.hooks)
+            check(kernel, [self.encoding], dropout=dropout)
             if "embed" in self.encoding.hooks:
                 raise UserError(
                     f"{encoding} adds to a model's input, which an attention alone does not have: use "
@@ -224,10 +224,18 @@ class Attention(nn.Module):
                 "keys are; pass geometry=jarilab.geometry_of(encoding, q_pos, k_pos, mask)"
             )
         q_pos = _checked_positions(positions, x_BQD, self.query.weight)
-        if source_BKD is None:
-            return geometry_of(self.encoding, q_pos, q_pos, mask)
-        k_pos = _checked_positions(source_positions, source_BKD, self.key.weight)
-        return geometry_of(self.encoding, q_pos, k_pos, mask)
+        k_pos = q_pos
+        if source_BKD is not None:
+            k_pos = _checked_positions(source_positions, source_BKD, self.key.weight)
+        lower = self.lowers(self.encoding.hooks, q_pos, k_pos, mask)
+        return geometry_of(self.encoding, q_pos, k_pos, mask, lower=lower)
+
+    def lowers(
+        self, hooks: frozenset[str], q_pos: Positions, k_pos: Positions, mask: Mask | None
+    ) -> bool:
+        """Whether its Geometry is to have nothing of Q x K written out. hooks: of the encoding."""
+        dropout = self.dropout if self.training else 0.0
+        return lowers(self.attend.kernel, hooks, q_pos, k_pos, mask, dropout)
 
 
 def _checked_positions(positions: Positions | None, x_BLD: Tensor, weight: Tensor) -> Positions:

@@ -59,7 +59,7 @@ class LuongAttention(nn.Module):
         self.site = site_of(width, 1, cross=True)
         self.encoding = LayerEncodings(encoding, self.site, 1)
         hooks = self.encoding.of_layer[0].hooks
-        check(kernel, hooks, self.score.compare)
+        check(kernel, self.encoding.of_layer, self.score.compare)
         if "rotate" in hooks and self.score.compare is not None:
             raise UserError(
                 f"{encoding} turns queries and keys, so that their product depends on their distance, and "

@@ -43,9 +43,9 @@ class Alibi(Encoding):
         parameter.copy_(torch.tensor(slopes(self.site.heads)).log().expand_as(parameter))
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
-        ahead = distance(q_pos, k_pos)
         if self.slopes != "fixed":
-            return of_distances(ahead, self._of)
+            return of_distances(q_pos, k_pos, self._of)
+        ahead = distance(q_pos, k_pos)
         away = ahead.abs().unsqueeze(-3).float()
         slope_H11 = torch.tensor(slopes(self.site.heads), device=away.device).view(-1, 1, 1)
         return -slope_H11 * away

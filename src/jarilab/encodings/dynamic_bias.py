@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.numbers import of_distances, uncast, wide
-from jarilab.positions import Positions, distance, unrelated
+from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
 
@@ -44,11 +44,8 @@ class DynamicBias(Encoding):
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
-        ahead = distance(q_pos, k_pos)
-        with uncast(ahead.device):
-            bias = of_distances(ahead, self._of)
-        apart = unrelated(q_pos, k_pos)
-        return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
+        with uncast(q_pos.coordinates.device):
+            return of_distances(q_pos, k_pos, self._of)
 
     def _of(self, ahead_R: Tensor) -> Float[Tensor, "H R"]:
         out_HF = wide(self.out.weight)

@@ -68,20 +68,20 @@ class Fire(Encoding):
         return self.length * positive(self.free_share)
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
-        ahead = distance(q_pos, k_pos)
-        with uncast(ahead.device):
-            bias = self._of_pairs(ahead, q_pos)
-        apart = unrelated(q_pos, k_pos)
-        return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
+        with uncast(q_pos.coordinates.device):
+            return self._of_pairs(q_pos, k_pos)
 
-    def _of_pairs(self, ahead: Tensor, q_pos: Positions) -> Float[Tensor, "*B H Q K"]:
+    def _of_pairs(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         threshold = self.threshold()
-        place = q_pos.index().to(precise_on(ahead.device))
+        place = q_pos.index().to(precise_on(q_pos.coordinates.device))
         if not torch.compiler.is_compiling() and bool((place <= threshold).all()):
-            return of_distances(ahead, lambda ahead_R: self._of(ahead_R, threshold))
+            return of_distances(q_pos, k_pos, lambda ahead_R: self._of(ahead_R, threshold))
+        ahead = distance(q_pos, k_pos)
         farthest = torch.maximum(place.to(threshold.dtype), threshold).unsqueeze(-1)
         bias_HR = self._of(ahead.flatten(), farthest.expand(ahead.shape).flatten())
-        return bias_HR.unflatten(1, ahead.shape).movedim(0, -3)
+        bias = bias_HR.unflatten(1, ahead.shape).movedim(0, -3)
+        apart = unrelated(q_pos, k_pos)
+        return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
 
     def _of(self, ahead_R: Tensor, farthest: Tensor) -> Float[Tensor, "H R"]:
         share_R = self._psi(ahead_R.abs()) / self._psi(farthest)

@@ -10,7 +10,7 @@ from torch import nn
 
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.numbers import of_distances, positive, wide
-from jarilab.positions import Positions, distance, unrelated
+from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
 Kernel = Literal["log", "power"]
@@ -56,9 +56,7 @@ class Kerple(Encoding):
         return positive(self.free_r1), 2 * wide(self.free_r2).sigmoid()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
-        bias = of_distances(distance(q_pos, k_pos), self._of)
-        apart = unrelated(q_pos, k_pos)
-        return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
+        return of_distances(q_pos, k_pos, self._of)
 
     def _of(self, ahead_R: Tensor) -> Float[Tensor, "H R"]:
         r1_H1, r2_H1 = (each.unsqueeze(-1) for each in self.coefficients())

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from jarilab.errors import UserError
-from jarilab.positions import Positions
+from jarilab.positions import Positions, distance, unrelated
 from jarilab.shapes import Float, Tensor
 
 
@@ -54,15 +54,30 @@ def whole_numbers(name: str, index: Tensor) -> Tensor:
     return index
 
 
-def of_distances(ahead: Tensor, bias: Callable[[Tensor], Tensor]) -> Float[Tensor, "*B H Q K"]:
-    """What `bias`, `(R,) -> (H, R)`, gives for each distance, `(*B, Q, K)`.
+def of_distances(
+    q_pos: Positions, k_pos: Positions, bias: Callable[[Tensor], Tensor]
+) -> Float[Tensor, "*B H Q K"]:
+    """What `bias`, `(R,) -> (H, R)`, gives for the distance of each key from each query; 0 between tokens of which one
+    has no place.
 
     Where there are fewer whole distances between the nearest and the farthest than there are pairs, it is asked for
     those alone: 1,023 in place of 262,144 for 512 keys. The gradient of picking columns is cheap then, too.
     """
-    if ahead.is_floating_point() or not ahead.numel() or torch.compiler.is_compiling():
-        return _of_each(ahead, bias)
-    first, last = int(ahead.amin()), int(ahead.amax())
+    ahead = distance(q_pos, k_pos)
+    known = None not in (q_pos.known_bounds, k_pos.known_bounds)
+    asks = not known and torch.compiler.is_compiling()  # which a graph cannot
+    whole = not ahead.is_floating_point() and not asks
+    found = _of_line(ahead, q_pos, k_pos, bias) if whole else _of_each(ahead, bias)
+    apart = unrelated(q_pos, k_pos)
+    return found if apart is None else found.masked_fill(apart.unsqueeze(-3), 0.0)
+
+
+def _of_line(
+    ahead: Tensor, q_pos: Positions, k_pos: Positions, bias: Callable[[Tensor], Tensor]
+) -> Float[Tensor, "*B H Q K"]:
+    (q_least, q_most), (k_least, k_most) = q_pos.bounds(), k_pos.bounds()
+    # 0 is the distance where one has no place.
+    first, last = min(0, k_least - q_most), max(0, k_most - q_least)
     if last - first + 1 >= ahead.numel():
         return _of_each(ahead, bias)
     bias_HR = bias(torch.arange(first, last + 1, device=ahead.device))

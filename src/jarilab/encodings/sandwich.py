@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt
 
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.numbers import angles, frequencies, of_distances
-from jarilab.positions import Positions, distance, unrelated
+from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
 
@@ -36,9 +36,7 @@ class Sandwich(Encoding):
         self.width, self.base = width, base
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
-        bias = of_distances(distance(q_pos, k_pos), self._of)
-        apart = unrelated(q_pos, k_pos)
-        return bias if apart is None else bias.masked_fill(apart.unsqueeze(-3), 0.0)
+        return of_distances(q_pos, k_pos, self._of)
 
     def _of(self, ahead_R: Tensor) -> Float[Tensor, "H R"]:
         waves = self.width // 2

@@ -218,7 +218,7 @@ def _operation(site: str, edits: Sequence[Sequence[Edit]], queries_of: dict[str,
     """queries_of: which queries each site was asked for, filled while it runs."""
 
     def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> Tensor:
-        call = arguments[0]
+        call = arguments[0].written
         table = ScoreTable.of(site, call)
         queries_of.setdefault(site, set()).update(table.queries.tolist())
         copies = table.copies(len(edits))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from torch import nn
 
 from jarilab.attention.call import AttentionCall
+from jarilab.attention.flex import Lowered
 from jarilab.attention.kernels import choose
 from jarilab.errors import UserError
 from jarilab.inspect.sites import Inputs, Placed
@@ -24,12 +26,17 @@ class Recorded:
     inputs: what a multi-head attention was given; None of other attentions.
     """
 
-    call: AttentionCall
+    held: AttentionCall
     output: Float[Tensor, "B H Q W"]
     kernel: str
     versions: Versions
     placed: Placed
     inputs: Inputs | None = None
+
+    @cached_property
+    def call(self) -> AttentionCall:
+        """With bias and mask written out, where the kernel did without."""
+        return self.held.written
 
     @staticmethod
     def of(call: AttentionCall, output: Tensor, placed: Placed, inputs: Inputs | None) -> Recorded:
@@ -62,6 +69,8 @@ def _detached(call: AttentionCall) -> AttentionCall:
 def _without_graph(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach()
+    if isinstance(value, Lowered):
+        return value.detached()
     if isinstance(value, tuple | list):
         return type(value)(_without_graph(item) for item in value)
     return value

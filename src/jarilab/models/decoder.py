@@ -62,7 +62,11 @@ class CausalStack(nn.Module):
         # A window may have dropped the first keys.
         keys = None if keep is None else keep[:, -k_pos.length :]
         mask = replace(self.mask, keys=keys, documents=pairs)
-        geometries = geometry_of_layers(self.encoding, positions, k_pos, mask, new_k_pos=positions)
+        attention = cast(nn.ModuleDict, self.layers[0])["self"].attention
+        lower = attention.lowers(self.encoding.hooks, positions, k_pos, mask)
+        geometries = geometry_of_layers(
+            self.encoding, positions, k_pos, mask, new_k_pos=positions, lower=lower
+        )
         x_BLD = self.encoding.embed(x, positions)
         for i, (layer, geometry) in enumerate(zip(self.layers, geometries, strict=True)):
             own_cache = None if cache is None else cache.own[i]

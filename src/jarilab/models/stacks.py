@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 from torch import nn
@@ -67,7 +67,9 @@ class Encoder(nn.Module):
         positions = positions or Positions.sequence(x.shape[1], device=x.device)
         check_positions(positions, x)
         x_BLD = self.encoding.embed(x, positions)
-        geometries = geometry_of_layers(self.encoding, positions, positions, mask)
+        attention = cast(EncoderLayer, self.layers[0]).attention
+        lower = attention.lowers(self.encoding.hooks, positions, positions, mask)
+        geometries = geometry_of_layers(self.encoding, positions, positions, mask, lower=lower)
         complete = len(self.layers) if first is None else len(self.layers) - 1
         for layer, geometry in zip(self.layers[:complete], geometries[:complete], strict=True):
             x_BLD = layer(x_BLD, geometry)
@@ -152,9 +154,18 @@ class Decoder(nn.Module):
             Mask(causal=True),
             None if memory_keep is None else Mask(keys=memory_keep),
         )
-        own = geometry_of_layers(self.encoding, positions, k_pos, mask, new_k_pos=positions)
+        first = cast(DecoderLayer, self.layers[0])
+        lower = first.self_attention.lowers(self.encoding.hooks, positions, k_pos, mask)
+        own = geometry_of_layers(
+            self.encoding, positions, k_pos, mask, new_k_pos=positions, lower=lower
+        )
         q_pos = _side_by_side(positions, hypotheses)
-        cross = geometry_of_layers(self.cross_encoding, q_pos, memory_positions, memory_mask)
+        lower = first.cross_attention.lowers(
+            self.cross_encoding.hooks, q_pos, memory_positions, memory_mask
+        )
+        cross = geometry_of_layers(
+            self.cross_encoding, q_pos, memory_positions, memory_mask, lower=lower
+        )
         x_RQD = self.encoding.embed(x, positions)
         for i, layer in enumerate(self.layers):
             caches = (None, None) if cache is None else (cache.own[i], cache.source[i])

@@ -1,6 +1,7 @@
 """Biases that are functions of the distance at their special points, and between frames."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from jarilab.encodings.numbers import of_distances
 from jarilab.errors import UserError
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions, Tokens
+from jarilab.positions import Positions, Tokens, distance
 
 HEADS, WIDTH, FAR = 4, 32, 300
 BETWEEN_FRAMES = ["t5", "alibi", "alibi:slopes=sides", "kerple", "kerple:kernel=power", "sandwich", "dynamic_bias"]
@@ -127,13 +128,18 @@ def test_a_dynamic_bias_takes_places_between_whole_ones():
 # Distances looked up -------------------------------------------------------------------------------------------------
 
 
+def uncounted(places):
+    return replace(places, coordinates=places.coordinates.double())
+
+
 @pytest.mark.parametrize("spec", ["kerple", "kerple:kernel=power", "dynamic_bias", "alibi:slopes=sides"])
 def test_looking_distances_up_changes_no_value_and_no_gradient(spec):
     encoding = randomise(encoding_of(spec).double())
     found = []
-    for ahead in (torch.arange(12) - torch.arange(12).unsqueeze(-1) - 40,) * 2:
+    whole, far = Positions.sequence(12), Positions.sequence(12, 40)
+    for q_pos, k_pos in ((far, whole), (uncounted(far), uncounted(whole))):
         # Whole distances are looked up, others not.
-        bias = of_distances(ahead.double() if found else ahead, encoding._of)
+        bias = of_distances(q_pos, k_pos, encoding._of)
         towards = torch.randn(bias.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         gradients = torch.autograd.grad((bias * towards).sum(), list(encoding.parameters()))
         found.append([bias.detach(), *gradients])
@@ -147,9 +153,10 @@ def test_fewer_distances_than_pairs_are_asked_for():
         asked.append(ahead.numel())
         return ahead.float().unsqueeze(0)
 
-    ahead = torch.arange(20) - torch.arange(20).unsqueeze(-1)
-    assert torch.equal(of_distances(ahead, bias)[0], ahead.float())
-    assert torch.equal(of_distances(ahead * 1000, bias)[0], 1000.0 * ahead)
+    near = Positions.sequence(20)
+    far = replace(near, coordinates=1000 * near.coordinates)
+    for places in (near, far):
+        assert torch.equal(of_distances(places, places, bias)[0], distance(places, places).float())
     assert asked == [39, 400]
 
 

@@ -1,0 +1,228 @@
+"""One GPU: what every encoding costs over `none`, a language model's step beside Hugging Face's, and writing.
+
+Wall time between two waits for the GPU, medians in turns; memory at its peak. `--small` is for trying the script
+itself, on any device: its figures mean nothing. Not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import timing
+import torch
+from torch import nn
+
+import jarilab
+from jarilab.attention.call import AttentionCall
+from jarilab.attention.geometry import geometry_of
+from jarilab.attention.kernels import attend, choose, lowers
+from jarilab.attention.module import site_of
+from jarilab.decoding.greedy_search import greedy
+from jarilab.devices import describe, device_named
+from jarilab.encodings import compose
+from jarilab.encodings.base import registry
+from jarilab.errors import UserError
+from jarilab.masks import Mask
+from jarilab.models.base import Generates
+from jarilab.positions import Positions, Tokens
+from jarilab.runs.options import Training
+from jarilab.training.numerics import autocast, deterministic
+from jarilab.training.optim import build_optimizers
+
+PARTS = ("attention", "step", "writing")
+SHAPE = {"width": 768, "heads": 12, "layers": 12}
+SMALL = {"width": 32, "heads": 4, "layers": 2}
+
+
+class Bench:
+    """device: where. small: shapes that only try the script. vocabulary: nanoGPT's, GPT-2's rounded up to 64."""
+
+    def __init__(self, device: torch.device, small: bool, rounds: int, table: timing.Table):
+        self.device, self.small, self.rounds, self.table = device, small, rounds, table
+        self.shape = SMALL if small else SHAPE
+        self.vocabulary = 64 if small else 50304
+        self.precision = "bfloat16"
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def measure(self, contenders: dict[str, Callable[[], object]]) -> timing.Times:
+        def timed(run: Callable[[], object]) -> Callable[[], None]:
+            def whole() -> None:
+                run()
+                self.wait()
+
+            return whole
+
+        waiting = {name: timed(run) for name, run in contenders.items()}
+        return timing.measure(waiting, self.rounds, clock=time.perf_counter)
+
+    def peak(self, run: Callable[[], object]) -> float:
+        """MB that a call needs beside what was there; 0 where PyTorch counts none."""
+        if self.device.type != "cuda":
+            return 0.0
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        self.wait()
+        return round((torch.cuda.max_memory_allocated() - before) / 1e6, 1)
+
+    def attention(self) -> None:
+        """Forward and backward of one causal attention, each encoding of one axis beside `none`."""
+        for length in (64,) if self.small else (1024, 4096, 16384):
+            for name in registry.names():
+                if 1 in registry.spec(name).target.axes:
+                    try:
+                        self._encoding(name, length)
+                    except (UserError, torch.OutOfMemoryError) as error:
+                        print(f"{name} at {length}: {str(error).splitlines()[0]}")
+
+    def _encoding(self, name: str, length: int) -> None:
+        runs = {each: self._attention(each, length) for each in dict.fromkeys(("none", name))}
+        times = self.measure({each: run for each, (run, _) in runs.items()})
+        memory = {each: self.peak(run) for each, (run, _) in runs.items()}
+        self.table.add(
+            keys=length,
+            encoding=name,
+            kernel=runs[name][1],
+            ms=timing.milliseconds(times, name),
+            over_none=timing.ratio(times, name, "none"),
+            MB=memory[name],
+            MB_of_none=memory["none"],
+        )
+
+    def _attention(self, name: str, length: int) -> tuple[Callable[[], object], str]:
+        """Its forward and backward, geometry included, and the kernel that it takes."""
+        heads = self.shape["heads"]
+        width = self.shape["width"] // heads
+        encoding = compose.build(name, site_of(heads * width, heads, causal=True)).to(self.device)
+        dtype = torch.bfloat16
+        q, k, v = (
+            torch.randn(4, heads, length, width, device=self.device, dtype=dtype, requires_grad=True) for _ in range(3)
+        )
+        x = torch.randn(4, length, heads * width, device=self.device, dtype=dtype)
+        places, mask = Positions.sequence(length, device=self.device), Mask(causal=True)
+        lower = lowers("auto", encoding.hooks, places, places, mask, 0.0)
+        gradient = torch.randn_like(v)
+        inputs = [q, k, v, *encoding.parameters()]
+
+        def call() -> AttentionCall:
+            geometry = geometry_of(encoding, places, places, mask, lower=lower)
+            turned_q, turned_k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
+            states = encoding.remembered(x)
+            return AttentionCall(turned_q, turned_k, v, geometry, width**-0.5, states=states)
+
+        def run() -> object:
+            with autocast(self.precision, self.device):
+                output = attend(call())
+            return torch.autograd.grad(output, inputs, gradient.to(output.dtype), allow_unused=True)
+
+        return run, choose(call())
+
+    def step(self) -> None:
+        """A step of GPT-2's 124M, batches of 16 x 1,024, compiled, in bfloat16: tokens a second."""
+        batch, length = (2, 32) if self.small else (16, 1024)
+        ids = torch.randint(self.vocabulary, (batch, length + 1), device=self.device)
+        contenders = {}
+        for name in ("none", "rotary", "alibi", "t5"):
+            contenders[f"jari {name}"] = self._step(self._jari(name), ids, "muon" if name == "none" else "adamw")
+        contenders["jari learned"] = self._step(self._jari(f"learned:positions={length}"), ids, "adamw")
+        contenders["Hugging Face"] = self._step(self._hugging_face(length), ids, "adamw")
+        times = self.measure(contenders)
+        for name, run in contenders.items():
+            seconds = timing.milliseconds(times, name) / 1000
+            self.table.add(
+                model=name,
+                tokens_a_second=round(batch * length / seconds),
+                over_hugging_face=timing.ratio(times, "Hugging Face", name),
+                MB=self.peak(run),
+            )
+
+    def _jari(self, spec: str) -> nn.Module:
+        return jarilab.LanguageModel(self.vocabulary, **self.shape, encoding=spec, activation="gelu", tied=True)
+
+    def _hugging_face(self, length: int) -> nn.Module:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(
+            vocab_size=self.vocabulary,
+            n_positions=length,
+            n_embd=self.shape["width"],
+            n_head=self.shape["heads"],
+            n_layer=self.shape["layers"],
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+        return HuggingFace(GPT2LMHeadModel(config))
+
+    def _step(self, model: nn.Module, ids_BL: torch.Tensor, optimizer: str) -> Callable[[], object]:
+        model = model.to(self.device)
+        if isinstance(model, HuggingFace):
+            optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)]
+        else:
+            optimizers = build_optimizers(model, Training(optimizer=optimizer, learning_rate=1e-4)).values()
+        forward = model if self.small else torch.compile(model)
+
+        def run() -> None:
+            with autocast(self.precision, self.device):
+                scores_BLV = forward(ids_BL[:, :-1])
+                loss = nn.functional.cross_entropy(scores_BLV.flatten(0, 1), ids_BL[:, 1:].flatten())
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for each in optimizers:
+                each.step()
+                each.zero_grad()
+
+        return run
+
+    def writing(self) -> None:
+        """Tokens a second after a prompt of 16, greedy, 1 and 64 rows."""
+        model: Generates = self._jari("rotary").to(self.device, torch.bfloat16).eval()  # type: ignore[assignment]
+        longest = 16 if self.small else 256
+        for rows in (1, 64):
+            ids = torch.randint(self.vocabulary, (rows, 16), device=self.device)
+            times = self.measure({"jari": lambda ids=ids: self._write(model, ids, longest)})
+            seconds = timing.milliseconds(times, "jari") / 1000
+            self.table.add(rows=rows, tokens_a_second=round(rows * longest / seconds))
+
+    def _write(self, model: Generates, ids: torch.Tensor, longest: int) -> object:
+        none = self.vocabulary  # a token that is never written, so that no row ends early
+        prompt = Tokens.of(ids)
+        places = jarilab.after(prompt)
+        return greedy(model, prompt, first=0, end=none, padding=none, longest=longest, places=places)
+
+
+class HuggingFace(nn.Module):
+    """Scores alone, as ours."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.model(ids, use_cache=False).logits
+
+
+def main() -> None:
+    parser = timing.arguments(__doc__, rounds=7)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", choices=PARTS, help="one part of it")
+    parser.add_argument("--small", action="store_true", help="try the script itself, on small shapes")
+    given = parser.parse_args()
+    device = device_named(given.device)
+    deterministic(threads=1)
+    torch.use_deterministic_algorithms(False)
+    print(f"{describe(device)}, PyTorch {torch.__version__}")
+    table = timing.Table(given.json)
+    bench = Bench(device, given.small, given.rounds, table)
+    for part in PARTS:
+        if given.only in (None, part):
+            getattr(bench, part)()
+    table.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""FlexAttention: what is lowered to it equals the definition, whoever asks for it, and what cannot be is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention
+
+import jarilab
+from jarilab.attention.kernels import lowers
+from jarilab.errors import UserError
+from jarilab.inspect.capture import record
+from jarilab.masks import Mask
+from jarilab.models.decoder import LanguageModel
+from jarilab.positions import Positions
+from jarilab.shapes import Tensor
+
+TESTS = Path(__file__).parents[2]
+BY_DISTANCE = ["t5", "alibi", "alibi:slopes=sides", "kerple", "sandwich", "dynamic_bias", "rotary+t5", "none"]
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Forward alone, by PyTorch's own explicit form: it cannot be compiled among run-time checks of annotations."""
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+@pytest.mark.parametrize(("device", "tolerance"), [("cpu", 1e-12), pytest.param("cuda", 1e-4, marks=pytest.mark.gpu)])
+def test_what_is_lowered_has_the_definitions_output_and_gradients(device, tolerance):
+    command = [sys.executable, "-W", "ignore", str(TESTS / "helpers" / "flex_probe.py"), device, *BY_DISTANCE]
+    told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert told.returncode == 0, told.stderr
+    differences = json.loads(told.stdout)
+    assert len(differences) == 3 * len(BY_DISTANCE) + 5
+    assert max(differences.values()) < tolerance, differences
+
+
+def test_a_whole_model_and_its_maps_are_those_of_the_other_kernels(uncompiled):
+    ids = torch.randint(9, (2, 14))
+    documents = torch.tensor([[0] * 6 + [1] * 8, [0] * 14])
+    outputs, maps = [], []
+    for kernel in ("explicit", "flex"):
+        torch.manual_seed(3)
+        model = LanguageModel(9, width=16, heads=2, layers=2, encoding="t5", window=5, kernel=kernel).double().eval()
+        with torch.no_grad(), record(model) as tape:
+            outputs.append(model(jarilab.Tokens(ids, Positions.sequence(14), documents=documents)))
+        maps.append(tape.weights("decoder.1.self"))
+        assert tape.kernels()["decoder.1.self"] == kernel
+    assert torch.allclose(*outputs, atol=1e-12)
+    assert torch.allclose(*maps, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["shaw", "fire", "cope", "transformer_xl"])
+def test_what_cannot_be_lowered_is_refused_when_it_is_built(spec):
+    with pytest.raises(UserError, match="kernel=flex adds to a score what depends on the distance alone"):
+        jarilab.Attention(16, 2, encoding=spec, causal=True, kernel="flex")
+
+
+def test_dropout_and_places_that_are_no_line_are_refused(uncompiled):
+    with pytest.raises(UserError, match=r"drops no weights, got dropout 0\.1"):
+        jarilab.Attention(16, 2, kernel="flex", dropout=0.1)
+    attention = jarilab.Attention(16, 2, encoding="t5", kernel="flex")
+    places = Positions.nowhere(1, Positions.sequence(4)).concat(Positions.sequence(4))
+    with pytest.raises(UserError, match="other places, or none; use kernel=auto"):
+        attention(torch.randn(1, 5, 16), positions=places)
+
+
+def test_training_on_a_processor_says_that_pytorch_has_no_such_gradients():
+    attention = jarilab.Attention(16, 2, encoding="t5", kernel="flex")
+    with pytest.raises(UserError, match=r"kernel=flex: .*backward on CPU.*use kernel=auto"):
+        attention(torch.randn(1, 5, 16))
+
+
+class Elsewhere(Tensor):
+    """Says that it lies on a GPU."""
+
+    device = torch.device("cuda")
+
+
+def on_a_gpu(length):
+    order = torch.arange(length)
+    return Positions(order.unsqueeze(-1), order.as_subclass(Elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("hooks", "mask", "length", "dropout", "expected"),
+    [
+        ({"bias"}, Mask(causal=True), 128, 0.0, True),
+        ({"rotate"}, Mask(causal=True, window=9), 128, 0.0, True),
+        ({"rotate"}, Mask(causal=True), 128, 0.0, False),  # the flash kernel knows this
+        ({"bias"}, None, 127, 0.0, False),
+        ({"bias"}, None, 128, 0.1, False),
+    ],
+)
+def test_it_is_chosen_on_a_gpu_where_something_is_added_or_hidden(hooks, mask, length, dropout, expected):
+    there, here = on_a_gpu(length), Positions.sequence(length)
+    assert lowers("auto", frozenset(hooks), there, there, mask, dropout) is expected
+    assert not lowers("auto", frozenset(hooks), here, here, mask, dropout)
