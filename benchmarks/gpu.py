@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import timing
 import torch
@@ -158,7 +159,9 @@ class Bench:
         )
         return HuggingFace(GPT2LMHeadModel(config))
 
-    def _step(self, model: nn.Module, ids_BL: torch.Tensor, optimizer: str) -> Callable[[], object]:
+    def _step(
+        self, model: nn.Module, ids_BL: torch.Tensor, optimizer: Literal["muon", "adamw"]
+    ) -> Callable[[], object]:
         model = model.to(self.device)
         if isinstance(model, HuggingFace):
             optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)]

@@ -63,8 +63,9 @@ class Mask:
         return count if count > 1 else None
 
     def _pairs(self) -> Bool[Tensor, "#B Q K"] | None:
-        shared = self.pairs is not None and self.pairs.ndim == 2
-        return self.pairs[None] if shared else self.pairs
+        if self.pairs is None or self.pairs.ndim == 3:
+            return self.pairs
+        return self.pairs[None]
 
     def rule(self, q_pos: Positions, k_pos: Positions) -> Rule | None:
         """All rules as one function of the numbers of a row, a query and a key, which compares a few numbers for each

@@ -62,8 +62,8 @@ class CausalStack(nn.Module):
         # A window may have dropped the first keys.
         keys = None if keep is None else keep[:, -k_pos.length :]
         mask = replace(self.mask, keys=keys, documents=pairs)
-        attention = cast(nn.ModuleDict, self.layers[0])["self"].attention
-        lower = attention.lowers(self.encoding.hooks, positions, k_pos, mask)
+        first = cast(EncoderLayer, cast(nn.ModuleDict, self.layers[0])["self"])
+        lower = first.attention.lowers(self.encoding.hooks, positions, k_pos, mask)
         geometries = geometry_of_layers(
             self.encoding, positions, k_pos, mask, new_k_pos=positions, lower=lower
         )
