@@ -31,6 +31,7 @@ from jarilab.runs.options import Training
 from jarilab.training.numerics import autocast, deterministic
 from jarilab.training.optim import build_optimizers
 
+Optimizer = Literal["muon", "adamw"]
 PARTS = ("attention", "step", "writing")
 SHAPE = {"width": 768, "heads": 12, "layers": 12}
 SMALL = {"width": 32, "heads": 4, "layers": 2}
