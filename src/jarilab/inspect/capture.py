@@ -4,10 +4,10 @@
         model(x)
     tape.weights("encoder.0")           # (B, H, Q, K)
 
-Nothing in the model knows of this: every attention ends in a parameter-free `Attend` whose call an ordinary forward
-hook keeps. The map is the definition applied to the recorded queries and keys, a block of rows at a time, and weights
-times values must give back the recorded output: the map shown is the map used. `tape.trust` says by how much they
-differ.
+Nothing in the model knows of this: every attention of jari ends in a parameter-free `Attend` whose call an ordinary
+forward hook keeps, and those of other libraries are heard by PyTorch's own functions (`door.py`). The map is the
+definition applied to the recorded queries and keys, a block of rows at a time, and weights times values must give back
+the recorded output: the map shown is the map used. `tape.trust` says by how much they differ.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ from jarilab.attention.call import AttentionCall, Summands
 from jarilab.attention.module import Attend, Attention, split_heads
 from jarilab.errors import UserError, unknown
 from jarilab.inspect.calls import blocks
+from jarilab.inspect.listening import hear
 from jarilab.inspect.passages import Inside
 from jarilab.inspect.recorded import Recorded
-from jarilab.inspect.sites import AttentionSite, Inputs, Kind, Placed, attentions_of, site_of
+from jarilab.inspect.sites import (
+    AttentionSite,
+    Inputs,
+    Kind,
+    Placed,
+    attentions_of,
+    site_of,
+)
 from jarilab.inspect.trust import Trust, trust_of
 from jarilab.shapes import Float, Tensor
 
@@ -125,6 +133,11 @@ class Tape:
     @torch.no_grad()
     def summands(self, site: str, head: int, index: int | None = None) -> Summands:
         """What the scores of one head are the sum of, each `(Q, K)`."""
+        if not self.proven(site):
+            raise UserError(
+                f"{site} wrote its scores out itself, so what they are the sum of is not known; its weights are: "
+                "tape.weights"
+            )
         pieces = [definition.summands(rows) for rows in self._rows(site, index)]
         return Summands.joined([piece.of_head(head) for piece in pieces])
 
@@ -138,6 +151,11 @@ class Tape:
         """
         recorded = self.recorded(site, index)
         call, owner, inputs = recorded.call, recorded.placed.owner, recorded.inputs
+        if recorded.is_heard:
+            raise UserError(
+                f"{site} is an attention of another library: queries and keys are known as it compared them, and not "
+                "what they were before"
+            )
         geometry, encoding = call.geometry, call.geometry.encoding
         if "rotate" not in encoding.hooks:
             return call.q, call.k
@@ -168,6 +186,11 @@ class Tape:
 
         return jarilab.show(self, tokens, title)
 
+    def proven(self, site: str) -> bool:
+        """Whether the map was computed anew from queries and keys; False where a model of another library wrote its
+        softmax out: the scores are its own then, and what is held against the output is the weights."""
+        return self._calls(site)[0].proven
+
     def kernels(self) -> dict[str, str]:
         """The kernel that computed each site's first call."""
         return {site: calls[0].kernel for site, calls in self.calls.items()}
@@ -187,9 +210,15 @@ def record(
     model = getattr(model, "_orig_mod", model)
     found = attentions_of(model)
     if not found:
-        raise UserError(
-            f"{type(model).__name__} has no attention of jari in it, so there is nothing to record"
-        )
+        if inside:
+            raise UserError(
+                f"inside=True looks into stacks and norms of jari, and {type(model).__name__} has none; record its "
+                "attention alone: jarilab.record(model)"
+            )
+        tape = Tape()
+        with hear(model, tape.calls, sites):
+            yield tape
+        return
     chosen = list(found) if sites is None else list(sites)
     for site in chosen:
         if site not in found:
@@ -226,7 +255,7 @@ class _Recorder:
         self._inputs: Inputs | None = None
 
     def listen(self) -> list[Any]:
-        handles: list[Any] = [self._placed.attend.register_forward_hook(self._keep)]
+        handles: list[Any] = [self._placed.listen(self._keep)]
         owner = self._placed.owner
         if isinstance(owner, Attention):
             handles.append(owner.register_forward_pre_hook(self._keep_inputs))

@@ -6,20 +6,18 @@ written, where it is asked for: see `jarilab.inspect.likelihood`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.module import Attend
 from jarilab.inspect.capture import record
 from jarilab.inspect.interventions import check_evaluating
 from jarilab.inspect.likelihood import Written, labels_of, log_softmax, losses
+from jarilab.inspect.listening import changing
 from jarilab.inspect.model_io import Inputs, repeated
-from jarilab.inspect.sites import attentions_of
 from jarilab.shapes import Float, Tensor
 
 
@@ -47,22 +45,13 @@ def _gated(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Multiply each head's output by a gate, `(B, H, 1, 1)`, that stands at 1: its gradient is `<Att_h, dL/dAtt_h>`."""
     gates: dict[str, Tensor] = {}
 
-    def gate(site: str) -> Any:
-        def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> Tensor:
-            if site not in gates:
-                gates[site] = output.new_ones(*output.shape[:2], 1, 1).requires_grad_()
-            return output * gates[site]
+    def gated(site: str, call: AttentionCall, output: Tensor) -> Tensor:
+        if site not in gates:
+            gates[site] = output.new_ones(*output.shape[:2], 1, 1).requires_grad_()
+        return output * gates[site]
 
-        return hook
-
-    handles = []
-    for site, placed in attentions_of(model).items():
-        handles.append(placed.attend.register_forward_hook(gate(site)))
-    try:
+    with changing(model, gated):
         yield gates
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def ablation(model: nn.Module, inputs: Inputs, written: Written) -> dict[str, Float[Tensor, " H"]]:
@@ -83,18 +72,13 @@ def ablation(model: nn.Module, inputs: Inputs, written: Written) -> dict[str, Fl
     return found
 
 
-@contextmanager
-def _each_head_off(model: nn.Module, site: str, heads: int) -> Iterator[None]:
+def _each_head_off(model: nn.Module, site: str, heads: int) -> AbstractContextManager[None]:
     """In the first copy of a batch the first head's output is zero, and so on; in what comes after, none is."""
 
-    def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> Tensor:
+    def one_off(site: str, call: AttentionCall, output: Tensor) -> Tensor:
         output = output.unflatten(0, (heads + 1, -1)).clone()
         for head in range(heads):
             output[head, :, head] = 0.0
         return output.flatten(0, 1)
 
-    handle = attentions_of(model)[site].attend.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return changing(model, one_off, [site])

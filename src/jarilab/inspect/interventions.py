@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import nn
 
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.module import Attend
 from jarilab.errors import UserError, unknown
+from jarilab.inspect.listening import Change, changing
 from jarilab.inspect.score_table import ScoreTable
 from jarilab.inspect.sites import attentions_of
 from jarilab.shapes import Float, Tensor
@@ -198,27 +198,20 @@ def operate_on_copies(
     placed = attentions_of(model)
     all_edits = [edit for of_copy in edits for edit in of_copy]
     for edit in all_edits:
-        if edit.site not in placed:
+        # Those of a model of another library are known when they have run.
+        if placed and edit.site not in placed:
             raise unknown("site", edit.site, placed)
     queries_of: dict[str, set[int]] = {}
-    handles = []
-    for site in dict.fromkeys(edit.site for edit in all_edits):
-        hook = _operation(site, edits, queries_of)
-        handles.append(placed[site].attend.register_forward_hook(hook))
-    try:
+    with changing(model, _operation(edits, queries_of), {edit.site for edit in all_edits}):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
     for edit in all_edits:
         _check_ran(edit, queries_of.get(edit.site), free)
 
 
-def _operation(site: str, edits: Sequence[Sequence[Edit]], queries_of: dict[str, set[int]]) -> Any:
+def _operation(edits: Sequence[Sequence[Edit]], queries_of: dict[str, set[int]]) -> Change:
     """queries_of: which queries each site was asked for, filled while it runs."""
 
-    def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> Tensor:
-        call = arguments[0].written
+    def change(site: str, call: AttentionCall, output: Tensor) -> Tensor:
         table = ScoreTable.of(site, call)
         queries_of.setdefault(site, set()).update(table.queries.tolist())
         copies = table.copies(len(edits))
@@ -228,14 +221,15 @@ def _operation(site: str, edits: Sequence[Sequence[Edit]], queries_of: dict[str,
                     edit.apply(copy)
         return table.output(call, output)
 
-    return hook
+    return change
 
 
 def _check_ran(edit: Edit, queries: set[int] | None, free: bool) -> None:
     if queries is None:
         raise UserError(
             f"nothing was edited at {edit.site}: it did not run inside the block. A compiled model runs past the "
-            "hooks; call its original (compiled._orig_mod), which shares its parameters"
+            "hooks (call its original, compiled._orig_mod, which shares its parameters); the sites of a model are "
+            "those that jarilab.record finds"
         )
     if isinstance(edit, Link) and not free and edit.query not in queries:
         raise UserError(

@@ -12,6 +12,7 @@ from jarilab.attention.call import AttentionCall
 from jarilab.attention.flex import Lowered
 from jarilab.attention.kernels import choose
 from jarilab.errors import UserError
+from jarilab.inspect.heard import Heard
 from jarilab.inspect.sites import Inputs, Placed
 from jarilab.shapes import Float, Tensor
 
@@ -26,7 +27,7 @@ class Recorded:
     inputs: what a multi-head attention was given; None of other attentions.
     """
 
-    held: AttentionCall
+    held: AttentionCall | Heard
     output: Float[Tensor, "B H Q W"]
     kernel: str
     versions: Versions
@@ -38,15 +39,35 @@ class Recorded:
         """With bias and mask written out, where the kernel did without."""
         return self.held.written
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether another library computed it, so that nothing is known of it but what its function was given."""
+        return isinstance(self.held, Heard)
+
+    @property
+    def proven(self) -> bool:
+        """Whether the scores were computed anew, and are not the model's own."""
+        return not isinstance(self.held, Heard) or self.held.proven
+
     @staticmethod
     def of(call: AttentionCall, output: Tensor, placed: Placed, inputs: Inputs | None) -> Recorded:
         """What is kept of a call while it goes by."""
         still = _detached(call)
-        kernel = choose(still) if placed.attend.kernel == "auto" else placed.attend.kernel
+        kernel = "auto" if placed.attend is None else placed.attend.kernel
+        kernel = choose(still) if kernel == "auto" else kernel
         return Recorded(still, output.detach(), kernel, _versions(still), placed, inputs)
 
+    @staticmethod
+    def heard(heard: Heard, output: Tensor, placed: Placed) -> Recorded:
+        """One that another library computed."""
+        kernel = "scaled_dot_product_attention" if heard.proven else "softmax"
+        return Recorded(heard, output.detach(), kernel, [], placed)
+
     def check_unchanged(self, site: str) -> None:
-        """Raises UserError where parameters that the definition reads have changed since."""
+        """Raises UserError where parameters that the definition reads have changed since, or what was recorded."""
+        if isinstance(self.held, Heard):
+            self.held.check_unchanged(site)
+            return
         for module, version in zip(_read_by(self.call), self.versions, strict=True):
             if _version(module) != version:
                 raise UserError(

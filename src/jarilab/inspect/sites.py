@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.module import Attend, Attention
+from jarilab.errors import UserError
 from jarilab.inspect.calls import allowed_links
 from jarilab.shapes import Tensor
 
@@ -51,11 +52,20 @@ class Placed:
     """An attention where it stands in a model.
 
     path: of `attend` in the model. above: the modules it is part of, the model first; the last of them owns it.
+    attend: None for an attention of another library, of which `path` is the module that computed it.
     """
 
     path: str
-    attend: Attend
+    attend: Attend | None
     above: tuple[nn.Module, ...]
+
+    def listen(self, hook: Any) -> Any:
+        """Let a forward hook hear its calls. Raises UserError for an attention of another library."""
+        if self.attend is None:
+            raise UserError(
+                f"{self.path} is no attention of jari, so that no hook can be set there"
+            )
+        return self.attend.register_forward_hook(hook)
 
     @property
     def owner(self) -> nn.Module:
@@ -74,7 +84,7 @@ class Placed:
     def layer(self) -> int:
         """Its number in its stack, or else in the last list of modules on the way to it; 0 where there is none."""
         number, layers = 0, None if self.stack is None else layers_of(self.stack)
-        for module, name in zip(self.above, self.path.split("."), strict=True):
+        for module, name in zip(self.above, self.path.split("."), strict=False):
             if isinstance(module, nn.ModuleList | nn.Sequential):
                 number = [child for child, _ in module.named_children()].index(name)
             if module is layers:
@@ -95,6 +105,11 @@ def attentions_of(model: nn.Module) -> dict[str, Placed]:
         if isinstance(module, Attend):
             found[site_name(path)] = Placed(path, module, _above(model, path))
     return found
+
+
+def heard_at(model: nn.Module, path: str) -> Placed:
+    """Where an attention of another library stands: the module that computed it owns it."""
+    return Placed(path, None, (*_above(model, path), model.get_submodule(path)))
 
 
 def _above(model: nn.Module, path: str) -> tuple[nn.Module, ...]:

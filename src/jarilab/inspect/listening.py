@@ -1,0 +1,88 @@
+"""Change what attentions put out, one by one, in a model of jari or of any other library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from jarilab.attention.call import AttentionCall
+from jarilab.attention.module import Attend
+from jarilab.errors import UserError, unknown
+from jarilab.inspect.door import Door, Frame, Sites
+from jarilab.inspect.heard import Heard
+from jarilab.inspect.recorded import Recorded
+from jarilab.inspect.sites import attentions_of, heard_at
+from jarilab.shapes import Tensor
+
+Change = Callable[[str, AttentionCall, Tensor], Tensor]
+"""Of a site, its call and its output `(B, H, Q, W)`: the output that the model goes on with."""
+
+
+@contextmanager
+def changing(
+    model: nn.Module, change: Change, sites: Collection[str] | None = None
+) -> Iterator[None]:
+    """Inside the block the attentions at `sites`, all by default, give what `change` makes of their output."""
+    placed = attentions_of(model)
+    if not placed:
+        with Door(model, _heard(model, change, sites)):
+            yield
+        return
+    chosen = placed if sites is None else sites
+    handles = [placed[site].listen(_hook(site, change)) for site in chosen]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def hear(
+    model: nn.Module, calls: dict[str, list[Recorded]], sites: Collection[str] | None
+) -> Iterator[None]:
+    """Keep the attentions of a model of another library, those at `sites` or all. Raises UserError at the end of the
+    block for a site that is not there, and where nothing was heard."""
+    names, passed = Sites(model), set()
+
+    def keep(frame: Frame, heard: Heard, output: Tensor) -> Tensor:
+        site = names.of(frame, heard)
+        passed.add(site)
+        if sites is None or site in sites:
+            recorded = Recorded.heard(heard, output, heard_at(model, frame.path))
+            calls.setdefault(site, []).append(recorded)
+        return output
+
+    with Door(model, keep):
+        yield
+    if not passed:
+        raise UserError(
+            f"nothing was recorded: {type(model).__name__} computed no attention that could be heard inside the block. "
+            "Heard are scaled_dot_product_attention, and a softmax over keys that is multiplied with values, of the "
+            "model itself, in this thread; a compiled model runs past (call its original, compiled._orig_mod), and so "
+            'do FlexAttention and extensions (load the model with attn_implementation="sdpa")'
+        )
+    for site in sites or ():
+        if site not in passed:
+            raise unknown("site", site, sorted(passed))
+
+
+def _hook(site: str, change: Change) -> Any:
+    def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> Tensor:
+        return change(site, arguments[0].written, output)
+
+    return hook
+
+
+def _heard(model: nn.Module, change: Change, sites: Collection[str] | None) -> Any:
+    names = Sites(model)
+
+    def listener(frame: Frame, heard: Heard, output: Tensor) -> Tensor:
+        site = names.of(frame, heard)
+        chosen = sites is None or site in sites
+        return change(site, heard.written, output) if chosen else output
+
+    return listener

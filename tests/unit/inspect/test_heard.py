@@ -1,0 +1,300 @@
+"""Models of other libraries: what is heard of them is what they computed, whoever wrote them."""
+
+import importlib.util
+import logging
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention as imported_by_name
+
+import jarilab
+from helpers.architectures import IDS, LEFT, MODELS, RIGHT, of_text, pytorch
+from jarilab.errors import UserError
+from jarilab.inspect.interventions import HeadOff, Link, operate
+from jarilab.inspect.maps import Map
+from jarilab.inspect.measures import measure
+from jarilab.inspect.walk import walk_of
+
+QUICK = ["Bert", "GPT2", "Llama", "Mistral", "T5", "Marian", "Swin", "Whisper", "DebertaV2", "Bloom", "nn.Transformer"]
+SEEN = {"DebertaV2", "GPTNeo", "GPTJ", "CodeGen", "Bloom", "Gemma2", "XGLM", "MPNet", "LED", "WavLM"}
+"""They write their softmax out."""
+KINDS = {
+    "T5": {"encoder.1": "encoder", "decoder.1.self": "decoder", "decoder.1.cross": "cross"},
+    "Llama": {"decoder.1.self": "decoder"},
+    "Swin": {"encoder.1.1": "encoder"},
+    "nn.Transformer": {"encoder.1": "encoder", "decoder.1.self": "decoder", "decoder.0.cross": "cross"},
+    "Bloom": {"decoder.0.self": "decoder"},
+}
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Another library's advice about small configurations is none of ours."""
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def made(name):
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def forward(model, inputs):
+    torch.manual_seed(1)  # for what masks patches by chance
+    with torch.no_grad():
+        output = model(**inputs)
+    return output if isinstance(output, torch.Tensor) else output[0]
+
+
+def recorded(model, inputs):
+    with jarilab.record(model) as tape:
+        output = forward(model, inputs)
+    return tape, output
+
+
+def rest_is_long(name):
+    return name if name in QUICK else pytest.param(name, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("name", [rest_is_long(name) for name in MODELS])
+def test_the_maps_of_a_model_rebuild_what_it_put_out(name):
+    model, inputs = made(name)
+    plain = forward(model, inputs)
+    tape, output = recorded(model, inputs)
+    assert torch.allclose(plain, output, atol=1e-6), "to record changes nothing"
+    for site in tape.sites:
+        for index in range(len(tape.calls[site])):
+            trust = tape.trust(site, index)
+            assert trust.rebuild_error < 1e-6
+            assert trust.row_sum_error < 1e-6
+            assert trust.masked_weight == 0.0
+        assert tape.proven(site) == (name not in SEEN) or "head" in site
+    for site, kind in KINDS.get(name, {}).items():
+        assert tape.site(site).kind == kind
+
+
+@pytest.mark.parametrize("name", ["Bert", "Llama", "T5", "Bloom"])
+def test_the_maps_are_those_of_the_models_own_explicit_attention(name):
+    model, inputs = made(name)
+    tape, _ = recorded(model, inputs)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        told = model(**inputs, output_attentions=True)
+    if name == "T5":
+        own = dict(zip(("encoder.0", "encoder.1"), told.encoder_attentions, strict=True))
+        own |= dict(zip(("decoder.0.self", "decoder.1.self"), told.decoder_attentions, strict=True))
+        own |= dict(zip(("decoder.0.cross", "decoder.1.cross"), told.cross_attentions, strict=True))
+    else:
+        own = dict(zip(tape.sites, told.attentions, strict=True))
+    assert set(own) == set(tape.sites)
+    real = inputs["attention_mask"].bool()
+    for site, weights in own.items():
+        rows = real if tape.site(site).queries == "source" or name != "T5" else torch.ones(2, 4, dtype=torch.bool)
+        ours = tape.weights(site).transpose(1, 2)[rows]
+        assert torch.allclose(ours, weights.transpose(1, 2)[rows], atol=1e-5)
+
+
+# Traps ---------------------------------------------------------------------------------------------------------------
+
+
+class Own(nn.Module):
+    """One's own attention, whose function was imported by name."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.options = options
+
+    def forward(self, x, source=None):
+        source = x if source is None else source
+        q, k, v = (
+            each(of).unflatten(-1, (2, 4)).transpose(1, 2)
+            for each, of in zip(self.maps, (x, source, source), strict=True)
+        )
+        return imported_by_name(q, k, v, **self.options).transpose(1, 2).flatten(2)
+
+
+def test_a_function_that_was_imported_by_name_is_heard():
+    tape, _ = recorded(Own().eval(), {"x": torch.randn(2, 5, 8)})
+    assert tape.sites == ["attention"]
+    assert tape.trust("attention").rebuild_error < 1e-6
+
+
+def test_the_causal_flag_with_fewer_queries_than_keys_means_the_first_ones():
+    tape, _ = recorded(Own(is_causal=True).eval(), {"x": torch.randn(1, 3, 8), "source": torch.randn(1, 5, 8)})
+    assert tape.weights("attention")[0, 0].gt(0).int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]]
+    assert tape.trust("attention").rebuild_error < 1e-6
+    assert tape.site("attention").kind == "cross"
+
+
+def test_what_is_added_is_told_from_what_is_hidden():
+    mask = torch.randn(2, 2, 5, 5)
+    mask[:, :, :, 4] = torch.finfo(torch.float32).min
+    mask[0, 1, 2, 3] = -float("inf")  # hidden from one head alone
+    tape, _ = recorded(Own(attn_mask=mask).eval(), {"x": torch.randn(2, 5, 8)})
+    assert tape.trust("attention").rebuild_error < 1e-6
+    assert tape.summands("attention", 0).bias[:, :4].equal(mask[0, 0, :, :4])
+    assert tape.weights("attention")[0, 1, 2, 3] == 0 == tape.weights("attention")[..., 4].sum()
+
+
+def test_autocast_and_dropout_are_told():
+    model = Own(dropout_p=0.5)
+    with torch.autocast("cpu", torch.bfloat16):
+        tape, _ = recorded(model, {"x": torch.randn(2, 5, 8)})
+    assert tape.recorded("attention").call.q.dtype is torch.bfloat16
+    assert tape.trust("attention").dropout == 0.5
+    with torch.autocast("cpu", torch.bfloat16):
+        tape, _ = recorded(Own(), {"x": torch.randn(2, 5, 8)})
+    assert tape.trust("attention").rebuild_error < 1e-2
+
+
+def test_what_another_thread_runs_is_not_heard():
+    model, other = Own().eval(), []
+    x = torch.randn(1, 3, 8)
+    with jarilab.record(model) as tape:
+        thread = threading.Thread(target=lambda: other.append(model(x)))
+        thread.start()
+        thread.join()
+        model(x)
+    assert len(other) == len(tape.calls["attention"]) == 1
+
+
+def test_a_recording_inside_a_recording_hears_the_same():
+    model, x = Own().eval(), torch.randn(1, 3, 8)
+    with jarilab.record(model) as outer:
+        with jarilab.record(model) as inner:
+            model(x)
+        model(x)
+    assert (len(outer.calls["attention"]), len(inner.calls["attention"])) == (2, 1)
+    assert outer.weights("attention", 0).equal(inner.weights("attention"))
+
+
+def test_after_an_error_nothing_listens_any_more():
+    model = Own().eval()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), jarilab.record(model):
+        model(torch.randn(1, 3, 7))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    tape, _ = recorded(model, {"x": torch.randn(1, 3, 8)})
+    assert tape.sites == ["attention"]
+
+
+def test_gradients_flow_while_it_is_recorded():
+    model, x = Own(), torch.randn(1, 3, 8)
+    with jarilab.record(model) as tape:
+        model(x).sum().backward()
+    assert model.maps[0].weight.grad is not None
+    assert not tape.weights("attention").requires_grad
+
+
+def test_generation_is_a_call_for_each_step():
+    model, _ = of_text("GPT2", kind="LMHeadModel")
+    with jarilab.record(model) as tape:
+        model.generate(IDS, attention_mask=LEFT, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    assert [tape.weights("decoder.0.self", step).shape[2:] for step in range(3)] == [(7, 7), (1, 8), (1, 9)]
+    assert tape.recorded("decoder.0.self", 2).call.geometry.q_pos.order.tolist() == [8]
+    assert tape.site("decoder.0.self").kind == "decoder"
+    assert max(tape.trust("decoder.1.self", step).rebuild_error for step in range(3)) < 1e-6
+
+
+def test_a_cache_that_is_written_over_is_noticed():
+    model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
+    with jarilab.record(model) as tape:
+        model.generate(IDS, max_new_tokens=3, cache_implementation="static", do_sample=False, disable_compile=True)
+    with pytest.raises(UserError, match="written over the keys or values of decoder"):
+        tape.weights("decoder.0.self", 0)
+
+
+def test_pytorchs_own_attention_is_heard_with_and_without_weights():
+    attention = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    x, source = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
+    for needed in (False, True):
+        with jarilab.record(attention) as tape:
+            _, weights = attention(x, source, source, need_weights=needed, average_attn_weights=False)
+        assert tape.proven("attention") is not needed
+        assert tape.site("attention").kind == "cross"
+        if needed:
+            assert torch.allclose(tape.weights("attention"), weights, atol=1e-6)
+
+
+# What a tape is good for ---------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_is_off_and_a_link_that_is_cut_change_what_comes_after():
+    model, inputs = made("Bert")
+    tape, plain = recorded(model, inputs)
+    with operate(model, [HeadOff("encoder.1", 2)]):
+        off = forward(model, inputs)
+    assert not torch.allclose(plain, off)
+
+    attention = model.encoder.layer[1].attention.self
+    kept = attention.value.weight.data.clone(), attention.value.bias.data.clone()
+    attention.value.weight.data[16:24] = attention.value.bias.data[16:24] = 0  # the values of head 2
+    assert torch.allclose(forward(model, inputs), off, atol=1e-6)
+    attention.value.weight.data, attention.value.bias.data = kept
+
+    with operate(model, [Link("encoder.0", None, query=1, key=3, how="erase")]), jarilab.record(model) as cut:
+        forward(model, inputs)
+    assert not torch.allclose(cut.weights("encoder.1"), tape.weights("encoder.1"))
+    with pytest.raises(UserError, match="nothing was edited at encoder"), operate(model, [HeadOff("encoder.7", 0)]):
+        forward(model, inputs)
+    with pytest.raises(UserError, match="heads 0 to 3, got 4"), operate(model, [HeadOff("encoder.0", 4)]):
+        forward(model, inputs)
+
+
+def test_the_measures_of_a_map_and_its_page():
+    model, inputs = made("GPT2")
+    one = {name: value[:1] for name, value in inputs.items()}
+    tape, _ = recorded(model, one)
+    tokens = [f"t{number}" for number in IDS[0].tolist()]
+    found = measure(Map.of(tape, "decoder.1.self", tokens, tokens))
+    assert found["previous"].value.shape == (4,)
+    page = tape.show(tokens)._repr_html_()
+    assert "decoder.1.self" in page
+
+
+def test_what_cannot_be_known_is_not_claimed():
+    model, inputs = made("Llama")
+    tape, _ = recorded(model, inputs)
+    with pytest.raises(UserError, match="not what they were before"):
+        tape.before("decoder.0.self")
+    with pytest.raises(UserError, match="inside=True looks into stacks"), jarilab.record(model, inside=True):
+        pass
+    with pytest.raises(UserError, match="is a LlamaAttention: expected jarilab"):
+        walk_of(tape, "decoder.0.self", 0, queries=["a"] * 7, keys=["a"] * 7)
+    model, inputs = made("Bloom")
+    tape, _ = recorded(model, inputs)
+    with pytest.raises(UserError, match="wrote its scores out itself"):
+        tape.summands("decoder.0.self", 0)
+
+
+def test_what_is_silent_says_why():
+    with (
+        pytest.raises(UserError, match="Linear computed no attention that could be heard"),
+        jarilab.record(nn.Linear(3, 3)) as _,
+    ):
+        pass
+    model, inputs = pytorch()
+    with (
+        pytest.raises(UserError, match=r"unknown site 'decoder\.9'.*decoder\.0\.self"),
+        jarilab.record(model, ["decoder.9"]),
+    ):
+        model(**inputs)
+
+
+def test_chosen_sites_alone_are_kept():
+    model, inputs = pytorch()
+    with torch.no_grad(), jarilab.record(model, ["decoder.1.cross"]) as tape:
+        model(**inputs)
+    assert tape.sites == ["decoder.1.cross"]
+    hidden = tape.weights("decoder.1.cross")
+    assert RIGHT.shape[1] == hidden.shape[-1]
