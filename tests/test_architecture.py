@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "predictors": SPECS | PLACES | {"storage", "text", "images", "models", "decoding", "inspect", "tasks", "devices"},
     "runs": SPECS | {"storage", "encodings", "nn", "policies", "models", "tasks", "predictors", "devices"},
     "training": BASE | {"options", "encodings", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"},
+    "huggingface": BASE | {"storage"},
     "web": {"shapes", "patches"},
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
     "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},
@@ -51,10 +52,11 @@ MAY_IMPORT = {
     "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison", "devices"},
     "serving": SPECS | {"images", "predictors", "runs", "web"},
     "explorer": PLACES
-    | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web", "serving"},
+    | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web", "serving", "huggingface"},
     "export": PLACES | {"text", "encodings", "attention", "nn", "models", "inspect", "runs", "web"},
     "cli": SPECS
     | {"api", "conformance", "comparison", "drawing", "explorer", "export", "inspect", "predictors", "runs", "serving"}
+    | {"huggingface"}
     | {"storage", "tasks", "training", "web"},
     "__main__": {"cli"},
 }

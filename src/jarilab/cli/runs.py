@@ -20,9 +20,9 @@ def add_run(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder of a run, such as runs/add")
 
 
-def add_runs(parser: Parser, help: str) -> None:
-    """Folders of runs."""
-    parser.add_argument("runs", metavar="RUN", nargs="+", help=help)
+def add_runs(parser: Parser, help: str, *, optional: bool = False) -> None:
+    """Folders of runs, one at least unless they are optional."""
+    parser.add_argument("runs", metavar="RUN", nargs="*" if optional else "+", help=help)
     parser.more = "runs"
 
 

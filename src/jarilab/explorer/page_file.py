@@ -86,6 +86,14 @@ def of_tape(
     tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None, title: str
 ) -> dict[str, Any]:
     """The page of a forward that was recorded without a run."""
+    view = view_of_tape(tape, tokens, title)
+    return payload.page_of([view], live=False, opening=opening_of([view]))
+
+
+def view_of_tape(
+    tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None, title: str
+) -> dict[str, Any]:
+    """One model of such a page."""
     names: dict[str, list[str]] = {}
     for name in tape.sites:
         site = tape.site(name)
@@ -98,7 +106,7 @@ def of_tape(
     first = tape.calls[tape.sites[0]][0].call
     encoding = type(first.geometry.encoding).__name__
     one_side = next(iter(names.values()))
-    view = {
+    return {
         "run": title,
         "name": title,
         "task": None,
@@ -122,7 +130,6 @@ def of_tape(
         "checks": [],
         "lens": None,
     }
-    return payload.page_of([view], live=False, opening=opening_of([view]))
 
 
 def _names(tokens: Sequence[str] | None, length: int) -> list[str]:

@@ -8,6 +8,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
+from jarilab.cli import foreign
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.runs import add_open, add_runs, add_shared
 
@@ -16,7 +17,8 @@ def arguments(parser: Parser, words: Words) -> None:
     from jarilab import explorer
     from jarilab.options import options_of
 
-    add_runs(parser, "folders of runs, shown side by side")
+    add_runs(parser, "folders of runs, shown side by side", optional=True)
+    foreign.arguments(parser)
     parser.add_argument(
         "--input", help="what the models read, such as 21+211 (an example of the first run's task)"
     )
@@ -52,6 +54,14 @@ def run(options: argparse.Namespace) -> None:
 
     chosen = options.verb
     api.use_threads(chosen.pop("threads", None))
+    if foreign.is_asked(options):
+        foreign.run(options)
+        return
+    if not options.runs:
+        raise UserError(
+            "explore looks into runs of jari, or with --model into a folder of Hugging Face; name one: "
+            "jarilab explore runs/add, or jarilab explore --model FOLDER --input TEXT"
+        )
     if options.save == "":  # which would be the folder one stands in
         raise UserError(
             "--save names no file; write such as --save page.html, or page/ for a folder"

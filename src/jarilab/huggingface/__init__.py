@@ -1,0 +1,7 @@
+"""Models of Hugging Face transformers in a folder on disk: loaded without a network, without code of their own and
+without anything that is unpickled."""
+
+from jarilab.huggingface.folder import Loaded as Loaded
+from jarilab.huggingface.folder import load as load
+from jarilab.huggingface.reading import Reading as Reading
+from jarilab.huggingface.reading import read as read

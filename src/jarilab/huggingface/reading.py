@@ -1,0 +1,181 @@
+"""What a model reads of a line: a text, the name of an image file, or that of a sound."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jarilab.errors import UserError
+from jarilab.huggingface.folder import Loaded
+
+LONGEST_ANSWER = 48
+"""Tokens that are written at most."""
+SPECIAL = "class"
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """inputs: what the model is called with, a batch of one. names: of the tokens of each side, `source` and `target`,
+    where they are known. answer: what it makes of it, in words; None where it says nothing."""
+
+    inputs: dict[str, Any]
+    names: dict[str, list[str]]
+    answer: str | None = None
+
+
+@torch.no_grad()
+def read(loaded: Loaded, line: str) -> Reading:
+    """Read a line, and answer it. Raises UserError for what the model cannot read."""
+    by_input = {"pixel_values": _image, "input_features": _sound, "input_values": _sound}
+    main = getattr(loaded.model, "main_input_name", "input_ids")
+    return by_input.get(main, _text)(loaded, line)
+
+
+# Text ----------------------------------------------------------------------------------------------------------------
+
+
+def _text(loaded: Loaded, line: str) -> Reading:
+    tokenizer = loaded.tokenizer
+    encoded = tokenizer(line, return_tensors="pt")
+    ids_BL = encoded["input_ids"]
+    _check_length(loaded, ids_BL.shape[1])
+    inputs = {name: value for name, value in encoded.items() if name in _known(loaded)}
+    names = _names(tokenizer, ids_BL[0])
+    if loaded.config.is_encoder_decoder:
+        return _written(loaded, inputs, {"source": names})
+    output = loaded.model(**inputs)
+    answer = _told(loaded, tokenizer, ids_BL[0], output)
+    return Reading(inputs, {"source": names, "target": names}, answer)
+
+
+def _check_length(loaded: Loaded, length: int) -> None:
+    if length == 0:
+        raise UserError(
+            "there is nothing to read: the line has no tokens; give some text with --input"
+        )
+    longest = getattr(loaded.config, "max_position_embeddings", None)
+    if isinstance(longest, int) and length > longest:
+        raise UserError(
+            f"{loaded.name} reads {longest} tokens at most, and the line has {length}; give a shorter one"
+        )
+
+
+def _written(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]) -> Reading:
+    """With what the decoder writes, greedily; a model without a head reads its source once more."""
+    model: Any = loaded.model
+    if not hasattr(model, "generate") or model.get_output_embeddings() is None:
+        written_BL = inputs["input_ids"]
+    else:
+        written_BL = model.generate(
+            **inputs, max_new_tokens=LONGEST_ANSWER, do_sample=False, num_beams=1
+        )
+    start = getattr(loaded.config, "decoder_start_token_id", None)
+    if start is not None and int(written_BL[0, 0]) != start:  # as Whisper gives its answers
+        written_BL = torch.cat((written_BL.new_tensor([[start]]), written_BL), 1)
+    read_BL = written_BL[:, :-1] if written_BL.shape[1] > 1 else written_BL
+    answer = loaded.tokenizer.decode(written_BL[0], skip_special_tokens=True)
+    target = _names(loaded.tokenizer, read_BL[0])
+    return Reading({**inputs, "decoder_input_ids": read_BL}, {**names, "target": target}, answer)
+
+
+def _told(loaded: Loaded, tokenizer: Any, ids_L: Tensor, output: Any) -> str | None:
+    """The next token, the tokens under masks, or the name of a class; None of what gives no scores."""
+    scores = getattr(output, "logits", None)
+    if scores is None:
+        return None
+    if scores.ndim == 2:
+        return _class_name(loaded, scores)
+    likeliest_L = scores[0].argmax(-1)
+    if "MaskedLM" in loaded.kind:
+        under_masks = likeliest_L[ids_L == tokenizer.mask_token_id]
+        return tokenizer.decode(under_masks) if len(under_masks) else None
+    continues = "CausalLM" in loaded.kind or "LMHead" in loaded.kind
+    return tokenizer.decode(likeliest_L[-1:]) if continues else None
+
+
+def _names(tokenizer: Any, ids_L: Tensor) -> list[str]:
+    """How each token reads; the tokenizer's own spelling of one that is no whole character."""
+    names = []
+    for number in ids_L.tolist():
+        text = tokenizer.decode([number])
+        whole = text.strip() and "�" not in text
+        names.append(text.strip() if whole else str(tokenizer.convert_ids_to_tokens(number)))
+    return names
+
+
+def _known(loaded: Loaded) -> set[str]:
+    return set(inspect.signature(loaded.model.forward).parameters)
+
+
+# Images and sounds ---------------------------------------------------------------------------------------------------
+
+
+def _image(loaded: Loaded, line: str) -> Reading:
+    path = _file(line, "an image")
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise UserError(
+            "to read images takes Pillow; install it: pip install 'jarilab[vision]'"
+        ) from None
+    try:
+        with Image.open(path) as opened:
+            picture = opened.convert("RGB")
+    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} could not be read as an image: {error}") from None
+    pixels = loaded.image_processor(images=picture, return_tensors="pt")["pixel_values"]
+    output = loaded.model(pixel_values=pixels)
+    names = _patches(loaded, pixels)
+    scores = getattr(output, "logits", None)
+    is_class = scores is not None and scores.ndim == 2
+    answer = _class_name(loaded, scores) if is_class else None
+    return Reading({"pixel_values": pixels}, {"source": names} if names else {}, answer)
+
+
+def _patches(loaded: Loaded, pixels: Tensor) -> list[str]:
+    """`row,column` of each patch behind the class token, in words where the model has such."""
+    size = getattr(loaded.config, "patch_size", None)
+    if not isinstance(size, int):
+        return []
+    rows, columns = pixels.shape[-2] // size, pixels.shape[-1] // size
+    places = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    return [SPECIAL, *places]
+
+
+def _class_name(loaded: Loaded, scores: Tensor) -> str:
+    number = int(scores[0].argmax())
+    names = getattr(loaded.config, "id2label", None) or {}
+    return str(names.get(number, number))
+
+
+def _sound(loaded: Loaded, line: str) -> Reading:
+    from scipy.io import wavfile
+    from scipy.signal import resample_poly
+
+    path = _file(line, "a sound (.wav)")
+    try:
+        rate, wave = wavfile.read(path)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} could not be read as a sound: {error}; give a .wav file") from None
+    extractor = loaded.feature_extractor
+    wave = torch.as_tensor(wave.copy()).double()
+    wave = wave.mean(-1) if wave.ndim == 2 else wave
+    wave = wave / wave.abs().max().clamp_min(1e-9)
+    heard = resample_poly(wave.numpy(), extractor.sampling_rate, rate)
+    encoded = extractor(heard, sampling_rate=extractor.sampling_rate, return_tensors="pt")
+    inputs = {name: value for name, value in encoded.items() if name in _known(loaded)}
+    if loaded.config.is_encoder_decoder:
+        return _written(loaded, inputs, {})
+    return Reading(inputs, {})
+
+
+def _file(line: str, what: str) -> Path:
+    path = Path(line)
+    if not path.is_file():
+        raise UserError(f"this model reads {what}: --input names a file, and {line!r} is none")
+    return path

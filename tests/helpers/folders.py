@@ -1,0 +1,91 @@
+"""Folders of small Hugging Face models with random weights and tokenizers of their own, as `save_pretrained` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+SENTENCE = "The animal didn't cross the street because it was too tired"
+WORDS = ["The", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "too", "tired", "wide"]
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 24,
+    "max_position_embeddings": 64,
+}
+BOTH = {
+    **{"encoder_attention_heads": 4, "encoder_layers": 2, "encoder_ffn_dim": 64},
+    **{"decoder_attention_heads": 4, "decoder_layers": 2, "decoder_ffn_dim": 64},
+}
+IDS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+
+
+def tokenizer_of(words: list[str] = WORDS):
+    """Whole words, with BERT's special tokens around a text."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: number for number, word in enumerate([*special, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]", **named)
+
+
+def bert(folder: Path, seed: int = 0) -> Path:
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(seed)
+    BertForMaskedLM(BertConfig(**SMALL)).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return folder
+
+
+def llama(folder: Path, seed: int = 0) -> Path:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    LlamaForCausalLM(LlamaConfig(**SMALL, num_key_value_heads=2)).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return folder
+
+
+def bart(folder: Path) -> Path:
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = BartConfig(d_model=32, vocab_size=24, max_position_embeddings=64, forced_eos_token_id=3, **BOTH, **IDS)
+    BartForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return folder
+
+
+def vit(folder: Path) -> Path:
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
+
+    torch.manual_seed(0)
+    sizes = {name: size for name, size in SMALL.items() if name not in ("vocab_size", "max_position_embeddings")}
+    classes = {"id2label": {0: "cat", 1: "dog"}, "label2id": {"cat": 0, "dog": 1}}
+    config = ViTConfig(**sizes, image_size=32, patch_size=8, **classes)
+    ViTForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+def whisper(folder: Path) -> Path:
+    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+    torch.manual_seed(0)
+    frames = {"num_mel_bins": 16, "max_source_positions": 50, "max_target_positions": 64}
+    free = {"suppress_tokens": [], "begin_suppress_tokens": []}
+    config = WhisperConfig(d_model=32, vocab_size=24, **frames, **BOTH, **IDS, **free)
+    WhisperForConditionalGeneration(config).save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=16, chunk_length=1).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return folder

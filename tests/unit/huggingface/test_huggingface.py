@@ -1,0 +1,146 @@
+"""Folders of Hugging Face: what is loaded, what is refused, and what a line becomes."""
+
+import json
+import shutil
+import socket
+
+import pytest
+import torch
+
+from helpers import folders
+from helpers.folders import SENTENCE
+from jarilab.errors import UserError
+from jarilab.huggingface import load, read
+from jarilab.huggingface.folder import Loaded
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return folders.bert(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture
+def copy(bert, tmp_path):
+    return shutil.copytree(bert, tmp_path / "copy")
+
+
+def changed(folder, **settings):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    return folder
+
+
+def test_a_model_is_loaded_with_its_head_and_without_a_network(bert, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    loaded = load(bert)
+    assert (loaded.kind, loaded.name, loaded.model.training) == ("BertForMaskedLM", "bert", False)
+    assert loaded.tokenizer.mask_token == "[MASK]"
+
+
+def test_a_text_is_read_by_its_own_tokenizer_and_masks_are_filled_in(bert):
+    loaded = load(bert)
+    reading = read(loaded, SENTENCE)
+    assert reading.names["source"] == ["[CLS]", *SENTENCE.split(), "[SEP]"]
+    assert reading.inputs["input_ids"].shape == (1, 13)
+    assert reading.answer is None
+    masked = read(loaded, SENTENCE.replace("tired", "[MASK]"))
+    with torch.no_grad():
+        likeliest = loaded.model(**masked.inputs).logits[0, 11].argmax()
+    assert masked.answer == loaded.tokenizer.decode([int(likeliest)])
+
+
+def test_a_decoder_goes_on_and_an_encoder_decoder_writes(tmp_path):
+    llama = load(folders.llama(tmp_path / "llama"))
+    reading = read(llama, SENTENCE)
+    with torch.no_grad():
+        likeliest = llama.model(**reading.inputs).logits[0, -1].argmax()
+    assert reading.answer == llama.tokenizer.decode([int(likeliest)])
+    bart = load(folders.bart(tmp_path / "bart"))
+    reading = read(bart, SENTENCE)
+    assert len(reading.names["target"]) == reading.inputs["decoder_input_ids"].shape[1] > 1
+    assert len(reading.names["source"]) == 13
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder), "is no folder: --model takes a folder on disk"),
+        (lambda folder: (folder / "config.json").unlink(), r"has no config\.json, so it is no model"),
+        (lambda folder: (folder / "config.json").write_text("[1]"), "holds no settings"),
+        (lambda folder: changed(folder, auto_map={"AutoModel": "evil.Evil"}), "asks for code of its own"),
+        (lambda folder: changed(folder, model_type="nowhere", architectures=None), "could not be loaded as a nowhere"),
+        (lambda folder: changed(folder, hidden_size=48), "could not be loaded as a bert"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"junk"), "could not be loaded as a bert"),
+        (
+            lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+            "pickled weights alone, which may hold code",
+        ),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no weights"),
+    ],
+)
+def test_what_is_no_model_to_load_is_said_in_a_sentence(copy, spoil, message):
+    spoil(copy)
+    with pytest.raises(UserError, match=message) as told:
+        load(copy)
+    assert "\n" not in str(told.value)
+
+
+def test_code_beside_a_model_is_never_run(copy):
+    (copy / "evil.py").write_text("raise SystemExit('it ran')")
+    (copy / "configuration_bert.py").write_text("raise SystemExit('it ran')")
+    assert load(copy).kind == "BertForMaskedLM"
+
+
+def test_what_a_model_cannot_read_is_said_in_a_sentence(copy, bert):
+    loaded = load(bert)
+    with pytest.raises(UserError, match="reads 64 tokens at most, and the line has 202"):
+        read(loaded, "the " * 200)
+    for file in copy.glob("token*"):
+        file.unlink()
+    with pytest.raises(UserError, match="has no tokenizer"):
+        read(load(copy), SENTENCE)
+    with pytest.raises(UserError, match="has no image processor that can be read"):
+        _ = loaded.image_processor
+
+
+def test_a_missing_transformers_names_the_extra(monkeypatch, bert):
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(UserError, match=r"pip install 'jarilab\[huggingface\]'"):
+        load(bert)
+
+
+def test_images_and_sounds_are_files(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    from scipy.io import wavfile
+
+    picture, wave = tmp_path / "picture.png", tmp_path / "wave.wav"
+    image.new("RGB", (40, 30), (200, 30, 30)).save(picture)
+    samples = (torch.arange(8000).div(9).sin() * 9000).to(torch.int16)
+    wavfile.write(wave, 8000, samples.numpy())
+
+    vit = load(folders.vit(tmp_path / "vit"))
+    reading = read(vit, str(picture))
+    assert reading.names["source"][:3] == ["class", "0,0", "0,1"]
+    assert len(reading.names["source"]) == 17
+    assert reading.answer in ("cat", "dog")
+    with pytest.raises(UserError, match=r"reads an image: --input names a file, and 'nothing\.png' is none"):
+        read(vit, "nothing.png")
+    with pytest.raises(UserError, match="could not be read as an image"):
+        read(vit, str(wave))
+
+    whisper = load(folders.whisper(tmp_path / "whisper"))
+    reading = read(whisper, str(wave))
+    assert reading.inputs["input_features"].shape[:2] == (1, 16)
+    assert reading.names["target"][0] == "[CLS]"
+    with pytest.raises(UserError, match="could not be read as a sound"):
+        read(whisper, str(picture))
+
+
+def test_a_name_comes_from_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Loaded(tmp_path / ".", torch.nn.Linear(1, 1)).name == tmp_path.name
