@@ -84,7 +84,11 @@ def save(
 
 
 def write_part(
-    folder: Path, step: int, number: int, weights: Mapping[str, Tensor], training: Mapping[str, Tensor]
+    folder: Path,
+    step: int,
+    number: int,
+    weights: Mapping[str, Tensor],
+    training: Mapping[str, Tensor],
 ) -> None:
     """Write the rows that process `number` has of a checkpoint's tensors, for `save` to join; then `remove_part`."""
     _check_finite(step, weights)
@@ -99,6 +103,7 @@ def write_part(
 
 
 def remove_part(folder: Path, step: int, number: int) -> None:
+    """Remove what `write_part` wrote, if it did."""
     shutil.rmtree(_part(folder, step, number), ignore_errors=True)
 
 

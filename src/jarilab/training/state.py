@@ -105,7 +105,9 @@ class TrainingState:
     def _called(self) -> nn.Module:
         called = self.model
         if self.world.several and not self.execution.shard:
-            called = replicated(called, self._has_unused())
+            unused = self._has_unused()
+            with self.world.together():
+                called = replicated(called, unused)
         return torch.compile(called) if self.execution.compile else called  # type: ignore[return-value]
 
     def _has_unused(self) -> bool:

@@ -1,5 +1,7 @@
 """Tensors that several processes write together."""
 
+import itertools
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,7 +27,7 @@ def test_the_joined_file_is_the_one_of_whole_tensors(tmp_path, bounds):
     """Of some tensors the last part has no rows."""
     own = WHOLE | rows(0, bounds[0]) if bounds[1:] else WHOLE
     others = []
-    for number, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (first, last) in enumerate(itertools.pairwise(bounds)):
         others.append(tmp_path / f"part-{number}")
         save_file(rows(first, last), others[-1])
     write_joined(own, others, tmp_path / "joined")
