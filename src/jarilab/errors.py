@@ -9,7 +9,12 @@ from types import ModuleType
 
 
 class UserError(ValueError):
-    """A mistake that the person at the keyboard can mend. The command line prints it alone and exits 2."""
+    """A mistake that the person at the keyboard can mend. The command line prints it alone and exits 2.
+
+    said_here: this one of several processes says it, since the one that usually speaks may be gone.
+    """
+
+    said_here = False
 
 
 NEAR = 0.65

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,27 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from jarilab.errors import UserError
+from jarilab.runs.parts import write_joined
 from jarilab.runs.weights import check_training, fitting, read_tensors
 from jarilab.storage.files import read_json, sha256, synchronise, write_json, write_weights
 
+Cut = Callable[[Tensor, Tensor], Tensor]
+"""Of a whole tensor, what this process has of it: cut as the second one is."""
+
 FORMAT = 1
 KEPT = 2
+TENSORS = ("model.safetensors", "optimizer.safetensors")
 RANDOM = "random"
 """What the names of random states begin with."""
 
 
 class DamagedError(UserError):
     """A checkpoint that is not what its manifest says."""
+
+
+def whole(tensor: Tensor, like: Tensor) -> Tensor:
+    """What a process has that shares no tensor with others."""
+    return tensor
 
 
 def save(
@@ -37,40 +48,32 @@ def save(
     training: Mapping[str, Tensor],
     state: Mapping[str, Any],
     keep: set[int],
+    parts: int = 1,
 ) -> Path:
     """Write the checkpoint of `step` and remove older ones, all but the newest two and those in `keep`.
 
-    weights: of the model, to use. training: what else going on takes, as `training_tensors` has it.
+    weights: of the model, to use. training: what else going on takes, as `training_tensors` has it. parts: where it is
+    more than 1, these are the first rows of the tensors, and `write_part` wrote the others.
     """
-    broken = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
-    if broken:
-        raise UserError(
-            f"step {step}: {broken[0]} holds values that are no finite numbers, so no checkpoint of it was written; "
-            "earlier ones are untouched. A lower training.learning_rate may help"
-        )
+    _check_finite(step, weights)
     target = folder / f"step-{step:09d}"
     partial = folder / f".step-{step:09d}.{os.getpid()}.partial"
+    others = [_part(folder, step, number) for number in range(1, parts)]
     try:
-        # Not those above: a run that was removed does not come back as a part.
-        folder.mkdir(exist_ok=True)
-        partial.mkdir()
-        write_weights(weights, partial / "model.safetensors")
-        write_weights(training, partial / "optimizer.safetensors")
-        write_json(partial / "state.json", {"format": FORMAT, "step": step, **state})
-        names = ("model.safetensors", "optimizer.safetensors", "state.json")
-        write_json(partial / "manifest.json", {name: sha256(partial / name) for name in names})
-        for name in names:
-            synchronise(partial / name)
-        synchronise(partial)
-        if target.exists():
-            _remove(target)
-        partial.rename(target)
-        synchronise(folder)
-    except (OSError, SafetensorError, UserError) as error:
-        raise UserError(
-            f"the checkpoint of step {step} could not be written to {folder}: {error}; earlier checkpoints are "
-            "untouched. Make room and give the same command again to go on from the last one"
-        ) from None
+        with _written(folder, step):
+            partial.mkdir()
+            for name, tensors in zip(TENSORS, (weights, training), strict=True):
+                write_joined(tensors, [other / name for other in others], partial / name)
+            write_json(partial / "state.json", {"format": FORMAT, "step": step, **state})
+            names = (*TENSORS, "state.json")
+            write_json(partial / "manifest.json", {name: sha256(partial / name) for name in names})
+            for name in names:
+                synchronise(partial / name)
+            synchronise(partial)
+            if target.exists():
+                _remove(target)
+            partial.rename(target)
+            synchronise(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     # What is newer than this step was damaged and passed over: it must not push out what is whole.
@@ -78,6 +81,57 @@ def save(
         if step_of(old) not in keep:
             _remove(old)
     return target
+
+
+def write_part(
+    folder: Path,
+    step: int,
+    number: int,
+    weights: Mapping[str, Tensor],
+    training: Mapping[str, Tensor],
+) -> None:
+    """Write the rows that process `number` has of a checkpoint's tensors, for `save` to join; then `remove_part`."""
+    _check_finite(step, weights)
+    part = _part(folder, step, number)
+    with _written(folder, step):
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        for name, tensors in zip(TENSORS, (weights, training), strict=True):
+            write_weights(tensors, part / name)
+            synchronise(part / name)
+        synchronise(part)
+
+
+def remove_part(folder: Path, step: int, number: int) -> None:
+    """Remove what `write_part` wrote, if it did."""
+    shutil.rmtree(_part(folder, step, number), ignore_errors=True)
+
+
+def _part(folder: Path, step: int, number: int) -> Path:
+    return folder / f".step-{step:09d}.part-{number}.partial"
+
+
+def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
+    broken = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
+    if broken:
+        raise UserError(
+            f"step {step}: {broken[0]} holds values that are no finite numbers, so no checkpoint of it was written; "
+            "earlier ones are untouched. A lower training.learning_rate may help"
+        )
+
+
+@contextmanager
+def _written(folder: Path, step: int) -> Iterator[None]:
+    """The folder to write into. Raises UserError where the block cannot."""
+    try:
+        # Not those above: a run that was removed does not come back as a part.
+        folder.mkdir(exist_ok=True)
+        yield
+    except (OSError, SafetensorError, UserError) as error:
+        raise UserError(
+            f"the checkpoint of step {step} could not be written to {folder}: {error}; earlier checkpoints are "
+            "untouched. Make room and give the same command again to go on from the last one"
+        ) from None
 
 
 def _remove(path: Path) -> None:
@@ -136,7 +190,7 @@ def best(folder: Path, newest: Path) -> Path:
 
 def verify(path: Path) -> None:
     """Compare the files of a checkpoint with its manifest. Raises DamagedError that names the file."""
-    names = ("model.safetensors", "optimizer.safetensors", "state.json")
+    names = (*TENSORS, "state.json")
     try:
         manifest = read_json(path / "manifest.json")
     except UserError as error:
@@ -155,11 +209,11 @@ def verify(path: Path) -> None:
             )
 
 
-def load_model(path: Path, model: nn.Module, run: str) -> None:
+def load_model(path: Path, model: nn.Module, run: str, cut: Cut = whole) -> None:
     """Fill the model from a verified checkpoint of the run with this hash. Raises UserError for another run's, and
     naming the first tensor that does not fit."""
     check_owner(path, run)
-    fill(model, path / "model.safetensors")
+    fill(model, path / "model.safetensors", cut)
 
 
 def check_owner(path: Path, run: str) -> None:
@@ -172,13 +226,18 @@ def check_owner(path: Path, run: str) -> None:
         )
 
 
-def fill(model: nn.Module, path: Path) -> None:
+def fill(model: nn.Module, path: Path, cut: Cut = whole) -> None:
     """Give the model the weights in this file. Raises UserError that names the first tensor that does not fit."""
-    model.load_state_dict(fitting(path, model))
+    tensors = fitting(path, model)
+    own = model.state_dict()
+    model.load_state_dict({name: cut(tensors[name], tensor) for name, tensor in own.items()})
 
 
 def load_training(
-    path: Path, optimizers: Mapping[str, torch.optim.Optimizer], raw: nn.Module | None = None
+    path: Path,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    raw: nn.Module | None = None,
+    cut: Cut = whole,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Fill the optimizers and, where averages are kept, the weights to train on; give the rest of what was saved, and
     the random states by name."""
@@ -193,17 +252,20 @@ def load_training(
     tensors = read_tensors(path / "optimizer.safetensors")
     for name, optimizer in optimizers.items():
         values: dict[int, dict[str, Tensor]] = {}
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
         for key, tensor in tensors.items():
             owner, _, rest = key.partition("/")
             if owner == name:
                 number, _, what = rest.partition("/")
+                own = cut(tensor, parameters[int(number)])
                 # A copy: it is a map of the file, and would go with it.
-                values.setdefault(int(number), {})[what] = tensor.clone()
+                values.setdefault(int(number), {})[what] = own.clone()
         # Rates and decays are those of the experiment, whatever a file says.
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": values, "param_groups": groups})
     if raw is not None:
-        raw.load_state_dict({name: tensors[f"raw/{name}"] for name in raw.state_dict()})
+        held = raw.state_dict()
+        raw.load_state_dict({name: cut(tensors[f"raw/{name}"], own) for name, own in held.items()})
     rest = {name: value for name, value in state.items() if name not in ("format", "groups")}
     random = {name: tensor for name, tensor in tensors.items() if name.startswith(RANDOM)}
     return rest, random

@@ -21,6 +21,9 @@ from jarilab.tasks.metrics import METRICS, Metric
 
 registry = Registry("task", "jarilab.tasks")
 
+Losses = tuple[Float[Tensor, ""], ...]
+"""Each a mean over things of one kind; a loss is their sum."""
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -173,10 +176,14 @@ class Task(ABC):
         """What training makes smaller. scores: what the model says of the batch. smoothing: the share of a target's
         probability that is spread over what else there is."""
 
-    def loss_count(self, batch: Batch) -> int:
-        """How many things the loss of a batch is the mean of: what its parts weigh where several processes, or several
-        passes, compute it. The examples, where not told."""
-        return len(batch.labels)
+    def loss_terms(self, scores: Any, batch: Batch, smoothing: float = 0.0) -> Losses:
+        """What `loss` is the sum of."""
+        return (self.loss(scores, batch, smoothing),)
+
+    def loss_counts(self, batch: Batch, scores: Any) -> tuple[float, ...]:
+        """How much each of the `loss_terms` of a batch is the mean over: what the parts of a batch weigh where several
+        processes, or several passes, compute it. The examples, where not told. scores: of any batch."""
+        return (float(len(batch.labels)),)
 
     @abstractmethod
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:

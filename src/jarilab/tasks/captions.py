@@ -31,7 +31,7 @@ from jarilab.images.tokenizer import (
 from jarilab.nn.loss import cross_entropy
 from jarilab.options import check_fields
 from jarilab.shapes import Float, Int
-from jarilab.tasks.base import Batch, Learner, Task, registry
+from jarilab.tasks.base import Batch, Learner, Losses, Task, registry
 from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.rows import evenly, right_padded
@@ -215,6 +215,10 @@ class Captions(Task):
 
     def loss(self, scores: Any, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
         """The mean cross-entropy of codes and that of words, weighted `image_weight` to 1, in nats."""
+        of_words, of_codes = self.loss_terms(scores, batch, smoothing)
+        return of_words + of_codes
+
+    def loss_terms(self, scores: Any, batch: Batch, smoothing: float = 0.0) -> Losses:
         text = batch.inputs[0].shape[1]
         words, codes = batch.labels[:, :text].flatten(), batch.labels[:, text:].flatten()
         of_words = cross_entropy(
@@ -223,7 +227,14 @@ class Captions(Task):
         of_codes = functional.cross_entropy(
             scores.image.flatten(0, 1), codes, label_smoothing=smoothing
         )
-        return (of_words + self.image_weight * of_codes) / (1 + self.image_weight)
+        both = 1 + self.image_weight
+        return of_words / both, of_codes * (self.image_weight / both)
+
+    def loss_counts(self, batch: Batch, scores: Any) -> tuple[float, ...]:
+        """The words that are no padding, and the codes."""
+        text = batch.inputs[0].shape[1]
+        words, codes = batch.labels[:, :text], batch.labels[:, text:]
+        return float((words != PADDING).sum()), float(codes.numel())
 
     # How good it is ------------------------------------------------------------------------------------------------
 

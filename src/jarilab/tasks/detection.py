@@ -20,7 +20,7 @@ from jarilab.images.files import decode
 from jarilab.images.notices import too_crowded
 from jarilab.patches import Images
 from jarilab.shapes import Float, Int
-from jarilab.tasks.base import Batch, Learner, registry
+from jarilab.tasks.base import Batch, Learner, Losses, registry
 from jarilab.tasks.classification import ImageLabel, ImageTask, LoadedImage, held_out_number
 from jarilab.tasks.detection_augment import cropped, flipped
 from jarilab.tasks.detection_data import (
@@ -30,7 +30,7 @@ from jarilab.tasks.detection_data import (
     mean_and_deviation,
     normalised,
 )
-from jarilab.tasks.detection_loss import Objects, loss
+from jarilab.tasks.detection_loss import Objects, loss, loss_counts
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision, boxes_found, true_boxes
 from jarilab.tasks.kept_facts import OF_DETECTION, read_facts
 from jarilab.tasks.metrics import METRICS
@@ -210,8 +210,14 @@ class Detection(ImageTask):
         return Batch((images,), objects)
 
     def loss(self, scores: Detected, batch: Batch, smoothing: float = 0.0) -> Float[Tensor, ""]:
-        parts = loss(scores, batch.labels, self.nothing, smoothing)
-        return parts["classes"] + parts["l1"] + parts["giou"]
+        classes, l1, giou = self.loss_terms(scores, batch, smoothing)
+        return classes + l1 + giou
+
+    def loss_terms(self, scores: Detected, batch: Batch, smoothing: float = 0.0) -> Losses:
+        return tuple(loss(scores, batch.labels, self.nothing, smoothing).values())
+
+    def loss_counts(self, batch: Batch, scores: Detected) -> tuple[float, ...]:
+        return loss_counts(scores, batch.labels, self.nothing)
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """COCO's AP of all that the last layer says, however unsure, and the mean loss."""
@@ -222,8 +228,7 @@ class Detection(ImageTask):
         indices = evenly(len(held_out), examples)
         for some in indices.split(AT_ONCE):
             images, objects = self._batch(held_out, some)
-            batch = Batch((images,), objects)
-            outputs = learner.scores(batch)
+            outputs = learner.scores(batch := Batch((images,), objects))
             total += len(some) * float(self.loss(outputs, batch))
             sizes = [held_out.size(number) for number in some.tolist()]
             found += boxes_found(outputs, sizes)
@@ -232,8 +237,7 @@ class Detection(ImageTask):
         return {**metrics, "loss": total / len(indices), "examples": float(len(indices))}
 
     def _batch(self, source: BoxedImages, indices: Int[Tensor, " B"]) -> tuple[Images, Objects]:
-        pixels = source.pixels(indices)
-        return self._normalised(pixels), source.objects(indices)
+        return self._normalised(source.pixels(indices)), source.objects(indices)
 
     def _normalised(self, pixels: Sequence[Tensor]) -> Images:
         """Mean 0 and deviation 1 over the training images."""

@@ -99,6 +99,15 @@ def loss(
     }
 
 
+def loss_counts(found: Detected, objects: Objects, nothing: float) -> tuple[float, float, float]:
+    """What each part of the loss is the mean over: the weights of what the queries should say, and the objects."""
+    queries = found.scores.shape[2]
+    objects_B = objects.real.sum(1)
+    count, matches = float(objects_B.sum()), float(objects_B.clamp(max=queries).sum())
+    unmatched = len(objects) * queries - matches
+    return matches + nothing * unmatched, count, count
+
+
 def _of_classes(
     scores_SBNK: Tensor, labels_SBN: Tensor, nothing: float, smoothing: float
 ) -> Float[Tensor, ""]:

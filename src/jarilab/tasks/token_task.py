@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 import torch
 
@@ -42,9 +42,9 @@ class TokenTask(Task):
             scores.flatten(0, 1), batch.labels.flatten(), ignore=PADDING, smoothing=smoothing
         )
 
-    def loss_count(self, batch: Batch) -> int:
+    def loss_counts(self, batch: Batch, scores: Any) -> tuple[float, ...]:
         """The tokens that are no padding."""
-        return int((batch.labels != PADDING).sum())
+        return (float((batch.labels != PADDING).sum()),)
 
     def numbers(self, frame: str) -> Numbers | None:
         """How numbers are written in the sequences of a frame, for policies that go by digits; None where that is not

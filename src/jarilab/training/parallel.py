@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jarilab.errors import UserError
 from jarilab.training.layers import layers_of
@@ -20,7 +21,7 @@ def replicated(model: nn.Module, unused: bool) -> nn.Module:
     return DistributedDataParallel(model, find_unused_parameters=unused)
 
 
-def shard(model: nn.Module, average: float) -> None:
+def shard(model: nn.Module) -> None:
     """Cut the model into parts, one for each rank, layer by layer: each layer comes together when it is needed. Raises
     UserError where that cannot be."""
     from torch.distributed.fsdp import fully_shard
@@ -30,13 +31,20 @@ def shard(model: nn.Module, average: float) -> None:
             "--shard cuts a model into parts for several processes, and there is one; start them by "
             "`torchrun --nproc-per-node 2 -m jarilab train ...`, or omit --shard"
         )
-    if average:
-        raise UserError(
-            "a moving average (training.average) is kept of whole weights, and --shard cuts them into parts; omit one"
-        )
     for layer in layers_of(model):
         fully_shard(layer)
     fully_shard(model)
+
+
+def moving_average(model: nn.Module, decay: float) -> AveragedModel:
+    """A copy of a model that follows it as a moving average; both may be cut into parts then, as `shard` does. Buffers
+    follow too: running statistics of a norm are of the weights beside them."""
+    follow = get_ema_multi_avg_fn(decay)
+
+    def follow_rows(averaged: Any, current: Any, count: Any) -> None:
+        follow([local(one) for one in averaged], [local(one) for one in current], count)
+
+    return AveragedModel(model, multi_avg_fn=follow_rows, use_buffers=True)
 
 
 @contextmanager
@@ -55,28 +63,28 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def full_weights(model: nn.Module) -> dict[str, Tensor]:
-    """All weights of a model that is cut into parts, on the processor."""
+    """All weights of a model that may be cut into parts, on the processor."""
     return {name: full(tensor).cpu() for name, tensor in model.state_dict().items()}
 
 
-def put_into_shards(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a model that is cut into parts these weights."""
-    own = model.state_dict()
-    parts: dict[str, Any] = {name: _like(weights[name], tensor) for name, tensor in own.items()}
-    model.load_state_dict(parts)
+def own_rows(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+    """What a process saves, on the processor: its rows of what is cut. What every process has, the first one saves."""
+    return {
+        name: local(tensor).cpu()
+        for name, tensor in tensors.items()
+        if rank == 0 or isinstance(tensor, DTensor)
+    }
 
 
-def shard_again(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
-    """Cut what optimizers hold of each parameter as the parameter is cut."""
-    for optimizer in optimizers.values():
-        for parameter, values in optimizer.state.items():
-            for name, value in values.items():
-                if value.shape == parameter.shape:
-                    values[name] = _like(value, parameter)
-
-
-def _like(whole: Tensor, tensor: Tensor) -> Tensor:
-    if not isinstance(tensor, DTensor):
+def cut_like(whole: Tensor, tensor: Tensor) -> Tensor:
+    """A whole tensor cut as another one is, if that one is cut and as large. Nothing is sent: every process has the
+    whole, as a map of a file, and reads its own rows of it."""
+    if not isinstance(tensor, DTensor) or whole.shape != tensor.shape:
         return whole
-    there = whole.to(tensor.device)
-    return distribute_tensor(there, tensor.device_mesh, tensor.placements)
+    mesh, placements = tensor.device_mesh, tensor.placements
+    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

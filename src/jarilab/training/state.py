@@ -11,7 +11,8 @@ from typing import Annotated, Any, get_type_hints
 import torch
 from annotated_types import Ge, Le, Lt
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.func import functional_call
+from torch.optim.swa_utils import AveragedModel
 
 from jarilab.devices import put
 from jarilab.errors import UserError
@@ -27,12 +28,12 @@ from jarilab.training.layers import recompute
 from jarilab.training.memory import peak_memory
 from jarilab.training.optim import build_optimizers
 from jarilab.training.parallel import (
-    full,
+    cut_like,
     full_weights,
-    put_into_shards,
+    moving_average,
+    own_rows,
     replicated,
     shard,
-    shard_again,
     unsynchronised,
 )
 from jarilab.training.randomness import random_states, restore
@@ -88,23 +89,25 @@ class TrainingState:
         self.model = experiment.model_instance(task)
         initialise(self.model, experiment.seed)
         self.model.to(execution.device)
+        self.averaged: AveragedModel | None = None
+        if options.average:
+            self.averaged = moving_average(self.model, options.average)
         if execution.recompute:
             recompute(self.model)
         if execution.shard:
-            shard(self.model, options.average)
+            shard(self.model)
+            if self.averaged is not None:
+                shard(self.averaged.module)
         self.optimizers = build_optimizers(self.model, options)
-        self.averaged: AveragedModel | None = None
-        if options.average:
-            average = get_ema_multi_avg_fn(options.average)
-            # Buffers too: running statistics of a norm are of the weights beside them.
-            self.averaged = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True)
         self.progress = Progress()
         self.called = self._called()
 
     def _called(self) -> nn.Module:
         called = self.model
         if self.world.several and not self.execution.shard:
-            called = replicated(called, self._has_unused())
+            unused = self._has_unused()
+            with self.world.together():
+                called = replicated(called, unused)
         return torch.compile(called) if self.execution.compile else called  # type: ignore[return-value]
 
     def _has_unused(self) -> bool:
@@ -114,7 +117,10 @@ class TrainingState:
         batch = put(
             self.task.training_batch(few, generator_for(seed, "check")), self.execution.device
         )
-        self.task.loss(self.model(*batch.inputs), batch).backward()
+        # Running statistics of a norm take up what they are given: copies of them do.
+        copies = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        scores = functional_call(self.model, copies, batch.inputs)
+        self.task.loss(scores, batch).backward()
         unused = any(parameter.grad is None for parameter in self.model.parameters())
         self.model.zero_grad()
         return unused
@@ -130,12 +136,17 @@ class TrainingState:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The weights that are evaluated, saved and used: the average's, where there is one."""
+        """What is evaluated and used: the average, where there is one; whole, where the model is cut into parts."""
         if self.execution.shard:
             # Answers are written by other methods than forward, which know no shards.
             whole = self.experiment.model_instance(self.task).to(self.execution.device)
-            whole.load_state_dict(full_weights(self.model))
+            whole.load_state_dict(full_weights(self._saved))
             return whole
+        return self._saved
+
+    @property
+    def _saved(self) -> nn.Module:
+        """The same as it is held, perhaps cut into parts."""
         return self.model if self.averaged is None else self.averaged.module
 
     @property
@@ -148,9 +159,7 @@ class TrainingState:
         begun = self._newest(run)
         if begun is not None:
             self._load_weights(begun)
-            held, random = checkpoint.load_training(begun, self.optimizers, self._raw)
-            if self.execution.shard:
-                shard_again(self.optimizers)
+            held, random = checkpoint.load_training(begun, self.optimizers, self._raw, cut_like)
             self.progress = Progress.of(held, str(begun / "state.json"))
             self._check_best(begun)
             try:
@@ -188,25 +197,31 @@ class TrainingState:
         check_fields(f"{path / 'state.json'}: best", fields, best)
 
     def save(self, run: Run) -> None:
-        """Write a checkpoint. What is cut into parts is brought together first, and one process writes."""
+        """Write a checkpoint. Where the model is cut into parts, each process writes its own, and the first one joins
+        them."""
         run.check_there()
-        progress = self.progress
+        world, progress, folder = self.world, self.progress, run.checkpoints
         keep = set() if progress.best is None else {progress.best["step"]}
-        weights = self.weights()
+        weights = own_rows(self._saved.state_dict(), world.rank)
         tensors, groups = checkpoint.training_tensors(self.optimizers, self._raw)
-        tensors = {name: full(tensor).cpu() for name, tensor in tensors.items()}
-        tensors |= random_states(self.world)
+        tensors = own_rows(tensors, world.rank)
+        random = random_states(world)
         record = {**asdict(progress), "groups": groups, "run": self.experiment.hash}
         run.synchronise()
-        with self.world.one_error_for_all():
-            if self.world.writes:
-                checkpoint.save(run.checkpoints, progress.step, weights, tensors, record, keep)
+        step, parts = progress.step, world.size if self.execution.shard else 1
+        try:
+            with world.one_error_for_all():
+                if 0 < world.rank < parts:
+                    checkpoint.write_part(folder, step, world.rank, weights, tensors)
+            with world.one_error_for_all():
+                if world.writes:
+                    checkpoint.save(folder, step, weights, tensors | random, record, keep, parts)
+        finally:
+            checkpoint.remove_part(folder, step, world.rank)
 
     def weights(self) -> dict[str, Tensor]:
         """The weights that are saved, whole and on the processor."""
-        if self.execution.shard:
-            return full_weights(self.model)
-        return {name: tensor.cpu() for name, tensor in self.evaluated.state_dict().items()}
+        return full_weights(self._saved)
 
     def update(self, rate: float) -> None:
         """Take a step by the gradient, at this learning rate."""
@@ -278,10 +293,5 @@ class TrainingState:
         return {"step": best["step"], **self.evaluate()}
 
     def _load_weights(self, path: Path) -> None:
-        """Fill what is evaluated; a model that is cut into parts takes its own of them."""
-        if not self.execution.shard:
-            checkpoint.load_model(path, self.evaluated, self.experiment.hash)
-            return
-        whole = self.experiment.model_instance(self.task)
-        checkpoint.load_model(path, whole, self.experiment.hash)
-        put_into_shards(self.model, whole.state_dict())
+        """Fill what is saved; a model that is cut into parts takes its own of them."""
+        checkpoint.load_model(path, self._saved, self.experiment.hash, cut_like)

@@ -81,22 +81,24 @@ class Steps:
         precision, device = self.experiment.precision, self.execution.device
         parts = even_parts(len(batch.labels), world.size * passes)
         own = parts[world.rank * passes : (world.rank + 1) * passes]
-        if len(parts) == 1:
-            pieces, shares = [batch], [1.0]
-        else:
-            pieces, shares = self._pieces(batch, own)
         total = torch.zeros((), device=device)
-        for number, (piece, share) in enumerate(zip(pieces, shares, strict=True), 1):
+        for number, rows in enumerate(own, 1):
+            piece = batch if len(parts) == 1 else self._piece(batch, rows)
             there = put(piece, device)
             needed = first and number == 1
             with state.without_exchange(number < passes), world.together(), self._room():
                 with autocast(precision, device), self._note_kernels(run, needed=needed):
                     scores = state.called(*there.inputs)
-                loss = self.task.loss(scores, there, smoothing)
-                weighted = loss if len(parts) == 1 else loss * share
+                if len(parts) == 1:
+                    loss = self.task.loss(scores, there, smoothing)
+                else:
+                    terms = self.task.loss_terms(scores, there, smoothing)
+                    shares = self._shares(batch, piece, rows, scores)
+                    shared = [term * share for term, share in zip(terms, shares, strict=True)]
+                    loss = torch.stack(shared).sum()
                 # The gradient of several processes is the mean over them.
-                (weighted * world.size if world.several else weighted).backward()
-            total = total + weighted.detach()
+                (loss * world.size if world.several else loss).backward()
+            total = total + loss.detach()
         return total
 
     @contextlib.contextmanager
@@ -114,17 +116,18 @@ class Steps:
                 f"computes it in {passes} passes, --recompute, or a smaller batch ({str(error).splitlines()[0]})"
             ) from None
 
-    def _pieces(self, batch: Batch, own: list[slice]) -> tuple[list[Batch], list[float]]:
-        """These rows of a batch, part by part, and the share of each in the mean over all of it. A part without rows
-        takes the first row, of which nothing counts, so that all processes do the same."""
-        pieces, counts = [], []
-        for rows in own:
-            empty = rows.start == rows.stop
-            piece = rows_of(batch, slice(0, 1) if empty else rows)
-            pieces.append(piece)
-            counts.append(0 if empty else self.task.loss_count(piece))
-        all_of_them = max(1, self.task.loss_count(batch))
-        return pieces, [count / all_of_them for count in counts]
+    def _piece(self, batch: Batch, rows: slice) -> Batch:
+        """These rows of a batch. Where there are none it is the first row, of which nothing counts, so that all
+        processes do the same."""
+        return rows_of(batch, rows if rows.start < rows.stop else slice(0, 1))
+
+    def _shares(self, batch: Batch, piece: Batch, rows: slice, scores: Any) -> list[float]:
+        """What a piece counts in each of the means that the loss of its batch is made of."""
+        wholes = self.task.loss_counts(batch, scores)
+        counts = self.task.loss_counts(piece, scores)
+        if rows.start == rows.stop:
+            return [0.0 for _ in wholes]
+        return [count / (whole or 1) for count, whole in zip(counts, wholes, strict=True)]
 
     def ask(self, run: Run, step: int) -> None:
         """Fetch how the steps went that were not asked for yet, up to this one. Raises UserError where training would

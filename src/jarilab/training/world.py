@@ -126,29 +126,38 @@ class World:
         except RuntimeError as error:  # those of torch.distributed are such too
             if not self.several or not any(word in str(error) for word in BACKENDS):
                 raise
-            raise UserError(
-                f"rank {self.rank} waits in vain for the others: {self._missed()}; the last checkpoint is whole, and "
-                f"the same command goes on from it ({str(error).splitlines()[0][:200]})"
-            ) from None
+            reason = str(error).splitlines()[0][:200]
+            missed, speaks = self._missed()
+            lost = UserError(
+                f"rank {self.rank} waits in vain for the others: {missed}; the last checkpoint is whole, and the same "
+                f"command goes on from it ({reason})"
+            )
+            lost.said_here = speaks
+            raise lost from None
 
-    def _missed(self) -> str:
-        """Who does not wait as this rank does, and when it was last heard of."""
+    def _missed(self) -> tuple[str, bool]:
+        """Who does not wait as this rank does, and when it was last heard of; and whether this one is the first of those
+        that wait."""
         try:
             self._store.set(f"jari/waits/{self.rank}", "")
             time.sleep(LATE)  # the others notice at about the same time
             others = [rank for rank in range(self.size) if rank != self.rank]
-            silent = [rank for rank in others if not self._store.check([f"jari/waits/{rank}"])]
-            return ", ".join(self._last_heard(rank) for rank in silent) or "all of them wait"
+            silent = [rank for rank in others if not self._is_told("waits", rank)]
+            missed = ", ".join(self._last_heard(rank) for rank in silent) or "all of them wait"
+            return missed, all(rank in silent for rank in range(self.rank))
         except (AttributeError, RuntimeError):  # the store is gone, with the process that had it
-            return "nobody knows which of them is gone"
+            return "nobody knows which of them is gone", True
 
     def _last_heard(self, rank: int) -> str:
-        if not self._store.check([f"jari/heard/{rank}"]):
+        if not self._is_told("heard", rank):
             return f"rank {rank} was never heard of"
         moment, step = self._store.get(f"jari/heard/{rank}").decode().split()
         return (
             f"rank {rank} was last heard of {time.time() - float(moment):.0f} s ago, at step {step}"
         )
+
+    def _is_told(self, what: str, rank: int) -> bool:
+        return self._store.check([f"jari/{what}/{rank}"])
 
     def end(self) -> None:
         """Part from the others, where this training brought them together."""
@@ -184,7 +193,7 @@ def joined(device: torch.device) -> tuple[World, torch.device]:
     )  # a program may train several models, one after the other
     try:
         if ours:
-            distributed.init_process_group(backend, timeout=waits)
+            bring_together(backend, waits)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"the processes did not find each other: {str(error).splitlines()[0]}; start them by torchrun"
@@ -193,3 +202,12 @@ def joined(device: torch.device) -> tuple[World, torch.device]:
     world._is_ours = ours
     world._store = distributed.distributed_c10d._get_default_store()
     return world, device
+
+
+def bring_together(backend: str, waits: timedelta) -> None:
+    """As `init_process_group` does, with a place of its own in torchrun's store, which outlives the processes: those
+    that are started again would else find the addresses of those before."""
+    store, rank, size = next(iter(distributed.rendezvous("env://", timeout=waits)))
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    place = distributed.PrefixStore(f"start-{start}", store)
+    distributed.init_process_group(backend, store=place, rank=rank, world_size=size, timeout=waits)

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from jarilab.images.captioned import read_captioned
 from jarilab.images.tokenizer import decibels, train_image_tokenizer
 from jarilab.nn.init import generator_for
 from jarilab.predictors.paintings import Painting, PaintingOptions, PaintingPredictor
+from jarilab.rows import even_parts, rows_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import OpenRun
 from jarilab.tasks.captions import Captions
@@ -306,6 +308,22 @@ def test_batches_hold_captions_codes_and_what_is_left_out(ready: Captions) -> No
     assert int(batch.labels[without, :7].abs().sum()) == 0
     assert torch.equal(batch.labels[:, 7:], codes)
     assert ready.words.decode(rows[0, 1:].tolist()) in set(ready._source.captions)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_the_losses_of_parts_of_a_batch_are_that_of_the_batch(ready: Captions, parts: int) -> None:
+    """Words and codes each by their own number: some captions are left out."""
+    batch = ready.training_batch(torch.arange(11), generator_for(1, "batch"))
+    text = torch.randn(11, 7, len(ready.words))
+    image = torch.randn(11, 64, 200)
+    scores = SimpleNamespace(text=text, image=image)
+    wholes = ready.loss_counts(batch, scores)
+    total = 0.0
+    for rows in even_parts(11, parts):
+        piece, own = rows_of(batch, rows), SimpleNamespace(text=text[rows], image=image[rows])
+        terms, counts = ready.loss_terms(own, piece, 0.1), ready.loss_counts(piece, own)
+        total += sum(term.item() * n / whole for term, n, whole in zip(terms, counts, wholes, strict=True))
+    assert total == pytest.approx(ready.loss(scores, batch, 0.1).item(), rel=1e-6)
 
 
 def test_the_loss_weighs_codes_seven_to_one(ready: Captions) -> None:

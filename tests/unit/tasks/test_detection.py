@@ -15,6 +15,7 @@ from jarilab.errors import UserError
 from jarilab.models.detector import Detector
 from jarilab.nn.init import generator_for
 from jarilab.predictors.detection import DetectionResult
+from jarilab.rows import even_parts, rows_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks import detection_loss
@@ -119,6 +120,24 @@ def test_more_objects_than_queries_are_matched_as_far_as_they_go() -> None:
     _, _, query, thing = matched(found, many)
     assert sorted(query.tolist()) == [0, 1, 2, 3]
     assert len(set(thing.tolist())) == 4
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_losses_of_parts_of_a_batch_are_that_of_the_batch(parts: int, smoothing: float) -> None:
+    """Classes and boxes each by their own number: one image has no object, one more than there are queries."""
+    box = [0.5, 0.5, 0.2, 0.2]
+    several = objects([(1, box), (0, [0.1, 0.2, 0.1, 0.1])], [], [(label, box) for label in (4, 3, 2, 1, 0)])
+    found = found_by_chance()
+    wholes = detection_loss.loss_counts(found, several, 0.1)
+    total = 0.0
+    for rows in even_parts(3, parts):
+        own, piece = Detected(found.scores[:, rows], found.boxes[:, rows]), rows_of(several, rows)
+        terms = detection_loss.loss(own, piece, 0.1, smoothing).values()
+        counts = detection_loss.loss_counts(own, piece, 0.1)
+        total += sum(term.item() * n / whole for term, n, whole in zip(terms, counts, wholes, strict=True))
+    whole = detection_loss.loss(found, several, 0.1, smoothing)
+    assert total == pytest.approx(sum(term.item() for term in whole.values()), rel=1e-6)
 
 
 def test_what_is_not_finite_is_matched_somehow_and_told_by_the_loss() -> None:

@@ -32,6 +32,16 @@ def test_layers_that_are_computed_again_change_no_bit(tmp_path, whole):
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
+def test_to_know_what_has_no_gradient_leaves_running_statistics_alone():
+    state = TrainingState(tiny(), tiny().task_instance(), Execution())
+    (layer, *_) = state.model.encoder.layers
+    layer.register_buffer("forwards", torch.zeros(()))
+    layer.register_forward_hook(lambda layer, *_: layer.forwards.add_(1) and None)
+    assert not state._has_unused()
+    assert layer.forwards == 0
+    assert all(parameter.grad is None for parameter in state.model.parameters())
+
+
 def test_layers_are_kept_where_they_are_not_computed_again(tmp_path, monkeypatch):
     """What is computed again is: each layer's forward runs twice a step."""
     counts = []

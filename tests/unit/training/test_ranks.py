@@ -2,18 +2,22 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from helpers.runs import newest_of, outcome
 from jarilab import api
 from jarilab.errors import UserError
 from jarilab.runs.folder import read_metrics, read_run
+from jarilab.runs.verifying import verify
+from jarilab.runs.weights import header
 
 SCRIPT = Path(__file__).parents[2] / "helpers" / "rank_script.py"
 SETTINGS = {
@@ -33,26 +37,39 @@ TASK = "arithmetic:maximum=9"
 LEARNED = {**SETTINGS, "model.encoding": "t5", "model.dropout": 0.1}
 
 
-def case(name, settings=SETTINGS, **rest):
-    return {"name": name, "task": TASK, "settings": settings, **rest}
+SMALL = {
+    "model.width": 16,
+    "model.heads": 2,
+    "training.examples": 22,
+    "training.batch": 11,
+    "training.evaluations": 1,
+    "training.evaluation_examples": 4,
+    "training.optimizer": "adamw",
+}
+CAPTIONS = {**SMALL, "task.size": 16, "task.code_steps": 2, "model.layers": 1}
+DETECTION = {**SMALL, "model.encoder_layers": 1, "model.decoder_layers": 2, "model.hidden": 32, "model.queries": 4}
 
 
-def launch(folder, cases, ranks=2, timeout=60):
+def case(name, settings=SETTINGS, task=TASK, **rest):
+    return {"name": name, "task": task, "settings": settings, **rest}
+
+
+def launch(folder, cases, ranks=2, restarts=0, timeout=60):
     """Let `ranks` processes do the cases one after the other; gives what each rank was told of each."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cases.json").write_text(json.dumps(cases))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    command += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    command += ["--max-restarts", str(restarts), "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "JARILAB_RANK_TIMEOUT": str(timeout)}
     done = subprocess.run(
-        [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=240
+        [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=100
     )
     told = [folder / f"told-{rank}.json" for rank in range(ranks)]
     return [json.loads(path.read_text()) if path.exists() else {} for path in told], done
 
 
-def alone(folder, settings=SETTINGS):
-    api.train(TASK, folder, settings=settings, threads=1, precision="float32", device="cpu")
+def alone(folder, settings=SETTINGS, task=TASK):
+    api.train(task, folder, settings=settings, threads=1, precision="float32", device="cpu")
     return folder
 
 
@@ -68,52 +85,131 @@ def close(one, other, tolerance):
 
 
 STOPPED = {"step": 3, "what": "signal"}
+SHARD = {"shard": True}
+AVERAGED = {**SETTINGS, "training.average": 0.5}
+KILLED = {"step": 3, "rank": 1, "what": "death"}
+HANGS = {"step": 3, "rank": 1, "what": "hang"}
 CASES = [
     case("copies"),
-    case("parts", options={"shard": True}),
+    case("parts", options=SHARD),
     case("passes", options={"accumulate": 3}),
+    case("averaged", AVERAGED, options=SHARD),
     case("whole", LEARNED),
     case("stopped", LEARNED, event=STOPPED),
     case("stopped", LEARNED),
-    case("parted", options={"shard": True}, event=STOPPED),
-    case("fewer", event=STOPPED),
+    case("stopped parts", options=SHARD, event=STOPPED),
+    case("stopped parts", options=SHARD),
+    case("cut", event=STOPPED),
+    case("cut parts", AVERAGED, options=SHARD, event=STOPPED),
+    case("captions", CAPTIONS, "captions"),
+    case("detection", DETECTION, "detection"),
     case("unlike", of_rank={"1": {"seed": 2}}),
     case("small", {**SETTINGS, "training.batch": 1}),
+    # torchrun starts both again.
+    case("killed", event=KILLED),
+    case("hanging", event=HANGS),
 ]
+
+
+def write_captions(folder):
+    """Images with captions of one word to three."""
+    folder.mkdir(parents=True)
+    for number in range(60):
+        Image.new("RGB", (16, 16), (4 * number, 90, 200)).save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text("a blue square"[: (1, 6, 13)[number % 3]])
+    return folder
 
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    told, done = launch(folder, CASES)
-    assert all(set(one) == {case["name"] for case in CASES} for one in told), done.stderr[-3000:]
+    CAPTIONS["task.train"] = str(write_captions(folder / "data"))
+    told, done = launch(folder, CASES, restarts=1)
+    names = {case["name"] for case in CASES} | {"killed again", "hanging again"}
+    assert [set(one) for one in told] == [names - {"hanging"}, names - {"hanging", "killed"}], done.stderr[-3000:]
     return folder, told, done
+
+
+@pytest.fixture(scope="module")
+def gone_on(launched, tmp_path_factory):
+    """What two processes began and four end, cut into parts by none of both, one of them or both."""
+    folder = tmp_path_factory.mktemp("four")
+    cases = []
+    for name, settings in (("cut", SETTINGS), ("cut parts", AVERAGED)):
+        for shard in (False, True):
+            cases.append(case(f"{name}, {shard}", settings, options={"shard": shard}))
+            shutil.copytree(launched[0] / name, folder / cases[-1]["name"])
+    told, done = launch(folder, cases, ranks=4)
+    assert told == [{case["name"]: "done" for case in cases}] * 4, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory):
+    return alone(tmp_path_factory.mktemp("averaged") / "run", AVERAGED)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return alone(tmp_path_factory.mktemp("plain") / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["copies", "parts", "passes"])
-def test_two_processes_compute_what_one_does(launched, tmp_path, name):
+def test_two_processes_compute_what_one_does(launched, plain, name):
     folder, told, _ = launched
     assert [one[name] for one in told] == ["done", "done"]
-    close(alone(tmp_path / "run"), folder / name, 1e-5)
+    close(plain, folder / name, 1e-5)
     assert read_run(folder / name)["environment"]["ranks"] == 2
 
 
 @pytest.mark.slow
-def test_two_processes_that_were_stopped_go_on_to_the_same_bits(launched):
-    folder, told, _ = launched
-    assert [one["stopped"] for one in told] == ["done", "done"]
-    assert outcome(folder / "stopped") == outcome(folder / "whole")
+def test_an_average_is_cut_into_parts_too(launched, averaged):
+    close(averaged, launched[0] / "averaged", 1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fewer", "parted"])
-def test_one_process_goes_on_with_what_two_began(launched, tmp_path, capsys, name):
+@pytest.mark.parametrize(("task", "settings"), [("captions", CAPTIONS), ("detection", DETECTION)])
+def test_each_mean_of_a_loss_is_weighed_by_its_own_count(launched, tmp_path, task, settings):
+    folder, told, _ = launched
+    assert [one[task] for one in told] == ["done", "done"]
+    close(alone(tmp_path / "run", settings, task), folder / task, 1e-5)
+
+
+@pytest.mark.slow
+def test_what_parts_wrote_is_as_any_checkpoint(launched):
+    folder, _, _ = launched
+    assert verify(folder / "parts").whole
+    assert not list(folder.glob("*/checkpoints/.*"))
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        whole, parts = (header(newest_of(folder / run) / name) for run in ("copies", "parts"))
+        assert whole == parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stopped", "whole"), [("stopped", "whole"), ("stopped parts", "parts")])
+def test_two_processes_that_were_stopped_go_on_to_the_same_bits(launched, stopped, whole):
+    folder, told, _ = launched
+    assert [one[stopped] for one in told] == ["done", "done"]
+    assert outcome(folder / stopped) == outcome(folder / whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "settings"), [("cut", SETTINGS), ("cut parts", AVERAGED)])
+def test_one_process_goes_on_with_what_two_began(launched, gone_on, request, capsys, name, settings):
+    """After the copies for four were made."""
     folder, told, _ = launched
     assert [one[name] for one in told] == ["signal 15", "signal 15"]
-    alone(folder / name)
+    alone(folder / name, settings)
     assert "from here on not bit-exact, because ranks was 2, is 1" in capsys.readouterr().err
-    close(alone(tmp_path / "run"), folder / name, 1e-5)
+    close(request.getfixturevalue("plain" if name == "cut" else "averaged"), folder / name, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize(("name", "whole"), [("cut", "plain"), ("cut parts", "averaged")])
+def test_four_processes_go_on_with_what_two_began(gone_on, request, name, whole, shard):
+    close(request.getfixturevalue(whole), gone_on / f"{name}, {shard}", 1e-5)
 
 
 @pytest.mark.slow
@@ -126,11 +222,18 @@ def test_ranks_that_do_not_agree_are_told_so(launched):
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_ends_the_others_and_is_named(tmp_path):
-    event = {"step": 3, "rank": 1, "what": "hang"}
-    told, _ = launch(tmp_path, [case("hanging", event=event)], timeout=4)
-    assert "rank 0 waits in vain for the others: rank 1 was last heard of" in told[0]["hanging"]
-    assert "the same command goes on from it" in told[0]["hanging"]
+def test_a_rank_that_is_killed_is_named_and_torchrun_goes_on(launched):
+    folder, told, _ = launched
+    assert "rank 0 waits in vain for the others: rank 1 was last heard of" in told[0]["killed"]
+    assert [one["killed again"] for one in told] == ["done", "done"]
+    assert outcome(folder / "killed") == outcome(folder / "copies")
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_ends_the_others_and_is_named(launched):
+    _, told, _ = launched
+    assert "rank 0 waits in vain for the others: rank 1 was last heard of" in told[0]["hanging again"]
+    assert "the same command goes on from it" in told[0]["hanging again"]
 
 
 def test_one_process_cannot_be_cut_into_parts(tmp_path):
