@@ -25,8 +25,7 @@ class Family:
     """A kind of run.
 
     words: of `jarilab train`, before the settings. data: the file or folder of data that it reads, if any, beside the
-    runs. environment: of its processes. launcher: words between `python` and `train` where they are others than
-    `-P -m jarilab`, such as torchrun's; such a family is never forked from a warm process.
+    runs. environment: of its processes. ranks: processes that train it together, started by torchrun.
     """
 
     name: str
@@ -34,10 +33,10 @@ class Family:
     settings: Mapping[str, object]
     data: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    launcher: tuple[str, ...] = ()
+    ranks: int = 1
 
     def command(self, materials: Path, out: Path, seed: int = 1) -> list[str]:
-        """The words after the launcher."""
+        """The words after `jarilab`."""
         settings = dict(self.settings)
         if self.data is not None:
             settings["task.train"] = materials / self.data
@@ -87,6 +86,30 @@ FAMILIES = (
         | {"training.batch": 8, "training.examples": 8 * 6, "training.evaluation_examples": 2}
         | {"task.size": 16, "task.code_steps": 4},
         data="images",
+    ),
+    Family(
+        "two passes a step",
+        ("arithmetic:maximum=30", "--encoding", "shaw", "--accumulate", "2"),
+        BUDGET | TWO_STACKS | {"model.dropout": 0.1},
+    ),
+    Family(
+        "compiled",
+        ("text", "--encoding", "rotary", "--compile"),
+        BUDGET | ONE_STACK | {"task.context": 16, "task.tokenizer": "characters"},
+        data="text.txt",
+        environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"},
+    ),
+    Family(
+        "two ranks, a copy on each",
+        ("arithmetic:maximum=30", "--encoding", "t5", "--snapshots", "3"),
+        BUDGET | TWO_STACKS | {"model.dropout": 0.1},
+        ranks=2,
+    ),
+    Family(
+        "two ranks, a part on each",
+        ("arithmetic:maximum=30", "--encoding", "sinusoidal", "--shard"),
+        BUDGET | TWO_STACKS | {"training.optimizer": "adamw"},
+        ranks=2,
     ),
 )
 

@@ -98,6 +98,11 @@ def smaller(line: str) -> tuple[list[str], str]:
             words += ["--heads=2", "--encoder-layers=1", "--decoder-layers=1"]
     if words[0] == "compare" and "--seeds" in words:
         words[words.index("--seeds") + 1] = SEEDS[words[1]]
+    for many in ("--encodings", "--tune"):  # the first and the last of them
+        if many in words:
+            at = words.index(many) + 1
+            first, *_, last = [words[at], *words[at].split(",")]
+            words[at] = first if first == last else f"{first.split(',')[0]},{last}"
     if words[0] == "explore" and "--save" not in words:
         words += ["--save", "page.html"]  # which ends by itself
     return words, piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""

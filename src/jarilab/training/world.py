@@ -25,10 +25,13 @@ TIMEOUT = 60.0
 """Seconds that the others wait for a rank; the environment's JARILAB_RANK_TIMEOUT takes its place."""
 LATE = 2.0
 """Seconds between two ranks that notice the same."""
-BACKENDS = ("gloo", "Gloo", "NCCL", "ProcessGroup", "Connection", "store")
+BACKENDS = ("gloo", "Gloo", "NCCL", "ProcessGroup", "Connection", "store", "Broken pipe")
 """One of these words is in what a backend says when a process is not there."""
 LONGEST_TEXT = 4096
 """Bytes of a text that all are told."""
+_parted: list[Any] = []
+"""Groups of processes that have ended, so that none goes with the last model of it: that would wait for a thread of the
+group, and the thread for Python, for ever."""
 
 
 class World:
@@ -111,7 +114,7 @@ class World:
         now = time.time()
         if self._store is not None and now - self._heard > 1.0:
             self._heard = now
-            self._store.set(f"jari/heard/{self.rank}", f"{now} {step}")
+            self._together(lambda: self._store.set(f"jari/heard/{self.rank}", f"{now} {step}"))
 
     def _together(self, act: Callable[[], T]) -> T:
         """What all do at once. Raises UserError where not all do it in time."""
@@ -153,6 +156,7 @@ class World:
     def end(self) -> None:
         """Part from the others, where this training brought them together."""
         if self._is_ours:
+            _parted.append(distributed.group.WORLD)
             distributed.destroy_process_group()
 
 
