@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drills.processes import KILLED, MISTAKE, TERMINATED, Attempt, as_begun, said, state_of
+from drills.processes import DONE, KILLED, MISTAKE, TERMINATED, Attempt, as_begun, said, state_of
 
 EXIT = re.compile(r"exitcode\s*: (-?\d+)")
 """How a rank ended, in what torchrun says of it."""
@@ -93,9 +93,11 @@ class Ranks(Attempt):
 
     @property
     def said(self) -> str:
-        """Standard error of all ranks, then standard output."""
+        """Standard error of all ranks, then standard output; and the agent's, which speaks in tracebacks, where it ended
+        in a way of its own."""
         logs = sorted(_folder(self.log).rglob("stderr.log")) + sorted(_folder(self.log).rglob("stdout.log"))
-        return "".join(log.read_text(errors="replace") for log in logs) or super().said
+        words = "".join(log.read_text(errors="replace") for log in logs)
+        return words if self.code in (DONE, KILLED, MISTAKE, *TERMINATED) else words + super().said
 
 
 def _send(process: int, number: int) -> None:

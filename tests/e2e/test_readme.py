@@ -104,7 +104,7 @@ def smaller(line: str) -> tuple[list[str], str]:
             first, *_, last = [words[at], *words[at].split(",")]
             words[at] = first if first == last else f"{first.split(',')[0]},{last}"
     if words[0] == "explore" and "--save" not in words:
-        words += ["--save", "page.html"]  # which ends by itself
+        words += ["--save", "page.html", "--still"]  # which ends by itself, and soon
     return words, piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""
 
 

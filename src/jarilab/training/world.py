@@ -114,7 +114,7 @@ class World:
         now = time.time()
         if self._store is not None and now - self._heard > 1.0:
             self._heard = now
-            self._together(lambda: self._store.set(f"jari/heard/{self.rank}", f"{now} {step}"))
+            self._store.set(f"jari/heard/{self.rank}", f"{now} {step}")
 
     def _together(self, act: Callable[[], T]) -> T:
         """What all do at once. Raises UserError where not all do it in time."""
