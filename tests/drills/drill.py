@@ -16,7 +16,6 @@ from drills.promises import BrokenError, Left, check_nothing_left_over, check_sa
 from drills.ranks import Ranks, forking, torchrun
 
 
-
 @dataclass
 class Golden:
     """The undisturbed run of a family: its folder, what it leaves, how long it takes, its operations on files."""

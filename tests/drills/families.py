@@ -19,6 +19,9 @@ SMALL = {"model.width": 16, "model.heads": 2}
 TWO_STACKS = SMALL | {"model.encoder_layers": 1, "model.decoder_layers": 1}
 ONE_STACK = SMALL | {"model.layers": 1}
 
+IMPATIENT = {"JARILAB_RANK_TIMEOUT": "20"}
+"""A rank whose agent was killed before it started the others waits so many seconds for them."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -103,12 +106,14 @@ FAMILIES = (
         "two ranks, a copy on each",
         ("arithmetic:maximum=30", "--encoding", "t5", "--snapshots", "3"),
         BUDGET | TWO_STACKS | {"model.dropout": 0.1},
+        environment=IMPATIENT,
         ranks=2,
     ),
     Family(
         "two ranks, a part on each",
         ("arithmetic:maximum=30", "--encoding", "sinusoidal", "--shard"),
         BUDGET | TWO_STACKS | {"training.optimizer": "adamw"},
+        environment=IMPATIENT,
         ranks=2,
     ),
 )

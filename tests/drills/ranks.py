@@ -93,8 +93,8 @@ class Ranks(Attempt):
 
     @property
     def said(self) -> str:
-        """Standard error of all ranks, then standard output; and the agent's, which speaks in tracebacks, where it ended
-        in a way of its own."""
+        """Standard error of all ranks, then standard output; and the agent's, which speaks in tracebacks, where it
+        ended in a way of its own."""
         logs = sorted(_folder(self.log).rglob("stderr.log")) + sorted(_folder(self.log).rglob("stdout.log"))
         words = "".join(log.read_text(errors="replace") for log in logs)
         return words if self.code in (DONE, KILLED, MISTAKE, *TERMINATED) else words + super().said

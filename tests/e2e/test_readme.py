@@ -101,8 +101,10 @@ def smaller(line: str) -> tuple[list[str], str]:
     for many in ("--encodings", "--tune"):  # the first and the last of them
         if many in words:
             at = words.index(many) + 1
-            first, *_, last = [words[at], *words[at].split(",")]
-            words[at] = first if first == last else f"{first.split(',')[0]},{last}"
+            every = words[at].split(",")
+            words[at] = ",".join(dict.fromkeys([every[0], every[-1]]))
+    if "--tune" in words:  # which trains each rate and encoding
+        words[words.index("--encodings") + 1] = "rotary"
     if words[0] == "explore" and "--save" not in words:
         words += ["--save", "page.html", "--still"]  # which ends by itself, and soon
     return words, piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""
