@@ -19,8 +19,8 @@ SMALL = {"model.width": 16, "model.heads": 2}
 TWO_STACKS = SMALL | {"model.encoder_layers": 1, "model.decoder_layers": 1}
 ONE_STACK = SMALL | {"model.layers": 1}
 
-IMPATIENT = {"JARILAB_RANK_TIMEOUT": "20"}
-"""A rank whose agent was killed before it started the others waits so many seconds for them."""
+IMPATIENT = {"JARILAB_RANK_TIMEOUT": "10"}
+"""Ranks whose agent was killed before they met wait some three times as many seconds for each other."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Family:
     """A kind of run.
 
     words: of `jarilab train`, before the settings. data: the file or folder of data that it reads, if any, beside the
-    runs. environment: of its processes. ranks: processes that train it together, started by torchrun.
+    runs. environment: of its processes. ranks: processes that train it together, started by torchrun. dear: whether it
+    takes many seconds, so that it is for `make chaos` alone.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Family:
     data: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     ranks: int = 1
+    dear: bool = False
 
     def command(self, materials: Path, out: Path, seed: int = 1) -> list[str]:
         """The words after `jarilab`."""
@@ -101,6 +103,7 @@ FAMILIES = (
         BUDGET | ONE_STACK | {"task.context": 16, "task.tokenizer": "characters"},
         data="text.txt",
         environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        dear=True,
     ),
     Family(
         "two ranks, a copy on each",
@@ -108,6 +111,7 @@ FAMILIES = (
         BUDGET | TWO_STACKS | {"model.dropout": 0.1},
         environment=IMPATIENT,
         ranks=2,
+        dear=True,
     ),
     Family(
         "two ranks, a part on each",
@@ -115,6 +119,7 @@ FAMILIES = (
         BUDGET | TWO_STACKS | {"training.optimizer": "adamw"},
         environment=IMPATIENT,
         ranks=2,
+        dear=True,
     ),
 )
 

@@ -171,7 +171,7 @@ def _act(armed: _Armed, where: str, tear: bool) -> None:
     plan = armed.plan
     do: dict[str, Callable[[], None]] = {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-        "torn": lambda: _tear(where, plan.share if tear else 1.0),
+        "torn": lambda: _tear(where, armed.durable.get(where, 0), plan.share if tear else 1.0),
         "power": lambda: _lose(armed),
         "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
@@ -190,11 +190,12 @@ def _refuse(number: int, where: str) -> None:
     raise OSError(number, os.strerror(number), where)
 
 
-def _tear(where: str, share: float) -> None:
+def _tear(where: str, durable: int, share: float) -> None:
+    """Cut short what was written since the file was last synchronised."""
     global _armed
     _armed = None
     if share < 1.0 and os.path.isfile(where):
-        os.truncate(where, int(os.path.getsize(where) * share))
+        os.truncate(where, durable + int((os.path.getsize(where) - durable) * share))
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -52,7 +52,7 @@ class Ranks(Attempt):
             self._agent = super().ended()
         if self._agent is None or any(_lives(rank) for rank in self._ranks):
             return None
-        return self._meaning(self._agent)
+        return self.meaning(self._agent)
 
     def _note(self) -> None:
         """Remember the ranks: nobody knows whose they were once their agent is gone."""
@@ -60,7 +60,7 @@ class Ranks(Attempt):
             for thread in Path(f"/proc/{self.pid}/task").iterdir():
                 self._ranks |= {int(child) for child in (thread / "children").read_text().split()}
 
-    def _meaning(self, agent: int) -> int:
+    def meaning(self, agent: int) -> int:
         """The agent ends with 1 whatever happened to its ranks, and says what it was."""
         if agent != 1:
             return agent
