@@ -34,7 +34,7 @@ REAL = 0.05
 def main() -> int:
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="jari-chaos-", dir=options.folder))
-    families = _chosen(options.family, {family.name: family for family in FAMILIES})
+    families = _chosen(options.family, {one.name: one for one in FAMILIES if not (options.forks and one.dear)})
     names = list(_chosen(options.fault, FAULTS))
     no_disks = why_no_disks(folder)
     if no_disks:
@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=int, help="the number of one drill, as a failure names it")
     parser.add_argument("--family", default="", help="only families with this in their name")
     parser.add_argument("--fault", default="", help="only faults with this in their name")
-    parser.add_argument("--forks", action="store_true", help="no real command, which takes seconds to start")
+    parser.add_argument("--forks", action="store_true", help="nothing that takes many seconds: no real command")
     parser.add_argument("--folder", help="where to work (the folder for temporary files)")
     return parser.parse_args()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,15 +11,9 @@ from pathlib import Path
 
 from drills.families import Family
 from drills.points import Plan
-from drills.processes import Attempt, commanded, forked
+from drills.processes import DONE, KILLED, MISTAKE, TERMINATED, Attempt, called, commanded, forked
 from drills.promises import BrokenError, Left, check_nothing_left_over, check_same, curve_of, left_by, newest_of
-
-DONE, MISTAKE = 0, 2
-KILLED = -int(signal.SIGKILL)
-TERMINATED = (128 + int(signal.SIGTERM), -int(signal.SIGTERM))
-"""Written down and ended, or ended before there was anything to write down."""
-TRIES = 4
-"""How often a run is begun again that nothing disturbs any more."""
+from drills.ranks import Ranks, forking, torchrun
 
 
 @dataclass
@@ -53,7 +46,7 @@ class Drill:
         self.family, self.golden = family, golden
         self.folder, self.counts = folder, counts
         self.chance = random.Random(seed)
-        self.real = real or bool(family.launcher)
+        self.real = real
         self.materials = golden.run.parent / "materials"
         self.run = folder / "run"
         self.newest = 0
@@ -65,9 +58,17 @@ class Drill:
         words = [*self.family.command(self.materials, out or self.run, seed), *more]
         environment = {**self.family.environment, "JARILAB_CACHE": str(self.materials / "cache")}
         log = self.folder / f"log-{time.monotonic_ns()}.txt"
+        if self.family.ranks > 1:
+            return Ranks(self._launched(words, log, environment, plan), log)
         if self.real:
-            return commanded(words, log, environment, plan, self.family.launcher)
-        return forked(words, log, environment, plan)
+            return Attempt(commanded(log, environment, plan, ["-P", "-m", "jarilab", *words]), log)
+        return Attempt(forked(log, environment, lambda: called(words, plan)), log)
+
+    def _launched(self, words: list[str], log: Path, environment: dict[str, str], plan: Plan | None) -> int:
+        options = torchrun(self.family.ranks, log)
+        if self.real:
+            return commanded(log, environment, plan, ["-m", "torch.distributed.run", *options, *words])
+        return forked(log, environment, lambda: forking([*options, *words], lambda: called(words, plan)))
 
     def plan(self, at: int, action: str, **more: object) -> Plan:
         return Plan(str(self.run), at, action, share=self.chance.random(), **more)  # type: ignore[arg-type]
@@ -75,6 +76,9 @@ class Drill:
     def an_operation(self) -> int:
         """The number of an operation, some way from where a run begins or goes on."""
         return self.chance.randint(1, len(self.golden.operations))
+
+    def a_rank(self) -> int:
+        return self.chance.randrange(self.family.ranks)
 
     def moment(self) -> float:
         """Seconds into a run."""

@@ -19,14 +19,17 @@ SMALL = {"model.width": 16, "model.heads": 2}
 TWO_STACKS = SMALL | {"model.encoder_layers": 1, "model.decoder_layers": 1}
 ONE_STACK = SMALL | {"model.layers": 1}
 
+IMPATIENT = {"JARILAB_RANK_TIMEOUT": "10"}
+"""Ranks whose agent was killed before they met wait some three times as many seconds for each other."""
+
 
 @dataclass(frozen=True)
 class Family:
     """A kind of run.
 
     words: of `jarilab train`, before the settings. data: the file or folder of data that it reads, if any, beside the
-    runs. environment: of its processes. launcher: words between `python` and `train` where they are others than
-    `-P -m jarilab`, such as torchrun's; such a family is never forked from a warm process.
+    runs. environment: of its processes. ranks: processes that train it together, started by torchrun. dear: whether it
+    takes many seconds, so that it is for `make chaos` alone.
     """
 
     name: str
@@ -34,10 +37,11 @@ class Family:
     settings: Mapping[str, object]
     data: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    launcher: tuple[str, ...] = ()
+    ranks: int = 1
+    dear: bool = False
 
     def command(self, materials: Path, out: Path, seed: int = 1) -> list[str]:
-        """The words after the launcher."""
+        """The words after `jarilab`."""
         settings = dict(self.settings)
         if self.data is not None:
             settings["task.train"] = materials / self.data
@@ -87,6 +91,35 @@ FAMILIES = (
         | {"training.batch": 8, "training.examples": 8 * 6, "training.evaluation_examples": 2}
         | {"task.size": 16, "task.code_steps": 4},
         data="images",
+    ),
+    Family(
+        "two passes a step",
+        ("arithmetic:maximum=30", "--encoding", "shaw", "--accumulate", "2"),
+        BUDGET | TWO_STACKS | {"model.dropout": 0.1},
+    ),
+    Family(
+        "compiled",
+        ("text", "--encoding", "rotary", "--compile"),
+        BUDGET | ONE_STACK | {"task.context": 16, "task.tokenizer": "characters"},
+        data="text.txt",
+        environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        dear=True,
+    ),
+    Family(
+        "two ranks, a copy on each",
+        ("arithmetic:maximum=30", "--encoding", "t5", "--snapshots", "3"),
+        BUDGET | TWO_STACKS | {"model.dropout": 0.1},
+        environment=IMPATIENT,
+        ranks=2,
+        dear=True,
+    ),
+    Family(
+        "two ranks, a part on each",
+        ("arithmetic:maximum=30", "--encoding", "sinusoidal", "--shard"),
+        BUDGET | TWO_STACKS | {"training.optimizer": "adamw"},
+        environment=IMPATIENT,
+        ranks=2,
+        dear=True,
     ),
 )
 

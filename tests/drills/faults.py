@@ -26,7 +26,7 @@ def killed_at_random(drill: Drill) -> None:
             break
         attempt = drill.begin()
         time.sleep(drill.moment())
-        attempt.signal(signal.SIGKILL)
+        attempt.signal_one(signal.SIGKILL, drill.chance)
         drill.end(attempt, DONE, KILLED)
         drill.check()
     drill.finish()
@@ -39,7 +39,7 @@ def at_operations(action: str) -> Fault:
         for _ in range(MANY):
             if drill.finished:
                 break
-            attempt = drill.begin(drill.plan(drill.an_operation(), action))
+            attempt = drill.begin(drill.plan(drill.an_operation(), action, rank=drill.a_rank()))
             drill.end(attempt, DONE, KILLED, *TERMINATED)
             drill.check()
         drill.finish()
@@ -67,7 +67,7 @@ def told_to_end(drill: Drill) -> None:
             break
         attempt = drill.begin()
         time.sleep(drill.moment())
-        attempt.signal(signal.SIGTERM)
+        attempt.signal_one(signal.SIGTERM, drill.chance)
         drill.end(attempt, DONE, *TERMINATED)
         drill.check()
     drill.finish()

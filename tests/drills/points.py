@@ -33,7 +33,7 @@ class Plan:
     (what is being written is cut short first), power (what is not on the disk is lost first), stop, term, error, die
     (an exception that nothing catches, and every operation after it is refused: a kill inside the process of a test).
     number: the errno of an error. share: how much of a torn file is left. log: where to write the operations down.
-    clock: a seed for a clock that jumps.
+    clock: a seed for a clock that jumps. rank: of several that train together, the one that it is meant for.
     """
 
     root: str
@@ -43,6 +43,7 @@ class Plan:
     share: float = 0.5
     log: str = ""
     clock: int = 0
+    rank: int = 0
 
 
 @dataclass
@@ -60,8 +61,10 @@ _installed = False
 
 
 def arm(plan: Plan) -> None:
-    """From now on the plan holds."""
+    """From now on the plan holds, if it is meant for this process."""
     global _armed
+    if plan.rank != int(os.environ.get("RANK", 0)):
+        return
     _install()
     root = os.path.realpath(plan.root)
     _armed = _Armed(Plan(**{**vars(plan), "root": root}))
@@ -168,7 +171,7 @@ def _act(armed: _Armed, where: str, tear: bool) -> None:
     plan = armed.plan
     do: dict[str, Callable[[], None]] = {
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-        "torn": lambda: _tear(where, plan.share if tear else 1.0),
+        "torn": lambda: _tear(where, armed.durable.get(where, 0), plan.share if tear else 1.0),
         "power": lambda: _lose(armed),
         "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
@@ -187,11 +190,12 @@ def _refuse(number: int, where: str) -> None:
     raise OSError(number, os.strerror(number), where)
 
 
-def _tear(where: str, share: float) -> None:
+def _tear(where: str, durable: int, share: float) -> None:
+    """Cut short what was written since the file was last synchronised."""
     global _armed
     _armed = None
     if share < 1.0 and os.path.isfile(where):
-        os.truncate(where, int(os.path.getsize(where) * share))
+        os.truncate(where, durable + int((os.path.getsize(where) - durable) * share))
     os.kill(os.getpid(), signal.SIGKILL)
 
 

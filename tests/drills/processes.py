@@ -11,18 +11,23 @@ import contextlib
 import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from drills.points import Plan, arm
 
 HERE = Path(__file__).parent
+DONE, MISTAKE = 0, 2
+KILLED = -int(signal.SIGKILL)
+TERMINATED = (128 + int(signal.SIGTERM), -int(signal.SIGTERM))
+"""Written down and ended, or ended before there was anything to write down."""
 LIMIT = 60.0
 """Seconds after which an attempt hangs."""
 
@@ -55,15 +60,18 @@ class Attempt:
 
     def __init__(self, pid: int, log: Path):
         self.pid = pid
-        self._log = log
+        self.log = log
         self.code: int | None = None
 
     def poll(self) -> int | None:
         if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
+            self.code = self.ended()
         return self.code
+
+    def ended(self) -> int | None:
+        """How it ended, where it has and this was not asked before."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
 
     def wait(self, limit: float = LIMIT) -> int:
         """How it ended. Raises HungError, after ending it, where it does not within `limit` seconds."""
@@ -72,8 +80,8 @@ class Attempt:
         while self.poll() is None:
             if time.monotonic() > end:
                 self.signal(signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-                self.code = -9
+                while self.poll() is None:
+                    time.sleep(pause)
                 raise HungError(f"still there after {limit:g} seconds; it said: {self.said[-400:]}")
             time.sleep(pause)
             pause = min(0.02, pause * 1.5)
@@ -84,51 +92,76 @@ class Attempt:
         """Whether it stopped, as by SIGSTOP; False where it ended instead."""
         end = time.monotonic() + limit
         while time.monotonic() < end:
-            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and os.WIFSTOPPED(status):
+            if self.stopped():
                 return True
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
+            if self.poll() is not None:
                 return False
             time.sleep(0.002)
         raise HungError("neither stopped nor ended")
+
+    def stopped(self) -> bool:
+        return state_of(self.pid) == "T"
 
     def signal(self, number: int) -> None:
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def signal_one(self, number: int, chance: random.Random) -> None:
+        """To one of its processes: there is one alone."""
+        self.signal(number)
+
     @property
     def said(self) -> str:
-        return self._log.read_text(errors="replace")
+        return self.log.read_text(errors="replace")
 
 
-def forked(words: Sequence[str], log: Path, environment: Mapping[str, str], plan: Plan | None) -> Attempt:
-    """`jarilab WORDS` in a fork of this process."""
+def state_of(process: int) -> str:
+    """The letter that Linux has for what it does; none where it is no more."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def forked(log: Path, environment: Mapping[str, str], call: Callable[[], int]) -> int:
+    """The process, a fork of this one, that calls and ends with what that gives."""
     log.touch()  # it may be killed before it opens it
     pid = os.fork()
     if pid:
-        return Attempt(pid, log)
+        return pid
     code = 70
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
         os.environ.update(environment)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for standard in (1, 2):
             os.dup2(descriptor, standard)
-        code = _call(words, plan)
+        as_begun()
+        code = said(call)
     finally:
         os._exit(code)
 
 
-def _call(words: Sequence[str], plan: Plan | None) -> int:
+def as_begun() -> None:
+    """Signals as a process has them that was just begun."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def called(words: Sequence[str], plan: Plan | None) -> int:
+    """`jarilab WORDS` in this process."""
     from jarilab.cli import main
 
+    if plan is not None:
+        arm(plan)
+    return main(list(words))
+
+
+def said(call: Callable[[], int]) -> int:
+    """How a process ends that calls; what it says is written out."""
     try:
-        if plan is not None:
-            arm(plan)
-        code: Any = main(list(words))
+        code: Any = call()
     except SystemExit as ended:
         code = ended.code
     except BaseException:
@@ -140,20 +173,14 @@ def _call(words: Sequence[str], plan: Plan | None) -> int:
     return int(code or 0)
 
 
-def commanded(
-    words: Sequence[str],
-    log: Path,
-    environment: Mapping[str, str],
-    plan: Plan | None,
-    launcher: Sequence[str] = (),
-) -> Attempt:
-    """The real command in a new process."""
+def commanded(log: Path, environment: Mapping[str, str], plan: Plan | None, words: Sequence[str]) -> int:
+    """The process, a new Python, of these words."""
     own = {**os.environ, **environment}
     own["PYTHONPATH"] = os.pathsep.join([str(HERE / "launch"), own.get("PYTHONPATH", "")])
     if plan is not None:
         own["JARI_DRILL"] = json.dumps(vars(plan))
-    command = [sys.executable, *(launcher or ("-P", "-m", "jarilab")), *words]
     with log.open("wb") as file:
+        command = [sys.executable, *words]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=own)
     process.returncode = 0  # it is waited for here, not by subprocess
-    return Attempt(process.pid, log)
+    return process.pid

@@ -4,8 +4,8 @@
 #     tests/drills/slurm_drill.sh [python]
 #
 # 6 trials through `jarilab compare --cluster slurm`; the driver is killed and started again, one trial is told that its
-# time is up, one is requeued by the scheduler. The study must give what it gives on this machine alone. Minutes; not in
-# `make test`.
+# time is up, one is requeued by the scheduler; two more are run by the script for sbatch. All must give what they give on
+# this machine alone. Minutes; not in `make test`.
 set -euo pipefail
 
 repository=$(cd "$(dirname "$0")/../.." && pwd)
@@ -18,9 +18,18 @@ begun=()
 
 take_down() {
     code=$?
-    scancel --user root 2>/dev/null || true
-    sleep 1
-    for process in "${begun[@]}"; do kill "$process" 2>/dev/null || true; done
+    trap - EXIT
+    if [ ${#begun[@]} -gt 1 ]; then
+        timeout 10 scancel --user root 2>/dev/null || true
+        for _ in $(seq 20); do  # a job ends KillWait seconds after it was told to
+            [ -z "$(timeout 5 squeue --noheader 2>/dev/null)" ] && break
+            sleep 1
+        done
+    fi
+    kill "${begun[@]}" 2>/dev/null || true
+    for _ in $(seq 20); do kill -0 "${begun[@]}" 2>/dev/null || break; sleep 0.5; done
+    kill -9 "${begun[@]}" 2>/dev/null || true
+    wait "${begun[@]}" 2>/dev/null || true
     if [ $code != 0 ]; then
         echo "failed; what was said is in $drill" >&2
         tail -n 20 "$drill"/*.log >&2 || true
@@ -125,7 +134,11 @@ wait $driver || fail "the comparison failed: $(cat second.log)"
 went_on=$(grep -l "going on from step" study/*.log | wc -l)
 [ "$went_on" -ge 2 ] || fail "only $went_on trials went on"
 
-# 3 the same on this machine alone ------------------------------------------------------------------------------------
+# 3 two trials by the script that people without submitit give to sbatch -----------------------------------------------
+"${jarilab[@]}" "${compare[@]}" --encodings none,rotary --seeds 1 --out script --cluster script "${slurm[@]:2}" > script.log 2>&1
+timeout 300 sbatch --wait script/cluster/trials.sbatch || fail "the script: $(cat script.log script/*.log script/cluster/*.out)"
+
+# 4 the same on this machine alone ------------------------------------------------------------------------------------
 "${jarilab[@]}" "${compare[@]}" --out alone > alone.log 2>&1
 "$python" - <<'CHECK' || fail "the results differ"
 import json, pathlib
@@ -137,9 +150,10 @@ def held(folder):
         newest = max((path.parent / "checkpoints").glob("step-*/model.safetensors"))
         found[path.parent.name] = result["exact_match"], newest.read_bytes()
     return found
-here, there = held("alone"), held("study")
+here, there, by_script = held("alone"), held("study"), held("script")
 assert len(here) == 6 and here == there, {name: (here[name][0], there[name][0]) for name in here}
-print("drill: 6 trials, weights and results bit by bit those of one machine")
+assert len(by_script) == 2 and by_script.items() <= here.items(), sorted(by_script)
+print("drill: 6 trials, and 2 by the script: weights and results bit by bit those of one machine")
 CHECK
 tail -n +2 second.log | tail -12
 echo "drill: passed; $went_on trials went on from their checkpoints"

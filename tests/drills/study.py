@@ -57,7 +57,8 @@ def _begin(drill: Drill, folder: Path) -> Attempt:
     for name, value in (BUDGET | TWO_STACKS).items():
         words += ["--set", f"{name}={value}"]
     environment = {"JARILAB_CACHE": str(drill.materials / "cache")}
-    return commanded(words, drill.folder / f"log-{time.monotonic_ns()}.txt", environment, None)
+    log = drill.folder / f"log-{time.monotonic_ns()}.txt"
+    return Attempt(commanded(log, environment, None, ["-P", "-m", "jarilab", *words]), log)
 
 
 def _until_done(drill: Drill, folder: Path) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from drills.processes import DONE, KILLED, MISTAKE, TERMINATED
 from drills.promises import BrokenError, check_nothing_left_over, curve_of
+from drills.ranks import Ranks
 from drills.table import FAULTS
 
 TESTS = Path(__file__).parents[1]
@@ -45,6 +47,34 @@ def test_nothing_of_a_hostile_run_is_executed() -> None:
     assert counts["done"] > 20, "what is harmless is used"
 
 
+FAILURE = """
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+  exitcode  : {first} (pid: 7)
+Root Cause (first observed failure):
+  exitcode  : {root} (pid: 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("agent", "words", "code"),
+    [
+        (0, "", DONE),
+        (KILLED, "", KILLED),
+        (1, FAILURE.format(first=2, root=KILLED), KILLED),
+        (1, FAILURE.format(first=KILLED, root=2), KILLED),
+        (1, FAILURE.format(first=143, root=143), TERMINATED[0]),
+        (1, FAILURE.format(first=2, root=2), MISTAKE),
+        (1, "SignalException: Process 7 got signal: 15", TERMINATED[1]),
+        (1, "RendezvousClosedError", 1),
+        (1, FAILURE.format(first=1, root=1), 1),
+    ],
+)
+def test_ranks_end_as_one_process_would(tmp_path: Path, agent: int, words: str, code: int) -> None:
+    (tmp_path / "log.txt").write_text(words)
+    assert Ranks(0, tmp_path / "log.txt").meaning(agent) == code
+
+
 def test_every_fault_says_what_it_is() -> None:
     assert all(entry.fault.__doc__ for entry in FAULTS.values())
 
@@ -71,6 +101,24 @@ def test_a_leftover_is_noticed(tmp_path: Path) -> None:
     (tmp_path / ".run.json.1.partial").touch()
     with pytest.raises(BrokenError, match=r"left over: \.run\.json\.1\.partial"):
         check_nothing_left_over(tmp_path)
+
+
+TORN = """
+import os, pathlib
+from drills.points import Plan, arm
+arm(Plan({root!r}, at=3, action="torn", share=0.0))
+with pathlib.Path({root!r}, "curve").open("a") as file:
+    for line in ("one", "two"):
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+"""
+
+
+def test_what_was_synchronised_is_not_torn(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", TORN.format(root=str(tmp_path))], cwd=TESTS, timeout=60)
+    assert done.returncode == KILLED
+    assert (tmp_path / "curve").read_text() == "one"
 
 
 WATCHED = """

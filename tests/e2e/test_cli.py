@@ -74,6 +74,11 @@ def together(*commands):
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+def commands(*every):
+    """Run commands one after the other, here."""
+    return [command(*words) for words in every]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A tiny finished run, and what training it printed."""
@@ -109,7 +114,7 @@ def test_train_prints_one_json_object_and_all_else_elsewhere(trained):
 
 def test_a_finished_run_trained_again_says_the_same(trained):
     folder, (_, before, _) = trained
-    code, out, _ = jari("train", TASK, "--encoding", "rotary", "--out", folder, "--json", *settings())
+    code, out, _ = command("train", TASK, "--encoding", "rotary", "--out", folder, "--json", *settings())
     assert (code, json.loads(out)) == (0, json.loads(before))
 
 
@@ -169,7 +174,7 @@ def test_predict_answers_every_line_that_can_be_read(run):
 
 
 def test_predict_prints_one_json_object_a_line(run):
-    code, out, err = jari("predict", run, "--json", text=b"\xef\xbb\xbf12+3\nx\n30-4\n")
+    code, out, err = command("predict", run, "--json", text=b"\xef\xbb\xbf12+3\nx\n30-4\n")
     assert code == 2
     assert err.splitlines() == ["jarilab: line 2: no token for 'x'; the model knows the characters 0123456789+-"]
     first, second, third = (json.loads(line) for line in out.splitlines())
@@ -187,7 +192,7 @@ def test_predict_prints_one_json_object_a_line(run):
 
 
 def test_predict_with_nothing_to_answer(run):
-    assert jari("predict", run) == (0, "", "")
+    assert command("predict", run) == (0, "", "")
 
 
 def test_a_reader_that_goes_away_is_no_fault(run):
@@ -225,7 +230,7 @@ def test_walk_shows_what_the_divisor_does(run):
 
 
 def test_a_source_is_a_word(run):
-    both, beam, prompt, wrong = together(
+    both, beam, prompt, wrong = commands(
         ["predict", run, "12+3", "30-4"],
         ["predict", run, "--beam", "2", "12+3"],
         ["predict", run, "--beam", "2", "--prompt", "12+3"],
@@ -287,7 +292,7 @@ def test_runs_are_listed(run, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
     (tmp_path / "notes").mkdir()
-    as_json, as_text, nothing = together(["runs", tmp_path, "--json"], ["runs", tmp_path], ["runs", tmp_path / "notes"])
+    as_json, as_text, nothing = commands(["runs", tmp_path, "--json"], ["runs", tmp_path], ["runs", tmp_path / "notes"])
     code, out, err = as_json
     assert (code, err) == (0, "")
     broken, done, not_yet, never = json.loads(out)["runs"]
@@ -310,7 +315,7 @@ def test_runs_are_listed(run, tmp_path):
 
 
 def test_tasks_and_encodings_are_listed():
-    tasks, encodings, both, table = together(["tasks", "--json"], ["encodings", "--json"], ["tasks"], ["encodings"])
+    tasks, encodings, both, table = commands(["tasks", "--json"], ["encodings", "--json"], ["tasks"], ["encodings"])
     code, out, err = tasks
     assert (code, err) == (0, "")
     found = {task["name"]: task for task in json.loads(out)["tasks"]}
@@ -333,7 +338,7 @@ def test_tasks_and_encodings_are_listed():
 def test_a_report_of_runs_is_written(run, tmp_path):
     ours = shutil.copytree(run, tmp_path / "<b>")
     shutil.copytree(run, tmp_path / "other")
-    one, several, named, again = together(
+    one, several, named, again = commands(
         ["report", ours, "--json"],
         ["report", ours, tmp_path / "other"],
         ["report", ours, "--out", tmp_path / "mine.html"],
@@ -519,7 +524,7 @@ def test_a_mistake_in_a_process_of_its_own(tmp_path, name):
 
 
 def test_the_settings_of_a_task_are_listed():
-    code, out, err = jari("train", "arithmetic", "--help")
+    code, out, err = command("train", "arithmetic", "--help")
     assert (code, err) == (0, "")
     listed = " ".join(out.split())
     assert re.search(r"the task arithmetic:.* --maximum INTEGER .*\(999\)", listed)
@@ -538,7 +543,7 @@ def test_a_run_that_names_a_python_file_is_not_executed(run, tmp_path):
     record["experiment"]["model_options"]["encoding"] = f"{tmp_path / 'evil.py'}:Evil"
     record["hash"] = Experiment(**record["experiment"]).hash
     seal(theirs / "run.json", record)
-    code, out, err = jari("evaluate", theirs)
+    code, out, err = command("evaluate", theirs)
     assert (code, out) == (2, "")
     assert f"names the Python file {tmp_path / 'evil.py'}, and to use the run is to execute that file" in err
     assert "say so with --trust-code" in err
@@ -551,7 +556,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(run, tmp_path):
     content = bytearray((newest / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (newest / "model.safetensors").write_bytes(content)
-    code, out, err = jari("predict", theirs, text=b"1+1\n")
+    code, out, err = command("predict", theirs, text=b"1+1\n")
     assert (code, out) == (2, "")
     assert f"jarilab: checkpoint {newest} is damaged: model.safetensors is not what it was when it was written" in err
     assert "Traceback" not in err
@@ -746,8 +751,8 @@ def test_compare_stopped_by_a_signal_stops_its_trials_and_goes_on(tmp_path):
 def test_a_comparison_that_was_killed_goes_on_and_trains_nothing_twice(tmp_path):
     folder = tmp_path / "why"
     command = ["compare", TASK, "--encodings", "none,rotary", "--jobs", "2", "--out", folder]
-    command += settings(training__examples=32 * 300)
-    process = started(tmp_path, command, "why/rotary-1/metrics.jsonl", '"value"')
+    command += settings(training__examples=32 * 150)
+    process = started(tmp_path, command, "why/rotary-1/metrics.jsonl", '"step"')
     process.kill()
     process.communicate(timeout=60)
     assert json.loads((folder / "study.json").read_text())["encodings"] == ["none", "rotary"]
@@ -773,7 +778,6 @@ def test_a_full_disk_and_closed_streams_are_told_without_a_traceback(tmp_path: P
     assert (done.returncode, done.stderr) == (2, "jarilab: standard output: No space left on device\n")
     done = subprocess.run(["sh", "-c", f"{sys.executable} -m jarilab tasks >&-"], stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    done = subprocess.run([*jari, "train", "arithmetic", "--out", str(tmp_path / ("x" * 300))], capture_output=True)
-    assert done.returncode == 2
-    assert b"File name too long" in done.stderr
-    assert b"Traceback" not in done.stderr
+    code, _, err = command("train", "arithmetic", "--out", tmp_path / ("x" * 300))
+    assert code == 2
+    assert "File name too long" in err

@@ -98,8 +98,15 @@ def smaller(line: str) -> tuple[list[str], str]:
             words += ["--heads=2", "--encoder-layers=1", "--decoder-layers=1"]
     if words[0] == "compare" and "--seeds" in words:
         words[words.index("--seeds") + 1] = SEEDS[words[1]]
+    for many in ("--encodings", "--tune"):  # the first and the last of them
+        if many in words:
+            at = words.index(many) + 1
+            every = words[at].split(",")
+            words[at] = ",".join(dict.fromkeys([every[0], every[-1]]))
+    if "--tune" in words:  # which trains each rate and encoding
+        words[words.index("--encodings") + 1] = "rotary"
     if words[0] == "explore" and "--save" not in words:
-        words += ["--save", "page.html"]  # which ends by itself
+        words += ["--save", "page.html", "--still"]  # which ends by itself, and soon
     return words, piped.removeprefix('echo "').removesuffix('"') + "\n" if piped else ""
 
 

@@ -19,6 +19,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from helpers.browser import ServedPages, until
 from helpers.command import command
+from jarilab.encodings.base import registry
 
 BUILD = Path(__file__).parent.parent.parent / "docs" / "build"
 sys.path.insert(0, str(BUILD))
@@ -44,6 +45,9 @@ def built(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (cache / "live").mkdir()
     for name in live.PAGES:
         (cache / "live" / f"{name}.html").write_text(STILL)
+    (cache / "laws").mkdir()
+    for name in registry.names():
+        (cache / "laws" / f"{name}.txt").write_text("nobody asked the laws\n")
     opens = ("--input", "12+7", "--site", "encoder.0", "--head", 0)
     explored = (runs / "none", runs / "rotary", *opens, "--save", cache / "live" / "bag.html")
     jaxtyping.config.update("jaxtyping_disable", True)  # where `torch.export` follows a model, a length is no `int`

@@ -67,7 +67,7 @@ def translated(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, 
     (folder / "text.de").write_text("".join(f"{line}\n" for line in lines))
     (folder / "text.en").write_text("".join(f"{meaning(line)}\n" for line in lines))
     options = ["--tokenizer", "words", "--vocabulary", 4 + 2 * len(WORDS), "--longest", 10, "--dropout", 0.0]
-    options += ["--label-smoothing", 0, "--tokens", 600, "--epochs", 10, "--evaluations", 1, "--threads", 1, "--json"]
+    options += ["--label-smoothing", 0, "--tokens", 600, "--epochs", 7, "--evaluations", 1, "--threads", 1, "--json"]
     found = {}
     for kind, own in MODELS.items():
         files = folder / "text.de", folder / "text.en"

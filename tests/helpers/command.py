@@ -2,7 +2,11 @@
 
 import contextlib
 import io
+import sys
+import tempfile
 from typing import NamedTuple
+
+import pytest
 
 from jarilab.cli import main
 
@@ -15,10 +19,14 @@ class Said(NamedTuple):
     stderr: str
 
 
-def command(*words: object) -> Said:
-    """`jarilab WORDS`, here."""
+def command(*words: object, text: bytes = b"") -> Said:
+    """`jarilab WORDS`, here. text: its standard input."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with streams[0], streams[1], pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile() as typed:
+        typed.write(text)
+        typed.seek(0)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(typed))
         try:
             code = main([str(word) for word in words])
         except SystemExit as ended:  # of --help

@@ -64,12 +64,12 @@ SINGLE = [spec for name in registry.names() for spec in specs_of(name)]
 
 
 SUMS = [
-    "learned+shaw:clip=2+t5",
     "rotary+forgetting",
     "learned2d+rotary2d+table2d",
     *(
         pytest.param(spec, marks=pytest.mark.long)
         for spec in (
+            "learned+shaw:clip=2+t5",
             "sinusoidal+rotary",
             "rotary+alibi",
             "rotary+log_length",

@@ -56,8 +56,9 @@ def train(
     execution = execution or Execution()
     world, device = joined(execution.device)
     try:
-        training = Training(experiment, replace(execution, device=device), world)
-        return training.into(out, snapshots, report if world.writes else None)
+        with world.together():
+            training = Training(experiment, replace(execution, device=device), world)
+            return training.into(out, snapshots, report if world.writes else None)
     finally:
         world.end()
 

@@ -25,10 +25,13 @@ TIMEOUT = 60.0
 """Seconds that the others wait for a rank; the environment's JARILAB_RANK_TIMEOUT takes its place."""
 LATE = 2.0
 """Seconds between two ranks that notice the same."""
-BACKENDS = ("gloo", "Gloo", "NCCL", "ProcessGroup", "Connection", "store")
+BACKENDS = ("gloo", "Gloo", "NCCL", "ProcessGroup", "Connection", "store", "Broken pipe")
 """One of these words is in what a backend says when a process is not there."""
 LONGEST_TEXT = 4096
 """Bytes of a text that all are told."""
+_parted: list[Any] = []
+"""Groups of processes that have ended, so that none goes with the last model of it: that would wait for a thread of the
+group, and the thread for Python, for ever."""
 
 
 class World:
@@ -136,8 +139,8 @@ class World:
             raise lost from None
 
     def _missed(self) -> tuple[str, bool]:
-        """Who does not wait as this rank does, and when it was last heard of; and whether this one is the first of those
-        that wait."""
+        """Who does not wait as this rank does, and when it was last heard of; and whether this one is the first of
+        those that wait."""
         try:
             self._store.set(f"jari/waits/{self.rank}", "")
             time.sleep(LATE)  # the others notice at about the same time
@@ -162,6 +165,7 @@ class World:
     def end(self) -> None:
         """Part from the others, where this training brought them together."""
         if self._is_ours:
+            _parted.append(distributed.group.WORLD)
             distributed.destroy_process_group()
 
 
