@@ -32,7 +32,9 @@ def write_joined(own: Mapping[str, Tensor], others: Sequence[Path], path: Path) 
     with ExitStack() as stack:
         files = [stack.enter_context(safe_open(other, "pt")) for other in others]
         held = [(file, set(file.keys())) for file in files]
-        having = {name: [file for file, names in held if name in names] for name in own}
+        having: dict[str, list[Any]] = {}
+        for name in own:
+            having[name] = [file for file, names in held if name in names]
         # The larger numbers first, so that all are aligned.
         ordered = sorted(own, key=lambda name: (-own[name].itemsize, name))
         with path.open("wb") as out:
