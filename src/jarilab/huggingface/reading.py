@@ -132,8 +132,9 @@ def _image(loaded: Loaded, line: str) -> Reading:
     output = loaded.model(pixel_values=pixels)
     names = _patches(loaded, pixels)
     scores = getattr(output, "logits", None)
-    is_class = scores is not None and scores.ndim == 2
-    answer = _class_name(loaded, scores) if is_class else None
+    answer = None
+    if scores is not None and scores.ndim == 2:
+        answer = _class_name(loaded, scores)
     return Reading({"pixel_values": pixels}, {"source": names} if names else {}, answer)
 
 

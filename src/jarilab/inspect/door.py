@@ -16,7 +16,7 @@ import threading
 import types
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,11 +24,11 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from jarilab.inspect.frames import Frame, is_map
 from jarilab.inspect.heard import Heard, versions_of
-from jarilab.inspect.naming import names_of
 from jarilab.shapes import Tensor
 
-Listener = Callable[["Frame", Heard, Tensor], Tensor]
+Listener = Callable[[Frame, Heard, Tensor], Tensor]
 """Is told of a call, `(B, H, Q, W)` as it came out, and where; gives the output that the model is to go on with."""
 
 SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax}
@@ -46,40 +46,6 @@ SAME_WEIGHTS = {
     Tensor.bfloat16,
 }
 """What is done to weights between the softmax and the values, without their becoming others."""
-
-
-@dataclass(eq=False)
-class Frame:
-    """A module that is running: its path in the model, and what its parts read and gave."""
-
-    path: str
-    module: nn.Module
-    batch: int
-    read: list[Tensor] = field(default_factory=list)
-    given: list[Tensor] = field(default_factory=list)
-
-    def reads_two(self) -> bool:
-        """Whether what it maps to queries and to keys are two sequences. What a part of it gave is none of them."""
-        given = {_memory(tensor) for tensor in self.given}
-        sources = {_memory(tensor) for tensor in self.read} - given
-        return len(sources) > 1
-
-
-class Sites:
-    """The names of what is heard in a model, given when a class of modules is first heard."""
-
-    def __init__(self, model: nn.Module):
-        self._model = model
-        self._names: dict[str, str] = {}
-
-    def of(self, frame: Frame, heard: Heard) -> str:
-        if frame.path not in self._names:
-            found = names_of(self._model, frame.module, heard.looks_back(), heard.cross)
-            taken = set(self._names.values())
-            clash = bool(taken & set(found.values()))
-            new = {path: path if clash else name for path, name in found.items()}
-            self._names = {**new, **self._names}
-        return self._names[frame.path]
 
 
 @dataclass(eq=False)
@@ -124,7 +90,7 @@ class Door(TorchFunctionMode):
             if threading.get_ident() != self._thread:
                 return  # PyTorch tells modes of one thread, but hooks of all
             tensors = [each for each in (*arguments, *named.values()) if isinstance(each, Tensor)]
-            if tensors and self._frames and _is_map(module):
+            if tensors and self._frames and is_map(module):
                 self._frames[-1].read.append(tensors[0])
             batch = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
             self._frames.append(Frame(path, module, batch))
@@ -193,6 +159,11 @@ class Door(TorchFunctionMode):
             return output
         q, k, v = (_of_heads(_as_computed(each)) for each in (query, key, value))
         added = None if attn_mask is None else _of_heads(attn_mask.detach(), query.ndim == 3)
+        y = _of_heads(output)
+        if self._frames[-1].packs(q, k):
+            q, y = (each.flatten(1, 2).unsqueeze(2) for each in (q, y))
+            if added is not None and added.shape[1] > 1:
+                added = added.flatten(1, 2).unsqueeze(2)
         heard = Heard(
             q,
             k,
@@ -205,7 +176,7 @@ class Door(TorchFunctionMode):
             True,
             versions_of(q, k, v, added),
         )
-        return self._told(heard, output, _of_heads(output))
+        return self._told(heard, output, y)
 
     def _told(self, heard: Heard, output: Tensor, of_heads: Tensor) -> Tensor:
         """The output, or what the listener has made of it."""
@@ -266,16 +237,6 @@ def _undispatched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _UNDISPATCHED = _undispatched(functional.multi_head_attention_forward)
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _is_map(module: nn.Module) -> bool:
-    """Whether it multiplies by a matrix: a linear map, whatever its class is called."""
-    weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.ndim == 2 and not isinstance(module, nn.Embedding)
 
 
 def _as_computed(tensor: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from torch import nn
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.module import Attend
 from jarilab.errors import UserError, unknown
-from jarilab.inspect.door import Door, Frame, Sites
+from jarilab.inspect.door import Door
+from jarilab.inspect.frames import Frame, Sites
 from jarilab.inspect.heard import Heard
 from jarilab.inspect.recorded import Recorded
 from jarilab.inspect.sites import attentions_of, heard_at

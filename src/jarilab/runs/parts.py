@@ -62,4 +62,5 @@ def _header(tensors: Mapping[str, tuple[Tensor, list[Any]]]) -> bytes:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    numbers: Any = tensor.contiguous().flatten().view(torch.uint8).numpy()
+    return memoryview(numbers)

@@ -211,7 +211,8 @@ def joined(device: torch.device) -> tuple[World, torch.device]:
 def bring_together(backend: str, waits: timedelta) -> None:
     """As `init_process_group` does, with a place of its own in torchrun's store, which outlives the processes: those
     that are started again would else find the addresses of those before."""
-    store, rank, size = next(iter(distributed.rendezvous("env://", timeout=waits)))
+    c10d = distributed.distributed_c10d
+    store, rank, size = next(iter(c10d.rendezvous("env://", timeout=waits)))
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    place = distributed.PrefixStore(f"start-{start}", store)
+    place = c10d.PrefixStore(f"start-{start}", store)
     distributed.init_process_group(backend, store=place, rank=rank, world_size=size, timeout=waits)

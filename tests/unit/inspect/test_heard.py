@@ -206,6 +206,20 @@ def test_generation_is_a_call_for_each_step():
     assert max(tape.trust("decoder.1.self", step).rebuild_error for step in range(3)) < 1e-6
 
 
+def test_heads_that_share_keys_stay_heads_while_it_generates():
+    model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
+    torch.manual_seed(4)
+    with jarilab.record(model) as tape:
+        written = model.generate(
+            IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=3, do_sample=False, pad_token_id=0
+        )
+    assert tape.weights("decoder.1.self", 2).shape == (2, 4, 1, 9)
+    assert tape.trust("decoder.1.self", 2).rebuild_error < 1e-6
+    with jarilab.record(model) as whole:
+        model(written[:, :-1])
+    assert torch.allclose(whole.weights("decoder.1.self")[:, :, 8:], tape.weights("decoder.1.self", 2), atol=1e-6)
+
+
 def test_a_cache_that_is_written_over_is_noticed():
     model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
     with jarilab.record(model) as tape:
