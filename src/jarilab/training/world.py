@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 from jarilab.devices import CPU
 from jarilab.errors import UserError
@@ -212,7 +213,7 @@ def bring_together(backend: str, waits: timedelta) -> None:
     """As `init_process_group` does, with a place of its own in torchrun's store, which outlives the processes: those
     that are started again would else find the addresses of those before."""
     c10d = distributed.distributed_c10d
-    store, rank, size = next(iter(c10d.rendezvous("env://", timeout=waits)))
+    store, rank, size = next(iter(rendezvous("env://", timeout=waits)))
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     place = c10d.PrefixStore(f"start-{start}", store)
     distributed.init_process_group(backend, store=place, rank=rank, world_size=size, timeout=waits)
