@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from jarilab.errors import UserError as UserError
     from jarilab.explorer import explore as explore
     from jarilab.explorer import show as show
+    from jarilab.huggingface.swapping import swap as swap
     from jarilab.inspect.capture import Tape as Tape
     from jarilab.inspect.capture import record as record
     from jarilab.masks import Mask as Mask
@@ -82,6 +83,7 @@ _HOME = {
     "initialise": "jarilab.nn.init",
     "Tape": "jarilab.inspect.capture",
     "record": "jarilab.inspect.capture",
+    "swap": "jarilab.huggingface.swapping",
     "Mask": "jarilab.masks",
     "Decoder": "jarilab.models.stacks",
     "Encoder": "jarilab.models.stacks",

@@ -1,0 +1,218 @@
+"""Another way to know order in a model of transformers: its own positions are silenced, and an encoding of jari takes
+their place in its self-attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from jarilab.attention.call import AttentionCall
+from jarilab.attention.geometry import geometry_of
+from jarilab.attention.module import Attend, site_of
+from jarilab.encodings.base import Encoding
+from jarilab.encodings.compose import LayerEncodings
+from jarilab.errors import UserError
+from jarilab.huggingface.folder import library
+from jarilab.masks import Mask
+from jarilab.positions import Positions
+
+NAME = "jarilab"
+"""What transformers knows this way to attend by."""
+
+
+class Silent(nn.Module):
+    """Takes the place of a table of positions: nothing, for any place."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("nothing", torch.zeros(1, 1, width), persistent=False)
+
+    def forward(self, *_: Any, **__: Any) -> Tensor:
+        return cast(Tensor, self.nothing)
+
+
+class Still(nn.Module):
+    """Takes the place of rotary angles: turns by nothing."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.width = width
+
+    def forward(self, x: Tensor, position_ids: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        ones = x.new_ones(*position_ids.shape, self.width)
+        return ones, torch.zeros_like(ones)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models that are alike. silence: takes their own positions away. attention: what the path of a self-attention ends
+    in. causal: whether a stack that is called neither encoder nor decoder looks back alone."""
+
+    silence: Callable[[nn.Module], None]
+    attention: str
+    causal: bool = False
+
+
+def _tables(name: str) -> Callable[[nn.Module], None]:
+    """Tables of this name, whose vectors are added to tokens."""
+
+    def silence(model: nn.Module) -> None:
+        for owner in list(model.modules()):
+            table = getattr(owner, name, None)
+            if isinstance(table, nn.Parameter):  # ViT's, which it adds as it is
+                setattr(owner, name, nn.Parameter(torch.zeros_like(table), requires_grad=False))
+            elif isinstance(table, nn.Module):
+                setattr(owner, name, Silent(table.weight.shape[-1]))  # type: ignore[union-attr]
+
+    return silence
+
+
+def _rotary(model: nn.Module) -> None:
+    config: Any = model.config
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    for owner in list(model.modules()):
+        if isinstance(getattr(owner, "rotary_emb", None), nn.Module):
+            owner.rotary_emb = Still(width)
+
+
+def _relative_bias(model: nn.Module) -> None:
+    for owner in list(model.modules()):
+        if getattr(owner, "has_relative_attention_bias", False):
+            owner.has_relative_attention_bias = False  # type: ignore[assignment]
+            del owner.relative_attention_bias
+
+
+FAMILIES: dict[str, Family] = {
+    "GPT2Config": Family(_tables("wpe"), ".attn", causal=True),
+    "BertConfig": Family(_tables("position_embeddings"), ".attention.self"),
+    "ViTConfig": Family(_tables("position_embeddings"), ".attention"),
+    "T5Config": Family(_relative_bias, ".SelfAttention"),
+    "LlamaConfig": Family(_rotary, ".self_attn", causal=True),
+    "MistralConfig": Family(_rotary, ".self_attn", causal=True),
+    "Qwen2Config": Family(_rotary, ".self_attn", causal=True),
+    "BartConfig": Family(_tables("embed_positions"), ".self_attn"),
+    "MarianConfig": Family(_tables("embed_positions"), ".self_attn"),
+}
+"""By the class of the configuration."""
+
+
+def swap(model: nn.Module, encoding: str) -> nn.Module:
+    """Give a model of transformers another encoding, in place; its weights stay, but for what its positions were.
+
+        model = jarilab.swap(AutoModelForCausalLM.from_pretrained(FOLDER), "alibi")
+
+    The encoding works inside self-attention, in encoder and decoder alike; with `none` the model is what it was with
+    its positions zero. What the encoding learns is among the model's parameters, under `jari_encodings`, and each
+    attention is recorded as one of jari. Relative places alone: tokens are counted from the first key, wherever padding
+    is.
+    Raises UserError for a model whose positions cannot be taken away, and an encoding that works elsewhere.
+    """
+    transformers = library()
+    config: Any = getattr(model, "config", None)
+    family = FAMILIES.get(type(config).__name__)
+    if family is None:
+        raise UserError(
+            f"the positions of {type(model).__name__} cannot be taken away by one known name; models that can: "
+            f"{', '.join(name.removesuffix('Config') for name in FAMILIES)}"
+        )
+    attentions = {
+        path: module
+        for path, module in model.named_modules()
+        if path.endswith(family.attention) and hasattr(module, "forward")
+    }
+    encodings = nn.ModuleDict()
+    for stack, of_stack in _stacks(attentions).items():
+        causal = stack == "decoder" or (stack == "model" and family.causal)
+        heads, width = _shape(config)
+        layers = LayerEncodings(
+            encoding, site_of(heads * width, heads, causal=causal), len(of_stack)
+        )
+        _check(encoding, layers)
+        encodings[stack] = layers
+        for module, own in zip(of_stack, layers.of_layer, strict=True):
+            # Not among its modules: those of the model own it.
+            module.__dict__["jari_encoding"] = own
+            module.add_module("attend", Attend())
+    family.silence(model)
+    example = next(model.parameters())
+    model.add_module("jari_encodings", encodings.to(example.device, example.dtype))
+    transformers.AttentionInterface.register(NAME, _attend)
+    masks = transformers.masking_utils
+    transformers.AttentionMaskInterface.register(NAME, masks.sdpa_mask)
+    model.set_attn_implementation(NAME)  # type: ignore[operator]
+    return model
+
+
+def _stacks(attentions: dict[str, nn.Module]) -> dict[str, list[nn.Module]]:
+    found: dict[str, list[nn.Module]] = {}
+    for path, module in attentions.items():
+        words = path.split(".")
+        stack = next((word for word in ("decoder", "encoder") if word in words), "model")
+        found.setdefault(stack, []).append(module)
+    return found
+
+
+def _shape(config: Any) -> tuple[int, int]:
+    """Heads, and numbers in one."""
+    heads = config.num_attention_heads
+    own = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    return heads, own or config.hidden_size // heads
+
+
+def _check(spec: str, layers: LayerEncodings) -> None:
+    for own in layers.of_layer:
+        if own.hooks & {"embed", "inject"}:
+            raise UserError(
+                f"{spec} adds to what a model reads, and a model of transformers is swapped inside its attention "
+                "alone; use an encoding that works there, such as alibi, t5 or rotary"
+            )
+        if own.states:
+            raise UserError(
+                f"{spec} remembers what keys are made of, which a model of transformers does not hand to its "
+                "attention; use another encoding"
+            )
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **rest: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls for each attention; queries and keys `(B, H, L, E)`. Those to another sequence stay."""
+    encoding: Encoding | None = module.__dict__.get("jari_encoding")
+    if encoding is None:
+        rest.pop("position_bias", None)
+        own = library().integrations.sdpa_attention.sdpa_attention_forward
+        return own(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal, **rest
+        )
+    heads, queries, keys = query.shape[1], query.shape[2], key.shape[2]
+    groups = heads // key.shape[1]
+    key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
+    k_pos = Positions.sequence(keys, device=query.device)
+    q_pos = k_pos if queries == keys else k_pos.slice(keys - queries, keys)
+    geometry = geometry_of(encoding, q_pos, k_pos, _mask(attention_mask, keys, encoding))
+    query = encoding.rotate(query, geometry.q_rotation)
+    key = encoding.rotate(key, geometry.k_rotation)  # a cache keeps them as they were
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    call = AttentionCall(query, key, value, geometry, scale * encoding.scale_factor, dropout)
+    output: Tensor = module.attend(call)  # type: ignore[operator]
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _mask(given: Tensor | None, keys: int, encoding: Encoding) -> Mask | None:
+    if given is None:
+        return Mask(causal=True) if encoding.site.causal else None
+    allowed = given if given.dtype is torch.bool else given >= 0
+    return Mask(pairs=allowed[:, 0, :, :keys])

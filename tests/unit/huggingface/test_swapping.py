@@ -1,0 +1,127 @@
+"""Other encodings in models of transformers."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import jarilab
+from helpers.architectures import IDS, LEFT, MODELS, of_images, of_text
+from jarilab.errors import UserError
+from jarilab.huggingface.swapping import FAMILIES, Silent, Still
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+FAMILY = [name.removesuffix("Config") for name in FAMILIES]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def made(family):
+    torch.manual_seed(0)
+    return MODELS[family]()
+
+
+def run(model, inputs):
+    output = model(**inputs)
+    return output[0]
+
+
+def zeroed(model, family):
+    """The same model with its own positions zero, by its own attention."""
+    if family in ("GPT2", "Bert", "Bart", "Marian"):
+        for name, parameter in model.named_parameters():
+            if any(word in name for word in ("wpe", "position_embeddings", "embed_positions")):
+                parameter.data.zero_()
+    elif family == "ViT":
+        model.embeddings.position_embeddings.data.zero_()
+    elif family == "T5":
+        for name, parameter in model.named_parameters():
+            if "relative_attention_bias" in name:
+                parameter.data.zero_()
+    else:
+        for module in model.modules():
+            if hasattr(module, "rotary_emb"):
+                module.rotary_emb.inv_freq.zero_()
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILY)
+def test_without_an_encoding_it_is_the_model_with_its_positions_zero(family):
+    model, inputs = made(family)
+    plain = zeroed(copy.deepcopy(model), family)
+    with torch.no_grad():
+        expected = run(plain, inputs)
+        found = run(jarilab.swap(model, "none"), inputs)
+    mask = inputs.get("attention_mask")
+    real = torch.ones(expected.shape[:2], dtype=torch.bool)
+    if mask is not None and mask.shape == real.shape and "decoder_input_ids" not in inputs:
+        real = mask.bool()
+    assert torch.allclose(expected[real], found[real], atol=2e-6)
+
+
+@pytest.mark.parametrize("family", ["GPT2", "Bert", "T5", "Llama", "Bart"])
+@pytest.mark.parametrize("spec", ["alibi", "shaw", "rotary+t5"])
+def test_a_swapped_model_learns_is_recorded_and_saved(family, spec):
+    model, inputs = made(family)
+    before = run(jarilab.swap(copy.deepcopy(model), "none"), inputs)
+    model = jarilab.swap(model, spec)
+    after = run(model, inputs)
+    assert not torch.allclose(before, after)
+    after.square().mean().backward()
+    learned = list(model.jari_encodings.parameters())
+    assert (spec == "alibi") == (not learned)
+    assert all(parameter.grad is not None for parameter in learned)
+    with torch.no_grad(), jarilab.record(model) as tape:
+        run(model, inputs)
+    assert max(tape.trust(site).rebuild_error for site in tape.sites) < 1e-6
+    again = jarilab.swap(made(family)[0], spec)
+    again.load_state_dict(model.state_dict())
+    assert torch.allclose(run(again, inputs), after)
+
+
+def test_generation_with_a_cache_is_that_without():
+    model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
+    model = jarilab.swap(model, "rotary+alibi")
+    options = {"attention_mask": LEFT, "max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    assert model.generate(IDS, **options).equal(model.generate(IDS, use_cache=False, **options))
+
+
+def test_alibi_in_gpt2_sees_distance_and_no_place():
+    model, _ = made("GPT2")
+    model = jarilab.swap(model, "alibi")
+    padded = torch.cat((torch.zeros(2, 3, dtype=torch.long), IDS), 1)
+    mask = torch.cat((torch.zeros(2, 3, dtype=torch.long), torch.ones_like(IDS)), 1)
+    with torch.no_grad():
+        alone, shifted = run(model, {"input_ids": IDS}), run(model, {"input_ids": padded, "attention_mask": mask})
+    assert torch.allclose(alone, shifted[:, 3:], atol=1e-5)
+
+
+def test_what_cannot_be_swapped_is_refused_by_name():
+    model, _ = of_text("Bloom")
+    with pytest.raises(UserError, match=r"positions of BloomModel cannot be taken away .*: GPT2, Bert, ViT"):
+        jarilab.swap(model, "alibi")
+    with pytest.raises(UserError, match="positions of Linear cannot"):
+        jarilab.swap(nn.Linear(2, 2), "alibi")
+    with pytest.raises(UserError, match="adds to what a model reads"):
+        jarilab.swap(made("GPT2")[0], "sinusoidal")
+    with pytest.raises(UserError, match="remembers what keys are made of"):
+        jarilab.swap(made("GPT2")[0], "forgetting")
+    with pytest.raises(UserError, match="unknown encoding"):
+        jarilab.swap(made("GPT2")[0], "alibye")
+
+
+def test_what_stands_for_positions_says_nothing():
+    assert Silent(4)(IDS).shape == (1, 1, 4)
+    cosine, sine = Still(8)(torch.randn(2, 7, 32), IDS)
+    assert cosine.eq(1).all()
+    assert sine.eq(0).all()
+    images, inputs = of_images("ViT")
+    assert run(jarilab.swap(images, "none"), inputs).shape == (2, 17, 32)
