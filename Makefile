@@ -3,6 +3,7 @@
 # make docs    the site, with the runs and pages it shows; FAST=1 takes those of the last time
 # make chaos   train while things happen to it, for MINUTES=5, drawn from SEED=1; `make test` has a minute of it
 # make fuzz    hostile bytes for every reader of files, SECONDS=60 each
+# make release build what is released, check it, and stop before it is uploaded
 # make check   format, lint, types, quick tests: before every commit
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := .venv/bin
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test check slow chaos fuzz docs clean
+.PHONY: setup demo test check slow chaos fuzz docs release clean
 
 setup: .venv/installed
 
@@ -52,5 +53,12 @@ check: .venv/developed
 docs: .venv/documented
 	$(BIN)/python docs/build $(if $(FAST),--fast)
 
+# The time of the commit, so that whoever builds it gets the same bytes.
+release: .venv/developed
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	@echo "dist/ is built and checked; nothing was uploaded. CONTRIBUTING.md says what comes before that."
+
 clean:
-	rm -rf .venv runs site .cache/docs
+	rm -rf .venv runs site dist .cache/docs

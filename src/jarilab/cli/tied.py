@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 
 from jarilab.cli import main
@@ -16,14 +17,20 @@ from jarilab.cli import main
 def run() -> int:
     """The command line, until standard input ends."""
     # A scheduler signals all processes of a job; the one that holds our standard input answers for us.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     return main()
 
 
 def _end_with_standard_input() -> None:
     os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
+    if sys.platform == "win32":
+        signal.raise_signal(
+            signal.SIGTERM
+        )  # os.kill would end the process there, without a checkpoint
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

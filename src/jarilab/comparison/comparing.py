@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from jarilab.comparison.trial import Trial
 from jarilab.comparison.tuning import best_rates, tuned
 from jarilab.comparison.writing import figures_csv, latex, trials_csv
 from jarilab.errors import UserError
+from jarilab.runs.lock import locked
 from jarilab.storage.files import write_json, write_text
 from jarilab.tasks.base import Task
 from jarilab.training.checks import check_trainable
@@ -39,7 +38,7 @@ def run(study: Study, out: Path, place: Place) -> dict[str, Any]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out} cannot be a folder for the study: {error}") from None
-    with _alone(out):
+    with locked(out, "compares"):
         study.write(out)
         try:
             found = _tune(study, out, task, place)
@@ -108,20 +107,3 @@ def _report(
     shown = [(trial.experiment, trial.folder) for trial in finished]
     write_text(out / "report.html", render(report_data.payload(table, shown, task)))
     return table
-
-
-@contextlib.contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Raises UserError where another process compares in this folder."""
-    try:
-        lock = (out / ".lock").open("a")
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another process compares in {out}; wait for it, or choose another --out"
-            ) from None
-        yield

@@ -45,7 +45,7 @@ def train_as_told(words: Sequence[str], folder: str, log: str, exit_file: str) -
         )
     code = _child.wait()
     partial = Path(f"{exit_file}.partial")
-    partial.write_text(json.dumps(code))
+    partial.write_text(json.dumps(code), encoding="utf-8")
     partial.replace(exit_file)
 
 

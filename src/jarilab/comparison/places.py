@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,11 @@ class Place:
 
     def check(self) -> None:
         """Raises UserError for what cannot be asked of this place."""
+        if self.cluster in ("slurm", "local") and sys.platform == "win32":
+            raise UserError(
+                f"--cluster {self.cluster} needs Linux or macOS; got Windows; omit it to train here, or use "
+                "--cluster script to write what to submit elsewhere"
+            )
         if self.cluster is None and self.resources is not None and self.resources.given:
             named = ", ".join(f"--{name}" for name in self.resources.given)
             raise UserError(f"{named}: for a cluster only; give --cluster slurm, or omit it")

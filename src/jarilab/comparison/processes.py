@@ -84,7 +84,9 @@ class Process(Running):
         return self.returncode
 
     def end(self) -> None:
-        self._child.send_signal(signal.SIGTERM)
+        # Not by a signal: on Windows that would end it without a checkpoint.
+        assert self._child.stdin is not None
+        self._child.stdin.close()
 
     def wait(self) -> None:
         self.returncode = self._child.wait()
@@ -132,7 +134,9 @@ def start(trial: Trial, snapshots: int, gpu: int | None = None) -> Process:
             stdin=subprocess.PIPE,  # it ends where this is closed, which the system does whatever ends us
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl-C reaches the trials through us, once
+            # Ctrl-C reaches the trials through us, once
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
             env=environment,
         )
     return Process(child, gpu)

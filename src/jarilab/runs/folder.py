@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from jarilab.errors import UserError
 from jarilab.options import check_fields
@@ -17,6 +15,7 @@ from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
+from jarilab.runs.lock import FolderLock, locked
 from jarilab.runs.results import read_result
 from jarilab.storage.files import (
     opened_seal,
@@ -51,7 +50,7 @@ NOTHING: Mapping[str, Any] = {}
 class Run:
     """An open run folder, locked against a second process."""
 
-    def __init__(self, folder: Path, record: dict[str, Any], lock: IO[str]):
+    def __init__(self, folder: Path, record: dict[str, Any], lock: FolderLock):
         self.folder = folder
         self.record = record
         self._lock = lock
@@ -83,7 +82,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error}") from None
-        lock = locked(folder)
+        lock = locked(folder, "is training")
         remove_leftovers(folder)
         environment = {**environment_record(), **computed}
         record = {
@@ -151,7 +150,7 @@ class Run:
         self.check_there()
         (line,) = curve.sealed_lines([row], self.record["hash"], self._lines + 1)
         try:
-            with self._metrics.open("a", encoding="utf-8") as file:
+            with self._metrics.open("a", encoding="utf-8", newline="\n") as file:
                 file.write(line)
             self._lines += 1
         except OSError as error:
@@ -188,35 +187,11 @@ class Run:
 
     def check_there(self) -> None:
         """Raises UserError where the folder was removed, or another one stands in its place: half a run would."""
-        try:
-            there = (self.folder / ".lock").stat()
-        except OSError:
-            there = None
-        held = os.fstat(self._lock.fileno())
-        same = there is not None and os.path.samestat(there, held)
-        if not same or not (self.folder / "run.json").exists():
+        if not self._lock.stands or not (self.folder / "run.json").exists():
             raise UserError(
                 f"{self.folder} was removed or replaced while it was trained into, so nothing more is written there; "
                 "the same command begins anew"
             )
-
-
-def locked(folder: Path) -> IO[str]:
-    """The lock of a run, until it is closed. Raises UserError where another process has it."""
-    try:
-        # No link is followed: it would make a file elsewhere.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        lock = os.fdopen(os.open(folder / ".lock", flags, 0o666), "r+")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise UserError(
-            f"another process is training in {folder}; wait for it, or choose another --out"
-        ) from None
-    return lock
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGBREAK")
+SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+"""Those that this system has: Windows has no SIGHUP and SIGUSR1, and alone SIGBREAK."""
 
 
 class Interrupted(BaseException):
@@ -22,7 +24,8 @@ class Interrupted(BaseException):
 
 class StopSignals:
     """Lets a step finish and a checkpoint be written before a signal ends the run: Ctrl-C, SIGTERM, SIGHUP (a terminal
-    that closes) or SIGUSR1 (a scheduler that takes the machine back). A second one ends it at once. Outside the main
+    that closes), SIGUSR1 (a scheduler that takes the machine back) or SIGBREAK (Windows: Ctrl-Break, a console that
+    closes). A second one ends it at once. Outside the main
     thread, where Python delivers no signals, it does nothing.
 
     at_once: what is done before the second one ends the process, such as to end what it started.

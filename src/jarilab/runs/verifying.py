@@ -14,9 +14,10 @@ from typing import Any
 from jarilab.errors import UserError
 from jarilab.runs import checkpoint, curve, snapshots
 from jarilab.runs.artifacts import check_artifact
-from jarilab.runs.folder import locked, read_curve, read_experiment, read_run
+from jarilab.runs.folder import read_curve, read_experiment, read_run
 from jarilab.runs.leftovers import DAMAGED as ASIDE
 from jarilab.runs.leftovers import leftovers, remove_leftovers, set_aside
+from jarilab.runs.lock import locked
 from jarilab.runs.results import read_result
 from jarilab.runs.weights import read_tensors
 from jarilab.storage.files import SEAL, read_json, sealed, write_json, write_text
@@ -196,7 +197,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _repair(folder: Path) -> list[str]:
-    with locked(folder):
+    with locked(folder, "is training"):
         done = [f"{path} was a leftover, and is removed" for path in leftovers(folder)]
         remove_leftovers(folder)
         for one in _checked(folder):

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from platformdirs import user_cache_path
+
 from jarilab.errors import UserError
 from jarilab.storage.files import sha256
 
@@ -33,11 +35,11 @@ T = TypeVar("T")
 
 
 def cache_folder() -> Path:
-    """$JARILAB_CACHE, else $XDG_CACHE_HOME/jarilab, else ~/.cache/jarilab."""
+    """$JARILAB_CACHE, else where the system keeps caches: $XDG_CACHE_HOME/jarilab or ~/.cache/jarilab on Linux,
+    ~/Library/Caches/jarilab on a Mac, %LOCALAPPDATA%\\jarilab\\Cache on Windows."""
     if own := os.environ.get("JARILAB_CACHE"):
         return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "jarilab"
+    return user_cache_path("jarilab", appauthor=False)
 
 
 def cached(

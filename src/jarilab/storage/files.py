@@ -27,12 +27,17 @@ SEAL = "sha256"
 """The field of a sealed record that holds the digest of all others."""
 
 
+_FLAGS = ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+_PLAIN = sum(getattr(os, name, 0) for name in _FLAGS)
+"""How files are opened, as far as this system has it: Windows has the last alone, and follows links."""
+
+
 @contextlib.contextmanager
 def opened(path: Path, largest: int = LARGEST_FILE) -> Iterator[io.BufferedReader]:
     """A file of ours, to be read: a plain one of so many bytes at most. Nothing is waited for, as a FIFO would be, and
     no link is followed. Raises UserError that names the file."""
     # Links, devices and FIFOs are told apart after opening: what stands there before may be another file by then.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_RDONLY | _PLAIN
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -192,7 +197,8 @@ def sha256(held: bytes | Path, largest: int = LARGEST_FILE) -> str:
 def synchronise(path: Path) -> None:
     """Wait until a file or folder is on the disk."""
     with contextlib.suppress(PermissionError):  # some systems do not open folders
-        descriptor = os.open(path, os.O_RDONLY)
+        # Windows synchronises only what may be written.
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
         try:
             os.fsync(descriptor)
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import sys
 
 # The numbers are those of glibc's malloc.h. The heap shrinks when more than the first amount is free at its end; arrays
@@ -14,8 +13,13 @@ _TRIM_THRESHOLD, _KEPT = -1, 2**31 - 1
 _MMAP_THRESHOLD, _LARGEST = -3, 32 * 2**20
 
 
-def peak_memory() -> int:
-    """The most bytes that this process had in memory so far, the interpreter and PyTorch among them."""
+def peak_memory() -> int | None:
+    """The most bytes that this process had in memory so far, the interpreter and PyTorch among them. None on Windows,
+    where Python has nobody to ask."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else 1024 * most  # KiB elsewhere
 
