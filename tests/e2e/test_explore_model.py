@@ -1,12 +1,17 @@
 """`jarilab explore --model FOLDER`, as a person types it."""
 
+import importlib.util
+
 import pytest
 
 from helpers import folders
 from helpers.command import command
 from helpers.folders import SENTENCE
 
-pytest.importorskip("transformers", reason="transformers is not installed")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Folders of Hugging Face: what is loaded, what is refused, and what a line becomes."""
 
+import importlib.util
 import json
 import shutil
 import socket
@@ -13,7 +14,10 @@ from jarilab.errors import UserError
 from jarilab.huggingface import load, read
 from jarilab.huggingface.folder import Loaded
 
-pytest.importorskip("transformers", reason="transformers is not installed")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+]
 
 
 @pytest.fixture(scope="module")

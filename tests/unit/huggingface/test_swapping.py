@@ -1,6 +1,7 @@
 """Other encodings in models of transformers."""
 
 import copy
+import importlib.util
 import logging
 
 import pytest
@@ -12,7 +13,10 @@ from helpers.architectures import IDS, LEFT, MODELS, of_images, of_text
 from jarilab.errors import UserError
 from jarilab.huggingface.swapping import FAMILIES, Silent, Still
 
-pytest.importorskip("transformers", reason="transformers is not installed")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+]
 
 FAMILY = [name.removesuffix("Config") for name in FAMILIES]
 

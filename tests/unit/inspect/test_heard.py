@@ -29,9 +29,10 @@ KINDS = {
     "Bloom": {"decoder.0.self": "decoder"},
 }
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
-)
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+]
 
 
 @pytest.fixture(autouse=True)
