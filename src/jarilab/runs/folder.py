@@ -163,16 +163,31 @@ class Run:
         if self._metrics.exists():
             synchronise(self._metrics)
 
-    def cut_metrics(self, step: int) -> None:
-        """Drop what was logged after `step`, which is about to be computed again."""
+    @property
+    def rows(self) -> int:
+        """Of the curve, once `cut_metrics` has read it."""
+        return self._lines
+
+    def cut_metrics(self, step: int, rows: int | None) -> None:
+        """Drop what was logged after `step`, which is about to be computed again. rows: how many there were up to there
+        when its checkpoint was written, where that is known; lost ones are told of."""
         if not self._metrics.exists():
+            if rows:
+                self.notice(f"{self._metrics} is gone, with the {rows} rows up to step {step}")
             return
         found = read_curve(self.folder)
         if found.problems:
             copy = set_aside(self.folder, self._metrics)
             for problem in found.problems:
                 self.notice(f"{problem}; it is left out, and {copy} is a copy of all of it")
-        self.write_curve([row for row in found.rows if row["step"] <= step])
+        kept = [row for row in found.rows if row["step"] <= step]
+        if rows is not None and len(kept) < rows and not found.problems:
+            copy = set_aside(self.folder, self._metrics)
+            self.notice(
+                f"{self._metrics} is damaged: {rows - len(kept)} of the {rows} rows up to step {step} are missing at "
+                f"its end; the curve goes on without them, and {copy} is a copy of it"
+            )
+        self.write_curve(kept)
 
     def write_curve(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Put these rows in the place of the curve."""

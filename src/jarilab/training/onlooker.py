@@ -19,6 +19,7 @@ class Onlooker(Run):
     def __init__(self, folder: Path, result: dict[str, Any] | None):
         self.folder, self.result, self.record = folder, result, {}
         self.checkpoints = folder / "checkpoints"
+        self._lines = 0
 
     def __exit__(self, *_: object) -> None:
         return
@@ -38,7 +39,7 @@ class Onlooker(Run):
     def log(self, row: Mapping[str, Any]) -> None:
         return
 
-    def cut_metrics(self, step: int) -> None:
+    def cut_metrics(self, step: int, rows: int | None) -> None:
         return
 
     def finish(self, result: dict[str, Any]) -> None:

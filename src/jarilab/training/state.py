@@ -51,8 +51,8 @@ class Progress:
     """How far a training is.
 
     step: steps taken. examples: trained on, counted as often as they were seen. losses: since the last row of the
-    curve. best: the step and the metric of the best evaluation. evaluations_without_better: since then. due: what the
-    row of the curve will hold beside, where the step is yet to be evaluated: a signal came meanwhile.
+    curve, which has so many rows. best: the step and the metric of the best evaluation. evaluations_without_better:
+    since then. due: what the next row will hold beside, where the step is yet to be evaluated: a signal came meanwhile.
     """
 
     step: Count = 0
@@ -63,12 +63,14 @@ class Progress:
     best: dict[str, Any] | None = None
     evaluations_without_better: Count = 0
     due: dict[str, float] | None = None
+    rows: Count | None = None
 
     @staticmethod
     def of(record: Mapping[str, Any], where: str = "state.json") -> Progress:
         """From what a checkpoint holds, which may be more. Raises UserError that names a field that is none of ours."""
         current = {FORMER.get(name, name): value for name, value in record.items()}
-        current.setdefault("due", None)  # absent from checkpoints of before
+        for name in ("due", "rows"):
+            current.setdefault(name, None)  # absent from checkpoints of before
         check_fields(where, get_type_hints(Progress, include_extras=True), current)
         return Progress(**{own.name: current[own.name] for own in fields(Progress)})
 
@@ -173,7 +175,7 @@ class TrainingState:
             if self.averaged is not None:
                 self.averaged.n_averaged.fill_(self.progress.step)
         if self.world.writes:
-            run.cut_metrics(self.progress.step)
+            run.cut_metrics(self.progress.step, self.progress.rows)
 
     def _newest(self, run: Run) -> Path | None:
         """The newest whole checkpoint, the same for all ranks: the one that rank 0 finds."""
@@ -206,6 +208,7 @@ class TrainingState:
         tensors, groups = checkpoint.training_tensors(self.optimizers, self._raw)
         tensors = own_rows(tensors, world.rank)
         random = random_states(world)
+        progress.rows = run.rows
         record = {**asdict(progress), "groups": groups, "run": self.experiment.hash}
         run.synchronise()
         step, parts = progress.step, world.size if self.execution.shard else 1

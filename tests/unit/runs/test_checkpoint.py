@@ -193,6 +193,28 @@ def test_a_torn_last_line_of_the_curve_is_cut(whole, tmp_path):
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
+@pytest.mark.parametrize("lost", ["the last two", "all of it"])
+def test_rows_that_are_lost_at_the_end_of_a_curve_are_told_of(tmp_path, capsys, lost):
+    with pytest.raises(PowerCutError):
+        train(tmp_path / "run", report=at(7, cut))  # its last checkpoint is of step 6
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    if lost == "all of it":
+        path.unlink()
+    else:
+        path.write_text("".join(lines[:4]))
+    capsys.readouterr()
+    train(tmp_path / "run")
+    said = capsys.readouterr().err
+    if lost == "all of it":
+        assert "metrics.jsonl is gone, with the 6 rows up to step 6" in said
+    else:
+        assert "metrics.jsonl is damaged: 2 of the 6 rows up to step 6 are missing at its end" in said
+        assert (tmp_path / "run" / "damaged" / "metrics.jsonl.1").read_text() == "".join(lines[:4])
+    rest = [] if lost == "all of it" else [1, 2, 3, 4]
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [*rest, *range(7, 13)]
+
+
 def test_leftovers_of_a_write_that_was_cut_off_are_removed(unfinished):
     leftover = unfinished / "checkpoints" / ".step-000000012.4711.partial"
     leftover.mkdir()
