@@ -63,6 +63,8 @@ class _Site:
 class _Linked(nn.Module):
     """In the place of `Attend`: the definition, under links that are an input of the graph."""
 
+    kernel = "definition"
+
     def __init__(self, site: _Site):
         super().__init__()
         self.site = site
