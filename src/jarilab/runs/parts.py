@@ -31,8 +31,10 @@ def write_joined(own: Mapping[str, Tensor], others: Sequence[Path], path: Path) 
         return
     with ExitStack() as stack:
         files = [stack.enter_context(safe_open(other, "pt")) for other in others]
-        held = [(file, set(file.keys())) for file in files]
-        having = {name: [file for file, names in held if name in names] for name in own}
+        having: dict[str, list[Any]] = {name: [] for name in own}
+        for file in files:
+            for name in list(file.keys()):
+                having[name].append(file)
         # The larger numbers first, so that all are aligned.
         ordered = sorted(own, key=lambda name: (-own[name].itemsize, name))
         with path.open("wb") as out:
@@ -60,4 +62,4 @@ def _header(tensors: Mapping[str, tuple[Tensor, list[Any]]]) -> bytes:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
