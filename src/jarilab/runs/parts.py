@@ -31,10 +31,10 @@ def write_joined(own: Mapping[str, Tensor], others: Sequence[Path], path: Path) 
         return
     with ExitStack() as stack:
         files = [stack.enter_context(safe_open(other, "pt")) for other in others]
-        held = [(file, set(file.keys())) for file in files]
-        having: dict[str, list[Any]] = {}
-        for name in own:
-            having[name] = [file for file, names in held if name in names]
+        having: dict[str, list[Any]] = {name: [] for name in own}
+        for file in files:
+            for name in list(file.keys()):
+                having[name].append(file)
         # The larger numbers first, so that all are aligned.
         ordered = sorted(own, key=lambda name: (-own[name].itemsize, name))
         with path.open("wb") as out:
@@ -62,5 +62,4 @@ def _header(tensors: Mapping[str, tuple[Tensor, list[Any]]]) -> bytes:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    numbers: Any = tensor.contiguous().flatten().view(torch.uint8).numpy()
-    return memoryview(numbers)
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from jarilab.devices import CPU
@@ -140,8 +141,8 @@ class World:
             raise lost from None
 
     def _missed(self) -> tuple[str, bool]:
-        """Who does not wait as this rank does, and when it was last heard of; and whether this one is the first of
-        those that wait."""
+        """Who does not wait as this rank does, and when it was last heard of; and whether this rank is the first that
+        waits."""
         try:
             self._store.set(f"jari/waits/{self.rank}", "")
             time.sleep(LATE)  # the others notice at about the same time
@@ -212,8 +213,7 @@ def joined(device: torch.device) -> tuple[World, torch.device]:
 def bring_together(backend: str, waits: timedelta) -> None:
     """As `init_process_group` does, with a place of its own in torchrun's store, which outlives the processes: those
     that are started again would else find the addresses of those before."""
-    c10d = distributed.distributed_c10d
     store, rank, size = next(iter(rendezvous("env://", timeout=waits)))
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    place = c10d.PrefixStore(f"start-{start}", store)
+    place = PrefixStore(f"start-{start}", store)
     distributed.init_process_group(backend, store=place, rank=rank, world_size=size, timeout=waits)

@@ -59,16 +59,8 @@ def launch(folder, cases, ranks=2, restarts=0, timeout=60):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cases.json").write_text(json.dumps(cases))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    command += [
-        "--max-restarts",
-        str(restarts),
-        "--master-port",
-        "0",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        "localhost:0",
-    ]
+    command += ["--max-restarts", str(restarts), "--master-port", "0"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "JARILAB_RANK_TIMEOUT": str(timeout)}
     done = subprocess.run(
         [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=100
