@@ -13,7 +13,7 @@ NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 SAID = {
     "compare_encodings": ["none", "rotary", "ceiling", "one seed each"],
     "inside_your_model": ["said: [3, 1, 4, 1, 5, 9, 2]", "changed at places [5]"],
-    "look_at_any_module": ["largest difference of the outputs", "no attention of jari"],
+    "look_at_any_module": ["largest difference of the weights", "computed no attention that could be heard"],
 }
 
 

@@ -152,7 +152,10 @@ def training_tensors(
     groups: dict[str, Any] = {}
     for name, optimizer in optimizers.items():
         record = optimizer.state_dict()
+        # The rate is the schedule's: what is noted of it would tell whether a step was taken since the last start.
         groups[name] = record["param_groups"]
+        for group in groups[name]:
+            group.pop("lr")
         for number, values in record["state"].items():
             for key, value in values.items():
                 tensors[f"{name}/{number}/{key}"] = torch.as_tensor(value)
