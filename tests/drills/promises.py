@@ -90,6 +90,7 @@ def check_same(run: Path, golden: Left, *, without_best: bool = False, rows_lost
     if rows_lost:
         golden = golden._replace(curve=[row for row in golden.curve if row in ours.curve])
         ours.result["curve_rows"] = golden.result["curve_rows"]
+        ours.state["rows"] = golden.state["rows"]
     if without_best:
         ours.result["best"] = golden.result["best"]
     different = [name for name in Left._fields if getattr(ours, name) != getattr(golden, name)]
