@@ -18,7 +18,7 @@ setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) --editable '.[vision]'
+	$(PIP) --editable '.[text,vision,explore]'
 	@touch $@
 
 .venv/developed: .venv/installed

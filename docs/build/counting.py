@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from num2words import num2words
+from jarilab.tasks.number_names import english
 
 LINES, MOST, SEED = 12_000, 99, 1
 
@@ -14,7 +14,7 @@ def line(numbers: random.Random) -> str:
     """Such as `four, six, eight, ten`: a first number and a step by chance, the rest follows."""
     step, count = numbers.choice((1, 2, 3)), numbers.randint(4, 8)
     first = numbers.randint(0, MOST - step * (count - 1))
-    return ", ".join(num2words(first + step * index) for index in range(count))
+    return ", ".join(english(first + step * index) for index in range(count))
 
 
 def write(path: Path) -> None:

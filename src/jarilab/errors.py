@@ -44,12 +44,18 @@ def unknown(kind: str, name: str, choices: Iterable[str], also: Iterable[str] = 
     return UserError(f"unknown {kind} {name!r};{guess} Known: {', '.join(known) or 'nothing'}")
 
 
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+"""What an index calls a package, where that is not what it is imported as."""
+
+
 def needs(module: str, extra: str) -> ModuleType:
-    """A module of a library that only some uses need, imported when used. Raises UserError naming the extra."""
+    """A module of a library that only some uses need, imported when used. Raises UserError naming the library and the
+    extra that brings it."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        library = module.partition(".")[0]
+        package = module.partition(".")[0]
+        library = DISTRIBUTIONS.get(package, package)
         raise UserError(
             f"this needs the package {library}; pip install 'jarilab[{extra}]'"
         ) from None

@@ -14,9 +14,11 @@ EXTRAS = PROJECT["optional-dependencies"]
 def test_an_error_names_an_extra_that_there_is():
     named = set()
     for path in (ROOT / "src").rglob("*.py"):
-        for extras in re.findall(r"jarilab\[([a-z0-9,]+)\]", path.read_text()):
+        text = path.read_text()
+        named |= set(re.findall(r'needs\("[\w.]+", "(\w+)"\)', text))
+        for extras in re.findall(r"jarilab\[([a-z0-9,]+)\]", text):
             named |= set(extras.split(","))
-    assert {"vision", "huggingface"} <= named <= set(EXTRAS)
+    assert {"text", "vision", "explore", "huggingface"} <= named <= set(EXTRAS)
 
 
 def test_all_is_every_extra_that_a_user_has_use_for():

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.errors import UserError
+from jarilab.errors import UserError, needs
 from jarilab.storage.files import read_json
 
 # Each is refused: `from_pretrained` would look for it elsewhere, or run it.
@@ -127,12 +127,7 @@ def library() -> Any:
     """transformers, kept from the network. Raises UserError where it is not installed."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    try:
-        import transformers
-    except ImportError:
-        raise UserError(
-            "to read a folder of Hugging Face takes transformers; install it: pip install 'jarilab[huggingface]'"
-        ) from None
+    transformers: Any = needs("transformers", "huggingface")
     transformers.utils.logging.disable_progress_bar()
     return transformers
 

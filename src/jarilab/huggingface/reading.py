@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jarilab.errors import UserError
+from jarilab.errors import UserError, needs
 from jarilab.huggingface.folder import Loaded
 
 LONGEST_ANSWER = 48
@@ -117,16 +117,11 @@ def _known(loaded: Loaded) -> set[str]:
 
 def _image(loaded: Loaded, line: str) -> Reading:
     path = _file(line, "an image")
+    library: Any = needs("PIL.Image", "vision")
     try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise UserError(
-            "to read images takes Pillow; install it: pip install 'jarilab[vision]'"
-        ) from None
-    try:
-        with Image.open(path) as opened:
+        with library.open(path) as opened:
             picture = opened.convert("RGB")
-    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, library.DecompressionBombError) as error:
         raise UserError(f"{path} could not be read as an image: {error}") from None
     pixels = loaded.image_processor(images=picture, return_tensors="pt")["pixel_values"]
     output = loaded.model(pixel_values=pixels)

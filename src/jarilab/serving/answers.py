@@ -12,26 +12,11 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from jarilab.errors import UserError
+from jarilab.serving.refusal import Refusal
 from jarilab.web.page import to_json
 
 SHOWN = 400
 """Characters of the beginning and of the end of an error that are told: it may quote all of what was asked."""
-
-
-class Refusal(Exception):  # noqa: N818 - what is refused is no fault of the server
-    """Why a request is not answered. retry_after: in how many seconds to ask again."""
-
-    def __init__(self, status: int, text: str, retry_after: int | None = None):
-        super().__init__(text)
-        self.status, self.text, self.retry_after = status, text, retry_after
-
-    @property
-    def response(self) -> Response:
-        """The same as an answer."""
-        response = mistake(self.text, self.status)
-        if self.retry_after is not None:
-            response.headers["Retry-After"] = str(self.retry_after)
-        return response
 
 
 class Mistake(BaseModel):
@@ -63,6 +48,14 @@ def answer(content: Any, status: int = 200) -> Response:
     return Response(to_json(content), status, media_type="application/json")
 
 
+def refused(refusal: Refusal) -> Response:
+    """A refusal as an answer."""
+    response = mistake(refusal.text, refusal.status)
+    if refusal.retry_after is not None:
+        response.headers["Retry-After"] = str(refusal.retry_after)
+    return response
+
+
 def mistake(text: str, status: int) -> Response:
     """What went wrong: the beginning and the end where it is long, since the end says what to do."""
     if len(text) > 2 * SHOWN:
@@ -80,8 +73,8 @@ def tell_mistakes(app: FastAPI) -> None:
         return mistake(str(error), 400)
 
     @app.exception_handler(Refusal)
-    async def refused(_: Request, error: Refusal) -> Response:
-        return error.response
+    async def not_served(_: Request, error: Refusal) -> Response:
+        return refused(error)
 
     @app.exception_handler(RequestValidationError)
     async def misread(_: Request, error: RequestValidationError) -> Response:

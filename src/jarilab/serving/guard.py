@@ -18,7 +18,8 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jarilab.serving.answers import Refusal, mistake
+from jarilab.serving.answers import mistake, refused
+from jarilab.serving.refusal import Refusal
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -73,7 +74,7 @@ class Guard:
         try:
             await self._answer(scope, incoming, outgoing)
         except Refusal as refusal:
-            await _refuse(refusal.response, scope, incoming, outgoing)
+            await _refuse(refused(refusal), scope, incoming, outgoing)
         except Exception:
             traceback.print_exc(file=sys.stderr)
             if not outgoing.status:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from jarilab.serving.answers import Refusal
+from jarilab.serving.refusal import Refusal
 
 T = TypeVar("T")
 LONGEST_PATIENCE = 60

@@ -20,7 +20,7 @@ from jarilab.images import HELD_OUT
 from jarilab.images.files import size_of
 from jarilab.options import Option, options_of
 from jarilab.predictors.base import Predictor
-from jarilab.serving.answers import Refusal
+from jarilab.serving.refusal import Refusal
 
 MOST_TEXTS = 64
 """Values of an option that takes several."""

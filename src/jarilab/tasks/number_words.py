@@ -18,6 +18,7 @@ from annotated_types import Ge, Le
 from jarilab.errors import UserError
 from jarilab.tasks.base import registry
 from jarilab.tasks.ceiling import bag_ceiling
+from jarilab.tasks.number_names import english, korean
 from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
 from jarilab.text import END, PADDING, SPECIAL
 from jarilab.text.spelling import SPACE, STRIPPED, Reading, Spelling, Writing
@@ -144,15 +145,15 @@ class _Names:
     """A token for each Korean sign and each English word; a space stands only between 만 and what follows it."""
 
     def __init__(self) -> None:
-        english = [*range(20), *range(20, 100, 10)]
+        named = [*range(20), *range(20, 100, 10)]
         words = [
             *"영일이삼사오육칠팔구십백천만 ",
-            *(_words(n) for n in english),
+            *(english(n) for n in named),
             "hundred",
             "thousand",
         ]
         self.tokens = (*SPECIAL, *words)
-        self._ones = {_words(n) for n in range(1, 10)}
+        self._ones = {english(n) for n in range(1, 10)}
         self.number = {token: number for number, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:
@@ -205,12 +206,6 @@ def _is_english(word: str) -> bool:
     return word.isascii() and bool(word.strip())
 
 
-def _words(number: int, language: str = "en") -> str:
-    from num2words import num2words
-
-    return num2words(number, lang=language)
-
-
 @cache
 def _vocabulary() -> _Names:
     return _Names()
@@ -235,7 +230,7 @@ def _korean(numbers: np.ndarray) -> np.ndarray:
     """`(N, L)` tokens: names of up to 만, then 만, then the rest."""
     names = _vocabulary()
     high, low = numbers // 10_000, numbers % 10_000
-    rows = _padded_rows([names.encode(_below_ten_thousand(n)) for n in range(10_000)])
+    rows = _padded_rows([names.encode(korean(n)) for n in range(10_000)])
     return _packed(
         np.where((high > 1)[:, None], rows[high], PADDING),
         np.where(high > 0, names.number["만"], PADDING)[:, None],
@@ -244,22 +239,11 @@ def _korean(numbers: np.ndarray) -> np.ndarray:
     )
 
 
-def _below_ten_thousand(number: int) -> str:
-    """In Korean; num2words gives the names of single digits at a place."""
-    digits = [(number // power % 10) * power for power in (1000, 100, 10, 1)]
-    return "".join(_korean_digit(digit) for digit in digits if digit) or _korean_digit(0)
-
-
-@cache
-def _korean_digit(value: int) -> str:
-    return _words(value, "ko")
-
-
 def _english(numbers: np.ndarray) -> np.ndarray:
     """`(N, L)` tokens: names of up to thousand, then thousand, then the rest, without `and`."""
     names = _vocabulary()
     table = [_hundreds(n) for n in range(10)]
-    below_hundred = [_words(n) for n in range(100)]
+    below_hundred = [english(n) for n in range(100)]
     texts = [below_hundred[0]]
     for n in range(1, 1000):
         parts = (table[n // 100], below_hundred[n % 100] if n % 100 else "")
@@ -274,7 +258,7 @@ def _english(numbers: np.ndarray) -> np.ndarray:
 
 
 def _hundreds(count: int) -> str:
-    return f"{_words(count)} hundred" if count else ""
+    return f"{english(count)} hundred" if count else ""
 
 
 def _padded_rows(rows: Sequence[Sequence[int]]) -> np.ndarray:

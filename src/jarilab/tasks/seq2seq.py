@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.errors import UserError
+from jarilab.errors import UserError, needs
 from jarilab.positions import Tokens
 from jarilab.shapes import Int
 from jarilab.tasks.base import Batch, Learner
@@ -238,13 +238,12 @@ class PairsTask(TokenTask):
         """BLEU and chrF, and how they were counted."""
         if self.words is None:
             return {}
-        from sacrebleu.metrics.bleu import BLEU
-        from sacrebleu.metrics.chrf import CHRF
-
+        bleu_of: Any = needs("sacrebleu.metrics.bleu", "text").BLEU
+        chrf_of: Any = needs("sacrebleu.metrics.chrf", "text").CHRF
         answers, right = list(written), [list(references)]
-        metric = BLEU(tokenize=self.words)
+        metric = bleu_of(tokenize=self.words)
         bleu = metric.corpus_score(answers, right).score
-        chrf = CHRF().corpus_score(answers, right).score
+        chrf = chrf_of().corpus_score(answers, right).score
         return {"bleu": bleu, "chrf": chrf, "signature": str(metric.get_signature())}
 
     def _encode(self, side: int, text: str) -> list[int]:

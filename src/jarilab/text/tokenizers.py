@@ -16,9 +16,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-
-import tokenizers as hf
-from tokenizers import models
+from typing import Any
 
 from jarilab.errors import UserError, unknown
 from jarilab.text.pieces import (
@@ -34,7 +32,7 @@ from jarilab.text.pieces import (
     surrogate,
 )
 from jarilab.text.spelling import BYTE_LEVEL, CHARACTERS, WORDS, Reading, Writing
-from jarilab.text.training import TRAINERS, around, beginning
+from jarilab.text.training import TRAINERS, around, beginning, hugging_face
 from jarilab.text.vocabulary import END, FIRST, PADDING, SPECIAL
 
 UNKNOWN = 3
@@ -239,10 +237,11 @@ def _bytes_of(letters: str) -> bytes:
     return bytes([BYTE[letter] for letter in letters])
 
 
-def library(made: Vocabulary) -> hf.Tokenizer:
+def library(made: Vocabulary) -> Any:
     """The library's tokenizer for a vocabulary; nothing but its model, since names and decoding are done here."""
     names = [f" {name}" for name in made.special] + list(made.pieces)
     numbers = {name: number for number, name in enumerate(names)}
+    models = hugging_face().models
     match made.kind:
         case "bpe":
             model = models.BPE(numbers, list(made.merges))

@@ -7,10 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import tokenizers as hf
-from tokenizers import models, normalizers, pre_tokenizers, trainers
-
-from jarilab.errors import UserError
+from jarilab.errors import UserError, needs
 from jarilab.text.pieces import BYTE, Kind, Vocabulary, over_bytes, surrogate
 
 TRAINING_BYTES = 16_000_000
@@ -39,21 +36,27 @@ def beginning(texts: Iterable[str]) -> Iterator[str]:
         )
 
 
-def around(model: models.Model, kind: Kind, lowercase: bool) -> hf.Tokenizer:
+def hugging_face() -> Any:
+    """Raises UserError where `tokenizers` is not installed."""
+    return needs("tokenizers", "text")
+
+
+def around(model: Any, kind: Kind, lowercase: bool) -> Any:
     """The library's tokenizer for a model, with what comes before it: lower case, and the cut at spaces."""
+    hf = hugging_face()
     library = hf.Tokenizer(model)
     if lowercase:
-        library.normalizer = normalizers.Lowercase()
+        library.normalizer = hf.normalizers.Lowercase()
     if over_bytes(kind):
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        library.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
     elif kind == "words":
-        library.pre_tokenizer = pre_tokenizers.Whitespace()
+        library.pre_tokenizer = hf.pre_tokenizers.Whitespace()
     return library
 
 
 def _trained(
-    model: models.Model,
-    trainer: trainers.Trainer,
+    model: Any,
+    trainer: Any,
     kind: Kind,
     texts: Iterator[str],
     lowercase: bool,
@@ -64,21 +67,25 @@ def _trained(
 
 
 def _bpe(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
-    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=list(BYTE))
-    found = _trained(models.BPE(), trainer, "bpe", texts, lowercase)
+    hf = hugging_face()
+    trainer = hf.trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, initial_alphabet=list(BYTE)
+    )
+    found = _trained(hf.models.BPE(), trainer, "bpe", texts, lowercase)
     pieces = tuple(sorted(found["vocab"], key=found["vocab"].get))
     merges = tuple((one, two) for one, two in found["merges"])
     return Vocabulary("bpe", lowercase, pieces, merges=merges)
 
 
 def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
-    trainer = trainers.UnigramTrainer(
+    hf = hugging_face()
+    trainer = hf.trainers.UnigramTrainer(
         vocab_size=size,
         show_progress=False,
         initial_alphabet=list(BYTE),
         max_piece_length=_LONGEST_PIECE,
     )
-    found = _trained(models.Unigram(), trainer, "unigram", texts, lowercase)["vocab"]
+    found = _trained(hf.models.Unigram(), trainer, "unigram", texts, lowercase)["vocab"]
     # The library adds the bytes it would have dropped just above the lowest score, 0.0001 apart and in the order of a
     # hash map, which differs from run to run; and the last bits of all scores depend on the order of its sums.
     floor = min(score for _, score in found)
@@ -97,13 +104,14 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
 
 
 def _words(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
-    trainer = trainers.WordLevelTrainer(vocab_size=size, show_progress=False)
-    found = _trained(models.WordLevel(), trainer, "words", texts, lowercase)["vocab"]
+    hf = hugging_face()
+    trainer = hf.trainers.WordLevelTrainer(vocab_size=size, show_progress=False)
+    found = _trained(hf.models.WordLevel(), trainer, "words", texts, lowercase)["vocab"]
     return Vocabulary("words", lowercase, tuple(sorted(found, key=found.get)))
 
 
 def _characters(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
-    lower = normalizers.Lowercase().normalize_str
+    lower = hugging_face().normalizers.Lowercase().normalize_str
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(lower(text) if lowercase else text)

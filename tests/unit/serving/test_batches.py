@@ -10,9 +10,9 @@ import pytest
 
 from jarilab.errors import UserError
 from jarilab.predictors.base import Prediction
-from jarilab.serving.answers import Refusal
 from jarilab.serving.batches import Batches, Event, Job
 from jarilab.serving.queue import Queue
+from jarilab.serving.refusal import Refusal
 
 
 @dataclass

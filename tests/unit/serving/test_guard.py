@@ -13,9 +13,10 @@ from fastapi import FastAPI, Request
 
 from helpers.sockets import answer_of, connected, head, served
 from jarilab.serving import running
-from jarilab.serving.answers import Refusal, tell_mistakes
+from jarilab.serving.answers import refused, tell_mistakes
 from jarilab.serving.guard import Guard, Limits
 from jarilab.serving.queue import Queue
+from jarilab.serving.refusal import Refusal
 
 CHUNK = b"10000\r\n" + b" " * 2**16 + b"\r\n"
 
@@ -199,9 +200,9 @@ def test_a_queue_says_when_to_ask_again() -> None:
         for seconds, patience in ((3.0, 24), (300.0, 60)):
             queue._seconds = seconds
             assert queue.patience == patience
-        with pytest.raises(Refusal) as refused, queue.place():
+        with pytest.raises(Refusal) as raised, queue.place():
             pass
-        assert (refused.value.status, refused.value.response.headers["retry-after"]) == (503, "60")
+        assert (raised.value.status, refused(raised.value).headers["retry-after"]) == (503, "60")
     assert queue.taken == 0
 
 

@@ -46,7 +46,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from jarilab import api, explorer
+    from jarilab import api, explorer, serving
     from jarilab.cli.terminal import check_file
     from jarilab.errors import UserError
     from jarilab.explorer import page_folder
@@ -70,6 +70,8 @@ def run(options: argparse.Namespace) -> None:
         page_folder.check(Path(options.save), runtime_of(options))
     elif options.save:
         check_file(Path(options.save))  # told before the page is made
+    if not options.save:
+        serving.check_installed()
     opens = {"site": chosen.pop("site", None), "head": chosen.pop("head", None)}
     still, step = chosen.pop("still", False), chosen.pop("step", None)
     with working(f"opening {' and '.join(options.runs)}"):

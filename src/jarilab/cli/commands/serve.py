@@ -34,7 +34,9 @@ def arguments(parser: Parser, words: Words) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from jarilab import api
+    from jarilab import api, serving
+
+    serving.check_installed()
     from jarilab.serving import running
     from jarilab.serving.application import Server
     from jarilab.serving.requests import Serving
