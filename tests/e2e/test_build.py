@@ -52,7 +52,8 @@ def test_a_wheel_in_a_new_environment_trains_looks_and_checks(tmp_path, versions
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     python = environment / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, wheel]
-    subprocess.run(install, check=True, capture_output=True, text=True)
+    installed = subprocess.run(install, capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stderr
     subprocess.run([python, "-m", "pip", "check"], check=True, capture_output=True)
     small = ["--examples", "640", "--batch", "16", "--evaluations", "1", "--width", "16", "--heads", "2"]
     for command in (
