@@ -85,6 +85,8 @@ def run(options: argparse.Namespace) -> None:
         trusts = [one.tape.trust(site).rebuild_error for site in one.tape.sites]
         seen = [site for site in one.tape.sites if not one.tape.proven(site)]
         told = f", {len(seen)} of them by the model's own softmax" if seen else ""
+        if one.tape.unheard:
+            told += f" ({len(one.tape.unheard)} more cannot be heard: {one.tape.unheard[0]})"
         answer = "" if one.reading.answer is None else f"; it answers {one.reading.answer!r}"
         print(
             f"{one.loaded.name}: {one.loaded.kind}, {len(trusts)} attentions{told}; weights times values give their "

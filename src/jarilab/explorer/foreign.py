@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,8 +48,10 @@ class Looked:
 def look(loaded: Loaded, line: str) -> Looked:
     """Read a line and record it. Raises UserError for what the model cannot read, and where it attends in windows."""
     reading = read(loaded, line)
-    with record(loaded.model) as tape:
-        loaded.model(**reading.inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what was not heard is told beside what was
+        with record(loaded.model) as tape:
+            loaded.model(**reading.inputs)
     tape = _apart(tape)
     for site in tape.sites:
         rows = len(tape.recorded(site).call.q)
@@ -67,7 +70,7 @@ def _apart(tape: Tape) -> Tape:
         several = len(of_site) > 1
         for number, recorded in enumerate(of_site):
             calls[f"{site}/{number}" if several else site] = [recorded]
-    return Tape(calls)
+    return Tape(calls, unheard=tape.unheard)
 
 
 def page_of(looked: Sequence[Looked], line: str, link: HeadOfLink | None = None) -> dict[str, Any]:

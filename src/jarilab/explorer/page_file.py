@@ -11,6 +11,7 @@ from jarilab.explorer.opening import opening_of
 from jarilab.explorer.session import Explorer, Writer
 from jarilab.export.program import program_of
 from jarilab.inspect.capture import Tape
+from jarilab.inspect.maps import names_of_sides
 
 ROOM = 3 * 2**20
 """Bytes up to which more heads and training steps than the one asked for are put into a file."""
@@ -94,15 +95,7 @@ def view_of_tape(
     tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None, title: str
 ) -> dict[str, Any]:
     """One model of such a page."""
-    names: dict[str, list[str]] = {}
-    for name in tape.sites:
-        site = tape.site(name)
-        calls = [recorded.call for recorded in tape.calls[name]]
-        queries = sum(call.q.shape[2] for call in calls)
-        keys = calls[0].k.shape[2]
-        for side, length in ((site.queries, queries), (site.keys, keys)):
-            given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
-            names.setdefault(side, _names(given, length))
+    names = names_of_sides(tape, tokens)
     first = tape.calls[tape.sites[0]][0].call
     encoding = type(first.geometry.encoding).__name__
     one_side = next(iter(names.values()))
@@ -130,11 +123,6 @@ def view_of_tape(
         "checks": [],
         "lens": None,
     }
-
-
-def _names(tokens: Sequence[str] | None, length: int) -> list[str]:
-    """What the places of a side are called: by their numbers where no tokens are given."""
-    return [str(place) for place in range(length)] if tokens is None else list(tokens)
 
 
 def _size(value: Any) -> int:

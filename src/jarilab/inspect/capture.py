@@ -22,15 +22,14 @@ from torch import nn
 
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall, Summands
-from jarilab.attention.module import Attend, Attention, split_heads
+from jarilab.attention.module import Attention, split_heads
 from jarilab.errors import UserError, unknown
 from jarilab.inspect.calls import blocks
 from jarilab.inspect.listening import hear
 from jarilab.inspect.passages import Inside
-from jarilab.inspect.recorded import Recorded
+from jarilab.inspect.recorded import Recorded, Recorder
 from jarilab.inspect.sites import (
     AttentionSite,
-    Inputs,
     Kind,
     Placed,
     attentions_of,
@@ -47,11 +46,13 @@ class Tape:
     A site that ran several times, as in generation, has several calls; `index` picks one. Without an index there is one
     map where the calls are steps through one sequence over the very same keys, as a recurrent decoder takes: a row of
     the map is then a step. A tape holds as long as the parameters stand still, since an encoding's and a score's are
-    not copied. whole: what else went by, where it was recorded with `inside=True`.
+    not copied. whole: what else went by, where it was recorded with `inside=True`. unheard: of a model of another
+    library, the modules that seem to attend in a way that cannot be heard, so that their maps are missing here.
     """
 
     calls: dict[str, list[Recorded]] = field(default_factory=dict)
     whole: Inside | None = None
+    unheard: list[str] = field(default_factory=list)
 
     @property
     def sites(self) -> list[str]:
@@ -186,6 +187,16 @@ class Tape:
 
         return jarilab.show(self, tokens, title)
 
+    def measures(
+        self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """By site and name what is measured of each head, `value` and `chance`: see `jarilab.inspect.measures`.
+
+        tokens: as in `show`. Raises UserError for a batch of several inputs, and for names that do not fit."""
+        from jarilab.inspect.measuring import measures_of  # which reads tapes
+
+        return measures_of(self, tokens)
+
     def proven(self, site: str) -> bool:
         """Whether the map was computed anew from queries and keys; False where a model of another library wrote its
         softmax out: the scores are its own then, and what is held against the output is the weights."""
@@ -216,7 +227,7 @@ def record(
                 "attention alone: jarilab.record(model)"
             )
         tape = Tape()
-        with hear(model, tape.calls, sites):
+        with hear(model, tape.calls, tape.unheard, sites):
             yield tape
         return
     chosen = list(found) if sites is None else list(sites)
@@ -226,7 +237,7 @@ def record(
     tape = Tape(whole=Inside(model) if inside else None)
     handles: list[Any] = [] if tape.whole is None else tape.whole.listen()
     for site in chosen:
-        handles += _Recorder(tape, site, found[site]).listen()
+        handles += Recorder(tape.calls, site, found[site]).listen()
     try:
         yield tape
     finally:
@@ -245,31 +256,6 @@ def look_inside(model: nn.Module, arguments: Sequence[Any]) -> Tape:
     with record(model, inside=True) as tape:
         model(*arguments)
     return tape
-
-
-class _Recorder:
-    """Listens to one attention."""
-
-    def __init__(self, tape: Tape, site: str, placed: Placed):
-        self._tape, self._site, self._placed = tape, site, placed
-        self._inputs: Inputs | None = None
-
-    def listen(self) -> list[Any]:
-        handles: list[Any] = [self._placed.listen(self._keep)]
-        owner = self._placed.owner
-        if isinstance(owner, Attention):
-            handles.append(owner.register_forward_pre_hook(self._keep_inputs))
-        return handles
-
-    def _keep_inputs(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        # Queries' side first; what keys are made of second, the same where there is none.
-        tensors = [argument for argument in arguments[:2] if isinstance(argument, Tensor)]
-        given = [tensor.detach() for tensor in tensors]
-        self._inputs = given[0], given[-1]
-
-    def _keep(self, module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
-        recorded = Recorded.of(arguments[0], output, self._placed, self._inputs)
-        self._tape.calls.setdefault(self._site, []).append(recorded)
 
 
 def _turned_only(site: str) -> UserError:

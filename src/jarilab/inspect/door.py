@@ -64,6 +64,8 @@ class Door(TorchFunctionMode):
         self._model, self._listener = model, listener
         self._frames: list[Frame] = []
         self._weights: dict[int, tuple[Tensor, _Weights]] = {}
+        self._suspected: dict[str, None] = {}
+        self._known: set[str] = set()
         self._hooks = ExitStack()
         self._thread = threading.get_ident()
 
@@ -82,6 +84,12 @@ class Door(TorchFunctionMode):
         finally:
             self._hooks.close()
             self._weights.clear()
+
+    @property
+    def unheard(self) -> list[str]:
+        """The modules that look as if they attended, and of which nothing was heard: what they do with the weights of a
+        softmax over keys, or with five axes, is nothing that is known here."""
+        return [path for path in self._suspected if path not in self._known]
 
     # Which module runs -----------------------------------------------------------------------------------------------
 
@@ -156,6 +164,7 @@ class Door(TorchFunctionMode):
             enable_gqa=enable_gqa,
         )
         if query.ndim not in (3, 4):
+            self._suspected[self._frames[-1].path] = None
             return output
         q, k, v = (_of_heads(_as_computed(each)) for each in (query, key, value))
         added = None if attn_mask is None else _of_heads(attn_mask.detach(), query.ndim == 3)
@@ -180,6 +189,7 @@ class Door(TorchFunctionMode):
 
     def _told(self, heard: Heard, output: Tensor, of_heads: Tensor) -> Tensor:
         """The output, or what the listener has made of it."""
+        self._known.add(self._frames[-1].path)
         after = self._listener(self._frames[-1], heard, of_heads)
         return output if after is of_heads else after.reshape(output.shape)
 
@@ -192,6 +202,8 @@ class Door(TorchFunctionMode):
         axis = kwargs.get("dim", args[0] if args else None)
         if axis in (-1, scores.ndim - 1) and scores.ndim in (3, 4):
             self._weights[id(weights)] = weights, _Weights(scores.detach())
+        if scores.ndim >= 4:  # of three axes it may be a router's, or a generator's
+            self._suspected[self._frames[-1].path] = None
 
     def _same(self, func: Any, result: Tensor, args: Any, kwargs: Any) -> None:
         _, weights = self._weights[id(args[0])]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,10 +44,14 @@ def changing(
 
 @contextmanager
 def hear(
-    model: nn.Module, calls: dict[str, list[Recorded]], sites: Collection[str] | None
+    model: nn.Module,
+    calls: dict[str, list[Recorded]],
+    unheard: list[str],
+    sites: Collection[str] | None,
 ) -> Iterator[None]:
-    """Keep the attentions of a model of another library, those at `sites` or all. Raises UserError at the end of the
-    block for a site that is not there, and where nothing was heard."""
+    """Keep the attentions of a model of another library, those at `sites` or all. unheard: takes the modules that may
+    have attended without being heard. Raises UserError at the end of the block for a site that is not there, and where
+    nothing was heard."""
     names, passed = Sites(model), set()
 
     def keep(frame: Frame, heard: Heard, output: Tensor) -> Tensor:
@@ -57,8 +62,11 @@ def hear(
             calls.setdefault(site, []).append(recorded)
         return output
 
-    with Door(model, keep):
+    with Door(model, keep) as door:
         yield
+    unheard += door.unheard
+    if unheard:
+        warnings.warn(_missing(unheard), stacklevel=5)  # at the `with` of whoever records
     if not passed:
         raise UserError(
             f"nothing was recorded: {type(model).__name__} computed no attention that could be heard inside the block. "
@@ -69,6 +77,16 @@ def hear(
     for site in sites or ():
         if site not in passed:
             raise unknown("site", site, sorted(passed))
+
+
+def _missing(unheard: Sequence[str]) -> str:
+    shown = ", ".join(unheard[:3])
+    more = f" and {len(unheard) - 3} more" if len(unheard) > 3 else ""
+    return (
+        f"{shown}{more} seem to attend in a way that cannot be heard, so their maps are not on the tape "
+        "(tape.unheard); a model that multiplies its weights with values itself, or calls "
+        "scaled_dot_product_attention over four axes, is heard"
+    )
 
 
 def _hook(site: str, change: Change) -> Any:

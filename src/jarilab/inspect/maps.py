@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -107,6 +107,24 @@ def _check_names(side: str, names: Sequence[str], count: int) -> None:
             f"expected a name for each of the {count} {side}, got {len(names)}; "
             "name every token that the model read, first and last ones included"
         )
+
+
+def names_of_sides(
+    tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
+) -> dict[str, list[str]]:
+    """What the places of each sequence are called. tokens: by sequence, or of all where they are the same; without,
+    their numbers."""
+    names: dict[str, list[str]] = {}
+    for name in tape.sites:
+        site = tape.site(name)
+        calls = [recorded.call for recorded in tape.calls[name]]
+        queries = sum(call.q.shape[2] for call in calls)
+        keys = calls[0].k.shape[2]
+        for side, length in ((site.queries, queries), (site.keys, keys)):
+            given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
+            numbers = [str(place) for place in range(length)]
+            names.setdefault(side, numbers if given is None else list(given))
+    return names
 
 
 def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:

@@ -11,6 +11,7 @@ from torch import nn
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.flex import Lowered
 from jarilab.attention.kernels import choose
+from jarilab.attention.module import Attend, Attention
 from jarilab.errors import UserError
 from jarilab.inspect.heard import Heard
 from jarilab.inspect.sites import Inputs, Placed
@@ -74,6 +75,31 @@ class Recorded:
                     f"the parameters of {type(module).__name__} have changed since {site} was recorded, so the map "
                     "would not be the one that was used; look at the tape before the next step"
                 )
+
+
+class Recorder:
+    """Keeps what one attention of jari computes."""
+
+    def __init__(self, calls: dict[str, list[Recorded]], site: str, placed: Placed):
+        self._calls, self._site, self._placed = calls, site, placed
+        self._inputs: Inputs | None = None
+
+    def listen(self) -> list[Any]:
+        handles: list[Any] = [self._placed.listen(self._keep)]
+        owner = self._placed.owner
+        if isinstance(owner, Attention):
+            handles.append(owner.register_forward_pre_hook(self._keep_inputs))
+        return handles
+
+    def _keep_inputs(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        # Queries' side first; what keys are made of second, the same where there is none.
+        tensors = [argument for argument in arguments[:2] if isinstance(argument, Tensor)]
+        given = [tensor.detach() for tensor in tensors]
+        self._inputs = given[0], given[-1]
+
+    def _keep(self, module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
+        recorded = Recorded.of(arguments[0], output, self._placed, self._inputs)
+        self._calls.setdefault(self._site, []).append(recorded)
 
 
 def _detached(call: AttentionCall) -> AttentionCall:

@@ -313,3 +313,47 @@ def test_chosen_sites_alone_are_kept():
     assert tape.sites == ["decoder.1.cross"]
     hidden = tape.weights("decoder.1.cross")
     assert RIGHT.shape[1] == hidden.shape[-1]
+
+
+def test_measures_are_those_of_each_map():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, batch_first=True, dropout=0.0).eval()
+    model = nn.TransformerEncoder(layer, 2)
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(torch.randn(1, 5, 16))
+    names = list("abcab")
+    found = tape.measures(names)
+    assert list(found) == tape.sites
+    for site in tape.sites:
+        expected = measure(Map.of(tape, site, names, names))
+        assert all(torch.equal(found[site][name].value, of_map.value) for name, of_map in expected.items())
+    assert not found[tape.sites[0]]["duplicate"].value.equal(tape.measures()[tape.sites[0]]["duplicate"].value)
+    with pytest.raises(UserError, match="5"):
+        tape.measures(["one"])
+
+
+class Half(nn.Module):
+    """One attention that is heard, and one that mixes the weights of its softmax before they meet values."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.mixed = Mixed()
+
+    def forward(self, x):
+        return self.mixed(self.heard(x, x, x)[0])
+
+
+class Mixed(nn.Module):
+    def forward(self, x):
+        heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        weights = torch.softmax(heads @ heads.mT, -1)
+        return (weights + 1) @ heads
+
+
+def test_what_may_attend_unheard_is_named_beside_what_is_heard():
+    model = Half().eval()
+    unheard = pytest.warns(UserWarning, match="mixed seem to attend in a way that cannot be heard")
+    with unheard as told, jarilab.record(model) as tape:
+        model(torch.randn(1, 5, 8))
+    assert (tape.unheard, len(tape.sites), told[0].filename) == (["mixed"], 1, __file__)
