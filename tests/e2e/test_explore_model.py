@@ -1,12 +1,15 @@
 """`jarilab explore --model FOLDER`, as a person types it."""
 
 import importlib.util
+import json
+import re
 
 import pytest
 
 from helpers import folders
 from helpers.command import command
 from helpers.folders import SENTENCE
+from helpers.runs import tiny, train
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -50,13 +53,22 @@ def test_two_models_beside_each_other(models, here):
     assert (here / "both.html").exists()
 
 
+def test_a_run_of_jari_beside_a_model(models, here):
+    train(here / "run", tiny("none"))
+    said = command("explore", "run", "--model", str(models / "bert"), "--input", "1+1", "--save", "both.html")
+    assert (said.returncode, said.stderr) == (0, "")
+    (held,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', (here / "both.html").read_text(), re.S)
+    views = json.loads(held)["views"]
+    assert [(view["name"], view["sites"][0]["site"]) for view in views] == [("bert", "encoder.0"), ("run", "encoder.0")]
+    assert views[1]["sides"]["source"]["tokens"][:3] == ["1", "+", "1"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((), "name one: jarilab explore runs/add, or jarilab explore --model FOLDER --input TEXT"),
         (("--model", "bert"), "--model reads what --input says; add it"),
         (("--model", "nowhere", "--input", "a"), "nowhere is no folder"),
-        (("runs/add", "--model", "bert", "--input", "a"), "look at one kind at a time"),
         (("runs/add", "--link", "it", "animal"), "--link goes with --model FOLDER; add it"),
         (("--model", "bert", "--input", SENTENCE, "--link", "it", "cat"), "unknown token 'cat'"),
     ],

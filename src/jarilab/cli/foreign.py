@@ -14,8 +14,10 @@ SHOWN = 8
 
 
 def arguments(parser: Parser) -> None:
-    """Folders in place of runs, and what is asked of them."""
-    group = parser.add_argument_group("models of Hugging Face transformers, in place of runs")
+    """Folders in place of runs or beside them, and what is asked of them."""
+    group = parser.add_argument_group(
+        "models of Hugging Face transformers, in place of runs or beside them"
+    )
     group.add_argument(
         "--model",
         metavar="FOLDER",
@@ -42,11 +44,6 @@ def is_asked(options: argparse.Namespace) -> bool:
             if getattr(options, name) is not None:
                 raise UserError(f"--{name} goes with --model FOLDER; add it")
         return False
-    if options.runs:
-        raise UserError(
-            f"--model shows a folder of Hugging Face and {' '.join(options.runs)} is a run of jari; look at one kind "
-            "at a time"
-        )
     if options.input is None:
         raise UserError(
             "--model reads what --input says; add it, such as --input \"The animal didn't cross the street because it "
@@ -59,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """Read the line with each model and write their page."""
     from jarilab import huggingface
     from jarilab.cli.terminal import check_file
-    from jarilab.explorer import Page, foreign, render
+    from jarilab.explorer import Explorer, Page, foreign, page_file, render
     from jarilab.training.progress import working
 
     folders = [options.model] if options.against is None else [options.model, options.against]
@@ -79,7 +76,12 @@ def run(options: argparse.Namespace) -> None:
         print("  weight    usual  head")
         for one in heads[:SHOWN]:
             print(f"{one.weight:8.3f} {one.usual:8.3f}  {one.site} head {one.head}")
-    page = Page(render(foreign.page_of(looked, options.input, link)))
+    beside = []
+    if options.runs:
+        with working(f"opening {' and '.join(options.runs)}"):
+            session = Explorer(options.runs, trust_code=options.verb.get("trust_code", False))
+            beside = page_file.whole(session, options.input, None, None, still=True)["views"]
+    page = Page(render(foreign.page_of(looked, options.input, link, beside)))
     page.save(out)
     for one in looked:
         trusts = [one.tape.trust(site).rebuild_error for site in one.tape.sites]

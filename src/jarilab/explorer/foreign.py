@@ -73,9 +73,14 @@ def _apart(tape: Tape) -> Tape:
     return Tape(calls, unheard=tape.unheard)
 
 
-def page_of(looked: Sequence[Looked], line: str, link: HeadOfLink | None = None) -> dict[str, Any]:
-    """The page of one model or of two beside each other. link: what it opens at. Raises UserError where the models make
-    other tokens of the line."""
+def page_of(
+    looked: Sequence[Looked],
+    line: str,
+    link: HeadOfLink | None = None,
+    beside: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """The page of one model or of two beside each other. link: what it opens at. beside: views of runs of jari, which
+    cut a line by vocabularies of their own. Raises UserError where the models make other tokens of the line."""
     first = looked[0].reading.names
     for other in looked[1:]:
         if other.reading.names.get("source") != first.get("source"):
@@ -83,7 +88,7 @@ def page_of(looked: Sequence[Looked], line: str, link: HeadOfLink | None = None)
                 f"{looked[0].loaded.name} and {other.loaded.name} make other tokens of the line, so their maps cannot "
                 "stand side by side; look at each alone"
             )
-    views = [_view(one, line) for one in looked]
+    views = [*(_view(one, line) for one in looked), *beside]
     site, head = (None, None) if link is None else (link.site, link.head)
     opening = opening_of(views, site, head)
     if link is not None:
