@@ -1,9 +1,14 @@
 """Models of other libraries: what is heard of them is what they computed, whoever wrote them."""
 
 import importlib.util
+import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -357,3 +362,17 @@ def test_what_may_attend_unheard_is_named_beside_what_is_heard():
     with unheard as told, jarilab.record(model) as tape:
         model(torch.randn(1, 5, 8))
     assert (tape.unheard, len(tape.sites), told[0].filename) == (["mixed"], 1, __file__)
+
+
+@pytest.mark.slow
+def test_copies_and_parts_of_a_model_on_two_processes_have_the_maps_of_the_whole():
+    tests = Path(__file__).parents[2]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    probe = tests / "helpers" / "heard_ranks.py"
+    environment = {**os.environ, "PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launch, probe], env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    for copies, parts, rebuilt in json.loads(line.removeprefix("FOUND ")).values():
+        assert (copies, parts) == (0.0, 0.0)
+        assert rebuilt <= 1e-6

@@ -1,0 +1,55 @@
+"""Under torchrun: records models of another library as copies (DDP) and cut into parts (FSDP2), and prints how far
+their maps are from those of the plain model."""
+
+import json
+import logging
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import jarilab
+from helpers.architectures import MODELS
+
+LAYERS = {"GPT2Block", "T5Block"}
+
+
+def made(name):
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def recorded(model, inputs):
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(**inputs)
+    return tape
+
+
+def parted(model):
+    for part in list(model.modules()):
+        if type(part).__name__ in LAYERS:
+            fully_shard(part)
+    return fully_shard(model)
+
+
+def apart(tape, plain):
+    assert tape.sites == plain.sites
+    return max((tape.weights(site) - plain.weights(site)).abs().max().item() for site in plain.sites)
+
+
+logging.disable(logging.WARNING)
+warnings.simplefilter("ignore")
+dist.init_process_group("gloo")
+found = {}
+for name in ("GPT2", "T5"):
+    model, inputs = made(name)
+    plain = recorded(model, inputs)
+    copies = recorded(DistributedDataParallel(made(name)[0]), inputs)
+    parts = recorded(parted(made(name)[0]), inputs)
+    trusts = [parts.trust(site).rebuild_error for site in parts.sites]
+    found[name] = [apart(copies, plain), apart(parts, plain), max(trusts)]
+if dist.get_rank() == 0:
+    print("FOUND", json.dumps(found))
+dist.destroy_process_group()
