@@ -108,7 +108,10 @@ def _view(looked: Looked, line: str) -> dict[str, Any]:
     view = view_of_tape(looked.tape, names, loaded.name)
     return {
         **view,
-        "purpose": loaded.kind,
+        "purpose": [
+            f"{loaded.kind} of Hugging Face transformers.",
+            f"Hugging Face transformers의 {loaded.kind}입니다.",
+        ],
         "encoding": loaded.config.model_type,
         "input": line,
         "answer": reading.answer,

@@ -110,12 +110,15 @@ function repaint(app, shown, pane) {
   below.forEach((node, place) => node.replaceWith(shown.below[place]));
 }
 
+/** Whether it is a run of jari, which has steps; a tape and a model of another library have none. */
+const trained = (view) => known(view.experiment);
+
 /** In the colour of its encoding; a difference has none. */
 const tonedAs = (view, node) => view ? toned(view.encoding, node) : node;
 
 function paneNode(app, pane, lines) {
   const figure = tonedAs(pane.kind === "difference" ? null : pane.view, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
-    pane.kind === "map" ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
+    pane.kind === "map" && trained(pane.view) ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
   if (pane.why) return figure.append(el("p", { class: "note" }, pane.why)), figure;
   const proof = pane.kind === "map" && drawnOf(app) !== "rollout" ? trustNode(app, pane) : "";
   if (lines) return figure.append(linesNode(app, pane), proof), figure;

@@ -10,6 +10,8 @@ const t = speaking({
   title: ["Measures", "척도"],
   key: ["The darker, the larger. On each bar, | is what chance gives and ¦ the untrained model. Click a column to sort, a head to open it.",
     "진할수록 큰 값입니다. 막대의 |는 우연, ¦는 학습 전 모델의 값입니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
+  keyAlone: ["The darker, the larger. On each bar, | is what chance gives. Click a column to sort, a head to open it.",
+    "진할수록 큰 값입니다. 막대의 |는 우연의 값입니다. 열을 누르면 정렬하고, 헤드를 누르면 엽니다."],
   chance: ["by chance {0}", "우연 {0}"],
   untrained: ["untrained {0}", "학습 전 {0}"],
   standing: ["what stands out", "두드러진 것만"],
@@ -76,6 +78,7 @@ function fill(app, node) {
     panel.draw(node.parentNode, app);
   };
   const measures = app.payload.measures.filter((measure) => sites.some((site) => site.measures?.[measure.name]));
+  const beside = sites.some((site) => Object.values(site.measures ?? {}).some((scored) => scored.untrained));
   const kinds = unique(sites.map((site) => site.kind));
   if (!kinds.includes(state.kind)) state.kind = "";
   if (!measures.some((measure) => measure.name === state.find)) state.find = measures[0]?.name ?? null;
@@ -99,7 +102,7 @@ function fill(app, node) {
       (value) => { state.kind = value; again(); })),
   el("label", { class: "flag" }, el("input", { type: "checkbox", checked: state.standing, "data-keep": "measures-standing",
     onchange: (event) => { state.standing = event.target.checked; again(); } }), ` ${t("standing")}`)),
-  note(t("key")), state.standing && !rows.length && note(t("nothing")),
+  note(t(beside ? "key" : "keyAlone")), state.standing && !rows.length && note(t("nothing")),
   el("div", { class: "scroll" }, el("table", {}, headNode(app, measures, again), el("tbody", {}, ...rows.map((row) => rowNode(app, row, measures, topsOf(all, measures, valueOf), open))))),
   el("dl", {}, ...measures.flatMap((measure) => [el("dt", {}, labelOf(measure)), el("dd", {}, plainOf(measure), " ", el("small", {}, measure.about))])),
   checks?.length && el("h3", {}, t("checks")),
