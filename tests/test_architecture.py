@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "predictors": SPECS | PLACES | {"storage", "text", "images", "models", "decoding", "inspect", "tasks", "devices"},
     "runs": SPECS | {"storage", "encodings", "nn", "policies", "models", "tasks", "predictors", "devices"},
     "training": BASE | {"options", "encodings", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"},
+    "testing": BASE | {"conformance"},
     "huggingface": BASE | {"storage", "positions", "masks", "encodings", "attention"},
     "web": {"shapes", "patches"},
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.

@@ -35,6 +35,7 @@ RESULTS: list[Entry] = [
     ("Images", "이미지", "/results/images.md"),
     ("Positions", "위치", "/results/positions.md"),
     ("Reliability", "믿을 수 있는가", "/results/reliability.md"),
+    ("Laws of models", "모델의 법칙", "/results/model-laws.md"),
 ]
 REFERENCE: list[Entry] = [
     ("Python", "파이썬", "/reference/python.md"),

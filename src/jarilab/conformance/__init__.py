@@ -10,21 +10,24 @@ standard normal. `rules.py` names them all; `oracle.py` tries an encoding's form
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 
 from jarilab.conformance.checks import BrokenError, SkippedError
-from jarilab.conformance.rules import FORMULA, GROUNDS, LAWS, Law
+from jarilab.conformance.rules import FORMULA, GROUNDS, LAWS
 from jarilab.conformance.subject import Subject
 from jarilab.encodings.compose import files_of
 from jarilab.encodings.oracle import Oracle
 from jarilab.registry import trust_code
 
 __all__ = ["FORMULA", "LAWS", "Oracle", "Outcome", "contained", "judge", "laws"]
+
+
+Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,12 @@ def laws(spec: str, oracle: Oracle | None = None, *, heads: int = 6) -> list[Out
         trust_code(path)
     with contained():
         subject = Subject.of(spec, oracle, heads)
-    return _without_echoes([judge(name, law, subject) for name, law in LAWS.items()])
+    return without_echoes([judge(name, law, subject) for name, law in LAWS.items()], GROUNDS)
 
 
-def _without_echoes(outcomes: list[Outcome]) -> list[Outcome]:
+def without_echoes(outcomes: list[Outcome], grounds: Collection[str]) -> list[Outcome]:
     """Where a law that others rest on is broken, what those say may be its echo, and names the wrong fault."""
-    broken = [one.law for one in outcomes if one.verdict == "broken" and one.law in GROUNDS]
+    broken = [one.law for one in outcomes if one.verdict == "broken" and one.law in grounds]
     if not broken:
         return outcomes
     first = broken[0]
@@ -74,8 +77,8 @@ def contained() -> Iterator[None]:
             torch.set_default_dtype(default)
 
 
-def judge(name: str, law: Law, subject: Subject) -> Outcome:
-    """Try one law. An exception that no law raises on purpose is the encoding's fault, and counts as broken."""
+def judge(name: str, law: Callable[[Asked], str], subject: Asked) -> Outcome:
+    """Try one law. An exception that no law raises on purpose is the subject's fault, and counts as broken."""
     try:
         with contained():
             return Outcome(name, "holds", law(subject))

@@ -1,12 +1,16 @@
-"""Check an encoding against the laws every encoding must keep."""
+"""Check an encoding against the laws every encoding must keep, or a whole model against its own."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser, Words
+
+if TYPE_CHECKING:
+    from jarilab.conformance import Outcome
 
 VERDICTS = ("holds", "broken", "skipped")
 NO_FORMULA = (
@@ -15,24 +19,47 @@ NO_FORMULA = (
 
 
 def arguments(parser: Parser, words: Words) -> None:
-    parser.add_argument("encoding", metavar="SPEC", help="such as rotary or my_encoding.py:Mine")
+    parser.add_argument(
+        "encoding", metavar="SPEC", nargs="?", help="such as rotary or my_encoding.py:Mine"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="FOLDER",
+        help="a model of Hugging Face transformers in place of an encoding: do batches, padding, caching, packing, a "
+        "shift of places or bfloat16 change what it says?",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     from jarilab.cli.terminal import show
     from jarilab.conformance import FORMULA, laws
+    from jarilab.errors import UserError
 
-    outcomes = laws(options.encoding)
+    if (options.encoding is None) == (options.model is None):
+        raise UserError(
+            "laws are of an encoding or of a model; name one: jarilab laws rotary, or jarilab laws --model FOLDER"
+        )
+    outcomes = laws(options.encoding) if options.model is None else _of_folder(options.model)
     found = Counter(outcome.verdict for outcome in outcomes)
     counts = {verdict: found[verdict] for verdict in VERDICTS}
     lines = [_line(outcome.verdict, outcome.law, outcome.detail) for outcome in outcomes]
     lines.append(f"{counts['holds']} hold, {counts['broken']} broken, {counts['skipped']} skipped")
     unchecked = [one.detail for one in outcomes if (one.law, one.verdict) == (FORMULA, "skipped")]
     lines += [NO_FORMULA.format(reason) for reason in unchecked]
-    record = {"encoding": options.encoding, **counts, "laws": [asdict(one) for one in outcomes]}
+    subject = {"encoding": options.encoding} if options.model is None else {"model": options.model}
+    record = {**subject, **counts, "laws": [asdict(one) for one in outcomes]}
     show(options, record, "\n".join(lines))
     return 2 if counts["broken"] else 0
+
+
+def _of_folder(folder: str) -> list[Outcome]:
+    from jarilab import huggingface
+    from jarilab.conformance.whole_laws import check_model
+    from jarilab.training.progress import working
+
+    with working(f"asking {folder}"):
+        return check_model(huggingface.load(folder).model)
 
 
 def _line(verdict: str, law: str, detail: str) -> str:

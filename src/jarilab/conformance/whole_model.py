@@ -1,0 +1,250 @@
+"""A model of whoever built it, as something that laws can ask: token ids or an image in, scores out.
+
+What a law allows is not guessed: it is a few times what rounding does to this very model, which is how far it is in
+float32 from itself in float64; or, where it does not compute in float64, from itself with weights that are off by half
+a digit of float32.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from jarilab.conformance.checks import SkippedError, apart, near
+from jarilab.errors import UserError
+from jarilab.shapes import Bool, Float, Int, Tensor
+
+ROWS, LENGTH, WRITTEN = 3, 11, 5
+FIRST_ID = 5
+"""Ids below are mostly special tokens, which a model may treat in its own way."""
+ALLOWED = 16
+"""What a law allows, in roundings of this model."""
+SEED = 7
+
+
+class WholeModel:
+    """What laws ask of a model. Raises UserError for one that reads neither ids nor images.
+
+    vocabulary: how many ids it reads; needed for one without a configuration or a table of them. image: the shape
+    `(C, H, W)` that it reads, where its configuration does not say.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        vocabulary: int | None = None,
+        image: tuple[int, int, int] | None = None,
+    ):
+        self._given = model
+        self.config: Any = getattr(model, "config", None)
+        self._takes = list(inspect.signature(model.forward).parameters)
+        self.reads_images = image is not None or "pixel_values" in self._takes
+        read = getattr(model, "main_input_name", None)
+        if read not in (None, "input_ids", "pixel_values"):
+            raise UserError(
+                f"{type(model).__name__} reads {read}; laws of whole models are for those that read ids or images"
+            )
+        self._image = image
+        self._vocabulary = vocabulary
+        if not self.reads_images:
+            self._vocabulary = vocabulary or self._count_ids()
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """A copy in float32, in evaluation."""
+        return copy.deepcopy(self._given).eval().cpu().float()
+
+    @cached_property
+    def rounding(self) -> float:
+        """What rounding does to its scores, relative to the largest."""
+        scores = self.ask(self.inputs)
+        other = copy.deepcopy(self.model)
+        try:
+            exact = scores_of(self._call(other.double(), self.inputs))
+        except RuntimeError:  # a part of it is float32 whatever it is told
+            exact = scores_of(self._call(_off_by_a_digit(other.float()), self.inputs))
+        off = apart(scores, exact)
+        return off / max(1.0, float(scores.abs().max()))
+
+    def near(self, found: Tensor, expected: Tensor, what: str) -> str:
+        """What was compared. Raises BrokenError."""
+        allowed = ALLOWED * self.rounding
+        off = near(found, expected, allowed, what)
+        return f"off by {off:.1g}, allowed {allowed:.1g}"
+
+    # What goes in --------------------------------------------------------------------------------
+
+    @cached_property
+    def inputs(self) -> dict[str, Tensor]:
+        """A batch without padding."""
+        drawn = torch.Generator().manual_seed(SEED)
+        if self.reads_images:
+            shape = self._image or self._configured_image()
+            return {self._name: torch.randn(ROWS, *shape, generator=drawn)}
+        given = {self._name: self._ids(LENGTH, drawn)}
+        if self.writes:
+            given["decoder_input_ids"] = self._ids(WRITTEN, drawn)
+        return given
+
+    def ids(self) -> Int[Tensor, "B L"]:
+        """Raises SkippedError for a model of images."""
+        if self.reads_images:
+            raise SkippedError("it reads images")
+        return self.inputs[self._name]
+
+    def takes(self, name: str) -> None:
+        """Raises SkippedError where the model has no such argument."""
+        if name not in self._takes:
+            raise SkippedError(f"it takes no {name}")
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is an encoder and a decoder."""
+        return "decoder_input_ids" in self._takes
+
+    @cached_property
+    def causal(self) -> bool:
+        """Whether it writes, token by token, what it reads: it keeps a cache when it is asked to."""
+        if self.reads_images or self.writes or "past_key_values" not in self._takes:
+            return False
+        return (
+            getattr(self._outputs(self.inputs, use_cache=True), "past_key_values", None) is not None
+        )
+
+    def needs_causal(self) -> None:
+        """Raises SkippedError."""
+        if not self.causal:
+            raise SkippedError("it reads whole inputs, and keeps no cache")
+
+    @property
+    def longest(self) -> int | None:
+        """The positions that its configuration declares."""
+        config = self.config
+        names = ("max_position_embeddings", "n_positions", "max_seq_len")
+        found = [getattr(config, name, None) for name in names]
+        return next((each for each in found if isinstance(each, int)), None)
+
+    def knows_places(self) -> bool:
+        """Whether a table has a row for each declared position, and perhaps some more."""
+        longest = self.longest
+        if longest is None:
+            return False
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        tables = [len(each) for each in tensors if each.ndim == 2]
+        return any(longest <= rows <= longest + 4 for rows in tables)
+
+    def positions(self, mask: Bool[Tensor, "B L"]) -> dict[str, Tensor]:
+        """As generation makes them: the first token is at 0, wherever padding is. Nothing where the model has no
+        argument for them, or counts by itself."""
+        if not self.causal or "position_ids" not in self._takes:
+            return {}
+        return {"position_ids": (mask.long().cumsum(-1) - 1).clamp_min(0)}
+
+    # What comes out ------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def ask(self, inputs: dict[str, Tensor], **rest: Any) -> Float[Tensor, "B *L V"]:
+        """The scores, or the hidden state where it has no head."""
+        return scores_of(self._outputs(inputs, **rest))
+
+    @torch.no_grad()
+    def step(self, inputs: dict[str, Tensor], cache: Any, **rest: Any) -> tuple[Tensor, Any]:
+        """Scores and the cache after them. Raises SkippedError where it gives none."""
+        output = self._outputs(inputs, past_key_values=cache, use_cache=True, **rest)
+        kept = getattr(output, "past_key_values", None)
+        if kept is None:
+            raise SkippedError("it gives no cache")
+        return scores_of(output), kept
+
+    def of_ids(self, ids: Int[Tensor, "B L"], rows: slice = slice(None), **rest: Any) -> Tensor:
+        """The scores of other ids, beside what else the rows read."""
+        return self.ask(self.beside(ids, rows), **rest)
+
+    def beside(self, ids: Int[Tensor, "B L"], rows: slice = slice(None)) -> dict[str, Tensor]:
+        """Ids, and what else the rows read."""
+        return {name: each[rows] for name, each in self.inputs.items()} | {self._name: ids}
+
+    @contextmanager
+    def as_copy(self) -> Iterator[nn.Module]:
+        """Inside the block another copy is asked."""
+        kept = self.model
+        self.__dict__["model"] = copy.deepcopy(kept)
+        try:
+            yield self.model
+        finally:
+            self.__dict__["model"] = kept
+
+    def _outputs(self, inputs: dict[str, Tensor], **rest: Any) -> Any:
+        return self._call(self.model, inputs, **rest)
+
+    @torch.no_grad()
+    def _call(self, model: nn.Module, inputs: dict[str, Tensor], **rest: Any) -> Any:
+        kind = next((each.dtype for each in model.parameters()), torch.float32)
+        given = {
+            name: each.to(kind) if each.is_floating_point() else each
+            for name, each in inputs.items()
+        }
+        return model(**given, **rest)
+
+    @property
+    def _name(self) -> str:
+        usual = "pixel_values" if self.reads_images else "input_ids"
+        return usual if usual in self._takes else self._takes[0]
+
+    def _ids(self, length: int, drawn: torch.Generator) -> Tensor:
+        assert self._vocabulary is not None
+        return torch.randint(FIRST_ID, self._vocabulary, (ROWS, length), generator=drawn)
+
+    def _count_ids(self) -> int:
+        count = getattr(self.config, "vocab_size", None)
+        tables = [each for each in self._given.modules() if isinstance(each, nn.Embedding)]
+        if count is None and tables:
+            count = tables[0].num_embeddings
+        if count is None:
+            raise UserError(
+                f"{type(self._given).__name__} has no table of ids and no configuration that says how many it reads; "
+                "give vocabulary=, or image=(C, H, W) for a model of images"
+            )
+        return int(count)
+
+    def _configured_image(self) -> tuple[int, int, int]:
+        size = getattr(self.config, "image_size", None)
+        if size is None:
+            raise UserError(
+                f"the configuration of {type(self._given).__name__} does not say which images it reads; give "
+                "image=(C, H, W)"
+            )
+        height, width = (size, size) if isinstance(size, int) else size
+        return getattr(self.config, "num_channels", 3), height, width
+
+
+def _off_by_a_digit(model: nn.Module) -> nn.Module:
+    """The model with each weight off by half the last digit of float32, more or less."""
+    drawn = torch.Generator().manual_seed(SEED)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=drawn)
+        parameter.data *= 1 + noise * torch.finfo(torch.float32).eps / 2
+    return model
+
+
+def scores_of(output: Any) -> Tensor:
+    """What a model says: its scores, or the last hidden state. Raises UserError where it gives no tensor."""
+    for name in ("logits", "last_hidden_state"):
+        found = getattr(output, name, None)
+        if isinstance(found, torch.Tensor):
+            return found
+    first = output[0] if isinstance(output, tuple) else output
+    if not isinstance(first, torch.Tensor):
+        raise UserError(
+            f"expected a tensor of scores, or an output with `logits`; got {type(output).__name__}: wrap the model in "
+            "a module whose forward returns its scores"
+        )
+    return first

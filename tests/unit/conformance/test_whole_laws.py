@@ -1,0 +1,232 @@
+"""Laws of whole models: what they say of models that are right, and that each finds the fault it is for."""
+
+import importlib.util
+import logging
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from helpers import folders
+from helpers.architectures import MODELS
+from helpers.command import command
+from jarilab.conformance.whole_laws import LAWS, check_model
+from jarilab.errors import UserError
+from jarilab.testing import model_laws
+
+TRANSFORMERS = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no transformers")
+ROUNDS = "weights survive bfloat16"
+FAR = "declared positions are computed"
+
+KNOWN = {
+    # 512 declared, of which 510 can be used
+    "Roberta": {FAR},
+    "XLMRoberta": {FAR},
+    "Camembert": {FAR},
+    "MPNet": {FAR},
+    "ViTMAE": {"evaluation draws nothing"},  # which patches it hides
+}
+"""What is broken beside what bfloat16 does to angles."""
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def made(name):
+    """A small model whose attention matters: random weights of transformers are so small that it hardly does."""
+    torch.manual_seed(0)
+    model, _ = MODELS[name]()
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.data.normal_(0, parameter.shape[-1] ** -0.5)
+    return model
+
+
+@TRANSFORMERS
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "nn.Transformer"])
+def test_no_wrong_alarm_over_the_architectures(name):
+    model = made(name)
+    if model.main_input_name.startswith("input_") and model.main_input_name != "input_ids":
+        with pytest.raises(UserError, match=f"reads {model.main_input_name}"):
+            check_model(model)
+        return
+    outcomes = {one.law: one for one in check_model(model)}
+    broken = {law for law, one in outcomes.items() if one.verdict == "broken"}
+    if ROUNDS in broken:
+        assert "buffers lost digits" in outcomes[ROUNDS].detail
+    assert broken - {ROUNDS} == KNOWN.get(name, set())
+    assert sum(one.verdict == "holds" for one in outcomes.values()) >= (2 if broken else 4)
+
+
+# Models with a fault -------------------------------------------------------------------------------------------------
+
+
+class Small(nn.Module):
+    """A decoder in the manner of transformers, of one layer and rotary in one pair; `fault` names what is wrong."""
+
+    def __init__(self, fault=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fault = fault
+        self.table = nn.Embedding(40, 8)
+        self.project = nn.Linear(8, 24)
+        self.norm = nn.BatchNorm1d(8, track_running_stats=False)
+        self.register_buffer("frequency", torch.tensor([1.0, 0.123456789]), persistent=False)
+        self.config = Configuration()
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False):
+        x = self.table(input_ids)
+        if self.fault == "draws":
+            x = nn.functional.dropout(x, 0.1)
+        if self.fault == "mixes":
+            x = self.norm(x.mT).mT
+        q, k, v = self.project(x).chunk(3, -1)
+        past = 0 if past_key_values is None else past_key_values[0].shape[1]
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[1]).expand(len(x), -1) + past
+        if self.fault == "caches":
+            position_ids = position_ids - int(past > 0)
+        if self.fault == "shifts":
+            x = x + position_ids.unsqueeze(-1) / 10
+        if self.fault == "ends" and int(position_ids.max()) >= 30:
+            x = x * float("nan")
+        frequency = self.frequency.double().float() if self.fault == "rounds" else torch.tensor([1.0, 0.123456789])
+        q, k = (turned(each, position_ids, frequency) for each in (q, k))
+        if past_key_values is not None:
+            k, v = (torch.cat([old, new], 1) for old, new in zip(past_key_values, (k, v), strict=True))
+        allowed = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+        if self.fault == "looks ahead":
+            allowed = torch.ones_like(allowed)
+        mask = allowed.expand(len(x), 1, -1, -1)
+        if attention_mask is not None and attention_mask.ndim == 4:
+            mask = mask & (attention_mask >= 0) if self.fault != "packs" else mask
+        elif attention_mask is not None and self.fault != "reads padding":
+            mask = mask & attention_mask.bool()[:, None, None]
+        y = scaled_dot_product_attention(*(each.unsqueeze(1) for each in (q, k, v)), mask).squeeze(1)
+        y = y.nan_to_num(0.0) if self.fault != "ends" else y
+        return Output(x + y, (k, v) if use_cache else None)
+
+
+class Configuration:
+    max_position_embeddings = 30
+    vocab_size = 40
+    pad_token_id = 0
+
+
+class Output:
+    def __init__(self, scores, past_key_values):
+        self.logits, self.past_key_values = scores, past_key_values
+
+
+def turned(x, positions, frequency):
+    angle = positions.unsqueeze(-1) * frequency
+    pairs = x.unflatten(-1, (4, 2))[..., :2, :]
+    one, two = pairs.unbind(-1)
+    turned = torch.stack([one * angle.cos() - two * angle.sin(), one * angle.sin() + two * angle.cos()], -1)
+    return torch.cat([turned.flatten(-2), x[..., 4:]], -1)
+
+
+FAULTS = {
+    "draws": "evaluation draws nothing",
+    "mixes": "rows do not mix",
+    "looks ahead": "no token sees a later one",
+    "reads padding": "left padding changes nothing",
+    "caches": "cached steps equal the full forward",
+    "packs": "packed documents equal separate ones",
+    "shifts": "a shift of all places changes nothing",
+    "rounds": ROUNDS,
+    "ends": FAR,
+}
+
+
+def test_a_right_model_keeps_every_law():
+    assert {one.law: one.verdict for one in check_model(Small())} == dict.fromkeys(LAWS, "holds")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_by_its_law(fault):
+    verdicts = {one.law: one.verdict for one in check_model(Small(fault))}
+    assert verdicts[FAULTS[fault]] == "broken"
+
+
+class Reads(nn.Module):
+    """Reads tokens and a mask that it does not heed."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(20, 8)
+
+    def forward(self, input_ids, attention_mask):
+        x = self.table(input_ids)
+        return x + x.mean(1, keepdim=True)
+
+
+class Optional(Reads):
+    def forward(self, input_ids, attention_mask=None):
+        return super().forward(input_ids, attention_mask)
+
+
+def test_padding_that_is_read_is_found_on_the_right():
+    verdicts = {one.law: one.verdict for one in check_model(Optional())}
+    assert verdicts["right padding changes nothing"] == "broken"
+    assert verdicts["no token sees a later one"] == "skipped"
+
+
+class Unstored(nn.Module):
+    """Hides what it reads from its state."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+
+    def forward(self, ids):
+        return self.table(ids)
+
+    def load_state_dict(self, state, **_):
+        return super().load_state_dict({name: each.round() for name, each in state.items()})
+
+
+def test_what_is_lost_in_a_state_is_found():
+    verdicts = {one.law: one.verdict for one in check_model(Unstored())}
+    assert verdicts["state_dict holds all of it"] == "broken"
+
+
+def test_what_cannot_be_asked_is_told():
+    with pytest.raises(UserError, match="give vocabulary="):
+        check_model(nn.Linear(3, 3))
+    image = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    assert {one.verdict for one in check_model(image, image=(3, 2, 2))} == {"holds", "skipped"}
+
+
+test_of_a_person = model_laws(Small)
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+@TRANSFORMERS
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_checks_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders.bert(tmp_path / "bert")
+    said = command("laws", "--model", "bert")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "holds    right padding changes nothing: off by" in said.stdout
+    assert " 0 broken," in said.stdout
+    for words, message in {
+        (): "name one: jarilab laws rotary, or jarilab laws --model FOLDER",
+        ("rotary", "--model", "bert"): "name one",
+        ("--model", "nowhere"): "nowhere is no folder",
+    }.items():
+        refused = command("laws", *words)
+        assert (refused.returncode, message in refused.stderr) == (2, True)
