@@ -58,8 +58,8 @@ def write_onnx(model: nn.Module, inputs: Inputs, path: Path) -> dict[str, Any]:
 def save_onnx(
     program: ExportedProgram, path: Path, inputs: Sequence[Input] = (), outputs: Sequence[str] = ()
 ) -> None:
-    """Write a program. inputs, outputs: as they are to be called, where they are. Raises UserError for one too large, and
-    for what cannot be written."""
+    """Write a program. inputs, outputs: as they are to be called, where they are. Raises UserError for one too large,
+    and for what cannot be written."""
     _check_size(program)
     names = [one.name for one in inputs]
     try:

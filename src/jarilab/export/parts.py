@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from jarilab.attention.module import Attend
@@ -77,7 +76,7 @@ class Exportable(ABC):
 
 @contextmanager
 def free_rows() -> Iterator[None]:
-    """Inside, models keep the number of rows free: `len(tensor)` is a number to Python, and would be one to the graph."""
+    """Inside, models keep the number of rows free: `len(tensor)` is a number to Python, and so to the graph."""
 
     def rows(of: Any) -> Any:
         return of.shape[0] if isinstance(of, Tensor) else builtins.len(of)

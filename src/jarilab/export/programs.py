@@ -1,8 +1,8 @@
 """A run as programs of tensors: files of ONNX, or of torch.export, beside a description of what they read.
 
 Each part of the model (`parts.py`) is a file. `jarilab.json` says what a person needs to run them without jari: names,
-types and shapes of inputs and outputs, tokens, how an answer starts and ends, how pixels become numbers, and the largest
-difference from what the run itself says, which is measured before anything is kept.
+types and shapes of inputs and outputs, tokens, how an answer starts and ends, how pixels become numbers, and how far
+scores are from what the run itself says, which is measured before anything is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.export import Dim, ExportedProgram
 
 import jarilab
 from jarilab.errors import UserError, needs
+from jarilab.export.closeness import check_close, check_places
 from jarilab.export.description import described
 from jarilab.export.forward import followed
 from jarilab.export.image_parts import DetectorParts, VisionParts
@@ -35,8 +36,6 @@ from jarilab.storage.files import write_json
 
 FORMAT = "jarilab export 1"
 DESCRIPTION = "jarilab.json"
-NEAR = 1e-5
-"""The largest difference of a score that is no fault, as a share of the largest score where that is above 1."""
 
 KINDS: dict[type, type[Exportable]] = {
     EncoderDecoder: EncoderDecoderParts,
@@ -63,6 +62,8 @@ class Target(ABC):
 
 @final
 class Onnx(Target):
+    """Run by ONNX Runtime."""
+
     name, suffix = "onnx", ".onnx"
 
     def __init__(self) -> None:
@@ -86,6 +87,8 @@ class Onnx(Target):
 
 @final
 class Torch(Target):
+    """Run by PyTorch, without the classes of the model."""
+
     name, suffix = "torch", ".pt2"
 
     def save(self, program: ExportedProgram, part: Part, path: Path) -> None:
@@ -128,7 +131,7 @@ def export(
 def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
     """As `export`."""
     found = exportable(loaded.model)
-    _check_places(loaded)
+    check_places(loaded)
     with writing(out) as partial:
         description = {
             "format": FORMAT,
@@ -144,7 +147,7 @@ def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
 
 @torch.no_grad()
 def saved(found: Exportable, folder: Path, target: Target) -> dict[str, Any]:
-    """Write the parts of a model, open the files, and compare them with the model. Raises UserError where they differ."""
+    """Write the parts of a model, open the files, and compare them with it. Raises UserError where they differ."""
     runs: dict[str, Any] = {}
     parts = []
     for part in found.parts():
@@ -153,14 +156,8 @@ def saved(found: Exportable, folder: Path, target: Target) -> dict[str, Any]:
         runs[part.name] = target.opened(path, part)
         inputs = [one.described for one in part.inputs]
         parts.append({"file": path.name, "inputs": inputs, "outputs": list(part.outputs)})
-    difference, largest = _compared(found, runs)
-    bound = NEAR * max(1.0, largest)
-    if not difference <= bound:  # nor where it is no number
-        raise UserError(
-            f"the exported model answers otherwise than the run: its scores differ by {difference:.1e}, expected "
-            f"{bound:.1e} at most; nothing was written. Please report this with the run's model and encoding"
-        )
-    return {"parts": parts, "largest_difference": difference, "largest_score": largest}
+    compared = found.compared(lambda name, tensors: runs[name](tensors))
+    return {"parts": parts, **check_close(compared)}
 
 
 def exportable(model: nn.Module) -> Exportable:
@@ -181,21 +178,3 @@ def program_of(part: Part) -> ExportedProgram:
     examples = tuple(one.example for one in part.inputs)
     with free_rows():
         return followed(_Listed(part.module), examples, {"tensors": tuple(sizes)}, part.name)
-
-
-def _compared(found: Exportable, runs: dict[str, Any]) -> tuple[float, float]:
-    """The largest difference of a score, and the largest score."""
-    difference = largest = 0.0
-    for theirs, own in found.compared(lambda name, tensors: runs[name](tensors)):
-        away = float((theirs - own).abs().max())
-        difference = away if away != away else max(difference, away)
-        largest = max(largest, float(own.abs().max()))
-    return difference, largest
-
-
-def _check_places(loaded: OpenRun) -> None:
-    if not loaded.task.policy.plain:
-        raise UserError(
-            f"an exported model counts tokens 0, 1, 2, ..., and this run was trained with --positions "
-            f"{loaded.experiment.options.positions}; answer with `jarilab predict`, or train with --positions sequential"
-        )

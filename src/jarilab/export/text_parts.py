@@ -83,9 +83,9 @@ class Kept:
 
 
 class StepAlone(nn.Module):
-    """One step of a language model. In: tokens, which of them are no padding; of those before, which were none, keys and
-    values. Out: scores, and the same of the tokens so far. Padding stands before the tokens of a row, which are counted
-    from 0."""
+    """One step of a language model. In: tokens, which of them are no padding; of those before, which were none, keys
+    and values. Out: scores, and the same of the tokens so far. Padding stands before the tokens of a row, which are
+    counted from 0."""
 
     def __init__(self, model: LanguageModel):
         super().__init__()
@@ -118,7 +118,6 @@ class EncoderDecoderParts(Exportable):
         self.model, self.plain = model, by_definition(model)
 
     def parts(self) -> list[Part]:
-        layers = len(self.plain.decoder.layers)
         ends = self.model.max_positions()
         source = _few(SOURCE, ends["source"])
         ids_BK, keep_BK = _drawn(self._sources, ROWS, source), torch.ones(ROWS, source).bool()

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import jarilab
-
 from jarilab.decoding import beam, greedy
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError

@@ -9,6 +9,8 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from tests.helpers.command import command
+from tests.helpers.runs import tiny, train
 from torch import nn
 
 import jarilab
@@ -19,8 +21,6 @@ from jarilab.export.parts import Exportable
 from jarilab.export.programs import Onnx, Target, Torch, export, exportable, program_of, saved
 from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
 from jarilab.models.recurrent import Recurrent
-from tests.helpers.command import command
-from tests.helpers.runs import tiny, train
 
 SMALL = {"width": 16, "heads": 2}
 ONE_LAYER = {**SMALL, "encoder_layers": 1, "decoder_layers": 1}
