@@ -46,7 +46,7 @@ from torch.nn import functional
 
 from jarilab.decoding import beam
 from jarilab.encodings.formulas import sinusoidal_embed
-from jarilab.export import write
+from jarilab.export.ctranslate2 import write
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
 from jarilab.nn.loss import cross_entropy

@@ -54,7 +54,8 @@ MAY_IMPORT = {
     "serving": SPECS | {"images", "predictors", "runs", "web"},
     "explorer": PLACES
     | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web", "serving", "huggingface"},
-    "export": PLACES | {"text", "encodings", "attention", "nn", "models", "inspect", "runs", "web"},
+    "export": PLACES
+    | {"storage", "text", "encodings", "attention", "nn", "models", "inspect", "runs", "web", "huggingface"},
     "cli": SPECS
     | {"api", "conformance", "comparison", "drawing", "explorer", "export", "inspect", "predictors", "runs", "serving"}
     | {"huggingface"}

@@ -26,6 +26,7 @@ GUIDE: list[Entry] = [
     ("Look inside", "들여다보기", "looking-inside.md"),
     ("In your PyTorch code", "PyTorch 코드에서", "guide/python.md"),
     ("Serve a run", "실행을 서버로", "guide/serving.md"),
+    ("A model for another program", "다른 프로그램에 줄 모델", "guide/exporting.md"),
     ("Encodings: draw, combine, check", "인코딩: 그리고 섞고 검사하기", "encodings.md"),
     ("What a run keeps", "실행 폴더에 남는 것", "runs.md"),
 ]

@@ -58,7 +58,7 @@ class Mask:
         """How many rows of a batch the rules tell apart; None where they are the same for all."""
         documents = None if self.documents is None else self.documents[0]
         of_rows = (self.keys, documents, self._pairs())
-        counts = [len(rule) for rule in of_rows if rule is not None]
+        counts = [rule.shape[0] for rule in of_rows if rule is not None]
         count = max([1, *counts])
         return count if count > 1 else None
 
@@ -118,4 +118,4 @@ class Mask:
 
 def _own(of_rows: Tensor, b: Tensor) -> Tensor:
     """The row that row b of a batch reads: its own, or the one that all share."""
-    return b if len(of_rows) > 1 else torch.zeros_like(b)
+    return b if of_rows.shape[0] > 1 else torch.zeros_like(b)

@@ -275,7 +275,7 @@ def _part_of(axis: str) -> str:
 
 def _alike(first: Tensor, second: Tensor, axes: int) -> list[Tensor]:
     """Both with as many rows, where either has any: those of one row are of all. axes: of what has rows."""
-    rows = [len(held) for held in (first, second) if held.ndim == axes]
+    rows = [held.shape[0] for held in (first, second) if held.ndim == axes]
     if not rows:
         return [first, second]
     return [held.expand(max(rows), *held.shape[1 - axes :]) for held in (first, second)]

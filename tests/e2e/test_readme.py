@@ -15,7 +15,10 @@ ROOT = Path(__file__).parent.parent.parent
 ENGLISH, KOREAN = (ROOT / name for name in ("README.md", "README.ko.md"))
 # In this order, so that a page finds the runs it looks into: what one trained, later ones use.
 GUIDES = [
-    *(f"guide/{name}.md" for name in ("training", "text", "images", "comparing", "walking", "python", "serving")),
+    *(
+        f"guide/{name}.md"
+        for name in ("training", "text", "images", "comparing", "walking", "python", "serving", "exporting")
+    ),
     *("encodings.md", "runs.md", "looking-inside.md"),
 ]
 PAGES = [ENGLISH, *(ROOT / "docs" / name for name in GUIDES)]
@@ -174,7 +177,7 @@ def test_commands_in_the_pages_run_one_after_another(tmp_path: Path, monkeypatch
         assert code == 0, f"{line}\n{told}"
         assert "Traceback" not in told, f"{line}\n{told}"
     assert len(ended) == len(lines), f"{lines[len(ended)]}\n{done.stderr}"
-    assert {words[0] for words, _ in given} == set(names()) - {"export", "serve"}  # which needs CTranslate2
+    assert {words[0] for words, _ in given} == set(names()) - {"serve"}
 
 
 def test_every_indented_line_of_the_pages_is_a_command() -> None:

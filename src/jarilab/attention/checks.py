@@ -26,7 +26,7 @@ def check_vectors(x: Tensor, weight: Float[Tensor, "N D"]) -> None:
 def check_positions(positions: Positions, x: Float[Tensor, "B L D"]) -> None:
     """Raises UserError where there is not one position for each token."""
     batch, length = x.shape[:2]
-    rows = len(positions.coordinates) if positions.coordinates.ndim == 3 else batch
+    rows = positions.coordinates.shape[0] if positions.coordinates.ndim == 3 else batch
     if positions.length != length or rows not in (1, batch):
         raise UserError(
             f"each token needs its position: expected positions for {batch} rows of {length} tokens, "

@@ -113,12 +113,20 @@ def exported(
     sizes += [{1: Dim.AUTO, 2: Dim.AUTO} if counted else {} for _ in links]
     shapes = {"tensors": tuple(sizes)}
     given = *tensors, *links.values()
+    return followed(forward, given, shapes, type(model).__name__)
+
+
+def followed(
+    module: nn.Module, given: tuple[Tensor, ...], sizes: dict[str, Any], name: str
+) -> ExportedProgram:
+    """What `torch.export` makes of a module. sizes: which axes are free, of each argument of its forward. Raises
+    UserError where it cannot be followed, calling it by its name."""
     try:
         with quiet():
-            return torch.export.export(forward, given, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(module, given, dynamic_shapes=sizes, strict=False)
     except Exception as error:  # of many classes, by what a forward does that cannot be followed
         why = str(error).strip().partition("\n")[0]
-        raise UserError(f"torch.export cannot follow {type(model).__name__}: {why}") from error
+        raise UserError(f"torch.export cannot follow {name}: {why}") from error
 
 
 @contextmanager

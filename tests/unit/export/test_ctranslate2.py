@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import jarilab
-from jarilab import export
 from jarilab.decoding import beam, greedy
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
-from jarilab.export import LEAST, _unique, write
+from jarilab.export import ctranslate2 as export
+from jarilab.export.ctranslate2 import LEAST, _unique, write
 from jarilab.export.positions import Rotary, places_of
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
@@ -123,7 +123,7 @@ def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
     lines = [f"{i}{'+-'[i % 2]}{97 - i}" for i in range(50)]
     source = loaded.task.sources([loaded.task.read(line) for line in lines])
     names = loaded.task.show_target(range(loaded.model.target_embedding.weight.shape[0]))
-    folder = export.ctranslate2(run, tmp_path / "out")
+    folder = export.export(run, tmp_path / "out")
     for width in (1, 5):
         mine = ours(loaded.model, source, width)
         assert_same_answers(mine, theirs(folder, [list(line) for line in lines], names, width))

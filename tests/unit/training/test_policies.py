@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
-from jarilab import api, export
+from jarilab import api
 from jarilab.decoding.answers import Decoding
 from jarilab.errors import UserError
 from jarilab.explorer.session import Explorer
+from jarilab.export import ctranslate2 as export
 from jarilab.inspect.capture import record
 from jarilab.inspect.places import Places
 from jarilab.policies.base import build
@@ -100,7 +101,7 @@ def test_what_predict_writes_is_read_again_at_the_same_places(runs, policy, beam
 
 def test_programs_that_count_tokens_themselves_are_refused(runs, tmp_path):
     with pytest.raises(UserError, match=r"trained with --positions coupling; answer with `jarilab predict`"):
-        export.ctranslate2(runs / "coupling", tmp_path / "out")
+        export.export(runs / "coupling", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     opened = Explorer([runs / "coupling"]).opened[0]
     engine = opened.engine("12+7", opened.run.step)

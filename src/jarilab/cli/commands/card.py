@@ -1,0 +1,32 @@
+"""Write a model card of a run, in Markdown."""
+
+from __future__ import annotations
+
+import argparse
+
+from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.runs import add_run, add_shared
+
+
+def arguments(parser: Parser, words: Words) -> None:
+    add_run(parser)
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="the file to write, and beside it a picture of what an example looks at; printed without one",
+    )
+    add_shared(parser, "trust_code")
+
+
+def run(options: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from jarilab.comparison import card
+    from jarilab.runs.loaded import load
+
+    loaded = load(options.run, **options.verb)
+    if options.out is None:
+        print(card.card(loaded), end="")
+        return
+    picture = card.write(loaded, Path(options.out))
+    print(options.out if picture is None else f"{options.out}, {picture}")

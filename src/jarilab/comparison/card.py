@@ -1,0 +1,246 @@
+"""A model card: what a run is, in Markdown, under the YAML head that hubs read. It says what the run's own files say,
+and nothing else.
+
+Names are a person's, and may hold anything: in Markdown they are escaped, in YAML they are strings of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+
+from jarilab.comparison.curves import UNKNOWN
+from jarilab.comparison.examples import LONGEST_INPUT
+from jarilab.comparison.statistics import mean_interval
+from jarilab.errors import UserError
+from jarilab.inspect.capture import record
+from jarilab.runs.folder import read_run
+from jarilab.runs.loaded import OpenRun
+from jarilab.runs.results import read_result
+from jarilab.storage.files import sha256, write_bytes, write_text
+from jarilab.tasks.metrics import METRICS, Metric
+from jarilab.web.png import png
+
+CELL, GAP = 16, 8
+"""Pixels of a link between two tokens, and between maps."""
+LIGHT, DARK = np.array([240, 244, 250]), np.array([8, 48, 107])
+"""Of weight 0 and 1: one hue that darkens, which every eye can order."""
+
+
+def card(loaded: OpenRun, picture: str | None = None) -> str:
+    """The card of a run. picture: the address of the image that `maps` draws, if there is one."""
+    run = read_run(loaded.folder)
+    has_result = (loaded.folder / "result.json").exists()
+    result = read_result(loaded.folder, loaded.experiment.hash) if has_result else None
+    sections = [
+        _head(loaded, result),
+        _title(loaded),
+        _figures(loaded, result),
+        _data(loaded, run),
+        _use(),
+        _attention(loaded, picture),
+        _limits(loaded, result),
+        _settings(loaded),
+        _versions(loaded, run),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def write(loaded: OpenRun, out: Path) -> Path | None:
+    """Write the card, and beside it the picture of what an example looks at, whose path this gives; None where the task
+    has no example at hand."""
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; expected the name of a file, such as README.md")
+    beside = out.with_name(f"{out.stem}-attention.png")
+    drawn = maps(loaded)
+    if drawn is not None:
+        write_bytes(beside, drawn)
+    write_text(out, card(loaded, None if drawn is None else beside.name))
+    return None if drawn is None else beside
+
+
+@torch.no_grad()
+def maps(loaded: OpenRun) -> bytes | None:
+    """A PNG of all attention weights of the example: a row of maps for each site, one for each head; None where the
+    task has no example at hand, since its data are elsewhere."""
+    try:
+        trace = loaded.predictor.trace(loaded.example(), LONGEST_INPUT)
+        model = loaded.predictor.traced_model
+        with record(model) as tape:
+            model(*trace.inputs)
+    except UserError:
+        return None
+    rows = [_row(tape.weights(site)[0].float().cpu().numpy()) for site in tape.sites]
+    wide = max(row.shape[1] for row in rows)
+    pieces = [np.pad(row, ((0, GAP), (0, wide - row.shape[1])), constant_values=-1) for row in rows]
+    shares_HW1 = np.concatenate(pieces)[..., None]
+    pixels = LIGHT + (DARK - LIGHT) * shares_HW1.clip(0, 1)
+    return png(np.where(shares_HW1 < 0, 255, pixels))
+
+
+def _row(weights_HQK: np.ndarray) -> np.ndarray:
+    """The maps of all heads beside each other; -1 between them."""
+    large = weights_HQK.repeat(CELL, 1).repeat(CELL, 2)
+    padded = np.pad(large, ((0, 0), (0, 0), (0, GAP)), constant_values=-1)
+    return np.concatenate(list(padded), 1)
+
+
+# Sections ------------------------------------------------------------------------------------------------------------
+
+
+def _head(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
+    """What hubs read."""
+    experiment = loaded.experiment
+    tags = ["jarilab", "attention", experiment.model, experiment.encoding]
+    head: dict[str, Any] = {"library_name": "jarilab", "tags": tags}
+    if result is not None:
+        name = str(result["metric"])
+        measured = {
+            "task": {"type": experiment.task},
+            "dataset": {"name": experiment.task, "type": experiment.task},
+            "metrics": [{"type": name, "value": result[name]}],
+        }
+        head["model-index"] = [{"name": _name(loaded), "results": [measured]}]
+    lines = [f"{key}: {json.dumps(value)}" for key, value in head.items()]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _title(loaded: OpenRun) -> str:
+    experiment = loaded.experiment
+    purpose, _ = loaded.task.purpose()
+    count = sum(parameter.numel() for parameter in loaded.model.parameters())
+    what = (
+        f"A model of the kind {plain(experiment.model)} with {count:,} parameters, trained for the task "
+        f"{plain(experiment.task)} with the positional encoding {plain(experiment.encoding)}, seed {experiment.seed}."
+    )
+    return f"# {plain(_name(loaded))}\n\n{what} {plain(purpose)}".rstrip()
+
+
+def _figures(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
+    if result is None:
+        return "## Figures\n\nNothing was measured yet: this run has no result."
+    metric = METRICS.get(str(result["metric"]), UNKNOWN)
+    examples, key = int(result["examples"]), str(result["metric"])
+    rows = [_figure("all", metric, result[key], examples)]
+    for group, count in result.get("group_examples", {}).items():
+        rows.append(_figure(group, metric, result[f"{key}_{group}"], count))
+    head = [f"| of | {metric.title} | interval | examples |", "| --- | --- | --- | --- |"]
+    how = mean_interval([result[key]], examples, share=metric.share).how
+    said = f"Measured on held-out examples at step {result['steps']:,}. Interval: {plain(how)}."
+    return "\n".join(["## Figures", "", *head, *rows, "", said, *_ceiling(loaded, metric, result)])
+
+
+def _figure(name: str, metric: Metric, value: float, examples: int) -> str:
+    found = mean_interval([value], examples, share=metric.share)
+    between = "not known"
+    if found.low is not None and found.high is not None:
+        between = f"{metric.text(found.low)} to {metric.text(found.high)}"
+    return f"| {plain(name)} | {metric.text(value)} | {between} | {examples:,} |"
+
+
+def _ceiling(loaded: OpenRun, metric: Metric, result: Mapping[str, Any]) -> Iterator[str]:
+    held = result.get("ceiling")
+    share = held.get("all") if isinstance(held, dict) else held
+    if share is not None:
+        yield f"Without positions at most {metric.text(share)} on average."
+
+
+def _data(loaded: OpenRun, run: Mapping[str, Any]) -> str:
+    lines = [f"- {plain(run['data'])}"]
+    lines += [f"- {plain(name)}: sha256 `{plain(digest)}`" for name, digest in run["kept"].items()]
+    return "\n".join(["## Data", "", *lines])
+
+
+def _use() -> str:
+    return """## Use
+
+    pip install jarilab
+
+In Python, where the folder of the run is at hand:
+
+    import jarilab
+
+    for answer in jarilab.predict("RUN", [...]):
+        print(answer)
+
+`jarilab predict RUN --help` lists what it can do, and `jarilab explore RUN` shows what it attends to."""
+
+
+def _attention(loaded: OpenRun, picture: str | None) -> str:
+    if picture is None:
+        return "## What it looks at\n\n`jarilab explore RUN` draws its attention; this card has no picture of it."
+    said = (
+        f"The attention weights for the input {plain(loaded.example())}: a row of maps for each site of attention, "
+        "a map for each head. Rows of a map are queries, columns are keys; dark is 1, light is 0."
+    )
+    return f"## What it looks at\n\n![Attention weights of every head]({quote(picture)})\n\n{said}"
+
+
+def _limits(loaded: OpenRun, result: Mapping[str, Any] | None) -> str:
+    """Only what follows from what was built and measured."""
+    known = [
+        "It was measured on held-out examples of the data above alone; nothing is known of other data."
+        if result is not None
+        else "It was not measured."
+    ]
+    ends = getattr(loaded.model, "max_positions", dict)()
+    known += [
+        f"It cannot read more than {count:,} positions of the {side}."
+        for side, count in ends.items()
+        if count is not None
+    ]
+    known += [
+        f"It was trained on sequences of up to {count:,} tokens of the {side}."
+        for side, count in loaded.task.longest.items()
+    ]
+    known.append("It is one run of one seed: another seed may learn more or less.")
+    return "\n".join(["## What it is not for", "", *(f"- {line}" for line in known)])
+
+
+def _settings(loaded: OpenRun) -> str:
+    experiment = loaded.experiment
+    parts = {
+        "task": experiment.task_options,
+        "model": experiment.model_options,
+        "training": experiment.training,
+    }
+    rows = [
+        f"| {plain(part)}.{plain(name)} | {plain(value)} |"
+        for part, options in parts.items()
+        for name, value in options.items()
+        if value is not None
+    ]
+    return "\n".join(["## Settings", "", "| setting | value |", "| --- | --- |", *rows])
+
+
+def _versions(loaded: OpenRun, run: Mapping[str, Any]) -> str:
+    environment = run["environment"]
+    names = ("jari", "python", "torch", "cpu", "device", "system", "started", "command")
+    rows = [f"| {name} | {plain(environment[name])} |" for name in names if name in environment]
+    weights = loaded.folder / "checkpoints" / f"step-{loaded.step:09d}" / "model.safetensors"
+    if weights.is_file():
+        rows.append(f"| weights at step {loaded.step:,} | sha256 `{sha256(weights)}` |")
+    rows.append(f"| experiment | `{loaded.experiment.hash}` |")
+    return "\n".join(["## Versions", "", "| what | which |", "| --- | --- |", *rows])
+
+
+def _name(loaded: OpenRun) -> str:
+    return loaded.folder.resolve().name
+
+
+_MARKS = re.compile(r"^[#+\-=]|^[0-9](?=[0-9]*[.)])|[\\`*_{}\[\]|~@&<>!]|:(?=//)")
+"""What would begin a heading or a list, emphasis, a link, an image or a cell of a table."""
+
+
+def plain(words: Any) -> str:
+    """A text that Markdown, and HTML inside it, shows as it is, on one line."""
+    shown = " ".join(str(words).split())
+    shown = "".join(letter for letter in shown if letter.isprintable())
+    return _MARKS.sub(lambda found: f"&#{ord(found[0])};", shown)

@@ -1,0 +1,130 @@
+"""Language models as GPT-2 and GPT-NeoX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jarilab.export.equals import (
+    LEAST,
+    Equal,
+    Weights,
+    activation_of,
+    added_or_turned,
+    check_stack,
+    drawn_ids,
+    joined_weights,
+    map_weights,
+    norm_weights,
+    refuse,
+    scaled_rows,
+    special_tokens,
+)
+from jarilab.export.positions import Places
+from jarilab.shapes import Tensor
+
+
+def of_language_model(model: Any) -> Equal:
+    """Raises UserError for settings that no model of transformers has."""
+    stack = model.decoder
+    layers = [layer["self"] for layer in stack.layers]
+    check_stack(layers, stack.encoding.spec, "pre")
+    if stack.mask.window is not None:
+        refuse(f"window={stack.mask.window}", "no window")
+    places = added_or_turned(stack.encoding)
+    if places.rotary is not None:
+        if places.rotary.interleaved:
+            refuse(f"{stack.encoding.spec} turns neighbouring pairs", "--encoding rotary")
+        return _neox(model, layers, places)
+    return _gpt2(model, layers, places)
+
+
+def _gpt2(model: Any, layers: list[Any], places: Places) -> Equal:
+    table = places.table
+    assert table is not None
+    weights = {
+        "transformer.wte.weight": scaled_rows(model.embedding),
+        "transformer.wpe.weight": table,
+    }
+    for number, layer in enumerate(layers):
+        at = f"transformer.h.{number}"
+        weights |= norm_weights(f"{at}.ln_1", layer.attention_residual.norm)
+        weights |= norm_weights(f"{at}.ln_2", layer.feed_forward_residual.norm)
+        joined = joined_weights(layer.attention)
+        maps = {"attn.c_attn": joined, "attn.c_proj": map_weights(layer.attention.out)}
+        maps |= {
+            "mlp.c_fc": map_weights(layer.feed_forward.up),
+            "mlp.c_proj": map_weights(layer.feed_forward.down),
+        }
+        for name, (weight, bias) in maps.items():
+            weights |= {f"{at}.{name}.weight": weight.t(), f"{at}.{name}.bias": bias}
+    weights |= norm_weights("transformer.ln_f", model.decoder.norm)
+    settings = {
+        "n_positions": len(table),
+        "n_embd": table.shape[1],
+        "n_layer": len(layers),
+        "n_head": layers[0].attention.site.heads,
+        "n_inner": layers[0].feed_forward.up.out_features,
+        "activation_function": activation_of(layers[0]),
+        "layer_norm_epsilon": model.decoder.norm.eps,
+    }
+    return _causal(model, "GPT2LMHeadModel", "GPT2Config", settings, weights)
+
+
+def _neox(model: Any, layers: list[Any], places: Places) -> Equal:
+    rotary, site = places.rotary, layers[0].attention.site
+    assert rotary is not None
+    weights = {"gpt_neox.embed_in.weight": scaled_rows(model.embedding)}
+    for number, layer in enumerate(layers):
+        at = f"gpt_neox.layers.{number}"
+        weights |= norm_weights(f"{at}.input_layernorm", layer.attention_residual.norm)
+        weights |= norm_weights(f"{at}.post_attention_layernorm", layer.feed_forward_residual.norm)
+        # Query, key and value of the first head, then of the second, ...
+        joined = [
+            part.unflatten(0, (3, site.heads, -1)).transpose(0, 1)
+            for part in joined_weights(layer.attention)
+        ]
+        maps = {
+            "attention.query_key_value": [part.flatten(0, 2) for part in joined],
+            "attention.dense": map_weights(layer.attention.out),
+            "mlp.dense_h_to_4h": map_weights(layer.feed_forward.up),
+            "mlp.dense_4h_to_h": map_weights(layer.feed_forward.down),
+        }
+        for name, (weight, bias) in maps.items():
+            weights |= {f"{at}.{name}.weight": weight, f"{at}.{name}.bias": bias}
+    weights |= norm_weights("gpt_neox.final_layer_norm", model.decoder.norm)
+    rope = {
+        "rope_type": "default",
+        "rope_theta": rotary.base,
+        "partial_rotary_factor": rotary.rotated / site.head_width,
+    }
+    settings = {
+        "max_position_embeddings": model.max_positions()["target"] or LEAST,
+        "hidden_size": site.width,
+        "num_hidden_layers": len(layers),
+        "num_attention_heads": site.heads,
+        "intermediate_size": layers[0].feed_forward.up.out_features,
+        "hidden_act": activation_of(layers[0]),
+        "layer_norm_eps": model.decoder.norm.eps,
+        "rope_parameters": rope,
+        "use_parallel_residual": False,
+    }
+    return _causal(model, "GPTNeoXForCausalLM", "GPTNeoXConfig", settings, weights)
+
+
+def _causal(
+    model: Any, kind: str, config: str, settings: dict[str, Any], weights: Weights
+) -> Equal:
+    head = (model.generator or model.embedding).weight
+    vocabulary = head.shape[0]
+    numbers = {
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": False,
+        **special_tokens("bos_token_id"),
+    }
+
+    def compared(other: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        ids_BL = drawn_ids(vocabulary, model.max_positions()["target"])
+        yield other(ids_BL).logits, model(ids_BL)
+
+    return Equal(kind, config, settings | numbers, weights | {"lm_head.weight": head}, compared)

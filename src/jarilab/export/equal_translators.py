@@ -1,0 +1,170 @@
+"""Encoder-decoders as Blenderbot and Marian."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from jarilab.export.equals import (
+    HIDDEN,
+    Equal,
+    Weights,
+    activation_of,
+    added_or_turned,
+    check_stack,
+    drawn_ids,
+    map_weights,
+    norm_weights,
+    query_weights,
+    refuse,
+    scaled_rows,
+    special_tokens,
+    with_rows,
+)
+from jarilab.shapes import Float, Tensor
+from jarilab.text import FIRST
+
+
+def of_encoder_decoder(model: Any) -> Equal:
+    """Raises UserError for settings that no model of transformers has."""
+    sides = {"encoder": model.encoder, "decoder": model.decoder}
+    norm = model.encoder.layers[0].feed_forward_residual.place
+    if model.decoder.cross_encoding.of_layer[0].hooks:
+        refuse(
+            f"cross_encoding={model.decoder.cross_encoding.spec}", "--set model.cross_encoding=none"
+        )
+    tables = {}
+    for side, stack in sides.items():
+        check_stack(list(stack.layers), stack.encoding.spec, norm)
+        tables[side] = added_or_turned(stack.encoding).table
+        if tables[side] is None:
+            refuse(
+                f"{stack.encoding.spec} acts inside attention", "--encoding sinusoidal or learned"
+            )
+    weights: Weights = {"lm_head.weight": (model.generator or model.target_embedding).weight}
+    for side, stack in sides.items():
+        for number, layer in enumerate(stack.layers):
+            weights |= _bart_layer(f"model.{side}.layers.{number}", layer, side)
+        if norm == "pre":
+            weights |= norm_weights(f"model.{side}.layer_norm", stack.norm)
+    make = _blenderbot if norm == "pre" else _marian
+    return make(model, sides, tables, weights)
+
+
+def _bart_layer(at: str, layer: Any, side: str) -> Weights:
+    """BART's names, which its descendants share."""
+    if side == "encoder":
+        attentions = {"self_attn": (layer.attention, layer.attention_residual)}
+    else:
+        attentions = {
+            "self_attn": (layer.self_attention, layer.self_residual),
+            "encoder_attn": (layer.cross_attention, layer.cross_residual),
+        }
+    weights: Weights = {}
+    for name, (attention, residual) in attentions.items():
+        weights |= norm_weights(f"{at}.{name}_layer_norm", residual.norm)
+        maps = {"q_proj": query_weights(attention), "k_proj": map_weights(attention.key)}
+        maps |= {"v_proj": map_weights(attention.value), "out_proj": map_weights(attention.out)}
+        for part, (weight, bias) in maps.items():
+            weights |= {f"{at}.{name}.{part}.weight": weight, f"{at}.{name}.{part}.bias": bias}
+    for part, linear in (("fc1", layer.feed_forward.up), ("fc2", layer.feed_forward.down)):
+        weights |= {f"{at}.{part}.weight": linear.weight, f"{at}.{part}.bias": linear.bias}
+    return weights | norm_weights(f"{at}.final_layer_norm", layer.feed_forward_residual.norm)
+
+
+def _bart_settings(model: Any, sides: Mapping[str, Any], positions: int) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "d_model": model.target_embedding.weight.shape[1],
+        "max_position_embeddings": positions,
+        "activation_function": activation_of(model.encoder.layers[0]),
+        "scale_embedding": False,
+        "tie_word_embeddings": False,
+        "decoder_start_token_id": FIRST,
+        "forced_eos_token_id": None,
+        **special_tokens("bos_token_id"),
+    }
+    for side, stack in sides.items():
+        settings |= {
+            f"{side}_layers": len(stack.layers),
+            f"{side}_attention_heads": stack.encoding.of_layer[0].site.heads,
+            f"{side}_ffn_dim": stack.layers[0].feed_forward.up.out_features,
+        }
+    return settings
+
+
+def _blenderbot(model: Any, sides: Any, tables: Any, weights: Weights) -> Equal:
+    """One size of vocabulary and one number of positions: what there is not gets rows of zeros, and is never said."""
+    source, target = _embeddings(model)
+    vocabulary = max(len(source), len(target))
+    positions = max(len(table) for table in tables.values())
+    bias_1V = torch.zeros(1, vocabulary)
+    bias_1V[:, len(target) :] = HIDDEN
+    weights |= {
+        "final_logits_bias": bias_1V,
+        "model.shared.weight": with_rows(target, vocabulary),
+        "model.encoder.embed_tokens.weight": with_rows(source, vocabulary),
+        "model.decoder.embed_tokens.weight": with_rows(target, vocabulary),
+        "lm_head.weight": with_rows(weights["lm_head.weight"], vocabulary),
+    }
+    weights |= {
+        f"model.{side}.embed_positions.weight": with_rows(table, positions)
+        for side, table in tables.items()
+    }
+    settings = {"vocab_size": vocabulary, **_bart_settings(model, sides, positions)}
+    kind = "BlenderbotForConditionalGeneration"
+    return Equal(kind, "BlenderbotConfig", settings, weights, _translated(model))
+
+
+def _marian(model: Any, sides: Any, tables: Any, weights: Weights) -> Equal:
+    """Its positions are no weights, but its own sinusoids."""
+    source, target = _embeddings(model)
+    positions = max(len(table) for table in tables.values())
+    for side, table in tables.items():
+        if not torch.allclose(table, _marians(len(table), table.shape[1]), atol=1e-5):
+            refuse(
+                f"norm=post and {sides[side].encoding.spec}, and the post-norm model there has sinusoids, sines first",
+                "--encoding sinusoidal:layout=concatenated, or --norm pre",
+            )
+    weights |= {
+        "final_logits_bias": torch.zeros(1, len(target)),
+        "model.encoder.embed_tokens.weight": source,
+        "model.decoder.embed_tokens.weight": target,
+    }
+    for side in sides:
+        weights[f"model.{side}.embed_positions.weight"] = _marians(positions, source.shape[1])
+    settings = {
+        "vocab_size": len(source),
+        "decoder_vocab_size": len(target),
+        "share_encoder_decoder_embeddings": False,
+        **_bart_settings(model, sides, positions),
+    }
+    return Equal("MarianMTModel", "MarianConfig", settings, weights, _translated(model))
+
+
+def _marians(positions: int, width: int) -> Float[Tensor, "L D"]:
+    """Sines in the first half, cosines in the second."""
+    exponent_F = torch.arange(0, width, 2, dtype=torch.float64) / width
+    angle_LF = torch.arange(positions).unsqueeze(-1) / 10000**exponent_F
+    return torch.cat((angle_LF.sin(), angle_LF.cos()), -1).float()
+
+
+def _translated(model: Any) -> Callable[[Any], Iterator[tuple[Tensor, Tensor]]]:
+    def compared(other: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        ends = model.max_positions()
+        source, target = _embeddings(model)
+        source_BK, target_BQ = (
+            drawn_ids(len(source), ends["source"]),
+            drawn_ids(len(target), ends["target"]),
+        )
+        found = other(input_ids=source_BK, decoder_input_ids=target_BQ).logits
+        yield found[..., : len(target)], model(source_BK, target_BQ)
+
+    return compared
+
+
+def _embeddings(model: Any) -> tuple[Tensor, Tensor]:
+    """Of source and target, as loud as they are used."""
+    target = model.target_embedding
+    return scaled_rows(model.source_embedding or target), scaled_rows(target)

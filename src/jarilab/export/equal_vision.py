@@ -1,0 +1,87 @@
+"""Vision Transformers as ViT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from jarilab.export.equals import (
+    ROWS,
+    Equal,
+    activation_of,
+    check_stack,
+    map_weights,
+    norm_weights,
+    query_weights,
+    refuse,
+)
+from jarilab.patches import Images
+from jarilab.shapes import Tensor
+
+
+def of_vision(model: Any) -> Equal:
+    """Raises UserError for settings that no model of transformers has."""
+    stack, width = model.encoder, model.embedding.out_features
+    layers = list(stack.layers)
+    check_stack(layers, stack.encoding.spec, "pre")
+    if model.pool != "class" or len(model.nowhere.weight) > 1:
+        refuse(
+            "it has registers, or reads the mean of the patches",
+            "--set model.pool=class, without registers",
+        )
+    encoding = stack.encoding.of_layer[0]
+    if not encoding.hooks <= {"embed"}:
+        refuse(
+            f"{stack.encoding.spec} acts inside attention", "--encoding sinusoidal2d or learned2d"
+        )
+    channels, height, wide = model.shape
+    places = model.places(Images(torch.zeros(1, *model.shape)))
+    zeros_1LD = torch.zeros(1, places.length, width)
+    weight = model.embedding.weight.unflatten(1, (channels, model.patch, model.patch))
+    weights = {
+        "vit.embeddings.cls_token": model.nowhere.weight.unsqueeze(0),
+        "vit.embeddings.position_embeddings": encoding.embed(zeros_1LD, places),
+        "vit.embeddings.patch_embeddings.projection.weight": weight,
+        "vit.embeddings.patch_embeddings.projection.bias": model.embedding.bias,
+        "classifier.weight": model.generator.weight,
+        "classifier.bias": model.generator.bias,
+        **norm_weights("vit.layernorm", stack.norm),
+    }
+    for number, layer in enumerate(layers):
+        at, attention = f"vit.layers.{number}", layer.attention
+        weights |= norm_weights(f"{at}.layernorm_before", layer.attention_residual.norm)
+        weights |= norm_weights(f"{at}.layernorm_after", layer.feed_forward_residual.norm)
+        maps = {
+            "attention.q_proj": query_weights(attention),
+            "attention.k_proj": map_weights(attention.key),
+        }
+        maps |= {
+            "attention.v_proj": map_weights(attention.value),
+            "attention.o_proj": map_weights(attention.out),
+        }
+        maps |= {
+            "mlp.fc1": map_weights(layer.feed_forward.up),
+            "mlp.fc2": map_weights(layer.feed_forward.down),
+        }
+        for name, (of_map, bias) in maps.items():
+            weights |= {f"{at}.{name}.weight": of_map, f"{at}.{name}.bias": bias}
+    settings = {
+        "hidden_size": width,
+        "num_hidden_layers": len(layers),
+        "num_attention_heads": layers[0].attention.site.heads,
+        "intermediate_size": layers[0].feed_forward.up.out_features,
+        "hidden_act": activation_of(layers[0]),
+        "layer_norm_eps": stack.norm.eps,
+        "image_size": (height, wide),
+        "patch_size": model.patch,
+        "num_channels": channels,
+        "num_labels": model.generator.out_features,
+    }
+
+    def compared(other: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        pixels = torch.randn(ROWS, *model.shape, generator=torch.Generator().manual_seed(1))
+        yield other(pixels).logits, model(pixels)
+
+    return Equal("ViTForImageClassification", "ViTConfig", settings, weights, compared)

@@ -1,0 +1,85 @@
+"""Models that read images, as parts: one, `model`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+import torch
+from torch import nn
+
+from jarilab.export.parts import Exportable, Input, Part, Run, by_definition
+from jarilab.models.detector import STRIDE, Detector
+from jarilab.models.vision import VisionTransformer
+from jarilab.patches import Images
+from jarilab.shapes import Bool, Float, Tensor
+
+ROWS = 2
+
+
+class Found(nn.Module):
+    """Images, and which of their pixels are no padding, in; scores and boxes of the last layer out."""
+
+    def __init__(self, model: Detector):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, pixels: Float[Tensor, "B C H W"], keep: Bool[Tensor, "B H W"]
+    ) -> list[Tensor]:
+        found = self.model(Images(pixels, keep))
+        return [found.scores[-1], found.boxes[-1]]
+
+
+@final
+class VisionParts(Exportable):
+    """Of images of the size that the model was trained on."""
+
+    def __init__(self, model: VisionTransformer):
+        self.model, self.plain = model, by_definition(model)
+
+    def parts(self) -> list[Part]:
+        pixels = Input("pixels", ("batch", *self.model.shape), self._drawn(ROWS))
+        return [Part("model", self.plain, [pixels], ["scores"])]
+
+    def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in (1, 3):
+            pixels = self._drawn(rows)
+            (found,) = run("model", [pixels])
+            yield found, self.model(pixels)
+
+    def _drawn(self, rows: int) -> Float[Tensor, "B C H W"]:
+        return torch.randn(rows, *self.model.shape, generator=torch.Generator().manual_seed(rows))
+
+
+@final
+class DetectorParts(Exportable):
+    """Of images of any size that the stride divides."""
+
+    def __init__(self, model: Detector):
+        self.model, self.plain = model, by_definition(model)
+
+    def parts(self) -> list[Part]:
+        pixels, keep = self._drawn(ROWS, 3 * STRIDE, 4 * STRIDE)
+        read = [
+            Input("pixels", ("batch", self.model.channels, "height", "width"), pixels),
+            Input("keep", ("batch", "height", "width"), keep),
+        ]
+        return [Part("model", Found(self.plain), read, ["scores", "boxes"])]
+
+    def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows, height, width in ((1, 2, 2), (3, 4, 2)):
+            pixels, keep = self._drawn(rows, height * STRIDE, width * STRIDE)
+            found = self.model(Images(pixels, keep))
+            own = found.scores[-1], found.boxes[-1]
+            yield from zip(run("model", [pixels, keep]), own, strict=True)
+
+    def _drawn(
+        self, rows: int, height: int, width: int
+    ) -> tuple[Float[Tensor, "B C H W"], Bool[Tensor, "B H W"]]:
+        """The last image is smaller."""
+        generator = torch.Generator().manual_seed(rows)
+        pixels = torch.randn(rows, self.model.channels, height, width, generator=generator)
+        keep = torch.ones(rows, height, width, dtype=torch.bool)
+        keep[-1, -3:] = False
+        return pixels * keep.unsqueeze(1), keep

@@ -1,0 +1,132 @@
+"""Models as folders that transformers opens, held against what the model itself says."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers.command import command
+from tests.helpers.runs import tiny, train
+from torch import nn
+
+import jarilab
+from jarilab import UserError
+from jarilab.export.huggingface import export, write
+from jarilab.models.recurrent import Recurrent
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("transformers") is None,
+        reason="NO transformers: folders of Hugging Face were NOT checked (pip install 'jarilab[huggingface]')",
+    ),
+    pytest.mark.filterwarnings("ignore"),
+]
+SMALL = {"width": 16, "heads": 2}
+
+
+def initialised(model: nn.Module) -> Any:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def language_model(**options: Any) -> Any:
+    return initialised(jarilab.LanguageModel(12, **SMALL, layers=2, **options))
+
+
+def translator(**options: Any) -> Any:
+    return initialised(jarilab.EncoderDecoder(9, 12, **SMALL, encoder_layers=1, decoder_layers=2, **options))
+
+
+def vision(**options: Any) -> Any:
+    return initialised(jarilab.VisionTransformer((1, 4, 6), 3, patch=2, **SMALL, layers=2, **options))
+
+
+MARIAN = "sinusoidal:layout=concatenated"
+EQUALS = [
+    (
+        "GPT2LMHeadModel",
+        lambda: language_model(encoding="learned:positions=9", activation="gelu", scale="none"),
+    ),
+    ("GPT2LMHeadModel", lambda: language_model(encoding="none", tied=False)),
+    ("GPTNeoXForCausalLM", lambda: language_model(encoding="rotary:base=500,fraction=0.5")),
+    (
+        "BlenderbotForConditionalGeneration",
+        lambda: translator(encoding="learned:positions=9", hidden=24),
+    ),
+    ("MarianMTModel", lambda: translator(norm="post", encoding=MARIAN, tied=True)),
+    (
+        "ViTForImageClassification",
+        lambda: vision(pool="class", encoding="learned2d:rows=2,columns=3"),
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "make"), EQUALS)
+def test_the_folder_says_what_the_model_does(kind: str, make: Any, tmp_path: Path) -> None:
+    made = write(make(), tmp_path)
+    assert made["kind"] == kind
+    assert 0 < made["largest_difference"] < 1e-5 * max(1, made["largest_score"])
+    assert {"config.json", "model.safetensors"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("make", "why", "instead"),
+    [
+        (lambda: language_model(encoding="alibi"), "alibi uses bias", "learned or rotary"),
+        (lambda: language_model(norm="post"), "norm=post", "--norm pre"),
+        (lambda: language_model(norm_kind="batch"), "norm_kind=batch", "--norm-kind layer"),
+        (lambda: language_model(window=3), "window=3", "no window"),
+        (
+            lambda: language_model(encoding="rotary:pairing=interleaved"),
+            "neighbouring pairs",
+            "--encoding rotary",
+        ),
+        (
+            lambda: translator(encoding="rotary"),
+            "rotary acts inside attention",
+            "sinusoidal or learned",
+        ),
+        (lambda: translator(norm="post"), "norm=post and sinusoidal", "layout=concatenated"),
+        (
+            lambda: translator(cross_encoding="rotary"),
+            "cross_encoding=rotary",
+            "cross_encoding=none",
+        ),
+        (lambda: vision(), "mean of the patches", "model.pool=class"),
+        (
+            lambda: vision(pool="class", encoding="rotary2d"),
+            "rotary2d acts inside attention",
+            "learned2d",
+        ),
+        (lambda: Recurrent(5, 5), "Recurrent has no equal", "--to onnx"),
+    ],
+)
+def test_what_has_no_equal_is_refused_by_name(make: Any, why: str, instead: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no equal in transformers") as refused:
+        write(make(), tmp_path)
+    assert why in str(refused.value)
+    assert instead in str(refused.value)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_is_written_by_the_command(tmp_path: Path) -> None:
+    train(tmp_path / "run", tiny("sinusoidal"))
+    words = ("export", tmp_path / "run", "--to", "huggingface", "--out", tmp_path / "out")
+    said = command(*words)
+    assert said.returncode == 0, said.stderr
+    assert "BlenderbotForConditionalGeneration in" in said.stdout
+    assert "scores differ by " in said.stdout
+    assert command(*words).returncode == 2
+
+
+def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UserError, match=r"pip install 'jarilab\[huggingface\]'"):
+        export(tmp_path / "run", tmp_path / "out")
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,241 @@
+"""Models as graphs of ONNX and of torch.export, run by other programs and held against what the model itself says."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from tests.helpers.command import command
+from tests.helpers.runs import tiny, train
+from torch import nn
+
+import jarilab
+from jarilab import UserError
+from jarilab.export import programs
+from jarilab.export.image_parts import DetectorParts, VisionParts
+from jarilab.export.parts import Exportable
+from jarilab.export.programs import Onnx, Target, Torch, export, exportable, program_of, saved
+from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
+from jarilab.models.recurrent import Recurrent
+
+SMALL = {"width": 16, "heads": 2}
+ONE_LAYER = {**SMALL, "encoder_layers": 1, "decoder_layers": 1}
+
+
+@pytest.fixture(autouse=True)
+def unchecked() -> Iterator[None]:
+    """As a person runs it: where `torch.export` follows a model, a length is a symbol and no `int`."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def targets() -> list[Target]:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"NO {name}: graphs of ONNX were NOT checked (pip install 'jarilab[onnx]')")
+    return [Onnx(), Torch()]
+
+
+def initialised(model: nn.Module) -> Any:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+MODELS = {
+    # A table with an end, rotation that depends on all keys, terms and values, two vocabularies.
+    "encoder_decoder": lambda: EncoderDecoderParts(
+        initialised(
+            jarilab.EncoderDecoder(
+                9, 12, **ONE_LAYER, encoder_encoding="learned:positions=6", decoder_encoding="rotary_dynamic"
+            )
+        )
+    ),
+    # A window, and an encoding that remembers something of each key.
+    "decoder": lambda: LanguageModelParts(
+        initialised(jarilab.LanguageModel(12, **SMALL, layers=1, encoding="forgetting", window=3))
+    ),
+    "vit": lambda: VisionParts(
+        initialised(
+            jarilab.VisionTransformer((1, 4, 6), 3, patch=2, **SMALL, layers=1, encoding="rotary2d", pool="class")
+        )
+    ),
+    "detector": lambda: DetectorParts(initialised(jarilab.Detector(1, 3, **ONE_LAYER, queries=3))),
+}
+
+
+def check(kind: str, targets: list[Target], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is followed once: that takes longest."""
+    found = MODELS[kind]()
+    parts = found.parts()
+    followed = {part.name: program_of(part) for part in parts}
+    monkeypatch.setattr(programs, "program_of", lambda part: followed[part.name])
+    for target in targets:
+        made = saved(found, folder, target)
+        assert 0 < made["largest_difference"] < 1e-5 * max(1, made["largest_score"])
+        assert [part["file"] for part in made["parts"]] == [f"{part.name}{target.suffix}" for part in parts]
+        assert all((folder / part["file"]).is_file() for part in made["parts"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "vit"])
+def test_other_programs_say_what_the_model_does(
+    kind: str, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(kind, targets, tmp_path, monkeypatch)
+
+
+@pytest.mark.long
+def test_other_programs_find_what_a_detector_does(
+    targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check("detector", targets, tmp_path, monkeypatch)
+
+
+class Wrong(Exportable):
+    """A model that another program takes for another."""
+
+    def __init__(self, found: Exportable):
+        self.found = found
+
+    def parts(self) -> Any:
+        return self.found.parts()
+
+    def compared(self, run: Any) -> Any:
+        for theirs, own in self.found.compared(run):
+            yield theirs, own + 1e-3
+
+
+@pytest.mark.slow
+def test_what_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = exportable(initialised(jarilab.LanguageModel(12, **SMALL, layers=1)))
+    with pytest.raises(UserError, match=r"answers otherwise than the run: its scores differ by 1\.0e-03, expected"):
+        saved(Wrong(found), tmp_path, Torch())
+
+
+@pytest.mark.slow
+def test_a_run_is_written_beside_what_it_reads(tmp_path: Path) -> None:
+    """A task whose sources have no end of their own."""
+    train(tmp_path / "run", tiny("t5"))
+    out = tmp_path / "out"
+    said = command("export", tmp_path / "run", "--to", "torch", "--out", out)
+    assert said.returncode == 0, said.stderr
+    assert "encoder.pt2, decoder.pt2, jarilab.json; scores differ by " in said.stdout
+    assert sorted(path.name for path in out.iterdir()) == ["decoder.pt2", "encoder.pt2", "jarilab.json"]
+    made = json.loads((out / "jarilab.json").read_text())
+    encoder, decoder = made["parts"]
+    assert encoder["inputs"] == [
+        {"name": "ids", "dtype": "int64", "shape": ["batch", "source"]},
+        {"name": "keep", "dtype": "bool", "shape": ["batch", "source"]},
+    ]
+    assert encoder["outputs"] == ["source.0.key", "source.0.value"]
+    assert decoder["outputs"] == ["scores", "present.0.key", "present.0.value"]
+    tokens = made["tokens"]
+    assert "+" in tokens["source"]
+    assert not tokens["source_ends"]
+    assert (tokens["first"], tokens["end"]) == (1, 2)
+    said = command("export", tmp_path / "run", "--to", "torch", "--out", out)
+    assert said.returncode == 2
+    assert "choose another --out" in said.stderr
+
+
+@pytest.mark.slow
+def test_free_sizes_are_called_by_their_names(tmp_path: Path) -> None:
+    onnx: Any = pytest.importorskip("onnx", reason="NO onnx: graphs of ONNX were NOT checked")
+    pytest.importorskip("onnxruntime", reason="NO onnxruntime: graphs of ONNX were NOT checked")
+    saved(MODELS["decoder"](), tmp_path, Onnx())
+    graph = onnx.load(tmp_path / "decoder.onnx").graph
+
+    def shapes(values: Any) -> dict[str, list[Any]]:
+        sizes = {value.name: value.type.tensor_type.shape.dim for value in values}
+        return {name: [size.dim_param or size.dim_value for size in found] for name, found in sizes.items()}
+
+    read, written = shapes(graph.input), shapes(graph.output)
+    assert read["past.0.key"] == ["batch", 2, "before", 8]
+    assert written["scores"] == ["batch", "step", 12]
+    assert written["present.keep"] == ["batch", "before + step"]
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+
+
+def test_models_without_parts_are_refused() -> None:
+    with pytest.raises(UserError, match=r"Recurrent cannot be exported as a graph: expected one of EncoderDecoder, "):
+        exportable(Recurrent(5, 5))
+
+
+def test_places_that_no_graph_counts_are_refused(tmp_path: Path) -> None:
+    train(tmp_path / "run", tiny("rotary", training__positions="offset"))
+    with pytest.raises(UserError, match=r"trained with --positions offset; answer with `jarilab predict`"):
+        export(tmp_path / "run", tmp_path / "out", to="torch")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_nothing_is_left_of_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path / "run", tiny("rotary"))
+
+    def broken(*_: Any) -> Any:
+        raise UserError("broken")
+
+    monkeypatch.setattr(programs, "saved", broken)
+    with pytest.raises(UserError, match="broken"):
+        export(tmp_path / "run", tmp_path / "out", to="torch")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_folder_in_use_and_a_missing_run_are_told(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(UserError, match="no empty folder; choose another --out"):
+        export(tmp_path / "run", tmp_path, to="torch")
+    with pytest.raises(UserError, match="nowhere"):
+        export(tmp_path / "nowhere", tmp_path / "out", to="torch")
+
+
+def test_the_missing_runtime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "check_packages", lambda: None)
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"needs the package onnxruntime; pip install 'jarilab\[onnx\]'"):
+        export(tmp_path / "run", tmp_path / "out", to="onnx")
+
+
+@pytest.mark.long
+def test_answers_are_those_of_the_run(tmp_path: Path) -> None:
+    """1,000 questions, answered greedily from the description alone."""
+    runtime: Any = pytest.importorskip("onnxruntime", reason="NO onnxruntime: graphs of ONNX were NOT checked")
+    settings = {"model.width": 32, "model.encoder_layers": 1, "model.decoder_layers": 1, "task.maximum": 99}
+    settings |= {"training.examples": 100_000, "training.evaluations": 1}
+    jarilab.train("arithmetic", tmp_path / "run", encoding="rotary", settings=settings, threads=1)
+    made = export(tmp_path / "run", tmp_path / "out", to="onnx")
+    encoder, decoder = (runtime.InferenceSession(tmp_path / "out" / part["file"]) for part in made["parts"])
+    tokens = made["tokens"]
+    questions = [f"{i}{'+-'[i % 2]}{j}" for i in range(40) for j in range(60, 85)]
+    longest = max(map(len, questions))
+    numbers = {name: number for number, name in enumerate(tokens["source"])}
+    read = [[numbers[sign] for sign in question] for question in questions]
+    ids = np.array([row + [tokens["padding"]] * (longest - len(row)) for row in read])
+    keep = ids != tokens["padding"]
+    kept = encoder.run(None, {"ids": ids, "keep": keep})
+    held = dict(zip(made["parts"][0]["outputs"], kept, strict=True))
+    for one in made["parts"][1]["inputs"]:
+        if one["name"].startswith("past"):
+            heads, width = one["shape"][1], one["shape"][3]
+            held[one["name"]] = np.zeros((len(ids), heads, 0, width), np.float32)
+    step, written = np.full((len(ids), 1), tokens["first"]), []
+    for _ in range(tokens["longest"]["target"]):
+        scores, *present = decoder.run(None, {"ids": step, "keep": keep, **held})
+        held |= dict(zip([name for name in held if name.startswith("past")], present, strict=True))
+        step = scores[:, -1:].argmax(-1)
+        written.append(step)
+    answers = []
+    for row in np.concatenate(written, 1).tolist():
+        ended = row[: row.index(tokens["end"])] if tokens["end"] in row else row
+        answers.append("".join(tokens["target"][number] for number in ended))
+    said = [answer.answer for answer in jarilab.predict(tmp_path / "run", questions)]
+    assert answers == said
+    assert len(set(answers)) > 50
