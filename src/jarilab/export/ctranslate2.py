@@ -35,8 +35,9 @@ def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> Pat
 
     CTranslate2 then starts answers, and ends inputs where the task does, by itself. Its tokens are called as
     `task.show_source` and `show_target` call them; two of one name are told apart by the number of the later. With
-    `min_decoding_length=0` (by default it forbids the empty answer) it writes what jari writes, at the same scores;
-    only to an input without any token it always answers nothing.
+    `min_decoding_length=0` (by default it forbids the empty answer) it writes greedily what jari writes, at the same
+    scores; only to an input without any token it always answers nothing. A wider beam ends there as soon as so many
+    hypotheses have ended, and in jari when none that is open is likelier: where they differ, jari's scores more.
 
     Raises UserError for a folder that is no run, a model that CTranslate2 cannot compute exactly, an `out` that is not
     empty, or where the package is missing.
