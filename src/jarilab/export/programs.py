@@ -8,7 +8,7 @@ scores are from what the run itself says, which is measured before anything is k
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -37,7 +37,7 @@ from jarilab.storage.files import write_json
 FORMAT = "jarilab export 1"
 DESCRIPTION = "jarilab.json"
 
-KINDS: dict[type, type[Exportable]] = {
+KINDS: dict[type, Callable[[Any], Exportable]] = {
     EncoderDecoder: EncoderDecoderParts,
     LanguageModel: LanguageModelParts,
     VisionTransformer: VisionParts,
