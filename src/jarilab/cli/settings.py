@@ -15,14 +15,18 @@ from jarilab.registry import listed
 ENCODING = "model.encoding"
 
 
-def add_task(parser: Parser, words: Words, *, without: Sequence[str] = ()) -> None:
-    """The task, and every setting of the one at hand. without: settings by their full names that are no flags."""
+def add_task(
+    parser: Parser, words: Words, *, without: Sequence[str] = (), optional: bool = False
+) -> None:
+    """The task, and every setting of the one at hand. without: settings by their full names that are no flags.
+    optional: something else may name the task."""
     from jarilab.runs.experiment import model_of, settings_of
 
     verb = parser.prog.split()[-1]
     parser.add_argument(
         "task",
         metavar="TASK",
+        nargs="?" if optional else None,
         help="such as arithmetic, translation, arithmetic:maximum=99 or my_task.py",
     )
     parser.add_argument(

@@ -141,7 +141,7 @@ class WholeModel:
         tables = [len(each) for each in tensors if each.ndim == 2]
         return any(longest <= rows <= longest + 4 for rows in tables)
 
-    def positions(self, mask: Bool[Tensor, "B L"]) -> dict[str, Tensor]:
+    def positions(self, mask: Bool[Tensor, "B L"]) -> dict[str, Any]:
         """As generation makes them: the first token is at 0, wherever padding is. Nothing where the model has no
         argument for them, or counts by itself."""
         if not self.causal or "position_ids" not in self._takes:

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.settings import add_task, settings_from
+from jarilab.errors import UserError
+
+if TYPE_CHECKING:
+    from jarilab.cli.repeating import Pattern
 
 
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import api
+    from jarilab.cli.repeating import Pattern
     from jarilab.options import options_of
 
+    parser.add_argument(
+        "--from",
+        dest="pattern",
+        metavar="RUN",
+        help="take task, model, seed and every setting from this run, or its run.json; what else is given wins, "
+        "such as --seed 2",
+    )
+    parser.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="execute the Python files that the run of --from names",
+    )
     parser.add_argument(
         "--out", metavar="RUN", help="the folder of the run (runs/TASK-ENCODING-SEED)"
     )
@@ -21,7 +38,10 @@ def arguments(parser: Parser, words: Words) -> None:
     without = ("encoding", "settings", "report")
     parser.add_options("verb", options_of(api.train), without=without)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    add_task(parser, words)
+    pattern = Pattern.among(words)
+    if pattern is not None:
+        words = [pattern.experiment.task, "--model", pattern.experiment.model]
+    add_task(parser, words, optional=True)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -31,7 +51,13 @@ def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import say, show
     from jarilab.training.progress import TrainingProgress, working
 
+    pattern = _pattern(options)
     settings = settings_from(options)
+    if pattern is not None:
+        if is_first():
+            for line in pattern.changes(settings):
+                say(f"not as in {pattern.folder}: {line}")
+        settings = pattern.settings(settings)
     out = options.out
     if out is None:
         out = _folder(options, settings)
@@ -46,7 +72,36 @@ def run(options: argparse.Namespace) -> None:
 
         result = api.train(options.task, out, settings=settings, report=report, **options.verb)
     if is_first():
+        if pattern is not None:
+            for line in pattern.differences(Path(out)):
+                say(f"not as in {pattern.folder}: {line}")
         show(options, result, metrics_text(result, out))
+
+
+def _pattern(options: argparse.Namespace) -> Pattern | None:
+    """The run of --from, from which comes what is not given. Raises UserError for another task or kind of model."""
+    from jarilab.cli.repeating import Pattern
+
+    if options.pattern is None:
+        if options.task is None:
+            raise UserError(
+                "train needs a task, such as jarilab train arithmetic; or --from RUN, a run to repeat"
+            )
+        return None
+    pattern = Pattern.read(options.pattern)
+    experiment = pattern.experiment
+    model = options.verb.get("model", experiment.model)
+    if options.task not in (None, experiment.task) or model != experiment.model:
+        raise UserError(
+            f"{pattern.folder} is a run of {experiment.task} with {experiment.model}, and --from repeats it; for "
+            "another task or kind of model give its settings one by one"
+        )
+    experiment.trust(str(pattern.folder / "run.json"), options.trust_code)
+    options.task = experiment.task
+    own = {"seed": experiment.seed, "precision": experiment.precision, "model": model}
+    own["threads"] = pattern.record["environment"]["threads"]
+    options.verb = {**own, **options.verb}
+    return pattern
 
 
 def _folder(options: argparse.Namespace, settings: dict[str, Any]) -> str:

@@ -1,0 +1,77 @@
+"""`jarilab train --from RUN`: another training by the settings of one that is there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jarilab.cli.arguments import Words
+from jarilab.runs.environment import what_changed
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import read_run
+from jarilab.runs.options import REPLACED, deciding
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A run whose settings are taken."""
+
+    folder: Path
+    record: Mapping[str, Any]
+    experiment: Experiment
+
+    @staticmethod
+    def read(name: str) -> Pattern:
+        """name: the folder of a run, or its run.json. Nothing of it is executed. Raises UserError where it is none."""
+        path = Path(name)
+        folder = path.parent if path.name == "run.json" else path
+        record = read_run(folder)
+        return Pattern(
+            folder, record, Experiment.read(record["experiment"], str(folder / "run.json"))
+        )
+
+    @staticmethod
+    def among(words: Words) -> Pattern | None:
+        """The one that a command line names."""
+        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        finder.add_argument("--from", dest="pattern", nargs="?")
+        found, _ = finder.parse_known_args(list(words))
+        return None if found.pattern is None else Pattern.read(found.pattern)
+
+    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Its own, under those that were given."""
+        sections = {
+            "task": self.experiment.task_options,
+            "model": self.experiment.model_options,
+            "training": deciding(self.experiment.training),
+        }
+        own = {}
+        for section, options in sections.items():
+            for name, value in options.items():
+                own[f"{section}.{name}"] = value
+        for one, other in REPLACED.items():
+            for asked, replaced in ((one, other), (other, one)):
+                if f"training.{asked}" in given:
+                    own.pop(f"training.{replaced}", None)
+        return {**own, **given}
+
+    def changes(self, given: Mapping[str, Any]) -> list[str]:
+        """What was given otherwise, as a person reads it."""
+        own = self.settings({})
+        return [
+            f"{name} is {value}, was {own.get(name, 'not set')}"
+            for name, value in given.items()
+            if value != own.get(name)
+        ]
+
+    def differences(self, folder: Path) -> list[str]:
+        """What else decides the result of the run in `folder`, and is not as it was here."""
+        record = read_run(folder)
+        told = what_changed(self.record["environment"], record["environment"])
+        same_data = [self.record[name] == record[name] for name in ("data", "kept")]
+        if not all(same_data):
+            told.append("the data, or what is kept of them, are not those of then")
+        return told

@@ -1,0 +1,70 @@
+"""`jarilab train --from RUN`: a run repeated, or changed in what is said."""
+
+import json
+
+import pytest
+
+from helpers.command import command
+from helpers.runs import held, seal, timeless
+
+SMALL = ["--examples", "192", "--batch", "16", "--evaluations", "2", "--evaluation-examples", "20", "--width", "16",
+         "--heads", "2", "--encoder-layers", "1", "--decoder-layers", "1", "--threads", "1"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    made = command("train", "arithmetic:maximum=30", *SMALL, "--encoding", "t5", "--out", folder / "add")
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+def test_a_repeated_run_is_the_same_bit_for_bit(runs):
+    said = command("train", "--from", runs / "add" / "run.json", "--out", runs / "again")
+    assert said.returncode == 0, said.stderr
+    assert "not as in" not in said.stderr
+    first, second = (timeless(held(runs / name / "result.json")) for name in ("add", "again"))
+    assert first == second
+    weights = [max((runs / name / "checkpoints").iterdir()) / "model.safetensors" for name in ("add", "again")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_what_is_given_wins_and_is_told(runs):
+    words = ("--seed", "2", "--epochs", "1", "--width", "32", "--out", runs / "other")
+    said = command("train", "--from", runs / "add", *words)
+    assert said.returncode == 0, said.stderr
+    assert f"not as in {runs / 'add'}: model.width is 32, was 16\n" in said.stderr
+    record = held(runs / "other" / "run.json")["experiment"]
+    was = held(runs / "add" / "run.json")["experiment"]
+    assert (record["seed"], record["model_options"]["width"], record["training"]["epochs"]) == (2, 32, 1)
+    assert record["model_options"] == was["model_options"] | {"width": 32}
+    assert record["task_options"] == was["task_options"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "train needs a task, such as jarilab train arithmetic; or --from RUN, a run to repeat"),
+        (("--from", "nowhere"), "nowhere"),
+        (("sort", "--from", "add"), "is a run of arithmetic with encoder_decoder, and --from repeats it"),
+        (("--from", "add", "--model", "decoder"), "is a run of arithmetic with encoder_decoder, and --from repeats it"),
+        (("--from", "add", "--widht", "3"), "did you mean --width?"),
+    ],
+)
+def test_what_cannot_be_repeated_is_a_sentence(runs, monkeypatch, words, message):
+    monkeypatch.chdir(runs)
+    said = command("train", *words)
+    assert (said.returncode, message in said.stderr) == (2, True), said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_a_run_that_names_a_file_executes_nothing_untold(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    canary = tmp_path / "canary"
+    (tmp_path / "evil.py").write_text(f"open({str(canary)!r}, 'w')")
+    (tmp_path / "run").mkdir()
+    record = held(runs / "add" / "run.json")
+    record["experiment"]["model_options"]["encoding"] = "evil.py:Evil"
+    seal(tmp_path / "run" / "run.json", json.loads(json.dumps(record)))
+    said = command("train", "--from", "run", "--out", "again")
+    assert (said.returncode, "--trust-code" in said.stderr, canary.exists()) == (2, True, False)
