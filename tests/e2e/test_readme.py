@@ -26,7 +26,10 @@ PAIRS = [(ENGLISH, KOREAN), *((ROOT / "docs" / name, ROOT / "docs/ko" / name) fo
 INDEX = tuple(ROOT / "docs" / "site" / language / "encodings" / "index.md" for language in ("en", "ko"))
 """The site's list of encodings: test_site_encodings.py holds its pages equal."""
 BOTH = pytest.mark.parametrize(("english", "korean"), PAIRS, ids=lambda page: page.stem)
-OTHERS = ["design.md", *(f"results/{name}.md" for name in ("arithmetic", "images", "positions", "reliability", "text"))]
+OTHERS = [
+    "design.md",
+    *(f"results/{name}.md" for name in ("arithmetic", "images", "model-laws", "positions", "reliability", "text")),
+]
 SMALL = {
     "arithmetic": ["--width=16", "--heads=2", "--maximum=220", "--examples=600"],
     "translation": ["--width=16", "--vocabulary=300", "--epochs=1", "--tokens=512", "--longest=40"],
