@@ -372,7 +372,7 @@ def test_laws_of_an_encoding():
 
 TRAIN = ["train", TASK, "--out", "{new}"]
 MISTAKES = {
-    "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: compare, completion,"),
+    "command": (["trian", "arithmetic"], "unknown command 'trian'; did you mean 'train'? Known: card, compare,"),
     "no command": ([], "the following arguments are required: COMMAND; `jarilab --help` shows what there is"),
     "task": (["train", "arithmetik", "--out", "{new}"], "unknown task 'arithmetik'; did you mean 'arithmetic'? Known:"),
     "encoding": ([*TRAIN, "--encoding", "rotery"], "unknown encoding 'rotery'; did you mean 'rotary'? Known: alibi,"),
@@ -410,7 +410,7 @@ MISTAKES = {
     "seed": ([*TRAIN, "--seed", "one"], "--seed: input should be a valid integer"),
     "long seed": ([*TRAIN, "--seed", "9" * 30], "--seed: expected an integer of 9,223,372,036,854,775,807 at most"),
     "threads": ([*TRAIN, "--threads", "0"], "--threads: input should be greater than or equal to 1; got '0'"),
-    "no task": (["train"], "arguments are required: TASK; `jarilab train TASK --help` shows what there is"),
+    "no task": (["train"], "train needs a task, such as jarilab train arithmetic; or --from RUN, a run to repeat"),
     "no encodings": (["compare", TASK], f"required: --encodings, --out; `jarilab compare {TASK} --help` shows what"),
     "alias far from all": ([*TRAIN, "--encoding", "roep"], "unknown encoding 'roep'; did you mean 'rope'? Kno"),
     "nothing near": ([*TRAIN, "--encoding", "xyzzy"], "unknown encoding 'xyzzy'; Known: alibi,"),

@@ -578,7 +578,7 @@ def test_a_page_inside_a_notebook(pages: Pages) -> None:
     page = pages.open(f"<!doctype html><title>notebook</title>{shown._repr_html_()}", ready="iframe")
     frame = page.frame_locator("iframe")
     frame.locator("html[data-ready]").wait_for(state="attached")
-    assert frame.locator(".pane h3").first.text_content() == "notebook step 0"
+    assert frame.locator(".pane h3").first.text_content() == "notebook"
     frame.locator("[data-head='1']").first.click()
     assert frame.locator("#head-title").text_content() == "encoder.0, head 1"
     frame.locator("#tab-measures").click()

@@ -300,7 +300,7 @@ def test_help_lists_the_defaults_of_the_task_at_hand(capsys):
     assert "stop after so many looks without a better one (not set)" in arithmetic
     assert "--norm {pre,post} before each sublayer (pre) or after it (post), as the original has it (pre)" in arithmetic
     assert "--optimizer {muon,adamw} muon (matrices by Muon, the rest by AdamW) or adamw (all) (muon)" in arithmetic
-    assert "usage: jarilab train [options] TASK " in arithmetic
+    assert "usage: jarilab train [options] [TASK] " in arithmetic
     translation = helped(capsys, "train", "translation", "--model", "recurrent")
     assert "the task translation: --train FILE [FILE ...] two files, source and target, or one TSV (not set)" in (
         translation
