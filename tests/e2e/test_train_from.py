@@ -1,6 +1,7 @@
 """`jarilab train --from RUN`: a run repeated, or changed in what is said."""
 
 import json
+import shutil
 
 import pytest
 
@@ -29,11 +30,24 @@ def test_a_repeated_run_is_the_same_bit_for_bit(runs):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+def test_what_was_otherwise_then_is_told(runs, tmp_path):
+    shutil.copytree(runs / "add", tmp_path / "add")
+    record = held(tmp_path / "add" / "run.json")
+    record["environment"]["torch"] = "2.0"
+    record["data"] = "others"
+    seal(tmp_path / "add" / "run.json", record)
+    said = command("train", "--from", tmp_path / "add", "--out", tmp_path / "again")
+    assert said.returncode == 0, said.stderr
+    assert f"not as in {tmp_path / 'add'}: torch was 2.0, is " in said.stderr
+    assert "the data, or what is kept of them, are not those of then" in said.stderr
+
+
 def test_what_is_given_wins_and_is_told(runs):
     words = ("--seed", "2", "--epochs", "1", "--width", "32", "--out", runs / "other")
     said = command("train", "--from", runs / "add", *words)
     assert said.returncode == 0, said.stderr
-    assert f"not as in {runs / 'add'}: model.width is 32, was 16\n" in said.stderr
+    for told in ("seed is 2, was 1", "model.width is 32, was 16"):
+        assert f"not as in {runs / 'add'}: {told}\n" in said.stderr
     record = held(runs / "other" / "run.json")["experiment"]
     was = held(runs / "add" / "run.json")["experiment"]
     assert (record["seed"], record["model_options"]["width"], record["training"]["epochs"]) == (2, 32, 1)

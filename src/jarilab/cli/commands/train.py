@@ -80,7 +80,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _pattern(options: argparse.Namespace) -> Pattern | None:
     """The run of --from, from which comes what is not given. Raises UserError for another task or kind of model."""
+    from jarilab.cli.ranks import is_first
     from jarilab.cli.repeating import Pattern
+    from jarilab.cli.terminal import say
 
     if options.pattern is None:
         if options.task is None:
@@ -100,6 +102,10 @@ def _pattern(options: argparse.Namespace) -> Pattern | None:
     options.task = experiment.task
     own = {"seed": experiment.seed, "precision": experiment.precision, "model": model}
     own["threads"] = pattern.record["environment"]["threads"]
+    if is_first():
+        for name in own.keys() & options.verb.keys():
+            if options.verb[name] != own[name]:
+                say(f"not as in {pattern.folder}: {name} is {options.verb[name]}, was {own[name]}")
     options.verb = {**own, **options.verb}
     return pattern
 
