@@ -17,8 +17,8 @@ from torch import nn
 import jarilab
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of
+from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend, choose, lowers
-from jarilab.attention.module import site_of
 from jarilab.decoding.greedy_search import greedy
 from jarilab.devices import describe, device_named
 from jarilab.encodings import compose

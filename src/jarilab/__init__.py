@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jarilab.explorer import explore as explore
     from jarilab.explorer import show as show
     from jarilab.huggingface.swapping import swap as swap
+    from jarilab.huggingface.whole import from_huggingface as from_huggingface
     from jarilab.inspect.capture import Tape as Tape
     from jarilab.inspect.capture import record as record
     from jarilab.masks import Mask as Mask
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from jarilab.models.recurrent import Recurrent as Recurrent
     from jarilab.models.stacks import Decoder as Decoder
     from jarilab.models.stacks import Encoder as Encoder
+    from jarilab.models.text_encoder import TextEncoder as TextEncoder
     from jarilab.models.text_to_image import TextToImage as TextToImage
     from jarilab.models.vision import VisionTransformer as VisionTransformer
     from jarilab.nn.init import initialise as initialise
@@ -84,11 +86,13 @@ _HOME = {
     "Tape": "jarilab.inspect.capture",
     "record": "jarilab.inspect.capture",
     "swap": "jarilab.huggingface.swapping",
+    "from_huggingface": "jarilab.huggingface.whole",
     "Mask": "jarilab.masks",
     "Decoder": "jarilab.models.stacks",
     "Encoder": "jarilab.models.stacks",
     "EncoderDecoder": "jarilab.models.encoder_decoder",
     "Detector": "jarilab.models.detector",
+    "TextEncoder": "jarilab.models.text_encoder",
     "TextToImage": "jarilab.models.text_to_image",
     "VisionTransformer": "jarilab.models.vision",
     "Images": "jarilab.patches",

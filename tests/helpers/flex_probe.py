@@ -15,8 +15,8 @@ from torch.nn.attention import flex_attention
 
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of
+from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend
-from jarilab.attention.module import site_of
 from jarilab.devices import put
 from jarilab.encodings import compose
 from jarilab.masks import Mask

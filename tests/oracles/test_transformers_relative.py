@@ -5,7 +5,8 @@ import torch
 
 from jarilab.attention.call import AttentionCall, scores
 from jarilab.attention.geometry import geometry_of
-from jarilab.attention.module import Attention, site_of
+from jarilab.attention.heads import site_of
+from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.masks import Mask
 from jarilab.positions import Positions

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jarilab.attention.module import site_of
+from jarilab.attention.heads import site_of
 from jarilab.encodings import compose
 from jarilab.positions import Positions
 

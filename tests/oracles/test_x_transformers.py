@@ -8,7 +8,7 @@ compared, too.
 import pytest
 import torch
 
-from jarilab.attention.module import site_of
+from jarilab.attention.heads import site_of
 from jarilab.encodings import compose
 from jarilab.positions import Positions
 

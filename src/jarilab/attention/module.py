@@ -29,8 +29,6 @@ inject, rotate, terms, bias and values are the hooks of an `Encoding`; a Geometr
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import torch
 from torch import nn
 
@@ -38,18 +36,17 @@ from jarilab.attention.cache import LayerCache
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.checks import check_positions, check_vectors
 from jarilab.attention.geometry import Geometry, geometry_of
+from jarilab.attention.heads import groups_of, scale_of, site_of, split_heads
 from jarilab.attention.kernels import Kernel, attend, check, lowers
 from jarilab.encodings import compose
-from jarilab.encodings.base import Site, hooks_of, registry
-from jarilab.errors import UserError, unknown
+from jarilab.encodings.base import hooks_of, registry
+from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.nn.dropout import check_share
+from jarilab.nn.layers import Scale
 from jarilab.nn.linear import Linear, linear
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
-
-Scale = Literal["sqrt", "none"]
-"""What scores are divided by: the square root of the head width, or nothing."""
 
 
 class Attend(nn.Module):
@@ -77,10 +74,12 @@ class Attention(nn.Module):
     this attention owns the encoding and passes a `Geometry`. head_width: E of queries and keys, D / H by default.
     value_head_width: E of values, as head_width by default. causal: what an encoding may rely on; the mask is the
     caller's. cross: keys may come from another frame of positions. scale: divide q.k by sqrt(E), or by nothing.
-    dropout: on the attention weights. kernel: see `jarilab.attention.kernels`.
+    dropout: on the attention weights. kernel: see `jarilab.attention.kernels`. key_value_heads: how many heads keys and
+    values have, each for as many heads of queries (*GQA*, Ainslie et al. 2023; 1 is *multi-query*, Shazeer 2019); H by
+    default. bias: of the linear maps.
 
-    Raises UserError for a width that the heads do not divide, an encoding that cannot work here, a kernel that cannot
-    do what the encoding needs.
+    Raises UserError for a width that the heads do not divide, heads that those of keys do not divide, an encoding that
+    cannot work here, a kernel that cannot do what the encoding needs.
     """
 
     def __init__(
@@ -96,15 +95,18 @@ class Attention(nn.Module):
         scale: Scale = "sqrt",
         dropout: float = 0.0,
         kernel: Kernel = "auto",
+        key_value_heads: int | None = None,
+        bias: bool = True,
     ):
         super().__init__()
         self.site = site_of(width, heads, head_width, value_head_width, causal=causal, cross=cross)
         self.scale = scale_of(scale, self.site.head_width)
         self.dropout = check_share(dropout)
-        self.query = Linear(width, heads * self.site.head_width)
-        self.key = Linear(width, heads * self.site.head_width)
-        self.value = Linear(width, heads * self.site.value_head_width)
-        self.out = Linear(heads * self.site.value_head_width, width)
+        of_keys = groups_of(heads, key_value_heads)
+        self.query = Linear(width, heads * self.site.head_width, bias)
+        self.key = Linear(width, of_keys * self.site.head_width, bias)
+        self.value = Linear(width, of_keys * self.site.value_head_width, bias)
+        self.out = Linear(heads * self.site.value_head_width, width, bias)
         self.attend = Attend(kernel)
         self.encoding = None
         if encoding is not None:
@@ -155,7 +157,7 @@ class Attention(nn.Module):
         self, x_BLD: Tensor, geometry: Geometry, cache: LayerCache | None
     ) -> tuple[Tensor, ...]:
         """Queries, and keys, values and states of the keys, those in the cache too, each `(B, H, L, E)`."""
-        encoding, heads = geometry.encoding, self.site.heads
+        encoding, site = geometry.encoding, self.site
         if "inject" in encoding.hooks:
             # DETR: positions go into what queries and keys are made of, never into the values.
             placed_BLD = encoding.inject(x_BLD, geometry.q_pos)
@@ -163,9 +165,9 @@ class Attention(nn.Module):
             v_BLD = self.value(x_BLD)
         else:
             q_BLD, k_BLD, v_BLD = self._map_at_once(x_BLD)
-        q_BHLE = split_heads(q_BLD, heads)
-        k_BHLE = split_heads(k_BLD, heads)
-        v_BHLE = split_heads(v_BLD, heads)
+        q_BHLE = split_heads(q_BLD, site.heads, site.head_width)
+        k_BHLE = split_heads(k_BLD, site.heads, site.head_width)
+        v_BHLE = split_heads(v_BLD, site.heads, site.value_head_width)
         turns, anew = "rotate" in encoding.hooks, geometry.rotates_anew
         if turns:
             q_BHLE = encoding.rotate(q_BHLE, geometry.q_rotation)
@@ -183,7 +185,8 @@ class Attention(nn.Module):
         initial values of its own."""
         maps = (self.query, self.key, self.value)
         weight = torch.cat([each.weight for each in maps])
-        bias = torch.cat([each.bias for each in maps])
+        biases: list[Tensor] = [each.bias for each in maps if each.bias is not None]
+        bias = torch.cat(biases) if biases else None
         widths = [each.out_features for each in maps]
         return linear(x_BLD, weight, bias).split(widths, -1)
 
@@ -191,9 +194,10 @@ class Attention(nn.Module):
         self, x_BQD: Tensor, source_BKD: Tensor | None, geometry: Geometry, cache: LayerCache | None
     ) -> tuple[Tensor, ...]:
         """Queries of all heads, and keys, values and states of the keys, from the source or as the cache holds them."""
-        encoding, heads = geometry.encoding, self.site.heads
+        encoding, site = geometry.encoding, self.site
         q_BQD = self.query(encoding.inject(x_BQD, geometry.q_pos))
-        q_BHQE = encoding.rotate(split_heads(q_BQD, heads), geometry.q_rotation)
+        q_BHQE = split_heads(q_BQD, site.heads, site.head_width)
+        q_BHQE = encoding.rotate(q_BHQE, geometry.q_rotation)
         if cache is not None and cache.length:
             return q_BHQE, *cache.filled()
         if source_BKD is None:
@@ -202,8 +206,9 @@ class Attention(nn.Module):
                 "or a cache that holds them"
             )
         k_BKD = self.key(encoding.inject(source_BKD, geometry.k_pos))
-        k_BHKE = encoding.rotate(split_heads(k_BKD, heads), geometry.k_rotation)
-        v_BHKE = split_heads(self.value(source_BKD), heads)
+        k_BHKE = split_heads(k_BKD, site.heads, site.head_width)
+        k_BHKE = encoding.rotate(k_BHKE, geometry.k_rotation)
+        v_BHKE = split_heads(self.value(source_BKD), site.heads, site.value_head_width)
         states = encoding.remembered(source_BKD)
         if cache is not None:
             cache.append(k_BHKE, v_BHKE, *states)
@@ -250,42 +255,3 @@ def _inside() -> list[str]:
     """The encodings that need no input to add to."""
     classes = {name: registry.spec(name).target for name in registry.names()}
     return [name for name, cls in classes.items() if "embed" not in hooks_of(cls)]
-
-
-def scale_of(scale: Scale, head_width: int) -> float:
-    """What q.k is multiplied by. Raises UserError for another word than those of `Scale`."""
-    if scale not in get_args(Scale):
-        raise unknown("scale", scale, get_args(Scale))
-    return head_width**-0.5 if scale == "sqrt" else 1.0
-
-
-def split_heads(x: Float[Tensor, "B L D"], heads: int) -> Float[Tensor, "B H L E"]:
-    """Cut the last axis into heads."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def site_of(
-    width: int,
-    heads: int,
-    head_width: int | None = None,
-    value_head_width: int | None = None,
-    *,
-    causal: bool = False,
-    cross: bool = False,
-) -> Site:
-    """The site of an attention. Raises UserError where the heads do not divide the width and no head width is given."""
-    if width < 1 or heads < 1:
-        raise UserError(f"width and heads must be 1 or more, got width {width} and {heads} heads")
-    if head_width is None:
-        if width % heads:
-            raise UserError(_indivisible(width, heads))
-        head_width = width // heads
-    return Site(width, heads, head_width, value_head_width or head_width, causal, cross)
-
-
-def _indivisible(width: int, heads: int) -> str:
-    """Expected, got, and the nearest widths that work."""
-    below = width - width % heads
-    above = below + heads
-    near = f"{below} or {above}" if below else f"{above}"
-    return f"the width must be divisible by the heads; got width {width}, {heads} heads; use width {near}"

@@ -10,8 +10,9 @@ from torch import nn
 from jarilab.attention.cache import positions_of
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of
+from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import Kernel, check
-from jarilab.attention.module import Attend, site_of
+from jarilab.attention.module import Attend
 from jarilab.attention.scores import build_score
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError

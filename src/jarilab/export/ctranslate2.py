@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from jarilab.errors import UserError, needs
+from jarilab.export.beyond import beyond
 from jarilab.export.description import source_ends
 from jarilab.export.out import check_empty, writing
 from jarilab.export.positions import Places, places_of, refuse
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.layers import ACTIVATIONS, FeedForward, Residual
-from jarilab.nn.norms import BatchNorm
 from jarilab.runs.loaded import load
 from jarilab.shapes import Tensor
 from jarilab.text import END, FIRST
@@ -28,6 +28,9 @@ LEAST = 1024
 """Positions that are written at least, where an encoding has no end: what CTranslate2 reads of an input by default."""
 
 UNKNOWN = "<unk>"
+
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+"""As CTranslate2 calls them."""
 
 
 def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> Path:
@@ -110,11 +113,10 @@ def _checked_model(model: nn.Module) -> EncoderDecoder:
             f"CTranslate2 is for Transformers that read a source and write a target: expected an encoder_decoder, got "
             f"{type(model).__name__}; answer with `jarilab predict`"
         )
-    norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
-    if norms:
+    for setting, instead in beyond(model):
         raise UserError(
-            "CTranslate2 has layer norms alone: expected norm_kind=layer, got batch; answer with `jarilab predict`, or "
-            "train with --norm-kind layer"
+            f"CTranslate2 writes the layers of the original Transformer alone, got {setting}; answer with `jarilab "
+            f"predict`, or train with {instead}"
         )
     return model
 
@@ -147,10 +149,10 @@ def _stack(library: Any, kind: Any, stack: Any, places: Places) -> Any:
     layer = stack.layers[0]
     pre_norm = layer.feed_forward_residual.place == "pre"
     names = {function: name for name, function in ACTIVATIONS.items()}
-    name = names[layer.feed_forward.activation]
+    name = _ACTIVATIONS[names[layer.feed_forward.activation]]
     options: dict[str, Any] = {
         "pre_norm": pre_norm,
-        "activation": library.common_spec.Activation[name.upper()],
+        "activation": library.common_spec.Activation[name],
         "relative_attention_bias": places.bias is not None,
     }
     if places.rotary is not None:

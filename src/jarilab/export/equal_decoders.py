@@ -11,6 +11,7 @@ from jarilab.export.equals import (
     Weights,
     activation_of,
     added_or_turned,
+    check_options,
     check_stack,
     drawn_ids,
     joined_weights,
@@ -28,7 +29,8 @@ def of_language_model(model: Any) -> Equal:
     """Raises UserError for settings that no model of transformers has."""
     stack = model.decoder
     layers = [layer["self"] for layer in stack.layers]
-    check_stack(layers, stack.encoding.spec, "pre")
+    check_options(model)
+    check_stack(layers, "pre")
     if stack.mask.window is not None:
         refuse(f"window={stack.mask.window}", "no window")
     places = added_or_turned(stack.encoding)

@@ -13,6 +13,7 @@ from jarilab.export.equals import (
     Weights,
     activation_of,
     added_or_turned,
+    check_options,
     check_stack,
     drawn_ids,
     map_weights,
@@ -35,9 +36,10 @@ def of_encoder_decoder(model: Any) -> Equal:
         refuse(
             f"cross_encoding={model.decoder.cross_encoding.spec}", "--set model.cross_encoding=none"
         )
+    check_options(model)
     tables = {}
     for side, stack in sides.items():
-        check_stack(list(stack.layers), stack.encoding.spec, norm)
+        check_stack(list(stack.layers), norm)
         tables[side] = added_or_turned(stack.encoding).table
         if tables[side] is None:
             refuse(

@@ -11,6 +11,7 @@ from jarilab.export.equals import (
     ROWS,
     Equal,
     activation_of,
+    check_options,
     check_stack,
     map_weights,
     norm_weights,
@@ -25,7 +26,8 @@ def of_vision(model: Any) -> Equal:
     """Raises UserError for settings that no model of transformers has."""
     stack, width = model.encoder, model.embedding.out_features
     layers = list(stack.layers)
-    check_stack(layers, stack.encoding.spec, "pre")
+    check_options(model)
+    check_stack(layers, "pre")
     if model.pool != "class" or len(model.nowhere.weight) > 1:
         refuse(
             "it has registers, or reads the mean of the patches",

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from jarilab.errors import UserError
+from jarilab.export.beyond import beyond
 from jarilab.export.positions import Places, places_of
 from jarilab.nn.layers import ACTIVATIONS
-from jarilab.nn.norms import BatchNorm
 from jarilab.shapes import Tensor
 from jarilab.text import END, FIRST, PADDING
 
@@ -48,13 +48,17 @@ def refuse(why: str, instead: str) -> NoReturn:
     )
 
 
-def check_stack(layers: list[Any], spec: str, norm: str) -> None:
-    """Raises UserError for norms that are not there."""
+def check_stack(layers: list[Any], norm: str) -> None:
+    """Raises UserError for norms that stand elsewhere."""
     place = layers[0].feed_forward_residual.place
     if place != norm:
         refuse(f"norm={place}", f"--norm {norm}")
-    if any(isinstance(part, BatchNorm) for layer in layers for part in layer.modules()):
-        refuse("norm_kind=batch", "--norm-kind layer")
+
+
+def check_options(model: nn.Module) -> None:
+    """Raises UserError for options of layers that are not there."""
+    for setting, instead in beyond(model):
+        refuse(setting, instead)
 
 
 def added_or_turned(encoding: Any) -> Places:
@@ -80,9 +84,10 @@ def drawn_ids(vocabulary: int, most: int | None) -> Tensor:
 
 
 def activation_of(layer: Any) -> str:
-    """Its name, which is the same in transformers."""
+    """Its name in transformers."""
     names = {function: name for name, function in ACTIVATIONS.items()}
-    return names[layer.feed_forward.activation]
+    name = names[layer.feed_forward.activation]
+    return {"gelu_tanh": "gelu_new"}.get(name, name)
 
 
 def scaled_rows(embedding: Any) -> Tensor:

@@ -6,3 +6,4 @@ from jarilab.huggingface.folder import load as load
 from jarilab.huggingface.reading import Reading as Reading
 from jarilab.huggingface.reading import read as read
 from jarilab.huggingface.swapping import swap as swap
+from jarilab.huggingface.whole import from_huggingface as from_huggingface

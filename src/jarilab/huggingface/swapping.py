@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of
-from jarilab.attention.module import Attend, site_of
+from jarilab.attention.heads import site_of
+from jarilab.attention.module import Attend
 from jarilab.encodings.base import Encoding
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError

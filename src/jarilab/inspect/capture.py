@@ -22,7 +22,8 @@ from torch import nn
 
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall, Summands
-from jarilab.attention.module import Attention, split_heads
+from jarilab.attention.heads import split_heads
+from jarilab.attention.module import Attention
 from jarilab.errors import UserError, unknown
 from jarilab.inspect.calls import blocks
 from jarilab.inspect.listening import hear
@@ -53,6 +54,10 @@ class Tape:
     calls: dict[str, list[Recorded]] = field(default_factory=dict)
     whole: Inside | None = None
     unheard: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.calls) or "nothing"
+        return f"<Tape of {names}>"
 
     @property
     def sites(self) -> list[str]:
@@ -167,8 +172,8 @@ class Tape:
             raise _turned_only(site)
         q_BQD = owner.query(encoding.inject(x_BQD, geometry.q_pos))
         k_BKD = owner.key(encoding.inject(source_BKD, geometry.k_pos))
-        heads = owner.site.heads
-        return split_heads(q_BQD, heads), split_heads(k_BKD, heads)
+        heads, width = owner.site.heads, owner.site.head_width
+        return split_heads(q_BQD, heads, width), split_heads(k_BKD, heads, width)
 
     @torch.no_grad()
     def trust(self, site: str, index: int | None = None) -> Trust:

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.module import Attention, split_heads
+from jarilab.attention.heads import split_heads
+from jarilab.attention.module import Attention
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
 from jarilab.inspect.capture import Tape
@@ -110,14 +111,18 @@ def _added_to_input(
     encodings, before = added_by(stack.module), stack.inputs[0]
     assert encodings is not None
     placed = encodings.embed(before, places)
-    if torch.equal(x, placed):
-        return placed - before
+    part, entered = placed - before, placed
+    first = getattr(stack.module, "embedding_norm", None)
+    if is_norm(first):
+        part, entered = _through(first, placed, part), first(placed)
+    if torch.equal(x, entered):
+        return part
     # A stack of pre-norm layers ends with a norm of its own; all that they do is add to their input.
     if not is_norm(getattr(stack.module, "norm", None)):
         return None
     for passage in inside.passages:
         if is_norm(passage.module) and _gave(passage, x):
-            return _through(passage.module, passage.inputs[0], placed - before)
+            return _through(passage.module, passage.inputs[0], part)
     return None
 
 
@@ -126,6 +131,10 @@ def _through(norm: nn.Module, x: Tensor, part: Tensor) -> Tensor:
     only the divisor has to be held at what it is for all of `x`."""
     if isinstance(norm, LinearNorm):
         return norm.of_part(part)
+    if isinstance(norm, nn.RMSNorm):
+        eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+        normed = part * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+        return normed if norm.weight is None else normed * norm.weight
     assert isinstance(norm, nn.LayerNorm)
     deviation = (x.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
     normed = (part - part.mean(-1, keepdim=True)) / deviation
@@ -146,7 +155,8 @@ def by_origin(
     geometry, encoding = call.geometry, call.geometry.encoding
 
     def of_head(x: Tensor, rotation: object) -> Float[Tensor, "L E"]:
-        return encoding.rotate(split_heads(x, attention.site.heads), rotation)[0, head]
+        x_BHLE = split_heads(x, attention.site.heads, attention.site.head_width)
+        return encoding.rotate(x_BHLE, rotation)[0, head]
 
     found = {}
     for query, of_query in sides.queries.parts(attention.query).items():

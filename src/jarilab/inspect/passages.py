@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -21,9 +21,9 @@ class LinearNorm(Protocol):
     def of_part(self, part: Tensor) -> Tensor: ...
 
 
-def is_norm(module: object) -> bool:
+def is_norm(module: object) -> TypeGuard[nn.Module]:
     """Whether a module is a norm whose input can be taken apart."""
-    return isinstance(module, nn.LayerNorm | LinearNorm)
+    return isinstance(module, nn.LayerNorm | nn.RMSNorm | LinearNorm)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,13 +16,14 @@ from torch import nn
 
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.module import Attention, split_heads
+from jarilab.attention.heads import split_heads
+from jarilab.attention.module import Attention
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
 from jarilab.inspect.capture import Tape, look_inside
 from jarilab.inspect.model_io import precise
-from jarilab.inspect.passages import added_by, first_layer
+from jarilab.inspect.passages import added_by, first_layer, is_norm
 from jarilab.inspect.recurrent import walk_of_step
 from jarilab.inspect.sites import Inputs, layers_of
 from jarilab.inspect.steps import (
@@ -35,6 +36,7 @@ from jarilab.inspect.steps import (
     step_of_terms,
     step_of_weights,
 )
+from jarilab.nn.layers import TokenEmbedding
 from jarilab.patches import Images
 from jarilab.shapes import Float, Tensor
 
@@ -124,20 +126,28 @@ def _steps_of_stack(tape: Tape, site: str, names: Names) -> list[Step]:
     passage = tape.inside.through(first_layer(layers))[-1]
     whole = passage.inputs[0][0]
     made_of = _made_of(tape, site)
-    encodings = added_by(stack)
+    encodings, norm = added_by(stack), getattr(stack, "embedding_norm", None)
     if encodings is None:
-        return [names.of_queries("embedding", made_of, whole)]
+        return [names.of_queries("embedding", _normed(made_of, norm), whole)]
     before = tape.inside.through(stack)[-1].inputs[:1]
     if before and before[0][0].shape == whole.shape:
         q_pos = recorded.call.geometry.q_pos
         placed = encodings.embed(before[0][:1], q_pos)[0]
-        if torch.equal(placed, whole):
+        entered = norm(placed) if is_norm(norm) else placed
+        if torch.equal(entered, whole):
             formula = f"embedding + {encodings.spec}"
-            return [
+            steps = [
                 names.of_queries("embedding", made_of, before[0][0]),
                 names.of_queries("embedding + position", formula, placed),
             ]
-    return [names.of_queries("embedding + position", f"{made_of} + {encodings.spec}", whole)]
+            normed = [names.of_queries("embedding norm", "norm before the first layer", entered)]
+            return steps if entered is placed else steps + normed
+    formula = _normed(f"{made_of} + {encodings.spec}", norm)
+    return [names.of_queries("embedding + position", formula, whole)]
+
+
+def _normed(formula: str, norm: nn.Module | None) -> str:
+    return f"norm({formula})" if is_norm(norm) else formula
 
 
 def _made_of(tape: Tape, site: str) -> str:
@@ -146,10 +156,18 @@ def _made_of(tape: Tape, site: str) -> str:
     if isinstance(given, Tensor) and given.is_floating_point():
         return "what the model makes of its input"
     if not isinstance(given, Images):
-        return "E[token] * sqrt(D)"
+        return _of_tokens(tape.inside.model)
     if tape.site(site).queries == "source":
         return "what the model makes of each patch"
     return "a learned vector of each query"
+
+
+def _of_tokens(model: nn.Module) -> str:
+    """What stands for tokens, in a formula."""
+    embeddings = [module for module in model.modules() if isinstance(module, TokenEmbedding)]
+    scaled = any(embedding.scale != 1 for embedding in embeddings)
+    of_tokens = "E[token] * sqrt(D)" if scaled else "E[token]"
+    return f"{of_tokens} + S[segment]" if getattr(model, "segments", None) else of_tokens
 
 
 # One head ------------------------------------------------------------------------------------------------------------
@@ -166,9 +184,11 @@ def _steps_of_head(
         steps.append(names.of_keys("source", "what its keys and values are made of", source[0]))
 
     q, k, v = _projected(attention, call, x[:1], source[:1], head)
-    steps.append(names.of_queries("Q", "input W_Q + b_Q", q))
-    steps.append(names.of_keys("K", f"{made_of} W_K + b_K", k))
-    steps.append(names.of_keys("V", f"{made_of} W_V + b_V", v))
+    biased = attention.query.bias is not None
+    b_Q, b_K, b_V = (f" + b_{side}" if biased else "" for side in "QKV")
+    steps.append(names.of_queries("Q", f"input W_Q{b_Q}", q))
+    steps.append(names.of_keys("K", f"{made_of} W_K{b_K}", k))
+    steps.append(names.of_keys("V", f"{made_of} W_V{b_V}", v))
     if "rotate" in call.geometry.encoding.hooks:
         q, k = call.q[0, head], call.k[0, head]
         turned = "each pair turned by its position's angle"
@@ -186,12 +206,13 @@ def _projected(
 ) -> list[Float[Tensor, "_ E"]]:
     """Queries, keys and values of a head, before the encoding turns them."""
     geometry, encoding = call.geometry, call.geometry.encoding
+    site = attention.site
     made = [
-        attention.query(encoding.inject(x, geometry.q_pos)),
-        attention.key(encoding.inject(source, geometry.k_pos)),
-        attention.value(source),
+        (attention.query(encoding.inject(x, geometry.q_pos)), site.head_width),
+        (attention.key(encoding.inject(source, geometry.k_pos)), site.head_width),
+        (attention.value(source), site.value_head_width),
     ]
-    return [split_heads(of_all, attention.site.heads)[0, head] for of_all in made]
+    return [split_heads(of_all, site.heads, width)[0, head] for of_all, width in made]
 
 
 def _steps_of_scores(
@@ -222,7 +243,8 @@ def _steps_of_output(
     outputs_HQW = definition.output(call)[0]
     side_by_side = outputs_HQW.transpose(0, 1).flatten(-2)
     output = attention.out(side_by_side.to(dtype))
+    b_O = "" if attention.out.bias is None else " + b_O"
     return [
         names.of_queries("weights V", "the weighted sum of the values", outputs_HQW[head]),
-        names.of_queries("output", "all heads side by side, W_O + b_O", output),
+        names.of_queries("output", f"all heads side by side, W_O{b_O}", output),
     ]

@@ -19,7 +19,7 @@ from jarilab.masks import Mask
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
-from jarilab.nn.layers import TokenEmbedding
+from jarilab.nn.layers import Scale, TokenEmbedding
 from jarilab.options import unpacks
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
@@ -28,13 +28,23 @@ from jarilab.shapes import Bool, Float, Int, Tensor
 class CausalStack(nn.Module):
     """A stack in which every token sees itself and what came before: `(B, L, D)` in, `(B, L, D)` out.
 
-    window: how many tokens each sees, itself included, or None for all before it. Raises UserError where it cannot be.
+    window: how many tokens each sees, itself included, or None for all before it. embedding_norm: a norm before the
+    first layer, behind the positions. Raises UserError where it cannot be.
     """
 
-    def __init__(self, options: LayerOptions, layers: int, *, encoding: str, window: int | None):
+    def __init__(
+        self,
+        options: LayerOptions,
+        layers: int,
+        *,
+        encoding: str,
+        window: int | None,
+        embedding_norm: bool = False,
+    ):
         super().__init__()
         self.mask = Mask(causal=True, window=window)
         self.encoding = options.encodings(encoding, layers, causal=True)
+        self.embedding_norm = options.one_norm() if embedding_norm else nn.Identity()
         # Under the name `self`, so that the sites read like those of a decoder with a source: decoder.0.self.
         self.layers = nn.ModuleList(
             nn.ModuleDict({"self": EncoderLayer(options)}) for _ in range(layers)
@@ -67,7 +77,7 @@ class CausalStack(nn.Module):
         geometries = geometry_of_layers(
             self.encoding, positions, k_pos, mask, new_k_pos=positions, lower=lower
         )
-        x_BLD = self.encoding.embed(x, positions)
+        x_BLD = self.embedding_norm(self.encoding.embed(x, positions))
         for i, (layer, geometry) in enumerate(zip(self.layers, geometries, strict=True)):
             own_cache = None if cache is None else cache.own[i]
             x_BLD = cast(nn.ModuleDict, layer)["self"](x_BLD, geometry, own_cache)
@@ -191,7 +201,11 @@ class LanguageModel(nn.Module):
 
     encoding: one spec for all layers; with `none`, two layers or more can still tell order, by the causal mask alone.
     window: how many tokens each sees, itself included, in each layer; all before it by default. A cache then holds
-    `window - 1` tokens and the new ones at most. tied: the generator's weights are the embedding's.
+    `window - 1` tokens and the new ones at most. tied: the generator's weights are the embedding's. parallel: attention
+    and feed-forward read the same input and are added to it together, as GPT-NeoX and PaLM have it. embedding_norm: a
+    norm before the first layer, behind the positions, as BLOOM has it. embedding_scale: what embeddings are multiplied
+    by, the square root of the width (sqrt) or nothing (none), as GPT-2 has it. generator_bias: a number for each token
+    is added to its score.
 
     What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
     """
@@ -205,13 +219,20 @@ class LanguageModel(nn.Module):
         encoding: str = "sinusoidal",
         window: Annotated[int, Ge(1), Le(2**24)] | None = None,
         tied: bool = True,
+        parallel: bool = False,
+        embedding_norm: bool = False,
+        embedding_scale: Scale = "sqrt",
+        generator_bias: bool = False,
         **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
-        options = LayerOptions(**layer)
-        self.embedding = TokenEmbedding(vocabulary, options.width)
-        self.decoder = CausalStack(options, layers, encoding=encoding, window=window)
+        options = LayerOptions(**layer, parallel=parallel)
+        self.embedding = TokenEmbedding(vocabulary, options.width, embedding_scale)
+        self.decoder = CausalStack(
+            options, layers, encoding=encoding, window=window, embedding_norm=embedding_norm
+        )
         self.generator = None if tied else nn.Linear(options.width, vocabulary, bias=False)
+        self.generator_bias = nn.Parameter(torch.zeros(vocabulary)) if generator_bias else None
 
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B L V"]:
         """Scores of the token after each. Those at padding mean nothing, and no real token sees padding."""
@@ -259,4 +280,4 @@ class LanguageModel(nn.Module):
 
     def _scores(self, x_BLD: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
         weight = self.embedding.weight if self.generator is None else self.generator.weight
-        return functional.linear(x_BLD, weight)
+        return functional.linear(x_BLD, weight, self.generator_bias)

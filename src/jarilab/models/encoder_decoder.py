@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
+import torch
 from torch import nn
 from torch.nn import functional
 
@@ -14,7 +15,7 @@ from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
 from jarilab.models.stacks import Decoder, Encoder
-from jarilab.nn.layers import TokenEmbedding
+from jarilab.nn.layers import Scale, TokenEmbedding
 from jarilab.options import unpacks
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
@@ -52,6 +53,9 @@ class EncoderDecoder(nn.Module):
     cross_encoding: between decoder and source; none by default, since distances between two sequences mean something
     only where they were made to. tied: the generator's weights are the target embedding's. shared: so are the source
     embedding's (with `tied` all three are one matrix). Raises UserError for that where the vocabularies differ in size.
+    embedding_norm: a norm before the first layer of each stack, behind the positions, as BART has it. embedding_scale:
+    what embeddings are multiplied by, the square root of the width (sqrt) or nothing (none). generator_bias: a number
+    for each token is added to its score.
 
     What each layer is made of, from `width` to `kernel`, stands at `__init__`. encoder_layers: of the encoder.
     decoder_layers: of the decoder.
@@ -71,6 +75,9 @@ class EncoderDecoder(nn.Module):
         cross_encoding: str = "none",
         tied: bool = False,
         shared: bool = False,
+        embedding_norm: bool = False,
+        embedding_scale: Scale = "sqrt",
+        generator_bias: bool = False,
         **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
@@ -78,15 +85,25 @@ class EncoderDecoder(nn.Module):
             _check_one_vocabulary(source_vocabulary, target_vocabulary)
         width = LayerOptions(**layer).width
         # Absent where shared, since a second name for the same weights could not be saved.
-        self.source_embedding = None if shared else TokenEmbedding(source_vocabulary, width)
-        self.target_embedding = TokenEmbedding(target_vocabulary, width)
+        self.source_embedding = (
+            None if shared else TokenEmbedding(source_vocabulary, width, embedding_scale)
+        )
+        self.target_embedding = TokenEmbedding(target_vocabulary, width, embedding_scale)
         own = encoder_encoding or encoding
-        self.encoder = Encoder(layers=encoder_layers, encoding=own, **layer)
+        self.encoder = Encoder(
+            layers=encoder_layers, encoding=own, embedding_norm=embedding_norm, **layer
+        )
         own = decoder_encoding or encoding
         self.decoder = Decoder(
-            layers=decoder_layers, encoding=own, cross_encoding=cross_encoding, **layer
+            layers=decoder_layers,
+            encoding=own,
+            cross_encoding=cross_encoding,
+            embedding_norm=embedding_norm,
+            **layer,
         )
         self.generator = None if tied else nn.Linear(width, target_vocabulary, bias=False)
+        bias_V = nn.Parameter(torch.zeros(target_vocabulary)) if generator_bias else None
+        self.generator_bias = bias_V
 
     def forward(
         self, source: Int[Tensor, "B K"] | Tokens, target: Int[Tensor, "B Q"] | Tokens
@@ -119,7 +136,7 @@ class EncoderDecoder(nn.Module):
             origin=state.origin,
         )
         weight = self.target_embedding.weight if self.generator is None else self.generator.weight
-        return functional.linear(x_RLD, weight)
+        return functional.linear(x_RLD, weight, self.generator_bias)
 
     def new_cache(self) -> KVCache:
         return KVCache(len(self.decoder.layers))

@@ -9,13 +9,15 @@ from torch import nn
 
 from jarilab.attention.cache import LayerCache
 from jarilab.attention.geometry import Geometry
+from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import Kernel, check
-from jarilab.attention.module import Attention, Scale, site_of
+from jarilab.attention.module import Attention
 from jarilab.encodings.compose import LayerEncodings
+from jarilab.errors import UserError
 from jarilab.models.base import check_layers
-from jarilab.models.limits import Heads, Hidden, Share, Width
-from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual
-from jarilab.nn.norms import NormKind, norm_of
+from jarilab.models.limits import Epsilon, Heads, Hidden, Share, Width
+from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual, Scale
+from jarilab.nn.norms import EPSILON, NormKind, norm_of
 from jarilab.shapes import Float, Tensor
 
 
@@ -25,7 +27,12 @@ class StackKeywords(TypedDict, total=False):
     hidden: Hidden | None
     norm: NormPlace
     norm_kind: NormKind
+    norm_eps: Epsilon
     activation: Activation
+    gated: bool
+    bias: bool
+    head_width: Width | None
+    key_value_heads: Heads | None
     scale: Scale
     dropout: Share
     kernel: Kernel
@@ -44,11 +51,16 @@ class LayerOptions:
 
     width: numbers that stand for a token. heads: of each attention. hidden: numbers inside the feed-forward network; 4
     times the width by default. norm: before each sublayer (pre) or after it (post), as the original has it. norm_kind:
-    each token by its own mean and variance (layer), or each component by those of the batch in training and by running
-    ones afterwards (batch). activation: of the feed-forward network. scale: what q.k is divided by, the square root of
-    the head width (sqrt) or nothing (none). dropout: the share of numbers that training sets to 0. kernel: how
-    attention is computed; all agree, and auto takes the fastest. drop_path: the share of examples that omit a sublayer
-    of the last layer in training; it rises evenly from 0 in the first.
+    each token by its own mean and variance (layer), by its size alone (rms, as LLaMA and T5 have it), or each component
+    by mean and variance of the batch in training and by running ones afterwards (batch). norm_eps: what norms add to a
+    variance before they divide. activation: of the feed-forward network. gated: another map of the input is multiplied
+    with what comes out of it, as LLaMA and T5 1.1 have it. bias: of the linear maps in attention and feed-forward.
+    head_width: numbers of each head's queries, keys and values; width / heads by default. key_value_heads: how many
+    heads keys and values have, each for as many heads of queries; as many as heads by default. scale: what q.k is
+    divided by, the square root of the head width (sqrt) or nothing (none). dropout: the share of numbers that training
+    sets to 0. kernel: how attention is computed; all agree, and auto takes the fastest. drop_path: the share of
+    examples that omit a sublayer of the last layer in training; it rises evenly from 0 in the first. parallel:
+    attention and feed-forward read the same input and are added to it together, as GPT-NeoX and PaLM have it.
     """
 
     width: int = 64
@@ -56,11 +68,17 @@ class LayerOptions:
     hidden: int | None = None
     norm: NormPlace = "pre"
     norm_kind: NormKind = "layer"
+    norm_eps: float = EPSILON
     activation: Activation = "relu"
+    gated: bool = False
+    bias: bool = True
+    head_width: int | None = None
+    key_value_heads: int | None = None
     scale: Scale = "sqrt"
     dropout: float = 0.0
     kernel: Kernel = "auto"
     drop_path: float = 0.0
+    parallel: bool = False
 
     def of_layer(self, layer: int, layers: int) -> LayerOptions:
         """Those of one layer of a stack."""
@@ -73,7 +91,7 @@ class LayerOptions:
         self, spec: str, layers: int, *, causal: bool = False, cross: bool = False
     ) -> LayerEncodings:
         """The encodings of one kind of attention in the stack. Raises UserError where they, or the stack, cannot be."""
-        site = site_of(self.width, self.heads, causal=causal, cross=cross)
+        site = site_of(self.width, self.heads, self.head_width, causal=causal, cross=cross)
         encodings = LayerEncodings(spec, site, check_layers(layers))
         check(self.kernel, encodings.of_layer, dropout=self.dropout)
         return encodings
@@ -83,30 +101,47 @@ class LayerOptions:
             self.width,
             self.heads,
             encoding=None,
+            head_width=self.head_width,
             causal=causal,
             cross=cross,
             scale=self.scale,
             dropout=self.dropout,
             kernel=self.kernel,
+            key_value_heads=self.key_value_heads,
+            bias=self.bias,
         )
 
     def feed_forward(self) -> FeedForward:
         hidden = 4 * self.width if self.hidden is None else self.hidden
-        return FeedForward(self.width, hidden, self.activation, self.dropout)
+        return FeedForward(
+            self.width, hidden, self.activation, self.dropout, gated=self.gated, bias=self.bias
+        )
 
     def residual(self) -> Residual:
-        return Residual(self.width, self.norm, self.dropout, self.drop_path, self.norm_kind)
+        return Residual(
+            self.width, self.norm, self.dropout, self.drop_path, self.norm_kind, self.norm_eps
+        )
 
     def last_norm(self) -> nn.Module:
         """What a stack of these ends with."""
-        return norm_of(self.norm_kind, self.width) if self.norm == "pre" else nn.Identity()
+        return self.one_norm() if self.norm == "pre" else nn.Identity()
+
+    def one_norm(self) -> nn.Module:
+        """A norm outside the layers."""
+        return norm_of(self.norm_kind, self.width, self.norm_eps)
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, each with a residual connection."""
+    """Self-attention, then feed-forward, each with a residual connection. Raises UserError for both at once with norms
+    behind them, which one input cannot have."""
 
     def __init__(self, options: LayerOptions):
         super().__init__()
+        if options.parallel and options.norm != "pre":
+            raise UserError(
+                f"parallel sublayers read the normed input: expected norm=pre, got {options.norm}; use norm=pre"
+            )
+        self.parallel = options.parallel
         self.attention = options.attention()
         self.attention_residual = options.residual()
         self.feed_forward = options.feed_forward()
@@ -119,6 +154,9 @@ class EncoderLayer(nn.Module):
         def attention(x_BLD: Tensor) -> Tensor:
             return self.attention(x_BLD, geometry=geometry, cache=cache)
 
+        if self.parallel:
+            attended_BLD = self.attention_residual.added(x, attention)
+            return x + attended_BLD + self.feed_forward_residual.added(x, self.feed_forward)
         x_BLD = self.attention_residual(x, attention)
         return self.feed_forward_residual(x_BLD, self.feed_forward)
 

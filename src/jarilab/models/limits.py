@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 Width = Annotated[int, Ge(1), Le(65536)]
 """D."""
@@ -17,6 +17,9 @@ Layers = Annotated[int, Ge(1), Le(1000)]
 
 Hidden = Annotated[int, Ge(1), Le(262144)]
 """F of the feed-forward."""
+
+Epsilon = Annotated[float, Gt(0), Le(1)]
+"""What a norm adds to a variance."""
 
 Share = Annotated[float, Ge(0), Lt(1)]
 """Of what is dropped."""

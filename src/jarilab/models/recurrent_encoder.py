@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from jarilab.attention.checks import check_positions
-from jarilab.attention.module import site_of
+from jarilab.attention.heads import site_of
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError, unknown
 from jarilab.nn.layers import Dropout

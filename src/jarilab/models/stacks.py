@@ -25,7 +25,8 @@ class Encoder(nn.Module):
         encoder = jarilab.Encoder(64, layers=2, encoding="rotary")
         y_BLD = encoder(x_BLD, keep=keep_BL)
 
-    encoding: one spec for all layers. Raises UserError where it cannot be an encoder's.
+    encoding: one spec for all layers. embedding_norm: a norm before the first layer, behind the positions, as BERT and
+    BART have it. Raises UserError where it cannot be an encoder's.
     """
 
     @unpacks(LayerOptions())
@@ -36,12 +37,14 @@ class Encoder(nn.Module):
         layers: int = 2,
         *,
         encoding: str = "sinusoidal",
+        embedding_norm: bool = False,
         drop_path: float = 0.0,
         **layer: Unpack[StackKeywords],
     ):
         super().__init__()
         options = LayerOptions(width, heads, drop_path=drop_path, **layer)
         self.encoding = options.encodings(encoding, layers)
+        self.embedding_norm = options.one_norm() if embedding_norm else nn.Identity()
         self.layers = nn.ModuleList(
             EncoderLayer(options.of_layer(i, layers)) for i in range(layers)
         )
@@ -66,7 +69,7 @@ class Encoder(nn.Module):
         mask = mask if keep is None else Mask(keys=keep)
         positions = positions or Positions.sequence(x.shape[1], device=x.device)
         check_positions(positions, x)
-        x_BLD = self.encoding.embed(x, positions)
+        x_BLD = self.embedding_norm(self.encoding.embed(x, positions))
         attention = cast(EncoderLayer, self.layers[0]).attention
         lower = attention.lowers(self.encoding.hooks, positions, positions, mask)
         geometries = geometry_of_layers(self.encoding, positions, positions, mask, lower=lower)
@@ -94,7 +97,10 @@ def _check_rules(length: int, keep: Tensor | None, mask: Mask | None, first: int
 
 
 class Decoder(nn.Module):
-    """A causal stack that also attends to a source. Two encodings: its own, and the one between it and the source."""
+    """A causal stack that also attends to a source. Two encodings: its own, and the one between it and the source.
+
+    embedding_norm: a norm before the first layer, behind the positions, as BART has it.
+    """
 
     @unpacks(LayerOptions())
     def __init__(
@@ -105,6 +111,7 @@ class Decoder(nn.Module):
         *,
         encoding: str = "sinusoidal",
         cross_encoding: str = "none",
+        embedding_norm: bool = False,
         drop_path: float = 0.0,
         **layer: Unpack[StackKeywords],
     ):
@@ -112,6 +119,7 @@ class Decoder(nn.Module):
         options = LayerOptions(width, heads, drop_path=drop_path, **layer)
         self.encoding = options.encodings(encoding, layers, causal=True)
         self.cross_encoding = options.encodings(cross_encoding, layers, cross=True)
+        self.embedding_norm = options.one_norm() if embedding_norm else nn.Identity()
         self.layers = nn.ModuleList(
             DecoderLayer(options.of_layer(i, layers)) for i in range(layers)
         )
@@ -166,7 +174,7 @@ class Decoder(nn.Module):
         cross = geometry_of_layers(
             self.cross_encoding, q_pos, memory_positions, memory_mask, lower=lower
         )
-        x_RQD = self.encoding.embed(x, positions)
+        x_RQD = self.embedding_norm(self.encoding.embed(x, positions))
         for i, layer in enumerate(self.layers):
             caches = (None, None) if cache is None else (cache.own[i], cache.source[i])
             x_RQD = layer(x_RQD, memory, own[i], cross[i], *caches)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -12,24 +13,35 @@ from torch.nn import functional
 from jarilab.errors import UserError, unknown
 from jarilab.nn.dropout import Dropout
 from jarilab.nn.linear import Linear
-from jarilab.nn.norms import NormKind, norm_of
+from jarilab.nn.norms import EPSILON, NormKind, norm_of
 from jarilab.shapes import Float, Int, Tensor
 
 NormPlace = Literal["pre", "post"]
-Activation = Literal["relu", "gelu"]
-ACTIVATIONS = {"relu": functional.relu, "gelu": functional.gelu}
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+}
+Scale = Literal["sqrt", "none"]
+"""What scores are divided by, the square root of the head width, and embeddings multiplied by, that of the width; or
+nothing."""
 
 
 class TokenEmbedding(nn.Module):
     """A vector for each token, scaled by sqrt(D) (section 3.4 of the paper) whether positions are added or not.
 
-    Raises UserError for ids that are no whole numbers and, on a CPU, for ids outside the vocabulary.
+    scale: none leaves them as they are. Raises UserError for ids that are no whole numbers and, on a CPU, for ids
+    outside the vocabulary.
     """
 
-    def __init__(self, vocabulary: int, width: int):
+    def __init__(self, vocabulary: int, width: int, scale: Scale = "sqrt"):
         super().__init__()
+        if scale not in get_args(Scale):
+            raise unknown("scale of embeddings", scale, get_args(Scale))
         self.weight = nn.Parameter(nn.init.normal_(torch.empty(vocabulary, width), std=width**-0.5))
-        self.scale = width**0.5
+        self.scale = width**0.5 if scale == "sqrt" else 1.0
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         if ids.dtype not in (torch.int64, torch.int32):
@@ -60,21 +72,37 @@ class Table(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a nonlinearity between (section 3.3): D -> F -> D at each position alone."""
+    """Two linear maps with a nonlinearity between (section 3.3): D -> F -> D at each position alone.
+
+    gated: the nonlinearity goes through a map of its own, whose output the first map's is multiplied by (*GLU Variants
+    Improve Transformer*, Shazeer 2020): with silu LLaMA's, with gelu_tanh that of T5 1.1. bias: of all maps.
+    """
 
     def __init__(
-        self, width: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0
+        self,
+        width: int,
+        hidden: int,
+        activation: Activation = "relu",
+        dropout: float = 0.0,
+        *,
+        gated: bool = False,
+        bias: bool = True,
     ):
         super().__init__()
-        self.up = Linear(width, hidden)
-        self.down = Linear(hidden, width)
+        self.up = Linear(width, hidden, bias)
+        self.gate = Linear(width, hidden, bias) if gated else None
+        self.down = Linear(hidden, width, bias)
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        return self.down(self.dropout(self.activation(self.up(x))))
+        up_BLF = self.up(x)
+        hidden_BLF = (
+            self.activation(up_BLF) if self.gate is None else self.activation(self.gate(x)) * up_BLF
+        )
+        return self.down(self.dropout(hidden_BLF))
 
 
 class Residual(nn.Module):
@@ -83,7 +111,7 @@ class Residual(nn.Module):
     post: `norm(x + f(x))`, the original. pre: `x + f(norm(x))`, which needs no warm-up to be stable; a stack of these
     ends with a norm of its own. drop_path: the share of examples whose sublayer is omitted in a training step
     (*Deep Networks with Stochastic Depth*, Huang et al. 2016); the others count for more, to keep the mean.
-    kind: of the norm.
+    kind, eps: of the norm.
     """
 
     def __init__(
@@ -93,6 +121,7 @@ class Residual(nn.Module):
         dropout: float = 0.0,
         drop_path: float = 0.0,
         kind: NormKind = "layer",
+        eps: float = EPSILON,
     ):
         super().__init__()
         if place not in ("pre", "post"):
@@ -100,7 +129,7 @@ class Residual(nn.Module):
         if not 0 <= drop_path < 1:
             raise UserError(f"drop_path expects a share from 0 to below 1, got {drop_path:g}")
         self.place, self.drop_path = place, drop_path
-        self.norm = norm_of(kind, width)
+        self.norm = norm_of(kind, width, eps)
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -112,8 +141,14 @@ class Residual(nn.Module):
         """first: the sublayer answers for no more than this many of the first tokens, R, and they alone come back."""
         into = x if first is None else x[:, :first]
         if self.place == "pre":
-            return into + self._some(self.dropout(sublayer(self.norm(x))))
+            return into + self.added(x, sublayer)
         return self.norm(into + self._some(self.dropout(sublayer(x))))
+
+    def added(
+        self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "B R D"]:
+        """What a pre-norm sublayer adds to `x`."""
+        return self._some(self.dropout(sublayer(self.norm(x))))
 
     def _some(self, added: Float[Tensor, "B R D"]) -> Float[Tensor, "B R D"]:
         if not self.training or not self.drop_path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import nn
@@ -10,8 +11,10 @@ from torch import nn
 from jarilab.errors import UserError, unknown
 from jarilab.shapes import Float, Tensor
 
-NormKind = Literal["layer", "batch"]
-MOMENTUM, EPSILON = 0.1, 1e-5  # of torch.nn.BatchNorm1d
+NormKind = Literal["layer", "rms", "batch"]
+EPSILON = 1e-5
+"""What PyTorch's norms add to a variance."""
+MOMENTUM = 0.1  # of torch.nn.BatchNorm1d
 
 
 class BatchNorm(nn.Module):
@@ -24,8 +27,9 @@ class BatchNorm(nn.Module):
     mean: Tensor
     variance: Tensor
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, eps: float = EPSILON):
         super().__init__()
+        self.eps = eps
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
         self.register_buffer("mean", torch.zeros(width))
@@ -35,13 +39,13 @@ class BatchNorm(nn.Module):
         """Raises UserError for one token alone in training, which has no variance."""
         precise_BLD = x if x.dtype is torch.float64 else x.float()
         mean_D, variance_D = self._of_batch(precise_BLD) if self.training else self._running()
-        normed_BLD = (precise_BLD - mean_D) * (variance_D + EPSILON).rsqrt()
+        normed_BLD = (precise_BLD - mean_D) * (variance_D + self.eps).rsqrt()
         return (normed_BLD * self.weight + self.bias).to(x.dtype)
 
     def of_part(self, part: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """What a summand of an input adds to the output, in evaluation. The mean and the bias are no part's."""
         _, variance_D = self._running()
-        return part * (variance_D + EPSILON).rsqrt() * self.weight
+        return part * (variance_D + self.eps).rsqrt() * self.weight
 
     def _running(self) -> tuple[Tensor, Tensor]:
         return self.mean, self.variance
@@ -66,8 +70,15 @@ class BatchNorm(nn.Module):
         return str(len(self.weight))
 
 
-def norm_of(kind: NormKind, width: int) -> nn.Module:
+_NORMS: dict[str, Callable[[int, float], nn.Module]] = {
+    "layer": nn.LayerNorm,
+    "rms": nn.RMSNorm,
+    "batch": BatchNorm,
+}
+
+
+def norm_of(kind: NormKind, width: int, eps: float = EPSILON) -> nn.Module:
     """A norm over vectors of this width. Raises UserError for another kind than those of `NormKind`."""
-    if kind not in get_args(NormKind):
-        raise unknown("kind of norm", kind, get_args(NormKind))
-    return nn.LayerNorm(width) if kind == "layer" else BatchNorm(width)
+    if kind not in _NORMS:
+        raise unknown("kind of norm", kind, _NORMS)
+    return _NORMS[kind](width, eps)

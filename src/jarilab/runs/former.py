@@ -16,12 +16,27 @@ TASKS = {
 LENGTHS = {"shortest": 1, "longest": 25, "test_longest": None}
 """What `lengths` and `test_lengths` of tasks of lines of numbers were, with the defaults of then."""
 LINES = ("copy", "reverse", "sort")
-LAYERS = {"scale": "sqrt", "norm_kind": "layer"}
+LAYERS = {
+    "scale": "sqrt",
+    "norm_kind": "layer",
+    "norm_eps": 1e-5,
+    "gated": False,
+    "bias": True,
+    "head_width": None,
+    "key_value_heads": None,
+}
 """Options that layers got later, and what all layers were before."""
+AROUND = {"embedding_norm": False, "embedding_scale": "sqrt", "generator_bias": False}
+LATER: dict[str, dict[str, Any]] = {
+    "encoder_decoder": LAYERS | AROUND,
+    "decoder": LAYERS | AROUND | {"parallel": False},
+    "vit": LAYERS,
+    "detector": LAYERS,
+    "text_to_image": LAYERS,
+}
+"""Options that models got later, and what they were before."""
 POSITIONS = {"positions": "sequential"}
 """The option of training that came later, and where tokens were told to be before."""
-LAYERED = ("encoder_decoder", "decoder", "vit", "detector", "text_to_image")
-"""The models that have such layers."""
 DATA = {"pictures": "images"}
 """Words in the description of the data that a run was trained on."""
 
@@ -53,7 +68,7 @@ def current(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def later_options(record: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the model of a record got later, as they were before they were options."""
-    return dict(LAYERS) if record.get("model") in LAYERED else {}
+    return LATER.get(str(record.get("model")), {})
 
 
 def former(record: Mapping[str, Any]) -> dict[str, Any]:

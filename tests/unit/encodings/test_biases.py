@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jarilab.attention.geometry import geometry_of
-from jarilab.attention.module import site_of
+from jarilab.attention.heads import site_of
 from jarilab.conformance.material import randomise
 from jarilab.encodings import compose
 from jarilab.encodings.alibi import slopes

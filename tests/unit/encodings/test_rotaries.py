@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jarilab.attention.geometry import geometry_of
-from jarilab.attention.module import site_of
+from jarilab.attention.heads import site_of
 from jarilab.encodings.base import Encoding, registry
 from jarilab.encodings.compose import build, canonical
 from jarilab.encodings.formulas_rotary import rotary3d_turn

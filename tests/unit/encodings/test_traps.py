@@ -20,8 +20,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of, geometry_of_layers
+from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend
-from jarilab.attention.module import Attention, site_of
+from jarilab.attention.module import Attention
 from jarilab.decoding import greedy
 from jarilab.encodings import compose
 from jarilab.encodings.alibi import slopes

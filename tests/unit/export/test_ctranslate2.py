@@ -244,9 +244,17 @@ def test_positions_between_decoder_and_source_are_refused(tmp_path: Path) -> Non
         write(model, tmp_path / "out", source=NAMES, target=NAMES)
 
 
-def test_another_kind_of_norm_is_refused(tmp_path: Path) -> None:
-    model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, norm_kind="batch")
-    with pytest.raises(UserError, match=r"layer norms alone: expected norm_kind=layer, got batch; answer with"):
+@pytest.mark.parametrize(
+    ("options", "setting", "instead"),
+    [
+        ({"norm_kind": "batch"}, "norm_kind=batch", "--norm-kind layer"),
+        ({"norm_kind": "rms"}, "norm_kind=rms", "--norm-kind layer"),
+        ({"gated": True}, "gated=true", "model.gated=false"),
+    ],
+)
+def test_other_layers_are_refused(options: dict[str, Any], setting: str, instead: str, tmp_path: Path) -> None:
+    model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, **options)
+    with pytest.raises(UserError, match=rf"original Transformer alone, got {setting}; .*{instead}"):
         write(model, tmp_path / "out", source=NAMES, target=NAMES)
     assert not (tmp_path / "out").exists()
 

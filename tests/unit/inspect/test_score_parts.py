@@ -97,7 +97,17 @@ def test_the_parts_add_up_to_the_scores(encoding):
         check(model, inputs(), site, 0, added)
 
 
-@pytest.mark.parametrize("options", [{"norm_kind": "batch"}, {"scale": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm_kind": "batch"},
+        {"norm_kind": "rms"},
+        {"scale": "none"},
+        {"bias": False, "key_value_heads": 1, "head_width": 6},
+        {"embedding_norm": True},
+    ],
+    ids=str,
+)
 def test_the_parts_of_other_layers_add_up(options):
     model = model_of("sinusoidal+shaw", **options)
     for buffer in model.buffers():

@@ -91,12 +91,26 @@ def test_every_walk_arrives(encoding, site):
         {"scale": "none"},
         {"cross_encoding": "rotary"},
         {"kernel": "definition"},
+        {"norm_kind": "rms", "gated": True, "bias": False, "activation": "silu", "embedding_scale": "none"},
+        {"key_value_heads": 1, "head_width": 6, "embedding_norm": True},
     ],
     ids=str,
 )
 def test_other_models_are_walked_as_well(options):
     for site in SITES:
         assert followed(site=site, **options).error < 1e-12
+
+
+def test_a_walk_says_what_was_computed_and_nothing_else():
+    plain = {"bias": False, "embedding_scale": "none"}
+    walked = followed("sinusoidal", embedding_norm=True, **plain)
+    formulas = {s.name: s.formula for s in walked.steps}
+    assert formulas["embedding"] == "E[token]"
+    assert formulas["embedding norm"] == "norm before the first layer"
+    assert formulas["Q"] == "input W_Q"
+    assert formulas["output"] == "all heads side by side, W_O"
+    (embedding,) = (s.formula for s in followed("rotary", embedding_norm=True).steps if s.name == "embedding")
+    assert embedding == "norm(E[token] * sqrt(D))"
 
 
 def test_a_walk_in_float32_arrives_less_exactly():

@@ -29,10 +29,11 @@ def renamed(options: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in options.items()}
 
 
-def without_later(options: dict[str, Any]) -> dict[str, Any]:
-    """Without the options that layers got later."""
-    assert former.LAYERS.items() <= options.items()
-    return {name: value for name, value in options.items() if name not in former.LAYERS}
+def without_later(model: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Without the options that a model got later."""
+    later = former.LATER[model]
+    assert later.items() <= options.items()
+    return {name: value for name, value in options.items() if name not in later}
 
 
 def without_positions(training: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def of_before(run: Path, folder: Path, task_names: dict[str, str]) -> tuple[Path
     held = record["experiment"]
     held["training"] = without_positions(renamed(held["training"], TRAINING))
     held["task_options"] = renamed(held["task_options"], task_names)
-    held["model_options"] = without_later(held["model_options"])
+    held["model_options"] = without_later(held["model"], held["model_options"])
     record["data"] = record["data"].replace("images", "pictures")
     (there / "run.json").write_text(json.dumps(record))
     return there, hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:12]
@@ -80,19 +81,26 @@ def test_a_painter_of_before_has_the_hash_of_then() -> None:
     record = experiment.as_dict()
     record["training"] = without_positions(renamed(record["training"], TRAINING))
     record["task_options"] = renamed(record["task_options"], CAPTIONS)
-    record["model_options"] = without_later(record["model_options"])
+    record["model_options"] = without_later(record["model"], record["model_options"])
     again = Experiment.read(record, "run.json")
     assert again == experiment
     assert again.task_options["image_weight"] == 7.5
     assert again.hash == hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
 
 
+@pytest.mark.parametrize("model", former.LATER)
+def test_what_came_later_was_before_what_it_is_by_default(model: str) -> None:
+    options = options_of(models.spec(model).target)
+    for name, value in former.LATER[model].items():
+        assert options[name].default == value, name
+
+
 def test_every_model_with_such_layers_is_known() -> None:
     layered = {name for name in models.names() if former.LAYERS.keys() <= options_of(models.spec(name).target).keys()}
-    assert layered == set(former.LAYERED)
+    assert layered == set(former.LATER)
 
 
-@pytest.mark.parametrize("setting", [{"model.scale": "none"}, {"model.norm_kind": "batch"}])
+@pytest.mark.parametrize("setting", [{"model.scale": "none"}, {"model.norm_kind": "rms"}, {"model.gated": True}])
 def test_an_option_that_came_later_makes_another_run_where_it_is_used(setting: dict[str, Any]) -> None:
     before, now = Experiment.of("arithmetic"), Experiment.of("arithmetic", settings=setting)
     assert before.hash != now.hash
@@ -154,7 +162,7 @@ def test_lengths_of_before_are_ranges_now(then: dict[str, Any], lengths: str, te
     record = now.as_dict()
     record["training"] = renamed(record["training"], TRAINING)
     del record["training"]["positions"]
-    record["model_options"] = without_later(record["model_options"])
+    record["model_options"] = without_later(record["model"], record["model_options"])
     kept = {name: value for name, value in record["task_options"].items() if "lengths" not in name}
     record["task_options"] = kept | then
     assert Experiment.read(record, "run.json") == now

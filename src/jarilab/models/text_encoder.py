@@ -1,0 +1,93 @@
+"""The encoder of text: *BERT: Pre-training of Deep Bidirectional Transformers* (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Unpack
+
+import torch
+from annotated_types import Ge, Le
+from torch import nn
+from torch.nn import functional
+
+from jarilab.errors import UserError
+from jarilab.models.base import one_a_row
+from jarilab.models.layers import LayerKeywords, LayerOptions
+from jarilab.models.limits import Layers
+from jarilab.models.stacks import Encoder
+from jarilab.nn.layers import ACTIVATIONS, Scale, TokenEmbedding
+from jarilab.nn.linear import Linear
+from jarilab.options import unpacks
+from jarilab.positions import Tokens
+from jarilab.shapes import Float, Int, Tensor
+
+
+class TextEncoder(nn.Module):
+    """Tokens in, a vector for each out, or scores of the words that may stand there; every token sees every other.
+
+        model = jarilab.TextEncoder(vocabulary=100, encoding="rotary", words=True)
+        scores_BLV = model(ids_BL)
+
+    encoding: one spec for all layers. segments: how many kinds there are, a vector of each being added to its tokens
+    (*token types*); none by default. words: give a score of each word in place of vectors, as BERT does under its
+    masks. embedding_norm: a norm before the first layer, behind the positions. embedding_scale: what embeddings are
+    multiplied by, the square root of the width (sqrt) or nothing (none).
+
+    What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
+    """
+
+    @unpacks(LayerOptions(norm="post", activation="gelu"))
+    def __init__(
+        self,
+        vocabulary: int,
+        *,
+        layers: Layers = 2,
+        encoding: str = "learned",
+        segments: Annotated[int, Ge(0), Le(1024)] = 0,
+        words: bool = False,
+        embedding_norm: bool = True,
+        embedding_scale: Scale = "sqrt",
+        **layer: Unpack[LayerKeywords],
+    ):
+        super().__init__()
+        options = LayerOptions(**layer)
+        width = options.width
+        self.embedding = TokenEmbedding(vocabulary, width, embedding_scale)
+        self.segments = TokenEmbedding(segments, width, embedding_scale) if segments else None
+        self.encoder = Encoder(
+            layers=layers, encoding=encoding, embedding_norm=embedding_norm, **layer
+        )
+        self.words = WordScores(options, vocabulary) if words else None
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B L"] | Tokens,
+        segments: Int[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L N"]:
+        """N is D, or V with `words`. segments: the kind of each token; all of the first by default. What stands at
+        padding means nothing, and no real token sees it. Raises UserError for segments where there are no kinds."""
+        tokens = one_a_row(Tokens.of(tokens))
+        x_BLD = self.embedding(tokens.ids)
+        if self.segments is not None:
+            segments = torch.zeros_like(tokens.ids) if segments is None else segments
+            x_BLD = x_BLD + self.segments(segments)
+        elif segments is not None:
+            raise UserError("this model knows no segments: expected None; build it with segments=2")
+        x_BLD = self.encoder(x_BLD, positions=tokens.positions, keep=tokens.keep)
+        return x_BLD if self.words is None else self.words(x_BLD, self.embedding.weight)
+
+
+class WordScores(nn.Module):
+    """Vectors in, scores of words out: a map, the nonlinearity, a norm, and the embeddings of the words."""
+
+    def __init__(self, options: LayerOptions, vocabulary: int):
+        super().__init__()
+        self.map = Linear(options.width, options.width)
+        self.activation = ACTIVATIONS[options.activation]
+        self.norm = options.one_norm()
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], embedding: Float[Tensor, "V D"]
+    ) -> Float[Tensor, "B L V"]:
+        x_BLD = self.norm(self.activation(self.map(x)))
+        return functional.linear(x_BLD, embedding, self.bias)

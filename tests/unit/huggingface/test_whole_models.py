@@ -1,0 +1,264 @@
+"""Models of transformers, copied into models of jari: the same numbers come out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import astuple
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import jarilab
+from jarilab.huggingface.whole import FAMILIES
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("transformers") is None, reason="pip install transformers"),
+    pytest.mark.filterwarnings("ignore"),
+]
+WORDS, SHORT, LONG = 31, 5, 9
+TEXT = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+WIDE = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+GPT2 = {**TEXT, "n_embd": 24, "n_layer": 2, "n_head": 4, "n_positions": 16}
+LLAMA = {**TEXT, **WIDE, "num_key_value_heads": 2, "max_position_embeddings": 16}
+T5 = {**TEXT, "d_model": 24, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": 0}
+BART: dict[str, Any] = {**TEXT, "d_model": 24, "max_position_embeddings": 16, "decoder_start_token_id": 0}
+for side in ("encoder", "decoder"):
+    BART |= {f"{side}_layers": 2, f"{side}_attention_heads": 4, f"{side}_ffn_dim": 40}
+BERT = {**TEXT, **WIDE, "max_position_embeddings": 16}
+VIT = {**WIDE, "image_size": (12, 8), "patch_size": 4, "num_channels": 3, "num_labels": 5}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8}
+
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
+    "gpt2_untied": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {**GPT2, "n_inner": 40, "activation_function": "relu", "tie_word_embeddings": False},
+    ),
+    "neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**TEXT, **WIDE, "rotary_pct": 0.34}),
+    "neox_sequential": (
+        "GPTNeoXForCausalLM",
+        "GPTNeoXConfig",
+        {**TEXT, **WIDE, "rotary_pct": 1.0, "use_parallel_residual": False, "attention_bias": False},
+    ),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA),
+    "llama3": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**LLAMA, "head_dim": 8, "tie_word_embeddings": True, "rope_parameters": LLAMA3, "attention_bias": True},
+    ),
+    "llama_linear": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**LLAMA, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e6, "factor": 3.0}, "mlp_bias": True},
+    ),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**LLAMA, "sliding_window": 4}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", LLAMA),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
+    "t5_gated": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {**T5, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 1, "tie_word_embeddings": False},
+    ),
+    "bart": ("BartForConditionalGeneration", "BartConfig", BART),
+    "marian": ("MarianMTModel", "MarianConfig", {**BART, "scale_embedding": True, "activation_function": "swish"}),
+    "blenderbot": ("BlenderbotForConditionalGeneration", "BlenderbotConfig", BART),
+    "bert": ("BertModel", "BertConfig", BERT),
+    "bert_words": ("BertForMaskedLM", "BertConfig", BERT),
+    "vit": ("ViTForImageClassification", "ViTConfig", VIT),
+    "vit_bare": ("ViTForImageClassification", "ViTConfig", {**VIT, "qkv_bias": False}),
+}
+CAUSAL = ("gpt2", "neox", "llama", "mistral")
+TRANSLATORS = ("t5", "t5_gated", "bart", "marian", "blenderbot")
+READERS = ("bert", "bert_words")
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    @cache
+    def made(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("folders") / name
+        model_of(*MODELS[name]).save_pretrained(folder)
+        return folder
+
+    return made
+
+
+def model_of(kind: str, config: str, settings: dict[str, Any]) -> Any:
+    """With weights that are large enough for each to matter."""
+    import transformers
+
+    model = getattr(transformers, kind)(getattr(transformers, config)(**settings))
+    generator = torch.Generator().manual_seed(7)
+    for parameter in model.parameters():
+        spread = 0.3 if parameter.ndim > 1 else 0.5
+        drawn = torch.randn(parameter.shape, generator=generator) * spread
+        parameter.data.copy_(drawn + parameter.data.mean().round())
+    if getattr(model, "final_logits_bias", None) is not None:
+        model.final_logits_bias.normal_(generator=generator)
+    return model.eval()
+
+
+def both(folder: Path) -> tuple[Any, Any]:
+    """The model of transformers, and that of jari."""
+    from jarilab.huggingface.folder import load
+
+    return load(folder).model, jarilab.from_huggingface(folder)
+
+
+def ids_of(length: int, seed: int = 1) -> Tensor:
+    return torch.randint(3, WORDS, (2, length), generator=torch.Generator().manual_seed(seed))
+
+
+def outputs(name: str, theirs: nn.Module, ours: nn.Module) -> tuple[Tensor, Tensor]:
+    """What both make of the same input."""
+    if name.startswith("vit"):
+        pixels = torch.randn(2, 3, 12, 8, generator=torch.Generator().manual_seed(1))
+        return theirs(pixels).logits, ours(pixels)
+    if name in TRANSLATORS:
+        source, target = ids_of(LONG), ids_of(SHORT, 2)
+        return theirs(input_ids=source, decoder_input_ids=target).logits, ours(source, target)
+    found = theirs(ids_of(LONG))
+    scores = found.last_hidden_state if name == "bert" else found.logits
+    return scores, ours(ids_of(LONG))
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """The largest difference, as a share of the largest number."""
+    return float((one - other).abs().max() / one.abs().max())
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_the_copy_computes_the_same_and_every_weight_matters(name: str, folder_of: Callable[[str], Path]) -> None:
+    theirs, ours = both(folder_of(name))
+    expected, got = outputs(name, theirs, ours)
+    assert apart(expected, got) <= 1e-5
+    for path, parameter in ours.named_parameters():
+        if path.endswith("key.bias"):
+            continue  # the same for all keys, so that no weight changes where nothing turns it
+        before = parameter.clone()
+        parameter.add_(0.1 * torch.randn_like(parameter))
+        assert apart(expected, outputs(name, theirs, ours)[1]) > 1e-5, f"{path} could be anything"
+        parameter.copy_(before)
+
+
+def test_every_family_is_tried() -> None:
+    assert {kind for kind, _, _ in MODELS.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS + READERS)
+@torch.no_grad()
+def test_padding_behind_is_hidden(name: str, folder_of: Callable[[str], Path]) -> None:
+    theirs, ours = both(folder_of(name))
+    ids, keep = ids_of(LONG), torch.ones(2, LONG, dtype=torch.bool)
+    keep[1, 6:] = False
+    tokens = jarilab.Tokens(ids, jarilab.Positions.sequence(LONG), keep)
+    if name in READERS:
+        found = theirs(ids, attention_mask=keep.long())
+        expected = (found.last_hidden_state if name == "bert" else found.logits)[keep]
+        got = ours(tokens)[keep]
+        unpadded = ours(ids)[keep]
+    else:
+        target = ids_of(SHORT, 2)
+        expected = theirs(input_ids=ids, attention_mask=keep.long(), decoder_input_ids=target).logits
+        got, unpadded = ours(tokens, target), ours(ids, target)
+    assert apart(expected, got) <= 1e-5
+    assert apart(expected, unpadded) > 1e-3
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@torch.no_grad()
+def test_padding_before_and_cached_steps_write_the_same(name: str, folder_of: Callable[[str], Path]) -> None:
+    theirs, ours = both(folder_of(name))
+    ids, keep = ids_of(SHORT), torch.ones(2, SHORT, dtype=torch.bool)
+    keep[1, :2] = False
+    written = theirs.generate(ids, attention_mask=keep.long(), max_new_tokens=6, do_sample=False, num_beams=1)
+    written = nn.functional.pad(written, (0, SHORT + 6 - written.shape[1]))
+    for cached in (True, False):
+        prompt = jarilab.Tokens(ids[:, :-1], jarilab.Positions.from_mask(keep[:, :-1]), keep[:, :-1])
+        after = jarilab.after(prompt)
+        state, cache = ours.start(prompt), ours.new_cache() if cached else None
+        rows = torch.arange(2)
+        found = ids[:, -1:]
+        for step in range(6):
+            new = found[:, -1:] if cached and step else found
+            start = found.shape[1] - new.shape[1]
+            scores = ours.step(state, new, after(found, start, rows), cache)
+            found = torch.cat((found, scores[:, -1].argmax(-1, keepdim=True)), 1)
+        for row in range(2):
+            expected = written[row, SHORT:].tolist()
+            ended = expected.index(2) + 1 if 2 in expected else 6
+            assert found[row, 1 : 1 + ended].tolist() == expected[:ended]
+
+
+@pytest.mark.parametrize("name", ["llama", "t5_gated", "bert_words", "vit"])
+def test_the_copy_learns_and_is_seen_into(name: str, folder_of: Callable[[str], Path]) -> None:
+    theirs, ours = both(folder_of(name))
+    with jarilab.record(ours) as tape:
+        _, got = outputs(name, theirs, ours)
+    assert all(max(astuple(tape.trust(site))) < 1e-5 for site in tape.sites)
+    got.square().mean().backward()
+    assert all(parameter.grad is not None for parameter in ours.parameters())
+
+
+def test_segments_are_those_of_bert(folder_of: Callable[[str], Path]) -> None:
+    theirs, ours = both(folder_of("bert"))
+    ids, segments = ids_of(LONG), torch.arange(LONG).expand(2, -1) % 2
+    expected = theirs(ids, token_type_ids=segments).last_hidden_state
+    assert apart(expected, ours(ids, segments)) <= 1e-5
+    assert apart(expected, ours(ids)) > 1e-3
+    with pytest.raises(jarilab.UserError, match=r"knows no segments.*segments=2"):
+        jarilab.TextEncoder(5)(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long))
+
+
+# What cannot be copied ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "kind dynamic"),
+        ("llama", {"hidden_act": "tanh"}, "the activation tanh.*expected one of relu"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True.*expected False"),
+        ("bart", {"decoder_ffn_dim": 48}, "encoder_ffn_dim=40 and decoder_ffn_dim=48.*the same"),
+        ("vit", {"patch_size": (4, 2)}, "patches of 4 x 2.*squares"),
+    ],
+)
+def test_settings_without_an_option_are_refused_by_name(
+    name: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    kind, config, settings = MODELS[name]
+    model_of(kind, config, {**settings, **changes}).save_pretrained(tmp_path)
+    with pytest.raises(jarilab.UserError, match=message):
+        jarilab.from_huggingface(tmp_path)
+
+
+def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    model_of("GPT2Model", "GPT2Config", GPT2).save_pretrained(tmp_path)
+    with pytest.raises(jarilab.UserError, match=r"holds a GPT2Model.*GPT2LMHeadModel.*jarilab\.record"):
+        jarilab.from_huggingface(tmp_path)
+
+
+def test_weights_without_a_place_are_refused_by_name(folder_of: Callable[[str], Path]) -> None:
+    from jarilab.huggingface.copying import Copying
+    from jarilab.huggingface.folder import load
+
+    loaded = load(folder_of("bert"))
+    loaded.model.register_parameter("strange", nn.Parameter(torch.zeros(1)))
+    with pytest.raises(jarilab.UserError, match="no place in a model of jari: strange"):
+        FAMILIES["BertModel"](Copying(loaded))
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(jarilab.UserError, match="has no weights"):
+        jarilab.from_huggingface(tmp_path)
