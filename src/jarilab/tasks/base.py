@@ -158,14 +158,17 @@ class Task(ABC):
         """The number of examples to train on."""
 
     @property
-    def training_lengths(self) -> Int[Tensor, " N"] | None:
-        """How many tokens each example takes up in a batch, or None where all are alike."""
+    def training_lengths(self) -> Int[Tensor, "N S"] | None:
+        """How many tokens each sequence of an example takes up in a batch, as source and target, which are padded
+        apart; None where all examples are alike."""
         return None
 
     @property
-    def tokens_per_example(self) -> int | None:
-        """How many tokens each example has, where a rate is better told in tokens than in examples."""
-        return None
+    def tokens_per_example(self) -> float | None:
+        """How many tokens an example has on average, padding not counted; None where all are alike, so that a rate is
+        as well told in examples."""
+        lengths = self.training_lengths
+        return None if lengths is None else float(lengths.sum()) / len(lengths)
 
     @abstractmethod
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:

@@ -148,10 +148,11 @@ class PairsTask(TokenTask):
         return len(self._rows[0])
 
     @property
-    def training_lengths(self) -> Int[Tensor, " N"]:
-        """Tokens of source and target together, their ends included."""
+    def training_lengths(self) -> Int[Tensor, "N S"]:
+        """Tokens of source and target, their ends included; of both together where they are one sequence."""
         source, target = self._rows
-        return source.lengths + target.lengths + 2
+        lengths = torch.stack((source.lengths, target.lengths), 1) + 1
+        return lengths.sum(1, keepdim=True) if self.one_sequence else lengths
 
     @property
     def _rows(self) -> tuple[Rows, Rows]:

@@ -29,7 +29,7 @@ class Batches(ABC):
 
 
 def batches_of(
-    options: Training, size: int, lengths: Int[Tensor, " N"] | None, seed: int
+    options: Training, size: int, lengths: Int[Tensor, "N S"] | None, seed: int
 ) -> Batches:
     """The order that the options ask for, over `size` examples of these lengths. Raises UserError."""
     budget = options.budget(size)
@@ -76,20 +76,24 @@ class FixedSizeBatches(Batches):
 class TokenBudgetBatches(Batches):
     """Batches of a budget of tokens, padding counted. Each pass is a permutation, cut into pools; a pool is sorted by
     length and cut into batches as large as the budget allows; the batches of a pass are then shuffled. All of it is
-    drawn from (seed, pass), so a step's examples follow from the seed and its number."""
+    drawn from (seed, pass), so a step's examples follow from the seed and its number.
 
-    def __init__(self, lengths: Int[Tensor, " N"], tokens: int, budget: int, seed: int):
+    lengths: of each sequence that an example has, as source and target, which are padded apart. Examples are sorted by
+    the longest of theirs, then by each, so that neighbours are alike in all.
+    """
+
+    def __init__(self, lengths: Int[Tensor, "N S"], tokens: int, budget: int, seed: int):
         self.tokens, self.seed = tokens, seed
-        longest = int(lengths.max())
+        in_all = lengths.sum(1)
+        longest = int(in_all.max())
         if longest > tokens:
             raise UserError(
                 f"training.tokens={tokens} holds no example of {longest} tokens; use training.tokens={longest} "
                 "or more, or shorter examples"
             )
-        self._lengths = lengths.numpy().astype(
-            np.min_scalar_type(longest)
-        )  # narrow numbers are sorted faster
-        pool = max(1, POOL * tokens // max(1, int(lengths.double().mean().ceil())))
+        self._lengths = lengths.numpy().astype(np.int64)
+        self._ranks = _ranks(self._lengths)
+        pool = max(1, POOL * tokens // max(1, int(in_all.double().mean().ceil())))
         self._pool = min(len(lengths), pool)
         self._pass: tuple[int, _Pass] | None = None
         self._firsts = [0]  # the first step of each pass
@@ -112,8 +116,8 @@ class TokenBudgetBatches(Batches):
         if self._pass is None or self._pass[0] != number:
             generator = generator_for(self.seed, f"data/{number}")
             examples = torch.randperm(len(self._lengths), generator=generator).numpy()
-            examples = examples[_sorted_in_pools(self._lengths[examples], self._pool)]
-            starts = _cuts(self._lengths[examples].astype(np.int64), self._pool, self.tokens)
+            examples = examples[_sorted_in_pools(self._ranks[examples], self._pool)]
+            starts = _cuts(self._lengths[examples], self._pool, self.tokens)
             stops = np.append(starts[1:], len(examples))
             shuffled = torch.randperm(len(starts), generator=generator).numpy()
             self._pass = (
@@ -132,34 +136,45 @@ class _Pass(NamedTuple):
     stops: np.ndarray
 
 
-def _sorted_in_pools(lengths: np.ndarray, pool: int) -> np.ndarray:
-    """The places `(N,)` of these lengths, pool after pool, each sorted by length; equal ones keep their order."""
-    rows = -(-len(lengths) // pool)
-    padded = np.full(
-        rows * pool, lengths.max(), lengths.dtype
-    )  # what fills the last pool ends up behind all of it
-    padded[: len(lengths)] = lengths
+def _ranks(lengths: np.ndarray) -> np.ndarray:
+    """`(N,)`, numbers by which examples are sorted: by the longest sequence, then by each. lengths: `(N, S)`."""
+    keys = (*lengths.T[::-1], lengths.max(1))  # the last counts most
+    order = np.lexsort(keys)
+    alike = (lengths[order[1:]] == lengths[order[:-1]]).all(1)
+    rank = np.concatenate(([0], np.cumsum(~alike)))
+    ranks = np.empty(
+        len(lengths), np.min_scalar_type(int(rank[-1]))
+    )  # narrow numbers are sorted faster
+    ranks[order] = rank
+    return ranks
+
+
+def _sorted_in_pools(ranks: np.ndarray, pool: int) -> np.ndarray:
+    """The places `(N,)` of these ranks, pool after pool, each sorted; equal ones keep their order."""
+    rows = -(-len(ranks) // pool)
+    # What fills the last pool ends up behind all of it.
+    padded = np.full(rows * pool, ranks.max(), ranks.dtype)
+    padded[: len(ranks)] = ranks
     order = (
         padded.reshape(rows, pool).argsort(axis=1, kind="stable") + pool * np.arange(rows)[:, None]
     )
-    return order.ravel()[: len(lengths)]
+    return order.ravel()[: len(ranks)]
 
 
 def _cuts(lengths: np.ndarray, pool: int, tokens: int) -> np.ndarray:
-    """Where each batch starts: it holds as many examples as fit, a step in all pools at once.
+    """Where each batch starts: it holds as many examples of its pool as fit. lengths: `(N, S)`, sorted in pools."""
+    starts = []
+    for first in range(0, len(lengths), pool):
+        start, last = first, min(first + pool, len(lengths))
+        while start < last:
+            starts.append(start)
+            start += _fitting(lengths[start:last], tokens)
+    return np.array(starts)
 
-    lengths: sorted within each pool, so that the last example of a batch is its longest.
-    """
-    starts = np.arange(0, len(lengths), pool)
-    ends = np.minimum(starts + pool, len(lengths))
-    found = []
-    while len(starts):
-        found.append(starts)
-        # Bisection: of the batches that may begin here, longer ones take up more.
-        low, high = starts + 1, ends
-        while (low < high).any():
-            stop = (low + high + 1) // 2
-            fits = (stop - starts) * lengths[stop - 1] <= tokens
-            low, high = np.where(fits, stop, low), np.where(fits, high, stop - 1)
-        starts, ends = low[low < ends], ends[low < ends]
-    return np.sort(np.concatenate(found))
+
+def _fitting(lengths: np.ndarray, tokens: int) -> int:
+    """How many of the first examples a budget holds: the longest of each sequence times their number."""
+    most = tokens // max(1, int(lengths[0].sum()))
+    longest = np.maximum.accumulate(lengths[:most]).sum(1)
+    sizes = longest * np.arange(1, len(longest) + 1)
+    return int(np.searchsorted(sizes, tokens, side="right"))

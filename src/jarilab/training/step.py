@@ -43,6 +43,7 @@ class Steps:
     def __init__(self, state: TrainingState, batches: Batches):
         self.state, self.batches = state, batches
         self.task, self.world = state.task, state.world
+        self.tokens_per_example = state.task.tokens_per_example
         self.experiment, self.execution = state.experiment, state.execution
         alone = self.execution.device.type == "cpu" and not self.world.several
         self.asks_every = 1 if alone else ASKED_EVERY
@@ -149,10 +150,10 @@ class Steps:
 
     def row(self) -> dict[str, Any]:
         """How far training is; the loss is the last one that was asked for."""
-        progress, tokens = self.state.progress, self.task.tokens_per_example
+        progress, tokens = self.state.progress, self.tokens_per_example
         done = {"step": progress.step, "steps": self.batches.steps, "examples": progress.examples}
         if tokens is not None:
-            done["tokens"] = progress.examples * tokens
+            done["tokens"] = round(progress.examples * tokens)
         return {**done, "loss": self.loss}
 
     def curve_row(self) -> dict[str, Any]:

@@ -130,8 +130,8 @@ def test_directions_are_groups(task: NumberWords) -> None:
 
 def test_examples_have_the_tokens_they_say(task: NumberWords) -> None:
     batch = task.training_batch(torch.arange(task.training_size), torch.Generator())
-    tokens = (batch.inputs[0].ids != PADDING).sum(1) + (batch.labels != PADDING).sum(1)
-    assert torch.equal(task.training_lengths, tokens)
+    sides = (batch.inputs[0].ids != PADDING).sum(1), (batch.labels != PADDING).sum(1)
+    assert torch.equal(task.training_lengths, torch.stack(sides, 1))
     assert max(batch.inputs[0].ids.shape[1], batch.labels.shape[1]) <= task.longest["source"]
 
 

@@ -163,8 +163,8 @@ def test_the_ceiling_is_a_count(task: Pronouns) -> None:
 
 def test_examples_have_the_tokens_they_say(task: Pronouns) -> None:
     batch = task.training_batch(torch.arange(0, task.training_size, 7), torch.Generator())
-    tokens = (batch.inputs[0].ids != PADDING).sum(1) + (batch.labels != PADDING).sum(1)
-    assert torch.equal(task.training_lengths[::7], tokens)
+    sides = (batch.inputs[0].ids != PADDING).sum(1), (batch.labels != PADDING).sum(1)
+    assert torch.equal(task.training_lengths[::7], torch.stack(sides, 1))
     assert max(batch.inputs[0].ids.shape[1], batch.labels.shape[1]) <= task.longest["source"]
 
 

@@ -121,7 +121,7 @@ def test_a_batch_has_ends_and_padding_in_their_places() -> None:
     assert (source.positions.frame, said.positions.frame) == ("source", "target")
     assert source.positions.index().tolist() == [0, 1, 2, 3]
     assert said.positions.index().tolist() == [0, 1, 2]
-    assert task.training_lengths.tolist() == [6, 4, 3]
+    assert task.training_lengths.tolist() == [[4, 2], [1, 3], [2, 1]]
 
 
 def test_a_batch_of_equal_lengths_needs_no_mask() -> None:

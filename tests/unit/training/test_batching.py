@@ -14,7 +14,9 @@ from jarilab.runs.options import Training
 from jarilab.training import batching as order_module
 from jarilab.training.batching import FixedSizeBatches, TokenBudgetBatches, batches_of
 
-LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=150).map(torch.tensor)
+PAIRS = st.lists(st.tuples(st.integers(1, 15), st.integers(1, 15)), min_size=1, max_size=150).map(torch.tensor)
+SINGLE = st.lists(st.tuples(st.integers(1, 30)), min_size=1, max_size=150).map(torch.tensor)
+LENGTHS = PAIRS | SINGLE
 TOKENS = st.integers(30, 400)
 SEEDS = st.integers(0, 2**63 - 1)
 
@@ -22,17 +24,22 @@ SEEDS = st.integers(0, 2**63 - 1)
 def loop(lengths, tokens, number, seed, batches_in_a_pool):
     """The batches of a pass, an example at a time."""
     generator = generator_for(seed, f"data/{number}")
-    pool = max(1, batches_in_a_pool * tokens // max(1, math.ceil(sum(lengths) / len(lengths))))
+    pool = max(1, batches_in_a_pool * tokens // max(1, math.ceil(sum(map(sum, lengths)) / len(lengths))))
     batches = []
     for some in torch.randperm(len(lengths), generator=generator).split(pool):
         batch = []
-        for example in sorted(some.tolist(), key=lambda example: lengths[example]):
-            if (len(batch) + 1) * lengths[example] > tokens:
+        for example in sorted(some.tolist(), key=lambda example: (max(lengths[example]), *lengths[example])):
+            if size_of([*batch, example], lengths) > tokens:
                 batches.append(batch)
                 batch = []
             batch.append(example)
         batches.append(batch)
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def size_of(batch, lengths):
+    """Tokens of a batch, padding counted."""
+    return len(batch) * sum(max(sides) for sides in zip(*(lengths[example] for example in batch), strict=True))
 
 
 def walked(order):
@@ -51,7 +58,7 @@ def test_each_pass_has_every_example_once(lengths, tokens, seed, passes):
 def test_no_batch_is_empty_or_over_the_budget(lengths, tokens, seed):
     order = TokenBudgetBatches(lengths, tokens, 2 * len(lengths), seed)
     for batch in walked(order):
-        assert 1 <= len(batch) <= tokens // int(lengths[batch].max())
+        assert 1 <= len(batch) <= tokens // int(lengths[batch].amax(0).sum())
 
 
 @given(lengths=LENGTHS, tokens=TOKENS, seed=SEEDS, budget=st.integers(1, 400))
@@ -74,7 +81,7 @@ def test_a_step_computed_alone_is_the_one_in_sequence(lengths, tokens, seed, ran
 
 
 def test_passes_and_seeds_differ():
-    lengths = torch.randint(1, 30, (300,))
+    lengths = torch.randint(1, 30, (300, 1))
     order, other = TokenBudgetBatches(lengths, 100, 600, 1), TokenBudgetBatches(lengths, 100, 600, 2)
     first, second = (torch.cat(walked(order)).split(300)[number] for number in (0, 1))
     assert not torch.equal(first, second)
@@ -82,7 +89,7 @@ def test_passes_and_seeds_differ():
 
 
 def test_little_of_a_batch_is_padding():
-    lengths = torch.randint(1, 101, (8000,))
+    lengths = torch.randint(1, 101, (8000, 1))
     batches = walked(TokenBudgetBatches(lengths, 2000, 8000, 1))
     sizes = [len(batch) * int(lengths[batch].max()) for batch in batches]
     assert 1 - int(lengths.sum()) / sum(sizes) < 0.03
@@ -91,8 +98,21 @@ def test_little_of_a_batch_is_padding():
     assert 1 - int(lengths.sum()) / sum(by_chance) > 0.4, "what sorting saves"
 
 
+def test_source_and_target_are_sorted_together():
+    generator = torch.Generator().manual_seed(1)
+    source = (14 * (0.3 * torch.randn(8000, generator=generator)).exp()).long() + 1
+    target = (source * (0.2 * torch.randn(8000, generator=generator)).exp()).long() + 1
+    lengths = torch.stack((source, target), 1)
+    batches = walked(TokenBudgetBatches(lengths, 2000, 8000, 1))
+    padded = sum(size_of(batch.tolist(), lengths.tolist()) for batch in batches)
+    assert 1 - int(lengths.sum()) / padded < 0.1
+    by_sum = lengths.sum(1).argsort().split(60)
+    padded_by_sum = sum(size_of(batch.tolist(), lengths.tolist()) for batch in by_sum)
+    assert 1 - int(lengths.sum()) / padded_by_sum > 0.15, "what sorting by both together leaves"
+
+
 def test_short_and_long_batches_come_in_any_order():
-    lengths = torch.randint(1, 101, (8000,))
+    lengths = torch.randint(1, 101, (8000, 1))
     longest = [int(lengths[batch].max()) for batch in walked(TokenBudgetBatches(lengths, 2000, 8000, 1))]
     rising = sum(a <= b for a, b in itertools.pairwise(longest))
     assert 0.4 < rising / len(longest) < 0.6, "sorted within a pool, but never trained in that order"
@@ -100,21 +120,21 @@ def test_short_and_long_batches_come_in_any_order():
 
 def test_the_order_does_not_touch_the_global_generator():
     before = torch.get_rng_state()
-    TokenBudgetBatches(torch.arange(1, 30), 30, 100, 1).at(3)
+    TokenBudgetBatches(torch.arange(1, 30).unsqueeze(1), 30, 100, 1).at(3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_example_over_the_budget_is_refused():
     with pytest.raises(UserError) as error:
-        TokenBudgetBatches(torch.tensor([3, 41, 7]), 40, 10, 1)
+        TokenBudgetBatches(torch.tensor([[3], [41], [7]]), 40, 10, 1)
     assert str(error.value) == (
         "training.tokens=40 holds no example of 41 tokens; use training.tokens=41 or more, or shorter examples"
     )
-    assert len(walked(TokenBudgetBatches(torch.tensor([3, 41, 7]), 41, 3, 1))) == 2, "as the error says"
+    assert len(walked(TokenBudgetBatches(torch.tensor([[3], [41], [7]]), 41, 3, 1))) == 2, "as the error says"
 
 
 def test_the_options_choose_the_order():
-    lengths = torch.tensor([3, 4, 5])
+    lengths = torch.tensor([[3], [4], [5]])
     assert isinstance(batches_of(Training(tokens=10, examples=9), 3, lengths, 1), TokenBudgetBatches)
     assert isinstance(batches_of(Training(batch=2, examples=9), 3, lengths, 1), FixedSizeBatches)
     assert batches_of(Training(tokens=10, epochs=2.0), 3, lengths, 1).examples == 6
@@ -125,7 +145,7 @@ def test_the_options_choose_the_order():
 
 @given(tokens=st.integers(13, 60), seed=SEEDS, size=st.sampled_from([1, 2, 64]))
 def test_the_order_is_that_of_a_loop(tokens, seed, size):
-    lengths = torch.randint(1, 13, (151,), generator=generator_for(seed, "lengths"))
+    lengths = torch.randint(1, 7, (151, 2), generator=generator_for(seed, "lengths"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order_module, "POOL", size)  # so few examples would all be in one pool
         order = TokenBudgetBatches(lengths, tokens, 2 * len(lengths), seed)
@@ -134,5 +154,5 @@ def test_the_order_is_that_of_a_loop(tokens, seed, size):
 
 
 def test_a_budget_far_beyond_the_data_costs_no_memory():
-    order = TokenBudgetBatches(torch.tensor([2, 3, 2]), 10**13, 3, 1)
+    order = TokenBudgetBatches(torch.tensor([[2], [3], [2]]), 10**13, 3, 1)
     assert [sorted(batch.tolist()) for batch in walked(order)] == [[0, 1, 2]]
