@@ -12,8 +12,8 @@ import torch
 from jarilab.decoding.answers import GREEDY, Decoding, answers
 from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.devices import CPU, device_of, put
-from jarilab.inspect.capture import record
 from jarilab.positions import Tokens
+from jarilab.predictors.links import attention_to_source, sites_to_source
 from jarilab.tasks.base import Batch
 from jarilab.text import END, FIRST, PADDING
 
@@ -40,16 +40,11 @@ class ModelLearner:
     def _there(self, held: T) -> T:
         return put(held, device_of(self.model))
 
-    @torch.no_grad()
     def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
         """By the last attention to the source, on the mean of its heads. Of one sequence it is the beginning."""
-        inputs = self._there(self.task.answered(source, written))
-        with record(self.model) as tape:
-            self.model(*inputs)
-        last = (tape.sites_of("cross") or tape.sites_of("decoder"))[-1]
-        weights_QK = tape.weights(last)[0].mean(0).cpu()
-        read = self.task.sources([source]).ids.shape[1]
-        return weights_QK[-len(written) :, :read].argmax(-1).tolist()
+        last = sites_to_source(self.model)[-1]
+        weights_HQK = attention_to_source(self.model, self.task, source, written, last)
+        return weights_HQK.mean(0).argmax(-1).tolist()
 
 
 def write(

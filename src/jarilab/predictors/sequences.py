@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, final
 
 import torch
@@ -26,6 +26,7 @@ from jarilab.predictors.base import (
     registry,
 )
 from jarilab.predictors.learner import ModelLearner, write
+from jarilab.predictors.links import Linking
 from jarilab.predictors.reading import SHOWN, Source, chunks, read_each
 from jarilab.shapes import Int, Tensor
 from jarilab.text import END, FIRST, PADDING
@@ -33,9 +34,14 @@ from jarilab.text import END, FIRST, PADDING
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceOptions(Decoding):
-    """n_best: how many answers to each source, the best first, with their scores; a beam must be as wide."""
+    """n_best: how many answers to each source, the best first, with their scores; a beam must be as wide. alignments:
+    tell which token of the source each token of the answer looked at most, as `answer ||| 0-0 1-2` (source-target,
+    counted from 0): auto for the mean of all heads of the last layer but one, or a site and a head such as
+    decoder.1.cross:2.
+    """
 
     n_best: int = 1
+    alignments: str | None = None
 
 
 @final
@@ -44,7 +50,9 @@ class Answer(Prediction):
     """An answer to one line, or why there is none.
 
     rank: 1 for the best of the answers to this line. tokens: what was written, the end included, with probabilities.
-    score: log_probability over the length to the power of the length penalty. ranked: it is one of several.
+    score: log_probability over the length to the power of the length penalty. ranked: it is one of several. source: the
+    tokens that were read, and alignment: which of them (source, target) each token of the answer goes with; None where
+    nobody asked.
     """
 
     line: int
@@ -56,10 +64,12 @@ class Answer(Prediction):
     tokens: tuple[tuple[str, float], ...] = ()
     error: str | None = None
     ranked: bool = False
+    source: tuple[str, ...] = ()
+    alignment: tuple[tuple[int, int], ...] | None = None
 
     def record(self) -> dict[str, Any]:
         tokens = [{"token": token, "probability": share} for token, share in self.tokens]
-        return {
+        record = {
             "line": self.line,
             "input": self.input,
             "answer": self.answer,
@@ -69,13 +79,19 @@ class Answer(Prediction):
             "tokens": tokens,
             "error": self.error,
         }
+        if self.alignment is None:
+            return record
+        return {**record, "source": list(self.source), "alignment": list(map(list, self.alignment))}
 
     def text(self) -> Iterator[str]:
+        # A line that cannot be answered is an empty line, so that answers stay beside their questions.
+        answer = self.answer or ""
+        if self.alignment is not None:
+            links = " ".join(f"{source}-{target}" for source, target in self.alignment)
+            answer = f"{answer} ||| {links}"
         if self.ranked and self.score is not None:
-            yield f"{self.line}\t{self.score:.4f}\t{self.answer}\n"
-        else:
-            # A line that cannot be answered is an empty line, so that answers stay beside their questions.
-            yield f"{self.answer or ''}\n"
+            answer = f"{self.line}\t{self.score:.4f}\t{answer}"
+        yield f"{answer}\n"
 
     @property
     def messages(self) -> list[str]:
@@ -107,24 +123,29 @@ class SequencePredictor(Predictor):
         *,
         at_once: int = AT_ONCE,
     ) -> Iterator[Answer]:
+        linking = None if options.alignments is None else Linking.of(self.model, options.alignments)
         for chunk in chunks(read_each(sources, self.task.read), at_once):
             answers = {source.number: [unread(source)] for source in chunk if source.error}
             readable = [source for source in chunk if source.error is None]
-            answers |= self._answers(readable, options)
+            answers |= self._answers(readable, options, linking)
             for source in chunk:
                 yield from answers[source.number]
 
     def _answers(
-        self, sources: Sequence[Source], options: SequenceOptions
+        self, sources: Sequence[Source], options: SequenceOptions, linking: Linking | None
     ) -> dict[int, list[Answer]]:
         # Lines of like length together: none waits for a much longer one, and little is padded.
         by_length = sorted(sources, key=lambda source: len(source.read))
         answers: dict[int, list[Answer]] = {}
         for some in chunks(by_length, max(1, AT_ONCE // max(1, options.beam))):
             batch = self.task.sources([source.read for source in some])
-            written = write(self.model, self.task, batch, options, options.n_best)
-            for source, hypotheses in zip(some, written, strict=True):
-                answers[source.number] = self._ranked(source, hypotheses, options.n_best > 1)
+            found = write(self.model, self.task, batch, options, options.n_best)
+            for source, hypotheses in zip(some, found, strict=True):
+                ranked = self._ranked(source, hypotheses, options.n_best > 1)
+                answers[source.number] = [
+                    self._linked(answer, source, hypothesis, linking)
+                    for answer, hypothesis in zip(ranked, hypotheses, strict=True)
+                ]
         return answers
 
     def _ranked(
@@ -134,6 +155,16 @@ class SequencePredictor(Predictor):
             self._answer(source, rank, hypothesis, ranked)
             for rank, hypothesis in enumerate(hypotheses, 1)
         ]
+
+    def _linked(
+        self, answer: Answer, source: Source, hypothesis: Hypothesis, linking: Linking | None
+    ) -> Answer:
+        """With its links to the source, where they are asked for."""
+        if linking is None:
+            return answer
+        links = linking.links(self.model, self.task, source.read, hypothesis.ids.tolist())
+        names = tuple(self.task.show_source(source.read))
+        return replace(answer, source=names, alignment=tuple(links))
 
     def _answer(self, source: Source, rank: int, hypothesis: Hypothesis, ranked: bool) -> Answer:
         ids = hypothesis.ids.tolist()

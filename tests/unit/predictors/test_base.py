@@ -155,8 +155,8 @@ def test_a_model_of_ones_own_is_trained_and_answers(own: str, tmp_path: Path) ->
 # Which options a run has ---------------------------------------------------------------------------------------------
 
 OPTIONS = {
-    "sequences": "beam, length_penalty, no_repeat, shortest, longest, n_best",
-    "prompted": "beam, length_penalty, no_repeat, shortest, longest, n_best",
+    "sequences": "beam, length_penalty, no_repeat, shortest, longest, n_best, alignments",
+    "prompted": "beam, length_penalty, no_repeat, shortest, longest, n_best, alignments",
     "continuation": "tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed",
     "classes": "n_best",
     "detection": "threshold, draw",
