@@ -130,12 +130,12 @@ class Board:
         """A row of the curve."""
         if self._writer is None:
             return
-        scalars = {f"training/{name}": row[name] for name in OF_TRAINING}
+        scalars = {f"curve/{name}": row[name] for name in OF_TRAINING}
         scalars |= self._speed(row)
         if "value" in row:
             numbers = {name: value for name, value in row.items() if name not in BESIDE}
             numbers[self.task.metric.name] = row["value"]  # which may be called loss, too
-            scalars |= {f"validation/{name}": value for name, value in numbers.items()}
+            scalars |= {f"curve, validation/{name}": value for name, value in numbers.items()}
         with self._writing():
             for tag, value in scalars.items():
                 if type(value) in (int, float):
@@ -148,7 +148,7 @@ class Board:
         if before is None or row["seconds"] <= before[0]:
             return {}
         speed = (row[unit] - before[1]) / (row["seconds"] - before[0])
-        return {f"training/{unit}_per_second": speed}
+        return {f"curve/{unit}_per_second": speed}
 
     def look(self, state: TrainingState) -> None:
         """Maps and measures of the heads as the model is now, for a few inputs of the task. Of a model that is cut into

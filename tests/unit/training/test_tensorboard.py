@@ -78,11 +78,11 @@ def test_the_curve_is_there_once_and_in_order_after_a_kill(shown):
     rows = read_metrics(shown)
     for name in ("loss", "learning_rate", "gradient_norm"):
         told = [(row["step"], pytest.approx(row[name], rel=1e-6)) for row in rows]
-        assert scalars(shown, f"training/{name}") == told
+        assert scalars(shown, f"curve/{name}") == told
     measured = [(row["step"], pytest.approx(row["value"])) for row in rows if "value" in row]
-    assert scalars(shown, "validation/exact_match") == measured
+    assert scalars(shown, "curve, validation/exact_match") == measured
     # The first row of each of the two processes has none before it.
-    speeds = scalars(shown, "training/examples_per_second")
+    speeds = scalars(shown, "curve/examples_per_second")
     assert [step for step, _ in speeds] == [2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
     assert all(speed > 0 for _, speed in speeds)
 
