@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import jarilab
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
 from jarilab import api
 from jarilab.cli.arguments import parse
@@ -18,7 +19,9 @@ from jarilab.inspect.measuring import measures_of
 from jarilab.inspect.model_io import precise
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.training import tensorboard
 from jarilab.training.execution import Execution
+from jarilab.training.heads import first_heads
 
 pytestmark = [
     pytest.mark.skipif(
@@ -190,3 +193,29 @@ def test_a_task_without_inputs_and_one_that_is_too_long_are_told_once(tmp_path, 
     train(tmp_path / "one", tiny(training__examples=32, training__evaluations=2), execution=SHOWN)
     assert capsys.readouterr().err.count("TensorBoard is shown no maps of 'what?': ") == 1
     assert len(scalars(tmp_path / "one", "measures, entropy/encoder.0:0")) == 2
+
+
+def test_a_model_whose_attention_cannot_be_heard_shows_its_curve(tmp_path, monkeypatch, capsys):
+    def unheard(*_):
+        raise UserError("no attention could be heard")
+
+    monkeypatch.setattr(tensorboard, "record", unheard)
+    train(tmp_path / "run", tiny(**LONE), execution=SHOWN)
+    assert capsys.readouterr().err.count("TensorBoard is shown the curve alone: no attention could be heard") == 1
+    tags = events(tmp_path / "run").Tags()
+    assert (tags["images"], tags["tensors"]) == ([], [])
+    assert [step for step, _ in scalars(tmp_path / "run", "curve/loss")] == [1, 2]
+    with pytest.raises(UserError, match="no attention could be heard"):
+        train(tmp_path / "named", execution=Execution(tensorboard=True, tensorboard_heads="encoder.0:0"))
+
+
+@pytest.mark.parametrize(("layers", "wanted"), [
+    (1, ["0:0", "0:1", "0:2"]),
+    (3, ["0:0", "0:1", "1:0", "1:1", "2:0", "2:1"]),
+    (15, ["0:0", "2:0", "4:0", "6:0", "8:0", "10:0", "12:0", "14:0"]),
+])  # fmt: skip
+def test_the_first_heads_of_each_site_or_of_some(layers, wanted):
+    model = jarilab.Encoder(24, heads=3, layers=layers, encoding="rotary")
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(torch.randn(1, 4, 24))
+    assert [str(head) for head in first_heads(tape)] == wanted
