@@ -109,8 +109,10 @@ class Board:
         for notice in self._unsaid:
             self._say(notice)
         self._left.enter_context(_without_tracebacks())
-        with self._writing():
+        try:
             self._writer = SummaryWriter(str(self.folder), purge_step=step + 1)
+        except Exception as error:  # as in `_write`
+            self._end(error)
 
     @property
     def folder(self) -> Path:
@@ -121,9 +123,7 @@ class Board:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._writing():
-            if self._writer is not None:
-                self._writer.close()
+        self._write("close")
         self._left.close()
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -136,10 +136,9 @@ class Board:
             numbers = {name: value for name, value in row.items() if name not in BESIDE}
             numbers[self.task.metric.name] = row["value"]  # which may be called loss, too
             scalars |= {f"curve, validation/{name}": value for name, value in numbers.items()}
-        with self._writing():
-            for tag, value in scalars.items():
-                if type(value) in (int, float):
-                    self._writer.add_scalar(tag, value, row["step"])
+        for tag, value in scalars.items():
+            if type(value) in (int, float):
+                self._write("add_scalar", tag, value, row["step"])
 
     def _speed(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Tokens, or examples, a second of training since the last row."""
@@ -167,7 +166,7 @@ class Board:
         for number, line in enumerate(lines, 1):
             try:
                 trace, maps = self._maps(line, weights)
-            except UserError as error:
+            except (UserError, RuntimeError) as error:  # a model of one's own may know no float64
                 self._say(f"TensorBoard is shown no maps of {line!r}: {error}")
                 continue
             every.append({str(head): measure(map) for head, map in maps.items()})
@@ -175,14 +174,11 @@ class Board:
             images = {
                 f"maps of {head}/input {number}": pixels_of(map) for head, map in maps.items()
             }
-            with self._writing():
-                self._writer.add_text(f"inputs/{number}", text, step)
-                for tag, pixels in images.items():
-                    self._writer.add_image(tag, pixels, step, dataformats="HWC")
-        means = means_of(every)
-        with self._writing():
-            for tag, value in means.items():
-                self._writer.add_scalar(tag, value, step)
+            self._write("add_text", f"inputs/{number}", text, step)
+            for tag, pixels in images.items():
+                self._write("add_image", tag, pixels, step, dataformats="HWC")
+        for tag, value in means_of(every).items():
+            self._write("add_scalar", tag, value, step)
         self.flush()
 
     @torch.no_grad()
@@ -201,21 +197,24 @@ class Board:
 
     def flush(self) -> None:
         """Wait until all is written: a checkpoint must not outlive the rows before it."""
-        with self._writing():
-            if self._writer is not None:
-                self._writer.flush()
+        self._write("flush")
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Whatever goes wrong with its files ends no training: it is told once, and nothing more is written. The writer
-        may be TensorFlow's, whose errors are others."""
+    def _write(self, how: str, *given: Any, **named: Any) -> None:
+        """Ask the writer for something. Whatever goes wrong with its files ends no training: it may be TensorFlow that
+        writes them, whose errors are others."""
+        if self._writer is None:
+            return
         try:
-            yield
+            getattr(self._writer, how)(*given, **named)
         except Exception as error:
-            self._writer = None
-            self._say(
-                f"{self.folder} cannot be written: {error}; training goes on, and TensorBoard is shown no more of it"
-            )
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        """Tell why, and write nothing more."""
+        self._writer = None
+        self._say(
+            f"{self.folder} cannot be written: {error}; training goes on, and TensorBoard is shown no more of it"
+        )
 
     def _say(self, text: str) -> None:
         """Once."""
