@@ -42,12 +42,13 @@ MAY_IMPORT = {
     "inspect": PLACES | {"encodings", "attention", "nn"},
     "predictors": SPECS | PLACES | {"storage", "text", "images", "models", "decoding", "inspect", "tasks", "devices"},
     "runs": SPECS | {"storage", "encodings", "nn", "policies", "models", "tasks", "predictors", "devices"},
-    "training": BASE | {"options", "encodings", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"},
-    "testing": BASE | {"conformance"},
-    "huggingface": BASE | {"storage", "positions", "masks", "encodings", "attention", "nn", "models"},
     "web": {"shapes", "patches"},
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
     "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},
+    "training": BASE | {"options", "encodings", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"}
+    | {"drawing"},
+    "testing": BASE | {"conformance"},
+    "huggingface": BASE | {"storage", "positions", "masks", "encodings", "attention", "nn", "models"},
     "comparison": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
     "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison", "devices"},

@@ -72,6 +72,8 @@ def train(
     recompute: bool = False,
     compile: bool = False,
     shard: bool = False,
+    tensorboard: bool = False,
+    tensorboard_heads: str | None = None,
     checkpoint_minutes: Annotated[float, Gt(0), Le(1_000_000)] | None = None,
     snapshots: Annotated[int, Ge(0), Le(100_000)] = 0,
     report: Report | None = None,
@@ -85,6 +87,9 @@ def train(
     passes that make up a step, each over a part of its batch, where memory does not hold all of it. recompute: compute
     each layer again for its gradient: less memory, more time. compile: let torch.compile fuse the model's operations.
     shard: under torchrun, cut the model into parts, one for each process (FSDP2); else each has a copy (DDP).
+    tensorboard: write the curve, and maps and measures of some heads at each evaluation, for TensorBoard, into the
+    folder `tensorboard` of the run. tensorboard_heads: those heads, such as `decoder.1.cross:2,encoder.0:0`; the first
+    ones of each site by default.
     checkpoint_minutes: write a checkpoint as often as that, beside those at each evaluation. snapshots: at how many
     steps to keep the weights for good, to look at how the model came about. settings: `{"model.width": 128,
     "training.examples": 400000, ...}`.
@@ -95,6 +100,8 @@ def train(
         recompute=recompute,
         compile=compile,
         shard=shard,
+        tensorboard=tensorboard,
+        tensorboard_heads=tensorboard_heads,
         checkpoint_minutes=checkpoint_minutes,
     )
     experiment = Experiment.of(

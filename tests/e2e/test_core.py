@@ -69,6 +69,7 @@ def test_the_core_trains_shows_and_checks_and_names_the_extra_of_the_rest(tmp_pa
         "text": ["train", "translation", "--train", "pairs.tsv", "--out", "translation"],
         "explore": ["serve", "run"],
         "vision": ["train", "digits", "--out", "digits"],
+        "tensorboard": [*TRAIN, *SMALL, "--tensorboard"],
     }
     given = json.dumps([missing, [*works, *refused.values(), ["explore", "run"]]])
     done = subprocess.run(
@@ -80,7 +81,7 @@ def test_the_core_trains_shows_and_checks_and_names_the_extra_of_the_rest(tmp_pa
         timeout=300,
     )
     codes = re.findall(r"^CODE (\d)$", done.stdout, re.MULTILINE)
-    assert codes == ["0"] * len(works) + ["2"] * 4, done.stderr
+    assert codes == ["0"] * len(works) + ["2"] * 5, done.stderr
     said = re.findall(r"this needs the package [\w-]+; pip install 'jarilab\[(\w+)\]'", done.stderr)
     assert said == [*refused, "explore"]
     assert (tmp_path / "page.html").stat().st_size > 100_000

@@ -1,8 +1,11 @@
 """The notebooks run from top to bottom, and are kept without what they printed."""
 
 import contextlib
+import importlib.util
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,13 @@ SAID = {
     "compare_encodings": ["none", "rotary", "ceiling", "one seed each"],
     "inside_your_model": ["said: [3, 1, 4, 1, 5, 9, 2]", "changed at places [5]"],
     "look_at_any_module": ["largest difference of the weights", "computed no attention that could be heard"],
+    "look_at_hugging_face": [
+        "BertForMaskedLM in the folder random-model",
+        "encoder.1: gives its output back within",
+        ", usually ",
+        "holds    rows do not mix",
+        "alibi    the heads of the first layer look ",
+    ],
 }
 
 
@@ -23,7 +33,7 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return [cell for cell in found if cell["cell_type"] == "code"]
 
 
-def test_there_are_three() -> None:
+def test_there_are_these() -> None:
     assert [path.stem for path in NOTEBOOKS] == sorted(SAID)
 
 
@@ -32,9 +42,33 @@ def test_a_notebook_keeps_no_outputs(path: Path) -> None:
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells(path))
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("inside", [True, False], ids=["in the repository", "alone"])
+def test_a_notebook_begins_by_installing_what_is_missing(
+    path: Path, inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here := tmp_path / "examples").mkdir()
+    if inside:
+        (tmp_path / "pyproject.toml").touch()
+    first, given = "".join(cells(path)[0]["source"]), list[list[str]]()
+    monkeypatch.setattr(subprocess, "run", lambda words, check: given.append(words))
+    with contextlib.chdir(here):
+        exec(first, {})
+        assert given == [] or importlib.util.find_spec("transformers") is None, "all is there"
+        given.clear()
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+        exec(first, {})
+    extras = "[huggingface,text]" if path.stem == "look_at_hugging_face" else ""
+    wanted = ("..", "jarilab")[not inside] + extras
+    assert given == [[sys.executable, "-m", "pip", "install", "-q", wanted]]
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of transformers while it is imported
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
+    if path.stem == "look_at_hugging_face" and importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
     names: dict[str, Any] = {"__name__": "notebook"}
     printed = io.StringIO()
     with contextlib.chdir(tmp_path), contextlib.redirect_stdout(printed):

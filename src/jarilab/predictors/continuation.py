@@ -106,6 +106,7 @@ class ContinuationPredictor(Predictor):
         "temperature": 1000,
         "repetition_penalty": 1000,
     }
+    reported = False  # it goes on without an answer, which a report shows its maps behind
     continues = True
 
     def predict(

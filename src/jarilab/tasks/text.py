@@ -25,6 +25,7 @@ from jarilab.text.spelling import Spelling
 from jarilab.text.tokenizers import Tokenizer
 
 AT_ONCE = 64  # windows scored together
+SHOWN = 64  # tokens of an input worth looking at
 DIGITS = tuple("0123456789")
 
 
@@ -215,6 +216,14 @@ class Text(TokenTask):
         return self._known.names(list(numbers))
 
     show_target = show_source
+
+    def sample_inputs(self) -> list[str]:
+        """Where the held-out text begins, while it is at hand."""
+        if self._held_out is None:
+            return []
+        _, labels_1L, _ = self._held_out.windows(torch.tensor([0]), min(self.context, SHOWN))
+        text = self.write(labels_1L[0].tolist())
+        return [text] if text.strip() else []
 
     def describe(self) -> str:
         return (

@@ -21,6 +21,8 @@ class Execution:
     compile: let torch.compile fuse the model's operations.
     checkpoint_minutes: write a checkpoint as often as that, too.
     shard: cut parameters, gradients and the optimizers' state over all processes (FSDP2).
+    tensorboard: show TensorBoard how it goes. tensorboard_heads: whose maps are shown, `decoder.1.cross:2,encoder.0:0`;
+        the first ones of each site where none are named.
     """
 
     device: torch.device = CPU
@@ -29,6 +31,8 @@ class Execution:
     compile: bool = False
     checkpoint_minutes: float | None = None
     shard: bool = False
+    tensorboard: bool = False
+    tensorboard_heads: str | None = None
 
     def record(self) -> dict[str, Any]:
         """What of it decides bits, as run.json keeps it; what is as usual is left out."""

@@ -26,6 +26,7 @@ from jarilab.training.onlooker import Onlooker
 from jarilab.training.randomness import seed_all
 from jarilab.training.state import TrainingState
 from jarilab.training.step import Steps
+from jarilab.training.tensorboard import Board
 from jarilab.training.world import World, joined
 
 Report = Callable[[dict[str, Any]], None]
@@ -75,6 +76,7 @@ class Training:
             lengths = task.training_lengths
             self.batches = batches_of(options, task.training_size, lengths, experiment.seed)
             self.state = TrainingState(experiment, task, execution, world)
+            self.board = Board(experiment, task, execution)
         if not execution.shard:
             with world.one_error_for_all():
                 check_forward(self.state.model, task, self.batches, experiment)
@@ -87,7 +89,7 @@ class Training:
         pictured = snapshot.planned(steps, snapshots)
         every = max(1, steps // CURVE_POINTS)
         seed_all(self.experiment.seed, self.world)  # from here on only dropout draws from it
-        with self._open(out) as run, StopSignals() as stop:
+        with self._open(out) as run, self.board, StopSignals() as stop:
             if run.result is not None:
                 run.notice(
                     f"{out} is finished already: this is its result; choose another --out to train anew"
@@ -111,7 +113,7 @@ class Training:
                     row = self._evaluate(run, stop)
                 elif logs:
                     row |= self.steps.curve_row()
-                    run.log(row)
+                    self._log(run, row)
 
                 # 3 save
                 # Asked once: a signal from here on is for the next step, which will be saved too.
@@ -120,6 +122,7 @@ class Training:
                     self._take_snapshot(run)
                 if done in evaluations or stopping or late:
                     self.steps.ask(run, done)
+                    self.board.flush()
                     state.save(run)
                     saved = time.monotonic()
                 if report is not None:
@@ -159,6 +162,8 @@ class Training:
         if begun:
             run.notice(f"going on from step {begun:,} of {steps:,}")
         state.model.train()
+        if self.world.writes:
+            self.board.open(run, begun)
 
     def _asked_to_stop(self, stop: StopSignals, saved: float) -> tuple[int, bool]:
         """The signal that any process got, 0 for none; and whether a checkpoint is due by the clock."""
@@ -185,8 +190,14 @@ class Training:
             raise
         due, progress.due = progress.due, None
         row = measured | self.steps.row() | due
-        run.log(row)
+        self._log(run, row)
+        self.board.look(state)
         return row
+
+    def _log(self, run: Run, row: dict[str, Any]) -> None:
+        """A row of the curve."""
+        run.log(row)
+        self.board.log(row)
 
     def _finish(self, run: Run, stop: StopSignals) -> dict[str, Any]:
         """Measure on all held-out data, and write the result down."""

@@ -12,6 +12,7 @@ import torch
 import jarilab
 from jarilab.errors import UserError
 from jarilab.positions import Tokens
+from jarilab.predictors.base import predictor_class
 from jarilab.shapes import Tensor
 from jarilab.tasks.base import Batch
 from jarilab.tasks.text import AT_ONCE, Text
@@ -125,6 +126,16 @@ def test_a_text_shorter_than_the_context(folder: Path) -> None:
     batch = task.training_batch(torch.tensor([0]), torch.Generator())
     assert task.training_size == 1
     assert_same_window(window(batch, 0), loop(task, DOCUMENTS))
+
+
+def test_where_held_out_text_begins_is_worth_looking_at(folder: Path) -> None:
+    task = prepared(folder, held_out=0.5)
+    whole = loop(task, DOCUMENTS)
+    cut = len(whole) - max(2, round(0.5 * len(whole)))
+    said = [row[1] for row in whole[cut : cut + task.context]]
+    assert task.sample_inputs() == [task.write(said)]
+    assert Text().sample_inputs() == [], "of a run that is looked into there is no text at hand"
+    assert not predictor_class(task).reported, "a report shows maps behind answers, and there is none"
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5])
