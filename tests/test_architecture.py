@@ -45,7 +45,8 @@ MAY_IMPORT = {
     "web": {"shapes", "patches"},
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
     "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},
-    "training": BASE | {"options", "encodings", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"}
+    "training": BASE
+    | {"options", "encodings", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"}
     | {"drawing"},
     "testing": BASE | {"conformance"},
     "huggingface": BASE | {"storage", "positions", "masks", "encodings", "attention", "nn", "models"},

@@ -1,4 +1,4 @@
-"""Optimizers: Muon for matrices, AdamW for the rest; both are torch's."""
+"""Optimizers: Muon for matrices, AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import nn
 from jarilab.encodings.base import Encoding
 from jarilab.nn.layers import Table, TokenEmbedding
 from jarilab.runs.options import Training
+from jarilab.training.muon import StackedMuon
 
 BETAS, EPSILON = (0.9, 0.98), 1e-9  # the paper's, section 5.3
 
@@ -37,9 +38,7 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, torch.opt
         return {"adamw": torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)}
     # match_rms_adamw scales the update like AdamW's, so that one learning rate serves both.
     return {
-        "muon": torch.optim.Muon(
-            matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"
-        ),
+        "muon": StackedMuon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
         "adamw": torch.optim.AdamW(
             rest, lr=rate, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True
         ),

@@ -110,7 +110,7 @@ def test_a_signal_in_an_evaluation_is_answered_at_once(tmp_path, whole, monkeypa
 def test_a_compiled_training_has_the_curve_of_a_plain_one(tmp_path):
     """In processes of their own: what checks types in tests cannot be compiled."""
     words = "train arithmetic:maximum=30 --precision float32 --threads 1 --width 16 --heads 2 --dropout 0 --batch 16"
-    words += " --examples 192 --evaluations 2 --optimizer adamw --learning-rate 0.01"
+    words += " --examples 192 --evaluations 2 --optimizer adamw --learning-rate 0.001"
     for name, option in (("plain", []), ("compiled", ["--compile"])):
         command = [sys.executable, "-m", "jarilab", *words.split(), "--out", str(tmp_path / name), *option]
         subprocess.run(command, check=True, capture_output=True)

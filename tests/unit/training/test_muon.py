@@ -1,0 +1,90 @@
+"""Muon over stacks is torch's Muon: the same bits, and the same state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from jarilab.training import muon
+from jarilab.training.muon import StackedMuon
+
+SHAPES = [(64, 64)] * 5 + [(128, 64)] * 2 + [(64, 256)] * 3 + [(96, 33), (8, 64), (8, 64), (200, 160), (200, 160)]
+OPTIONS: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}
+
+
+def matrices() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+
+
+def give_gradients(parameters: list[nn.Parameter], step: int) -> None:
+    """One matrix is not used in every other step."""
+    generator = torch.Generator().manual_seed(step)
+    for number, parameter in enumerate(parameters):
+        drawn = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = None if number == 2 and step % 2 else drawn
+
+
+def states(optimizer: torch.optim.Optimizer) -> dict[int, torch.Tensor]:
+    return {number: held["momentum_buffer"] for number, held in optimizer.state_dict()["state"].items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        OPTIONS,
+        {**OPTIONS, "adjust_lr_fn": None, "nesterov": False, "weight_decay": 0.0},
+        {**OPTIONS, "ns_steps": 3, "momentum": 0.5, "adjust_lr_fn": "original"},
+    ],
+    ids=["ours", "original", "other"],
+)
+def test_ten_steps_are_those_of_torch_bit_for_bit(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked: list[int] = []
+    orthogonal = muon._orthogonal
+    monkeypatch.setattr(muon, "_orthogonal", lambda u, *rest: (stacked.append(len(u)), orthogonal(u, *rest))[1])
+    theirs, ours = matrices(), matrices()
+    plain, own = torch.optim.Muon(theirs, **options), StackedMuon(ours, **options)
+    for step in range(10):
+        for parameters, optimizer in ((theirs, plain), (ours, own)):
+            give_gradients(parameters, step)
+            optimizer.step()
+        assert all(torch.equal(one, other) for one, other in zip(theirs, ours, strict=True)), step
+    assert stacked[:4] == [5, 2, 3, 1], "all of one shape at once, but for those that are too small or too large"
+    left, right = states(plain), states(own)
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[number], right[number]) for number in left)
+    assert plain.state_dict()["param_groups"] == own.state_dict()["param_groups"]
+
+
+@pytest.mark.parametrize(("first", "then"), [(torch.optim.Muon, StackedMuon), (StackedMuon, torch.optim.Muon)])
+def test_either_goes_on_from_the_state_of_the_other(first: type, then: type) -> None:
+    ours, theirs = matrices(), matrices()
+    begun, whole = first(ours, **OPTIONS), first(theirs, **OPTIONS)
+    for step in range(2):
+        for parameters, optimizer in ((ours, begun), (theirs, whole)):
+            give_gradients(parameters, step)
+            optimizer.step()
+    continued = then(ours, **OPTIONS)
+    continued.load_state_dict(begun.state_dict())
+    for parameters, optimizer in ((ours, continued), (theirs, whole)):
+        give_gradients(parameters, 2)
+        optimizer.step()
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_a_step_that_fails_leaves_the_groups_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = matrices()
+    optimizer = StackedMuon(parameters, **OPTIONS)
+    give_gradients(parameters, 0)
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(torch.optim.Muon, "step", fails)
+    with pytest.raises(RuntimeError, match="no memory"):
+        optimizer.step()
+    assert [len(group["params"]) for group in optimizer.param_groups] == [len(SHAPES)]
+    assert "all" not in optimizer.param_groups[0]
