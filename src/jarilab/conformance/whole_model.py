@@ -43,6 +43,7 @@ class WholeModel:
         vocabulary: int | None = None,
         image: tuple[int, int, int] | None = None,
     ):
+        _check_forward(model)
         self._given = model
         self.config: Any = getattr(model, "config", None)
         self._takes = list(inspect.signature(model.forward).parameters)
@@ -55,7 +56,14 @@ class WholeModel:
         self._image = image
         self._vocabulary = vocabulary
         if not self.reads_images:
-            self._vocabulary = vocabulary or self._count_ids()
+            self._vocabulary = self._count_ids() if vocabulary is None else vocabulary
+            if self._vocabulary <= FIRST_ID:
+                raise UserError(
+                    f"laws draw ids from {FIRST_ID} on, since those below are often special: expected a vocabulary of "
+                    f"more than {FIRST_ID}, got {self._vocabulary}; make the model with a larger one"
+                )
+        elif image is not None and min(image) < 1:
+            raise UserError(f"expected image=(C, H, W) of 1 or more each, got {image}")
 
     @cached_property
     def model(self) -> nn.Module:
@@ -226,6 +234,16 @@ class WholeModel:
         return getattr(self.config, "num_channels", 3), height, width
 
 
+def _check_forward(model: Any) -> None:
+    """Raises UserError for what is no model, and for one whose forward reads nothing."""
+    forward = getattr(type(model), "forward", nn.Module.forward)
+    if forward is nn.Module.forward or not inspect.signature(model.forward).parameters:
+        raise UserError(
+            f"{type(model).__name__} has no forward that reads anything: expected a torch.nn.Module that reads token "
+            "ids or images"
+        )
+
+
 def _off_by_a_digit(model: nn.Module) -> nn.Module:
     """The model with each weight off by half the last digit of float32, more or less."""
     drawn = torch.Generator().manual_seed(SEED)
@@ -241,7 +259,7 @@ def scores_of(output: Any) -> Tensor:
         found = getattr(output, name, None)
         if isinstance(found, torch.Tensor):
             return found
-    first = output[0] if isinstance(output, tuple) else output
+    first = output[0] if isinstance(output, tuple) and output else output
     if not isinstance(first, torch.Tensor):
         raise UserError(
             f"expected a tensor of scores, or an output with `logits`; got {type(output).__name__}: wrap the model in "

@@ -93,6 +93,9 @@ class Small(nn.Module):
         past = 0 if past_key_values is None else past_key_values[0].shape[1]
         if position_ids is None:
             position_ids = torch.arange(x.shape[1]).expand(len(x), -1) + past
+        if self.fault == "caches after padding" and past:
+            # Of what is kept it sees all: the mask of a step says which of it is padding.
+            attention_mask = None
         if self.fault == "caches":
             position_ids = position_ids - int(past > 0)
         if self.fault == "shifts":
@@ -141,6 +144,7 @@ FAULTS = {
     "looks ahead": "no token sees a later one",
     "reads padding": "left padding changes nothing",
     "caches": "cached steps equal the full forward",
+    "caches after padding": "cached steps after left padding equal rows alone",
     "packs": "packed documents equal separate ones",
     "shifts": "a shift of all places changes nothing",
     "rounds": ROUNDS,
@@ -156,6 +160,11 @@ def test_a_right_model_keeps_every_law():
 def test_a_fault_is_found_by_its_law(fault):
     verdicts = {one.law: one.verdict for one in check_model(Small(fault))}
     assert verdicts[FAULTS[fault]] == "broken"
+
+
+def test_a_step_that_forgets_padding_is_found_by_one_law_alone():
+    broken = {one.law for one in check_model(Small("caches after padding")) if one.verdict == "broken"}
+    assert broken == {"cached steps after left padding equal rows alone"}
 
 
 class Reads(nn.Module):
@@ -206,6 +215,40 @@ def test_what_cannot_be_asked_is_told():
         check_model(nn.Linear(3, 3))
     image = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     assert {one.verdict for one in check_model(image, image=(3, 2, 2))} == {"holds", "skipped"}
+
+
+class Says(Unstored):
+    """Says what it is told to."""
+
+    def __init__(self, says, vocabulary=20):
+        super().__init__()
+        self.table, self.says = nn.Embedding(vocabulary, 8), says
+
+    def forward(self, ids):
+        return self.says(self.table(ids))
+
+
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [(lambda x: (), "expected a tensor of scores"), (lambda x: x * float("nan"), "its scores are no numbers")],
+)
+def test_scores_that_are_none_are_told(says, message):
+    first = check_model(Says(says))[0]
+    assert (first.verdict, message in first.detail) == ("broken", True)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (nn.Module, {"vocabulary": 9}, "has no forward that reads anything"),
+        (lambda: Says(abs, 1), {}, "expected a vocabulary of more than 5, got 1"),
+        (lambda: Says(abs), {"vocabulary": 0}, "expected a vocabulary of more than 5, got 0"),
+        (nn.Flatten, {"image": (0, 1, 2)}, r"expected image=\(C, H, W\) of 1 or more each"),
+    ],
+)
+def test_what_is_no_model_to_ask_is_a_sentence(make, options, message):
+    with pytest.raises(UserError, match=message):
+        check_model(make(), **options)
 
 
 test_of_a_person = model_laws(Small)
