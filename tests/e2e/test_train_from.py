@@ -39,7 +39,20 @@ def test_what_was_otherwise_then_is_told(runs, tmp_path):
     said = command("train", "--from", tmp_path / "add", "--out", tmp_path / "again")
     assert said.returncode == 0, said.stderr
     assert f"not as in {tmp_path / 'add'}: torch was 2.0, is " in said.stderr
+    assert said.stderr.count("torch was 2.0") == 1
     assert "the data, or what is kept of them, are not those of then" in said.stderr
+
+
+def test_other_versions_are_told_before_anything_is_trained(runs, tmp_path):
+    shutil.copytree(runs / "add", tmp_path / "add")
+    record = held(tmp_path / "add" / "run.json")
+    record["environment"]["torch"] = "2.0"
+    seal(tmp_path / "add" / "run.json", record)
+
+    (tmp_path / "again").write_text("no folder, so that nothing is trained")
+    said = command("train", "--from", tmp_path / "add", "--out", tmp_path / "again")
+    assert said.returncode == 2
+    assert "torch was 2.0, is " in said.stderr
 
 
 def test_what_is_given_wins_and_is_told(runs):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jarilab.cli.arguments import Words
-from jarilab.runs.environment import what_changed
+from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.options import REPLACED, deciding
@@ -67,6 +67,13 @@ class Pattern:
             if value != own.get(name)
         ]
 
+    def other_versions(self) -> list[str]:
+        """What of this machine and its versions decides bits and is not as it was, before anything is trained. How it
+        will be computed is told when it is: what was given of that is among the changes."""
+        here = environment_record()
+        then = self.record["environment"]
+        return what_changed(then, {**then, **here, "threads": then["threads"]})
+
     def differences(self, folder: Path) -> list[str]:
         """What else decides the result of the run in `folder`, and is not as it was here."""
         record = read_run(folder)
@@ -75,3 +82,24 @@ class Pattern:
         if not all(same_data):
             told.append("the data, or what is kept of them, are not those of then")
         return told
+
+
+class Telling:
+    """Tells a person, each thing once, what is not as it was in the run that is repeated."""
+
+    def __init__(self, pattern: Pattern, say: Callable[[str], None]):
+        self._pattern, self._say = pattern, say
+        self._told: set[str] = set()
+        self._is_opened = False
+
+    def tell(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if line not in self._told:
+                self._told.add(line)
+                self._say(f"not as in {self._pattern.folder}: {line}")
+
+    def opened(self, folder: Path) -> None:
+        """The run in `folder` is there, and with it the record of its data."""
+        if not self._is_opened:
+            self._is_opened = True
+            self.tell(self._pattern.differences(folder))

@@ -47,16 +47,19 @@ def arguments(parser: Parser, words: Words) -> None:
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
     from jarilab.cli.ranks import is_first
+    from jarilab.cli.repeating import Telling
     from jarilab.cli.results import metrics_text
     from jarilab.cli.terminal import say, show
     from jarilab.training.progress import TrainingProgress, working
 
     pattern = _pattern(options)
     settings = settings_from(options)
+    telling = None
     if pattern is not None:
         if is_first():
-            for line in pattern.changes(settings):
-                say(f"not as in {pattern.folder}: {line}")
+            telling = Telling(pattern, say)
+            telling.tell(pattern.changes(settings))
+            telling.tell(pattern.other_versions())
         settings = pattern.settings(settings)
     out = options.out
     if out is None:
@@ -68,13 +71,14 @@ def run(options: argparse.Namespace) -> None:
 
         def report(row: dict[str, Any]) -> None:
             wait.end()
+            if telling is not None:
+                telling.opened(Path(out))
             progress.update(name, row)
 
         result = api.train(options.task, out, settings=settings, report=report, **options.verb)
+    if telling is not None:
+        telling.opened(Path(out))  # nothing was reported of a run that was finished already
     if is_first():
-        if pattern is not None:
-            for line in pattern.differences(Path(out)):
-                say(f"not as in {pattern.folder}: {line}")
         show(options, result, metrics_text(result, out))
 
 
