@@ -7,18 +7,15 @@ and the keys and values of all. A language model is a `decoder` without a source
 
 from __future__ import annotations
 
-import builtins
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from jarilab.attention.module import Attend
-from jarilab.models import object_queries, stacks, vision
 from jarilab.shapes import Tensor
 
 Run = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
@@ -72,23 +69,6 @@ class Exportable(ABC):
     def compared(self, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
         """What another program says of drawn inputs of several sizes, and what the model itself says of them, by the
         kernels and the cache that it answers with. Both methods are called where no gradients are asked for."""
-
-
-@contextmanager
-def free_rows() -> Iterator[None]:
-    """Inside, models keep the number of rows free: `len(tensor)` is a number to Python, and so to the graph."""
-
-    def rows(of: Any) -> Any:
-        return of.shape[0] if isinstance(of, Tensor) else builtins.len(of)
-
-    modules: list[Any] = [stacks, object_queries, vision]
-    for module in modules:
-        module.len = rows
-    try:
-        yield
-    finally:
-        for module in modules:
-            del module.len
 
 
 def by_definition(model: nn.Module) -> Any:

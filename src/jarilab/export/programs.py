@@ -24,7 +24,7 @@ from jarilab.export.forward import followed
 from jarilab.export.image_parts import DetectorParts, VisionParts
 from jarilab.export.onnx_file import check_packages, save_onnx
 from jarilab.export.out import check_empty, writing
-from jarilab.export.parts import Exportable, Part, free_rows
+from jarilab.export.parts import Exportable, Part
 from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.detector import Detector
@@ -176,5 +176,4 @@ def program_of(part: Part) -> ExportedProgram:
     """Raises UserError where `torch.export` cannot follow it, and for axes whose size would not stay free."""
     sizes = [dict.fromkeys(one.free, Dim.AUTO) for one in part.inputs]
     examples = tuple(one.example for one in part.inputs)
-    with free_rows():
-        return followed(_Listed(part.module), examples, {"tensors": tuple(sizes)}, part.name)
+    return followed(_Listed(part.module), examples, {"tensors": tuple(sizes)}, part.name)

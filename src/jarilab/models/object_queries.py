@@ -59,7 +59,7 @@ class QueryDecoder(nn.Module):
         box: nn.Module,
     ) -> list[tuple[Float[Tensor, "B N D"], Float[Tensor, "B N 4"]]]:
         """For each layer the queries, and the logits of their boxes, which `box` moves."""
-        x_BND = self.content(len(memory))
+        x_BND = self.content(memory.shape[0])
         reference_BN4 = self._first_boxes(x_BND)
         mask = None if keep is None else Mask(keys=keep)
         found = []
@@ -82,7 +82,7 @@ class QueryDecoder(nn.Module):
         """The logits of the boxes that queries start from."""
         if self.anchors is None:
             return x_BND.new_zeros(*x_BND.shape[:2], 4)
-        return self.anchors(len(x_BND))
+        return self.anchors(x_BND.shape[0])
 
     def _places(self, reference_BN4: Float[Tensor, "B N 4"], places: Positions) -> Positions:
         """The middles of the boxes on the grid of patches; nowhere where queries have no boxes."""

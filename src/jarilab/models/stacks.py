@@ -153,10 +153,12 @@ class Decoder(nn.Module):
         )
         check_positions(positions, x)
         check_positions(memory_positions, memory)
-        hypotheses = _hypotheses(len(memory), len(x))
+        # `len` of a tensor is a number to Python, and so would be one of an exported graph.
+        sources = memory.shape[0]
+        hypotheses = _hypotheses(sources, x.shape[0])
         if cache is not None:
             cache.belong_to(memory if origin is None else origin)
-            cache.check_sources(len(memory))
+            cache.check_sources(sources)
         k_pos = positions if cache is None else cache.extend(positions)
         mask, memory_mask = (
             Mask(causal=True),

@@ -89,7 +89,7 @@ class VisionTransformer(nn.Module):
         unplaced = 0
         if self.nowhere is not None:
             unplaced = len(self.nowhere.weight)
-            x_BLD = torch.cat((self.nowhere(len(x_BLD)), x_BLD), 1)
+            x_BLD = torch.cat((self.nowhere(x_BLD.shape[0]), x_BLD), 1)
             if keep_BL is not None:
                 keep_BL = functional.pad(keep_BL, (unplaced, 0), value=True)
         first = 1 if answer_only and self.pool == "class" else None
