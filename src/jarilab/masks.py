@@ -54,6 +54,12 @@ class Mask:
         return self.causal and all(rule is None for rule in others)
 
     @property
+    def of_keys(self) -> bool:
+        """Nothing but padding, which hides the same keys from all queries."""
+        others = (self.causal or None, self.window, self.documents, self.pairs)
+        return all(rule is None for rule in others)
+
+    @property
     def rows(self) -> int | None:
         """How many rows of a batch the rules tell apart; None where they are the same for all."""
         documents = None if self.documents is None else self.documents[0]
