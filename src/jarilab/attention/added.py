@@ -3,7 +3,7 @@
 | of | is asked |
 | --- | --- |
 | the distance alone, places that follow each other | once for each distance, with the geometry; a block shifts it |
-| anything else: content, place, the weights | the encoding's own hooks, for the queries of a block; in the backward pass again |
+| anything else | the encoding's own hooks, for the queries of a block; in the backward pass again |
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ class ByHooks(Added):
 
 @dataclass
 class HooksOpened(Opened):
-    """added: whose hooks; call: of the block, as they were asked; made: what they gave for the scores; rows, keys: which
-    they were asked for."""
+    """added: whose hooks; call: of the block, as they were asked; made: what they gave for the scores; rows, keys:
+    which they were asked for."""
 
     added: ByHooks
     call: AttentionCall
