@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.flex import Line
-from jarilab.attention.skew import skewed, unskewed
+from jarilab.encodings.skew import LONG, first_distance, skewed, unskewed
 from jarilab.shapes import Float
 
 
@@ -112,10 +112,10 @@ class Added:
 class ByDistance(Added):
     """A number for each head and distance."""
 
-    def __init__(self, line: Line):
+    def __init__(self, line: Line, first_distance: int):
         self.line = line
         self.leaves = (line.values,)
-        self.between = int(line.k_at[0, 0]) - int(line.q_at[0, 0]) - line.first
+        self.between = first_distance - line.first
 
     def begin(self) -> None:
         values = self.line.values
@@ -169,7 +169,7 @@ class ByHooks(Added):
         self.d_leaves: list[Tensor | None] = [None] * len(self.leaves)
 
     def open(self, block: Block, q: Tensor, k: Tensor, *, graph: bool) -> Opened:
-        keys = block.keys if self.cuts else slice(0, k.shape[2])
+        keys = _at_least(LONG, block.keys, k.shape[2]) if self.cuts else slice(0, k.shape[2])
         # What was hidden of the keys is cut off what the hooks gave.
         seen = slice(block.keys.start - keys.start, block.keys.stop - keys.start)
         with torch.set_grad_enabled(graph):
@@ -179,7 +179,7 @@ class ByHooks(Added):
             made_BHQK = self._scores(call)
             if made_BHQK is not None:
                 made_BHQK = made_BHQK[..., seen]
-        return HooksOpened(self, call, made_BHQK, block.rows, keys)
+        return HooksOpened(self, call, made_BHQK, block.rows, keys, seen)
 
     def _part(self, rows: slice, keys: slice, part_q: Tensor, part_k: Tensor) -> AttentionCall:
         whole = self.call.geometry
@@ -220,16 +220,23 @@ class ByHooks(Added):
                 self.d_leaves[i] = d if held is None else held + d
 
 
+def _at_least(count: int, keys: slice, of_all: int) -> slice:
+    """With the keys beside them, so that hooks see as many as they want for what they do with many."""
+    start = max(0, min(keys.start, of_all - count))
+    return slice(start, max(keys.stop, min(of_all, start + count)))
+
+
 @dataclass
 class HooksOpened(Opened):
     """added: whose hooks; call: of the block, as they were asked; made: what they gave for the scores; rows, keys:
-    which they were asked for."""
+    which they were asked for; seen: of those keys, the block's."""
 
     added: ByHooks
     call: AttentionCall
     made: Float[Tensor, "#B H Q K"] | None
     rows: slice
     keys: slice
+    seen: slice
     d_made: Tensor | None = None
 
     def scores(self, group: Group) -> Tensor | None:
@@ -248,7 +255,12 @@ class HooksOpened(Opened):
         into += d_group.sum(0, keepdim=True) if len(into) < len(d_group) else d_group
 
     def output(self, weights: Tensor) -> Tensor | None:
-        return self.added.encoding.values(weights, self.call.geometry.relation)
+        if not self.added.whole:
+            return None
+        # The hooks were asked for keys beside those of the block.
+        beside = self.seen.start, self.call.k.shape[2] - self.seen.stop
+        of_all = nn.functional.pad(weights, beside) if any(beside) else weights
+        return self.added.encoding.values(of_all, self.call.geometry.relation)
 
     def d_weights(self, weights: Tensor, d_output: Tensor) -> Tensor | None:
         if not self.added.whole:
@@ -277,8 +289,11 @@ class HooksOpened(Opened):
 
 def added_by(call: AttentionCall) -> Added:
     """What the encoding of a call adds."""
-    line = None if call.geometry.lowered is None else call.geometry.lowered.line
-    if line is not None and line.follows:
-        return ByDistance(line)
-    hooks = call.geometry.encoding.hooks
+    geometry = call.geometry
+    line = None if geometry.lowered is None else geometry.lowered.line
+    if line is not None:
+        first = first_distance(geometry.q_pos, geometry.k_pos)
+        if first is not None:
+            return ByDistance(line, first)
+    hooks = geometry.encoding.hooks
     return ByHooks(call) if hooks & {"bias", "terms", "values"} else Added()

@@ -40,11 +40,6 @@ class Line:
     k_at: Int[Tensor, "#B K"]
     first: int
 
-    @property
-    def follows(self) -> bool:
-        """Whether queries and keys each follow one another, in all rows of a batch alike."""
-        return all(len(at) == 1 and bool((at.diff() == 1).all()) for at in (self.q_at, self.k_at))
-
     def added(self, score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """FlexAttention's `score_mod`."""
         q_at = self.q_at[_row(self.q_at, b), q]

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import jarilab
-from jarilab.attention import blocks, kernels
+from jarilab.attention import added, blocks, kernels
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import site_of
 from jarilab.attention.recurrent import LuongAttention
-from jarilab.encodings import compose
+from jarilab.encodings import compose, skew
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.positions import Positions
@@ -32,7 +32,16 @@ PLACES = {
     "more keys": (Positions.sequence(4, LENGTH - 4), Positions.sequence(LENGTH)),
 }
 BY_DISTANCE = ["alibi", "alibi:slopes=sides", "t5", "kerple", "rotary+t5"]
-BY_HOOKS = ["fire:length=4", "shaw", "shaw:values=false,clip=3", "t5+shaw:clip=2", "transformer_xl", "deberta", "cope"]
+BY_HOOKS = [
+    "fire:length=4",
+    "shaw",
+    "shaw:clip=0",
+    "shaw:values=false,clip=3",
+    "t5+shaw:clip=2",
+    "transformer_xl",
+    "deberta",
+    "cope",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +49,8 @@ def small(monkeypatch):
     """Several blocks, and several groups of heads in some of them."""
     monkeypatch.setattr(blocks, "ROWS_ELSE", 4)
     monkeypatch.setattr(blocks, "GROUP_BYTES", 2 * 4 * 8 * 8)
+    monkeypatch.setattr(added, "LONG", 6)
+    monkeypatch.setattr(skew, "LONG", 6)
 
 
 def compared(spec, q_pos, k_pos, mask, dtype=torch.float64):
