@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
 
-from jarilab.attention.added import Added, Block, Group, Opened, added_by
+from jarilab.attention.added import Added, Block, Group, Opened
+from jarilab.attention.added_hooks import added_by
 from jarilab.attention.call import AttentionCall
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
@@ -31,8 +32,9 @@ from jarilab.shapes import Bool, Float
 ROWS = {torch.bfloat16: 256}
 """Queries of a block: products in bfloat16 are slow with fewer. `benchmarks/long.py` measures it."""
 ROWS_ELSE = 128
-SHORTEST = 512
-"""Queries and keys of the smallest attention that is worth it: a shorter one is faster as a whole."""
+SHORTEST = {torch.float32: 512, torch.bfloat16: 1024}
+"""Queries and keys of the smallest attention that is faster by blocks than as a whole. In float32 that is so from some
+256 keys on; trainings of shorter sequences stay what they were, bit for bit."""
 GROUP_BYTES = 2**21
 """Of the scores that are worked out at once, of as many heads as there is room for."""
 

@@ -45,15 +45,28 @@ def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
 
 def choose(call: AttentionCall) -> str:
     """The kernel for a call of this device, dtype and length."""
-    if call.score is None and call.geometry.lowered is not None and call.q.device.type == "cpu":
-        return "blocks"
-    if "values" in call.geometry.encoding.hooks or call.score is not None:
-        return "explicit"  # the one needs the weights themselves, the other is no product
+    if call.score is not None:
+        return "explicit"  # it is no product
     if call.q.device.type != "cpu":
+        if "values" in call.geometry.encoding.hooks:
+            return "explicit"  # it needs the weights themselves
         return "fused" if call.geometry.lowered is None or call.dropout else "flex"
+    if call.geometry.lowered is not None or _bare_and_long(call):
+        return "blocks"
+    if "values" in call.geometry.encoding.hooks:
+        return "explicit"
     short = call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0)
     # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
     return "explicit" if short or call.dropout else "fused"
+
+
+def _bare_and_long(call: AttentionCall) -> bool:
+    """Where nothing is added PyTorch's kernel is the fastest in float32, and in bfloat16 it is not."""
+    geometry, queries, keys = call.geometry, call.q.shape[2], call.k.shape[2]
+    ruled = geometry.allowed is None or geometry.mask is not None
+    bare = ruled and not geometry.encoding.hooks & {"bias", "terms", "values"}
+    long = min(queries, keys) >= blocks.SHORTEST[torch.bfloat16]
+    return bare and long and call.q.dtype is torch.bfloat16 and not torch.compiler.is_compiling()
 
 
 def lowers(
@@ -77,7 +90,9 @@ def lowers(
         mask is None or mask.plain_causal or mask.of_keys
     )
     eager = device == "cpu" and not torch.compiler.is_compiling()
-    return eager and shortest >= blocks.SHORTEST and bool(dropout or not plain)
+    halved = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16
+    dtype = torch.bfloat16 if halved else torch.float32
+    return eager and shortest >= blocks.SHORTEST[dtype] and bool(dropout or not plain)
 
 
 def check(

@@ -11,9 +11,9 @@ from torch import nn
 
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.numbers import freed, of_distances, positive, precise_on, uncast, wide
-from jarilab.encodings.skew import shift_of, skewed
 from jarilab.positions import Positions, distance, unrelated
 from jarilab.shapes import Float, Tensor
+from jarilab.skew import shift_of, skewed
 
 AT_ONCE = 256
 """Queries between which few units of the network begin."""

@@ -11,10 +11,10 @@ from torch import nn
 
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.numbers import whole_numbers
-from jarilab.encodings.skew import shift_of, skewed, unskewed
 from jarilab.errors import UserError
 from jarilab.positions import Positions, distance, unrelated
 from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.skew import shift_of, skewed, unskewed
 
 
 @dataclass(frozen=True, eq=False)

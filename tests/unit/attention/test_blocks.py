@@ -4,12 +4,14 @@ import pytest
 import torch
 
 import jarilab
-from jarilab.attention import added, blocks, kernels
+from jarilab import skew
+from jarilab.attention import added_hooks, blocks, kernels
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import site_of
 from jarilab.attention.recurrent import LuongAttention
-from jarilab.encodings import compose, skew
+from jarilab.encodings import compose
+from jarilab.encodings.base import hooks_of, registry
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.positions import Positions
@@ -49,7 +51,7 @@ def small(monkeypatch):
     """Several blocks, and several groups of heads in some of them."""
     monkeypatch.setattr(blocks, "ROWS_ELSE", 4)
     monkeypatch.setattr(blocks, "GROUP_BYTES", 2 * 4 * 8 * 8)
-    monkeypatch.setattr(added, "LONG", 6)
+    monkeypatch.setattr(added_hooks, "LONG", 6)
     monkeypatch.setattr(skew, "LONG", 6)
 
 
@@ -61,12 +63,13 @@ def compared(spec, q_pos, k_pos, mask, dtype=torch.float64):
         torch.nn.init.normal_(parameter, std=0.3)
     sizes = (q_pos.length, k_pos.length, k_pos.length)
     q, k, v = (torch.randn(BATCH, HEADS, size, WIDTH, dtype=dtype, requires_grad=True) for size in sizes)
-    states = encoding.remembered(torch.randn(BATCH, k_pos.length, HEADS * WIDTH, dtype=dtype))
+    x = torch.randn(BATCH, k_pos.length, HEADS * WIDTH, dtype=dtype)
     direction = torch.randn_like(q)
     found = []
     for kernel in ("definition", "blocks"):
         geometry = geometry_of(encoding, q_pos, k_pos, mask, lower=kernel == "blocks")
         assert (geometry.lowered is not None) == (kernel == "blocks")
+        states = encoding.remembered(x)
         output = kernels.attend(AttentionCall(q, k, v, geometry, 0.3, states=states), kernel)
         inputs = [q, k, v, *encoding.parameters()]
         gradients = torch.autograd.grad((output * direction).sum(), inputs, allow_unused=True, materialize_grads=True)
@@ -80,6 +83,20 @@ def test_it_has_the_definitions_output_and_gradients(spec):
     for where, mask in cases:
         for expected, found in compared(spec, *PLACES[where], MASKS[mask]):
             torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+def test_every_encoding_for_sequences_can_be_computed_so():
+    tried = set()
+    for name in registry.names():
+        cls = registry.spec(name).target
+        if 1 not in cls.axes or not hooks_of(cls) & {"bias", "terms", "values", "rotate"}:
+            continue
+        for expected, found in compared(name, *PLACES["far"], MASKS["causal"]):
+            torch.testing.assert_close(
+                found, expected, atol=1e-9, rtol=1e-9, msg=lambda told, name=name: f"{name}: {told}"
+            )
+        tried.add(name)
+    assert len(tried) > 15
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -148,14 +165,27 @@ def test_it_is_chosen_where_something_is_added_hidden_or_dropped(hooks, mask, le
     assert kernels.lowers("auto", frozenset(hooks), pos, pos, mask, dropout) is expected
     last = Positions.sequence(1, length - 1)
     assert not kernels.lowers("auto", frozenset(hooks), last, pos, mask, dropout)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not kernels.lowers("auto", frozenset(hooks), pos, pos, mask, dropout)
+
+
+def test_in_bfloat16_it_is_chosen_from_1024_keys_on_even_where_nothing_is_added():
+    def chosen(length, dtype, mask=None):
+        pos = Positions.sequence(length)
+        geometry = geometry_of(compose.build("rotary", site_of(2, 1)), pos, pos, mask)
+        q = torch.zeros(1, 1, length, 2, dtype=dtype)
+        return kernels.choose(AttentionCall(q, q, q, geometry, 1.0))
+
+    assert chosen(1024, torch.bfloat16, Mask(causal=True)) == chosen(1024, torch.bfloat16) == "blocks"
+    assert (chosen(1023, torch.bfloat16), chosen(1024, torch.float32)) == ("explicit", "fused")
 
 
 def test_an_attention_chooses_it_and_its_maps_stay(monkeypatch):
-    monkeypatch.setattr(blocks, "SHORTEST", LENGTH)
+    monkeypatch.setattr(blocks, "SHORTEST", {torch.float32: LENGTH, torch.bfloat16: LENGTH})
     x = torch.randn(BATCH, LENGTH, HEADS * WIDTH)
     with jarilab.record(attention := jarilab.Attention(HEADS * WIDTH, HEADS, encoding="t5+shaw")) as tape:
         output = attention(x, mask=MASKS["padding"])
-    monkeypatch.setattr(blocks, "SHORTEST", LENGTH + 1)
+    monkeypatch.setattr(blocks, "SHORTEST", {torch.float32: LENGTH + 1, torch.bfloat16: LENGTH})
     with jarilab.record(attention) as whole:
         torch.testing.assert_close(attention(x, mask=MASKS["padding"]), output)
     (name,) = tape.kernels()
