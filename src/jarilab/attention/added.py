@@ -90,10 +90,12 @@ class Opened:
 class Added:
     """What is added to one attention: nothing, unless a subclass says so.
 
-    leaves: what it is made of beside queries and keys. whole: it needs the weights of all heads at once.
+    leaves: what it is made of beside queries and keys. by_hooks: it is made for all heads at once. whole: it needs the
+    weights of all heads at once.
     """
 
     leaves: Sequence[Tensor] = ()
+    by_hooks = False
     whole = False
 
     def begin(self) -> None:

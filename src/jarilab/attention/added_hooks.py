@@ -17,6 +17,8 @@ from jarilab.skew import LONG, first_distance
 class ByHooks(Added):
     """What the encoding's hooks give for the queries of a block."""
 
+    by_hooks = True
+
     def __init__(self, call: AttentionCall):
         self.call = call
         self.encoding = call.geometry.encoding

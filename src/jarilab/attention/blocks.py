@@ -38,6 +38,10 @@ SHORTEST = {torch.float32: 512, torch.bfloat16: 1024}
 GROUP_BYTES = 2**21
 """Of the scores that are worked out at once, of as many heads as there is room for."""
 
+HOOKS_BYTES = 2**23
+"""Of the scores of all heads, where an encoding's hooks make something for them: blocks have fewer queries then."""
+LEAST_ROWS = 64
+
 
 def check(encodings: Sequence[Encoding], compares_by_product: bool) -> None:
     """Raises UserError for what cannot be worked out block by block, or not again."""
@@ -158,7 +162,12 @@ class _Work:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        return self.hidden.blocks(ROWS.get(self.dtype, ROWS_ELSE))
+        most = ROWS.get(self.dtype, ROWS_ELSE)
+        if self.added.by_hooks:
+            batch, heads = self.size[:2]
+            room = HOOKS_BYTES // (batch * heads * self.keys * self.dtype.itemsize)
+            most = min(most, max(LEAST_ROWS, room))
+        return self.hidden.blocks(most)
 
     def output(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "B H Q W"]:
         batch, heads, queries, _ = self.size

@@ -93,7 +93,7 @@ def test_every_encoding_for_sequences_can_be_computed_so():
             continue
         for expected, found in compared(name, *PLACES["far"], MASKS["causal"]):
             torch.testing.assert_close(
-                found, expected, atol=1e-9, rtol=1e-9, msg=lambda told, name=name: f"{name}: {told}"
+                found, expected, atol=1e-6, rtol=1e-6, msg=lambda told, name=name: f"{name}: {told}"
             )
         tried.add(name)
     assert len(tried) > 15
