@@ -58,8 +58,13 @@ class ByHooks(Added):
         if self.encoding.hooks & {"terms", "values"}:
             relation = self.encoding.relation(q_pos, k_pos)
         geometry = replace(whole, q_pos=q_pos, k_pos=k_pos, relation=relation, lowered=None)
-        if "allowed" in self.encoding.asks("terms"):
-            geometry = replace(geometry, allowed=whole.written.allowed[..., rows, :])
+        if whole.mask is not None and "allowed" in self.encoding.asks("terms"):
+            allowed = whole.mask.part(whole.q_pos, whole.k_pos, rows, keys)
+            if (
+                allowed is not None
+            ):  # the rows of queries without any key are opened, as they are elsewhere
+                allowed = allowed | ~allowed.any(-1, keepdim=True)
+            geometry = replace(geometry, allowed=allowed)
         # Leaves of their own: what they were made of has its gradient from them, and not from here.
         states = tuple(
             state.detach().requires_grad_(part_q.requires_grad) for state in self.call.states
@@ -72,10 +77,11 @@ class ByHooks(Added):
         bias = None
         if "bias" in self.encoding.hooks:
             bias = self.encoding.bias(call.geometry.q_pos, call.geometry.k_pos)
-        if terms is None and bias is None:
+        if terms is not None:
+            terms = call.scale * terms
+        made = bias if terms is None else terms if bias is None else terms + bias
+        if made is None:
             return None
-        scaled = 0 if terms is None else call.scale * terms
-        made = scaled if bias is None else scaled + bias
         made_BHQK = made.unsqueeze(0) if made.ndim == 3 else made
         return made_BHQK.to(call.q.dtype)
 
@@ -143,6 +149,7 @@ class HooksOpened(Opened):
         with torch.enable_grad():
             leaf = weights.detach().requires_grad_()
             output = self.output(leaf)
+        assert output is not None
         wanted = [leaf, *self.leaves]
         d_weights, *d_leaves = torch.autograd.grad(output, wanted, d_output, allow_unused=True)
         self.added.give(d_leaves)

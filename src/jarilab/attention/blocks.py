@@ -94,20 +94,16 @@ class _Hidden:
     q_pos: Positions
     k_pos: Positions
 
-    @cached_property
-    def rule(self) -> Any:
-        return None if self.mask is None else self.mask.rule(self.q_pos, self.k_pos)
-
     def blocks(self, size: int) -> list[Block]:
         """All that have any key."""
         found = []
         queries, keys = self.q_pos.length, self.k_pos.length
         for first in range(0, queries, size):
             rows = slice(first, min(first + size, queries))
-            if self.rule is None:
+            allowed = self.allowed(rows, slice(0, keys))
+            if allowed is None:
                 found.append(Block(rows, slice(0, keys), slice(0, 0)))
                 continue
-            allowed = self.allowed(rows, slice(0, keys))
             by_any_K, by_all_K = allowed.any(0).any(0).any(0), allowed.all(0).all(0).all(0)
             seen = _range(by_any_K)
             if seen.stop:
@@ -115,13 +111,9 @@ class _Hidden:
                 found.append(Block(rows, seen, part))
         return found
 
-    def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "#B 1 #Q K"]:
-        """True where a query may look at a key."""
-        count = None if self.mask is None else self.mask.rows
-        b_B111 = torch.arange(count or 1).view(-1, 1, 1, 1)
-        q_Q1 = torch.arange(rows.start, rows.stop).unsqueeze(-1)
-        allowed = self.rule(b_B111, q_Q1, torch.arange(keys.start, keys.stop))
-        return allowed[(None,) * (4 - allowed.ndim)]
+    def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "#B 1 #Q K"] | None:
+        """True where a query may look at a key; None where all may."""
+        return None if self.mask is None else self.mask.part(self.q_pos, self.k_pos, rows, keys)
 
     def of(
         self, block: Block, dtype: torch.dtype
@@ -131,7 +123,9 @@ class _Hidden:
         if block.part.stop == block.part.start:
             return None, None
         start = block.keys.start
-        allowed = self.allowed(block.rows, slice(start + block.part.start, start + block.part.stop))
+        keys = slice(start + block.part.start, start + block.part.stop)
+        allowed = self.allowed(block.rows, keys)
+        assert allowed is not None
         has_key = None
         if block.part.stop - block.part.start == block.size[1]:  # else there are keys that all see
             has_key = allowed.any(-1, keepdim=True)
