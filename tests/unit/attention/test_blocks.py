@@ -201,3 +201,19 @@ def test_what_cannot_be_worked_out_again_is_refused_when_it_is_built():
     assert geometry_of(encoding, *PLACES["far"], lower=True).lowered is None
     with pytest.raises(UserError, match="by their product alone"):
         LuongAttention(8, "additive", kernel="blocks")
+
+
+def test_fire_sums_its_units_by_distance_and_those_that_begin_in_a_block_by_pair(monkeypatch):
+    encoding = compose.build("fire:length=4,hidden=8", site_of(HEADS * WIDTH, HEADS, causal=True)).double()
+    with torch.no_grad():  # each unit begins at another share of the way
+        encoding.inner.weight.copy_(torch.tensor([1.0, -1.0]).repeat(4).unsqueeze(1))
+        encoding.inner.bias.copy_(torch.linspace(-0.9, 0.9, 8).abs() * -encoding.inner.weight[:, 0])
+    keys = Positions.sequence(30)
+    queries, found = keys.slice(20, 26), []
+    for long in (30, 31):
+        monkeypatch.setattr(skew, "LONG", long)
+        bias = encoding.bias(queries, keys)[..., :20]  # no later keys
+        direction = torch.randn(bias.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        found.append([bias, *torch.autograd.grad((bias * direction).sum(), list(encoding.parameters()))])
+    for shifted, looked_up in zip(*found, strict=True):
+        torch.testing.assert_close(shifted, looked_up, atol=1e-10, rtol=1e-10)
