@@ -28,10 +28,11 @@ MAY_IMPORT = {
     "boxes": BASE,
     "devices": BASE,
     "rows": BASE | {"positions"},
+    "skew": BASE | {"positions"},
     "storage": BASE,
     "text": BASE | {"storage"},
-    "encodings": SPECS | {"positions"},
-    "attention": BASE | {"positions", "masks", "encodings", "nn"},
+    "encodings": SPECS | {"positions", "skew"},
+    "attention": BASE | {"positions", "masks", "skew", "encodings", "nn"},
     "nn": BASE | {"encodings"},  # initial values are asked of an encoding
     "policies": SPECS | {"positions", "nn"},
     "models": SPECS | PLACES | {"masks", "encodings", "attention", "nn", "devices"},

@@ -54,6 +54,12 @@ class Mask:
         return self.causal and all(rule is None for rule in others)
 
     @property
+    def of_keys(self) -> bool:
+        """Nothing but padding, which hides the same keys from all queries."""
+        others = (self.causal or None, self.window, self.documents, self.pairs)
+        return all(rule is None for rule in others)
+
+    @property
     def rows(self) -> int | None:
         """How many rows of a batch the rules tell apart; None where they are the same for all."""
         documents = None if self.documents is None else self.documents[0]
@@ -104,13 +110,19 @@ class Mask:
 
     def dense(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "B 1 Q K"] | None:
         """All rules as one tensor whose first and third axis may be 1 for broadcasting; None if nothing is hidden."""
+        return self.part(q_pos, k_pos, slice(0, q_pos.length), slice(0, k_pos.length))
+
+    def part(
+        self, q_pos: Positions, k_pos: Positions, rows: slice, keys: slice
+    ) -> Bool[Tensor, "B 1 Q K"] | None:
+        """The same for some queries and keys that follow each other."""
         allows = self.rule(q_pos, k_pos)
         if allows is None:
             return None
         device = q_pos.order.device
         b_B111 = torch.arange(self.rows or 1, device=device).view(-1, 1, 1, 1)
-        q_Q1 = torch.arange(q_pos.length, device=device).unsqueeze(-1)
-        k_K = torch.arange(k_pos.length, device=device)
+        q_Q1 = torch.arange(rows.start, rows.stop, device=device).unsqueeze(-1)
+        k_K = torch.arange(keys.start, keys.stop, device=device)
         allowed = allows(b_B111, q_Q1, k_K)
         missing_axes = 4 - allowed.ndim
         return allowed[(None,) * missing_axes]

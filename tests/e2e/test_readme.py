@@ -28,7 +28,10 @@ INDEX = tuple(ROOT / "docs" / "site" / language / "encodings" / "index.md" for l
 BOTH = pytest.mark.parametrize(("english", "korean"), PAIRS, ids=lambda page: page.stem)
 OTHERS = [
     "design.md",
-    *(f"results/{name}.md" for name in ("arithmetic", "images", "model-laws", "positions", "reliability", "text")),
+    *(
+        f"results/{name}.md"
+        for name in ("arithmetic", "images", "long", "model-laws", "positions", "reliability", "text")
+    ),
 ]
 SMALL = {
     "arithmetic": ["--width=16", "--heads=2", "--maximum=220", "--examples=600"],

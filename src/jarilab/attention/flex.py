@@ -49,7 +49,8 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """What stands between queries and keys in place of tensors `(B, H, Q, K)`; None for nothing."""
+    """What stands between queries and keys in place of tensors `(B, H, Q, K)`; None for nothing. On a CPU the kernel
+    makes its own blocks of a mask."""
 
     line: Line | None
     blocks: BlockMask | None

@@ -30,8 +30,8 @@ class Geometry:
     bias: `(B or 1, H, Q, K)` float32, or None. relation: what `terms` and `values` take.
     additive: bias and mask in one, minus infinity where hidden; None where there is neither.
     mask: the rules that `allowed` writes out.
-    lowered: where FlexAttention is to compute it: what takes the place of `allowed`, `has_key`, `bias` and `additive`,
-        which are None then; `written` has them.
+    lowered: where it is computed block by block, by FlexAttention or on a CPU: what takes the place of `allowed`,
+        `has_key`, `bias`, `relation` and `additive`, which are None then; `written` has them.
     """
 
     encoding: Encoding
@@ -54,7 +54,8 @@ class Geometry:
         if self.lowered is None:
             return self
         allowed, has_key = _written_out(self.mask, self.q_pos, self.k_pos)
-        whole = replace(self, allowed=allowed, has_key=has_key, lowered=None)
+        relation = _relation(self.encoding, self.q_pos, self.k_pos)
+        whole = replace(self, allowed=allowed, has_key=has_key, relation=relation, lowered=None)
         return _with_bias(whole)
 
     @property
@@ -75,15 +76,15 @@ def geometry_of(
     """Apply `encoding` to queries at `q_pos` and keys at `k_pos`.
 
     new_k_pos: the keys that are not in the cache yet; by default all of them. lower: write nothing of Q x K out where
-    FlexAttention can do without.
+    it can be computed block by block.
     Raises UserError for distances between frames that no one asked for.
     """
     _check_frames(encoding, q_pos, k_pos)
     causal = mask is not None and mask.plain_causal and q_pos is k_pos
     geometry = Geometry(encoding, q_pos, k_pos, causal=causal, mask=mask)
-    if lower and flex.lowers(encoding, q_pos, k_pos):
-        lowered = flex.Lowered(None, flex.mask_of(mask, q_pos, k_pos))
-        geometry = replace(geometry, lowered=lowered)
+    if lower and _lowers(encoding, q_pos, k_pos):
+        blocks = None if _on_cpu(q_pos) else flex.mask_of(mask, q_pos, k_pos)
+        geometry = replace(geometry, lowered=flex.Lowered(None, blocks))
     else:
         allowed, has_key = _written_out(mask, q_pos, k_pos)
         geometry = replace(geometry, allowed=allowed, has_key=has_key)
@@ -106,8 +107,25 @@ def geometry_of_layers(
     for encoding in encodings.of_layer:
         if encoding not in found:
             _check_frames(encoding, q_pos, k_pos)
-            found[encoding] = _encoded(replace(first, encoding=encoding), new_k_pos)
+            able = first.lowered is None or _lowers(encoding, q_pos, k_pos)
+            like = first if able else first.written
+            found[encoding] = _encoded(replace(like, encoding=encoding), new_k_pos)
     return [found[encoding] for encoding in encodings.of_layer]
+
+
+def _lowers(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
+    """Whether it can be computed block by block. On a CPU an encoding is asked twice, and has to say the same."""
+    if _on_cpu(q_pos):
+        return not encoding.random_in_training
+    return flex.lowers(encoding, q_pos, k_pos)
+
+
+def _on_cpu(pos: Positions) -> bool:
+    return pos.order.device.type == "cpu"
+
+
+def _relation(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> Any:
+    return encoding.relation(q_pos, k_pos) if encoding.hooks & {"terms", "values"} else None
 
 
 def _check_frames(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> None:
@@ -142,15 +160,14 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
     """Fill in what the encoding makes of the positions."""
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     hooks = encoding.hooks
-    q_rotation = k_rotation = relation = None
+    q_rotation = k_rotation = None
     if "rotate" in hooks:
         turned_k_pos = k_pos if geometry.rotates_anew else new_k_pos
         q_rotation = encoding.rotation_for(q_pos, "query", k_pos)
         k_rotation = q_rotation
         if turned_k_pos is not q_pos or "side" in encoding.asks("rotation"):
             k_rotation = encoding.rotation_for(turned_k_pos, "key", k_pos)
-    if "terms" in hooks or "values" in hooks:
-        relation = encoding.relation(q_pos, k_pos)
+    relation = None if geometry.lowered is not None else _relation(encoding, q_pos, k_pos)
     turned = replace(geometry, q_rotation=q_rotation, k_rotation=k_rotation, relation=relation)
     return _with_bias(turned)
 
@@ -159,7 +176,9 @@ def _with_bias(geometry: Geometry) -> Geometry:
     """Fill in what the encoding adds to the scores."""
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     if geometry.lowered is not None:
-        line = flex.line_of(encoding, q_pos, k_pos)
+        line = None
+        if flex.lowers(encoding, q_pos, k_pos):
+            line = flex.line_of(encoding, q_pos, k_pos)
         return replace(geometry, lowered=replace(geometry.lowered, line=line))
     bias = None
     if "bias" in encoding.hooks:

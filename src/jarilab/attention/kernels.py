@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | explicit | batched product, softmax, batched product | CPU: short sequences; bfloat16 up to some 512 keys; dropout |
 | fused | PyTorch's scaled_dot_product_attention | long sequences, GPUs; memory without Q x K where nothing is added |
+| blocks | explicit, some queries at a time | CPU: long sequences where anything is added, hidden or dropped |
 | flex | PyTorch's FlexAttention | GPUs: biases by distance, windows, packed documents; never a tensor of Q x K |
 | definition | float32 einsum of `call.py` | nowhere: to compare with |
 """
@@ -18,8 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from jarilab.attention import blocks, flex
 from jarilab.attention import call as definition
-from jarilab.attention import flex
 from jarilab.attention.call import AttentionCall
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
@@ -28,7 +29,7 @@ from jarilab.nn.dropout import dropout
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
-Kernel = Literal["auto", "explicit", "fused", "flex", "definition"]
+Kernel = Literal["auto", "explicit", "fused", "blocks", "flex", "definition"]
 
 # The longest keys for which the explicit products beat the fused kernel on a CPU, forward and backward. Measured on
 # 2 cores with AVX-512 BF16, PyTorch 2.13; `benchmarks/kernels.py` measures it again.
@@ -38,18 +39,34 @@ LONGEST_EXPLICIT = {torch.float32: 48, torch.bfloat16: 1024}
 def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
     """The output of an attention, `(B, H, Q, E')`, in the dtype of its values."""
     chosen = choose(call) if kernel == "auto" else kernel
-    return _flex(call) if chosen == "flex" else _KERNELS[chosen](call.written)
+    by_blocks = _BY_BLOCKS.get(chosen)
+    return _KERNELS[chosen](call.written) if by_blocks is None else by_blocks(call)
 
 
 def choose(call: AttentionCall) -> str:
     """The kernel for a call of this device, dtype and length."""
-    if "values" in call.geometry.encoding.hooks or call.score is not None:
-        return "explicit"  # the one needs the weights themselves, the other is no product
+    if call.score is not None:
+        return "explicit"  # it is no product
     if call.q.device.type != "cpu":
+        if "values" in call.geometry.encoding.hooks:
+            return "explicit"  # it needs the weights themselves
         return "fused" if call.geometry.lowered is None or call.dropout else "flex"
+    if call.geometry.lowered is not None or _bare_and_long(call):
+        return "blocks"
+    if "values" in call.geometry.encoding.hooks:
+        return "explicit"
     short = call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0)
     # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
     return "explicit" if short or call.dropout else "fused"
+
+
+def _bare_and_long(call: AttentionCall) -> bool:
+    """Where nothing is added PyTorch's kernel is the fastest in float32, and in bfloat16 it is not."""
+    geometry, queries, keys = call.geometry, call.q.shape[2], call.k.shape[2]
+    ruled = geometry.allowed is None or geometry.mask is not None
+    bare = ruled and not geometry.encoding.hooks & {"bias", "terms", "values"}
+    long = min(queries, keys) >= blocks.SHORTEST[torch.bfloat16]
+    return bare and long and call.q.dtype is torch.bfloat16 and not torch.compiler.is_compiling()
 
 
 def lowers(
@@ -60,13 +77,22 @@ def lowers(
     mask: Mask | None,
     dropout: float,
 ) -> bool:
-    """Whether an attention between these places goes to FlexAttention, as far as it can do it: where it was asked for,
-    and on a GPU where something that the flash kernel does not know is added or hidden, in blocks that are worth it."""
+    """Whether an attention between these places is computed block by block, as far as that can be done: where it was
+    asked for, and where something that the flash kernel does not know is added or hidden, or on a CPU dropped, in
+    blocks that are worth it."""
     if kernel != "auto":
-        return kernel == "flex"
-    long = min(q_pos.length, k_pos.length) >= flex.SHORTEST
+        return kernel in ("flex", "blocks")
+    device, shortest = q_pos.order.device.type, min(q_pos.length, k_pos.length)
     known = "bias" not in hooks and (mask is None or mask.plain_causal)
-    return q_pos.order.device.type == "cuda" and long and not known and not dropout
+    if device == "cuda":
+        return shortest >= flex.SHORTEST and not known and not dropout
+    plain = not hooks & {"bias", "terms", "values"} and (
+        mask is None or mask.plain_causal or mask.of_keys
+    )
+    eager = device == "cpu" and not torch.compiler.is_compiling()
+    halved = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16
+    dtype = torch.bfloat16 if halved else torch.float32
+    return eager and shortest >= blocks.SHORTEST[dtype] and bool(dropout or not plain)
 
 
 def check(
@@ -79,6 +105,8 @@ def check(
     hooks = frozenset[str]().union(*(encoding.hooks for encoding in encodings))
     if kernel == "flex":
         flex.check(encodings, score is None, dropout)
+    if kernel == "blocks":
+        blocks.check(encodings, score is None)
     if kernel == "fused" and score is not None:
         raise UserError(
             "the fused kernel compares queries and keys by their product alone, and this score is a sum within a tanh; "
@@ -200,7 +228,8 @@ def _flex(call: AttentionCall) -> Tensor:
     geometry = call.geometry
     check("flex", [geometry.encoding], call.score, call.dropout)
     lowered = geometry.lowered
-    if lowered is None:  # nobody asked for it when the places were known
+    # Nobody asked for it when the places were known, or on a CPU, where the mask's blocks are another kernel's.
+    if lowered is None or lowered.blocks is None:
         lowered = flex.lower(geometry.encoding, geometry.q_pos, geometry.k_pos, geometry.mask)
     if lowered is None:
         raise UserError(
@@ -210,11 +239,17 @@ def _flex(call: AttentionCall) -> Tensor:
     return flex.attend(call.q, call.k, call.v, lowered, call.scale)
 
 
+def _blocks(call: AttentionCall) -> Tensor:
+    check("blocks", [call.geometry.encoding], call.score)
+    return blocks.attend(call)
+
+
 def _definition(call: AttentionCall) -> Tensor:
     return definition.output(call).to(call.v.dtype)
 
 
-# The one that needs nothing written out is chosen before these.
+# These need nothing written out.
+_BY_BLOCKS: dict[str, Callable[[AttentionCall], Tensor]] = {"flex": _flex, "blocks": _blocks}
 _KERNELS: dict[str, Callable[[AttentionCall], Tensor]] = {
     "explicit": _explicit,
     "fused": _fused,

@@ -14,15 +14,18 @@ from jarilab.encodings.numbers import whole_numbers
 from jarilab.errors import UserError
 from jarilab.positions import Positions, distance, unrelated
 from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.skew import shift_of, skewed, unskewed
 
 
 @dataclass(frozen=True, eq=False)
 class Relation:
     """rows: the row of the tables for each pair, `(*B, Q, K)`. apart: True for pairs of which one has no place, and
-    which therefore have no vector, or None."""
+    which therefore have no vector, or None. row_at_first: where places follow each other and keys are many, the row
+    that the first query and the first key would have, were distances not clipped."""
 
     rows: Int[Tensor, "*B Q K"]
     apart: Bool[Tensor, "*B Q K"] | None = None
+    row_at_first: int | None = None
 
 
 @final
@@ -84,7 +87,8 @@ class Shaw(Encoding):
                 "these positions carry labelled relations; use shaw:labels=N with their number"
             )
         rows = clipped("shaw", distance(q_pos, k_pos), self.clip)
-        return Relation(rows, apart)
+        shift = shift_of(q_pos, k_pos)
+        return Relation(rows, apart, None if shift is None else shift + self.clip)
 
     def _label(self, q_pos: Positions, k_pos: Positions) -> Int[Tensor, "*B Q K"]:
         if k_pos.relations is None or q_pos.relations is not k_pos.relations:
@@ -146,6 +150,9 @@ def compared(
     else:
         # One product with each of the table's vectors, then pick: no tensor of Q x K vectors.
         each_BHQR = q @ table.to(q.dtype).t()
+        if relation.row_at_first is not None:
+            each_NQD = _by_distance(each_BHQR.flatten(0, 1), relation)
+            return skewed(each_NQD, rows.shape[-1]).unflatten(0, (batch, heads))
         terms_BHQK = each_BHQR.gather(-1, _for_each_head(rows, batch, heads))
     return _placed(terms_BHQK, relation)
 
@@ -162,10 +169,47 @@ def collected(
         sum_QNE = torch.bmm(weights_QNK, value_QKE)
         return _heads_first(sum_QNE, batch, heads)
     # The weight each relation gets in all, then one product with the table.
+    if relation.row_at_first is not None:
+        weights_NQD = unskewed(weights_BHQK.flatten(0, 1))
+        share_NQR = _by_row(weights_NQD, relation, len(table))
+        return (share_NQR @ table.to(weights.dtype)).unflatten(0, (batch, heads))
     zeros_BHQR = weights.new_zeros(batch, heads, queries, len(table))
     index_BHQK = _for_each_head(rows, batch, heads)
     share_BHQR = zeros_BHQR.scatter_add(-1, index_BHQK, weights_BHQK)
     return share_BHQR @ table.to(weights.dtype)
+
+
+def _by_distance(each_NQR: Tensor, relation: Relation) -> Float[Tensor, "N Q D"]:
+    """What each distance there is between the places has, from what each row of a table has."""
+    before, first, last, after = _distances(relation, each_NQR.shape[2])
+    parts = [
+        each_NQR[..., :1].expand(-1, -1, before),
+        each_NQR[..., first:last],
+        each_NQR[..., -1:].expand(-1, -1, after),
+    ]
+    return torch.cat(parts, -1)
+
+
+def _by_row(weights_NQD: Tensor, relation: Relation, count: int) -> Float[Tensor, "N Q R"]:
+    """What all distances that share a row have together: the way back."""
+    before, first, last, _ = _distances(relation, count)
+    end = before + last - first
+    inside_NQR = nn.functional.pad(weights_NQD[..., before:end], (first, count - last))
+    nearest_NQR = nn.functional.pad(weights_NQD[..., :before].sum(-1, keepdim=True), (0, count - 1))
+    farthest_NQR = nn.functional.pad(weights_NQD[..., end:].sum(-1, keepdim=True), (count - 1, 0))
+    return inside_NQR + nearest_NQR + farthest_NQR
+
+
+def _distances(relation: Relation, count: int) -> tuple[int, int, int, int]:
+    """Of all distances between the places, from the last query to the first key on: how many lie before the table's
+    rows, the first row and the one past the last, and how many lie beyond."""
+    assert relation.row_at_first is not None
+    queries, keys = relation.rows.shape[-2:]
+    start = relation.row_at_first - queries + 1
+    stop = relation.row_at_first + keys
+    first, last = min(max(start, 0), count), min(max(stop, 0), count)
+    before = min(max(-start, 0), stop - start)
+    return before, first, max(first, last), stop - start - before - max(0, last - first)
 
 
 def _heads_first(x_QNE: Tensor, batch: int, heads: int) -> Float[Tensor, "B H Q _"]:

@@ -20,17 +20,21 @@ def dropout(x: Tensor, share: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return functional.dropout(x, share)
-    dropped, count = round(share * 256), x.numel()
-    words = torch.randint(-(2**63), 2**63 - 1, ((count + 7) // 8,))
-    byte_of_each = words.view(torch.uint8)[:count]
-    keep = (byte_of_each >= dropped).view(x.shape)
-    # In the dtype of x, since a product with booleans is not vectorised.
-    mask = keep.view(torch.uint8).to(x.dtype)
-    scale = 256 / (256 - dropped)
+    mask, scale = kept(x, share)
     if x.dtype in (torch.float32, torch.float64):
         return x * mask.mul_(scale)  # one product less, forward and backward
     # In half precision the rounded scale would change the mean, by up to 0.4 %.
     return x * mask * scale
+
+
+def kept(x: Tensor, share: float, generator: torch.Generator | None = None) -> tuple[Tensor, float]:
+    """1 for each element that stays and 0 for each that is dropped, and what those that stay are scaled by."""
+    dropped, count = round(share * 256), x.numel()
+    words = torch.randint(-(2**63), 2**63 - 1, ((count + 7) // 8,), generator=generator)
+    byte_of_each = words.view(torch.uint8)[:count]
+    keep = (byte_of_each >= dropped).view(x.shape)
+    # In the dtype of x, since a product with booleans is not vectorised.
+    return keep.view(torch.uint8).to(x.dtype), 256 / (256 - dropped)
 
 
 def check_share(share: float) -> float:

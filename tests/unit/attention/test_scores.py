@@ -117,8 +117,8 @@ def test_a_score_that_is_no_product_takes_the_explicit_kernel():
         assert kernels.choose(call) == expected
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_attention_with_dropout_takes_the_explicit_kernel_on_a_cpu_however_long(dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_attention_with_dropout_takes_no_fused_kernel_on_a_cpu_however_long(dtype):
     q = torch.zeros(1, 1, 2048, 8, dtype=dtype)
     geometry = call_of("dot")[3].geometry
     assert kernels.choose(AttentionCall(q, q, q, geometry, 1.0)) == "fused"
