@@ -53,7 +53,7 @@ def contender(spec: str, way: str, dtype: torch.dtype, dropout: float, length: i
             turned = [q, k]
             if "rotate" in encoding.hooks:
                 turned = [encoding.rotate(x, geometry.q_rotation) for x in turned]
-            call = AttentionCall(*turned, v, geometry, WIDTH**-0.5, dropout)
+            call = AttentionCall(turned[0], turned[1], v, geometry, WIDTH**-0.5, dropout)
             whole = "explicit" if "values" in encoding.hooks or dropout else "fused"
             output = attend(call, "auto" if way == "auto" else whole)
         inputs = [q, k, v, *encoding.parameters()]

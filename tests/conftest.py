@@ -11,6 +11,8 @@ import pytest
 
 # As the command line sets it: threads that spin stand still beside a busy neighbour.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Processes that tests start need not each compile the modules of jari anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 assert "jarilab" not in sys.modules, "jarilab was imported before its annotations could be checked"
 jaxtyping.install_import_hook("jarilab", "beartype.beartype")

@@ -11,7 +11,7 @@ from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.decoding.places import Places, in_order
 from jarilab.devices import CPU, put
 from jarilab.positions import Tokens
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.shapes import Int, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +76,16 @@ def answers(
         model, sources, first=first, end=end, padding=padding, longest=longest, places=places
     )
     written = put(written, CPU)
-    lengths = _lengths(written.ids, end).tolist()
-    rows = zip(written.ids, written.log_probabilities, lengths, strict=True)
+    length_B = _lengths(written.ids, end)
+    # Added up one after the other, so that it makes no difference how long others are.
+    so_far_BL = written.log_probabilities.double().cumsum(1)
+    totals = so_far_BL.gather(1, length_B.unsqueeze(1) - 1).squeeze(1).tolist()
     penalty = decoding.length_penalty
-    return [[_hypothesis(ids[:length], logs[:length], penalty)] for ids, logs, length in rows]
+    rows = zip(written.ids, written.log_probabilities, length_B.tolist(), totals, strict=True)
+    return [
+        [Hypothesis(ids[:length], logs[:length], total, total / length**penalty)]
+        for ids, logs, length, total in rows
+    ]
 
 
 def _lengths(ids_BL: Int[Tensor, "B L"], end: int) -> Int[Tensor, " B"]:
@@ -88,8 +94,3 @@ def _lengths(ids_BL: Int[Tensor, "B L"], end: int) -> Int[Tensor, " B"]:
     is_end_BL = ids_BL == end
     before_end_BL = is_end_BL.cumsum(1) - is_end_BL.long() == 0
     return before_end_BL.sum(1)
-
-
-def _hypothesis(ids: Int[Tensor, " L"], logs: Float[Tensor, " L"], penalty: float) -> Hypothesis:
-    total = float(logs.double().sum())
-    return Hypothesis(ids, logs, total, total / len(ids) ** penalty)

@@ -12,22 +12,25 @@ def bag_ceiling(source: np.ndarray, target: np.ndarray) -> float:
     gives every order of the same tokens the same rows, so whatever stands behind it gives them all one answer, and the
     best it can do is the commonest one.
     """
-    bag = _numbered(np.sort(source, axis=1))
-    answer = _numbered(target)
-    bags = int(bag.max()) + 1
+    bag, answer = _numbered(np.sort(source, axis=1)), _numbered(target)
     answers = int(answer.max()) + 1
     both = bag * answers + answer
     pairs, counts = np.unique(both, return_counts=True)
-    most = np.zeros(bags, dtype=np.int64)
-    bag_of_pair = pairs // answers
-    np.maximum.at(most, bag_of_pair, counts)
-    right = most.sum()
-    return float(right / len(source))
+    bag_of_pair = pairs // answers  # pairs are sorted, so that those of a bag stand together
+    first_of_bag = np.flatnonzero(np.diff(bag_of_pair, prepend=-1))
+    most = np.maximum.reduceat(counts, first_of_bag)
+    return float(most.sum() / len(source))
 
 
 def _numbered(rows: np.ndarray) -> np.ndarray:
-    """A number for each row, equal for equal rows."""
+    """A number below 2^31 for each row, equal for equal rows."""
     rows = np.ascontiguousarray(rows)
+    base = int(rows.max(initial=0)) + 1
+    if base ** rows.shape[1] < 2**31:  # as digits of one number, without sorting
+        number = np.zeros(len(rows), np.int64)
+        for column in rows.T:
+            number = number * base + column
+        return number
     size = rows.dtype.itemsize * rows.shape[1]
     one_value = np.dtype((np.void, size))
     one_each = rows.view(one_value)

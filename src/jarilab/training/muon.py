@@ -9,7 +9,8 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from jarilab.training.parallel import in_parts
 
 SMALLEST, LARGEST = 32, 128
 """The shorter sides of matrices that are stacked. Beyond, many products are as fast as one of many matrices, on a CPU;
@@ -70,7 +71,7 @@ def _by_shape(parameters: Sequence[Tensor]) -> tuple[list[Tensor], list[list[Ten
     alone = []
     for parameter in parameters:
         small = SMALLEST <= min(parameter.shape) <= LARGEST and parameter.device.type == "cpu"
-        if parameter.grad is None or isinstance(parameter, DTensor) or not small:
+        if parameter.grad is None or in_parts(parameter) or not small:
             alone.append(parameter)
         else:
             found[parameter.shape, parameter.dtype].append(parameter)

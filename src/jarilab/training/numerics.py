@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import torch
+from torch import nn
 
 from jarilab.devices import CPU
 
@@ -15,8 +16,15 @@ def deterministic(threads: int | None) -> None:
         torch.set_num_threads(threads)
     # Read at the first call of cuBLAS: without it deterministic algorithms refuse its products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    # As `use_deterministic_algorithms(True)`, which imports all that compiles, half a second of it.
+    torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """By torch.compile, which is told here that results are to depend on nothing else."""
+    torch.use_deterministic_algorithms(True)
+    return torch.compile(model)  # type: ignore[return-value]
 
 
 def autocast(precision: str, device: torch.device = CPU) -> torch.autocast:

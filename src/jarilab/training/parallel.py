@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jarilab.errors import UserError
 from jarilab.training.layers import layers_of
+
+
+def in_parts(tensor: Tensor) -> TypeGuard[Any]:
+    """Whether a tensor is a `DTensor`, of which each process holds some rows. Its module takes half a second to import,
+    which a training on one process need not wait for."""
+    return hasattr(tensor, "placements")
 
 
 def replicated(model: nn.Module, unused: bool) -> nn.Module:
@@ -59,7 +64,7 @@ def unsynchronised(model: Any) -> Iterator[None]:
 
 def full(tensor: Tensor) -> Tensor:
     """A tensor that may be cut into parts, as a whole. All ranks ask at once."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if in_parts(tensor) else tensor
 
 
 def full_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -72,19 +77,21 @@ def own_rows(tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
     return {
         name: local(tensor).cpu()
         for name, tensor in tensors.items()
-        if rank == 0 or isinstance(tensor, DTensor)
+        if rank == 0 or in_parts(tensor)
     }
 
 
 def cut_like(whole: Tensor, tensor: Tensor) -> Tensor:
     """A whole tensor cut as another one is, if that one is cut and as large. Nothing is sent: every process has the
     whole, as a map of a file, and reads its own rows of it."""
-    if not isinstance(tensor, DTensor) or whole.shape != tensor.shape:
+    if not in_parts(tensor) or whole.shape != tensor.shape:
         return whole
+    from torch.distributed.tensor import distribute_tensor
+
     mesh, placements = tensor.device_mesh, tensor.placements
     return distribute_tensor(whole, mesh, placements, src_data_rank=None)
 
 
 def local(tensor: Tensor) -> Tensor:
     """What this process has of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if in_parts(tensor) else tensor

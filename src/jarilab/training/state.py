@@ -26,6 +26,7 @@ from jarilab.tasks.base import Task
 from jarilab.training.execution import Execution
 from jarilab.training.layers import recompute
 from jarilab.training.memory import peak_memory
+from jarilab.training.numerics import compiled
 from jarilab.training.optim import build_optimizers
 from jarilab.training.parallel import (
     cut_like,
@@ -110,7 +111,7 @@ class TrainingState:
             unused = self._has_unused()
             with self.world.together():
                 called = replicated(called, unused)
-        return torch.compile(called) if self.execution.compile else called  # type: ignore[return-value]
+        return compiled(called) if self.execution.compile else called
 
     def _has_unused(self) -> bool:
         """Whether a step leaves parameters without a gradient, such as an encoding's for pairs that never are."""
