@@ -260,7 +260,6 @@ class TrainingState:
         """The metrics of the last weights on all held-out data, and of the best ones if they are others."""
         progress = self.progress
         last = self.evaluate()
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
         return {
             "hash": self.experiment.hash,
             "encoding": self.experiment.encoding,
@@ -271,7 +270,7 @@ class TrainingState:
             "ceiling": self.task.ceiling(),
             "steps": progress.step,
             "trained_examples": progress.examples,
-            "parameters": parameters,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "seconds": progress.seconds,
             "cpu_seconds": progress.cpu_seconds,
             "peak_memory": peak_memory(),
