@@ -67,21 +67,42 @@ class Loaded:
 
 
 def load(folder: str | Path) -> Loaded:
-    """The model in a folder. Raises UserError for a folder that is none of a model, that has pickled weights alone, or
-    whose model asks for code of its own."""
+    """The model in a folder. Raises UserError for a folder that is none of a model, that has pickled weights alone,
+    whose model asks for code of its own, or whose weights are not all there: transformers would draw others at random.
+    """
     folder = Path(folder)
     config = _checked(folder)
     transformers = library()
     model_class = _class_of(transformers, config)
+    options = {**SAFE, "use_safetensors": True, "output_loading_info": True}
+    options["ignore_mismatched_sizes"] = True  # told below
     with _in_a_sentence(f"{folder} could not be loaded as a {config.get('model_type')}"):
         try:
-            model = model_class.from_pretrained(folder, use_safetensors=True, **SAFE)
+            model, found = model_class.from_pretrained(folder, **options)
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
-            options = {**SAFE, "attn_implementation": "eager"}  # it writes its softmax out
-            model = model_class.from_pretrained(folder, use_safetensors=True, **options)
+            options["attn_implementation"] = "eager"  # it writes its softmax out
+            model, found = model_class.from_pretrained(folder, **options)
+    _check_whole(folder, found)
     return Loaded(folder, model.eval())
+
+
+def _check_whole(folder: Path, found: dict[str, Any]) -> None:
+    """Raises UserError where weights are missing, or of other sizes than the configuration says."""
+    of_other_sizes = sorted(str(each[0]) for each in found["mismatched_keys"])
+    if of_other_sizes:
+        raise UserError(
+            f"{folder} holds weights of other sizes than its config.json says: {', '.join(of_other_sizes[:3])}; put "
+            "back the config.json that they were saved with"
+        )
+    # What a pooler makes of the first token no map depends on, and many folders have none.
+    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise UserError(
+            f"{folder} lacks weights that its config.json asks for: {', '.join(missing[:3])}; put back the files that "
+            "were saved with it"
+        )
 
 
 def _checked(folder: Path) -> dict[str, Any]:

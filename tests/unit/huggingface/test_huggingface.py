@@ -78,7 +78,8 @@ def test_a_decoder_goes_on_and_an_encoder_decoder_writes(tmp_path):
         (lambda folder: (folder / "config.json").write_text("[1]"), "holds no settings"),
         (lambda folder: changed(folder, auto_map={"AutoModel": "evil.Evil"}), "asks for code of its own"),
         (lambda folder: changed(folder, model_type="nowhere", architectures=None), "could not be loaded as a nowhere"),
-        (lambda folder: changed(folder, hidden_size=48), "could not be loaded as a bert"),
+        (lambda folder: changed(folder, hidden_size=48), r"weights of other sizes than its config\.json says"),
+        (lambda folder: changed(folder, num_hidden_layers=3), r"lacks weights that its config\.json asks for"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"junk"), "could not be loaded as a bert"),
         (
             lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import astuple
 from functools import cache
@@ -256,6 +257,23 @@ def test_weights_without_a_place_are_refused_by_name(folder_of: Callable[[str], 
     loaded.model.register_parameter("strange", nn.Parameter(torch.zeros(1)))
     with pytest.raises(jarilab.UserError, match="no place in a model of jari: strange"):
         FAMILIES["BertModel"](Copying(loaded))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 3}, r"lacks weights that its config\.json asks for: model\.layers\.2\."),
+        ({"num_attention_heads": 8, "head_dim": 6}, r"of other sizes than its config\.json says: model\.layers\.0\."),
+    ],
+)
+def test_weights_that_are_not_those_of_the_configuration_are_refused(
+    changes: dict[str, Any], message: str, folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folder_of("llama"), tmp_path / "changed")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(jarilab.UserError, match=message):
+        jarilab.from_huggingface(folder)
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
