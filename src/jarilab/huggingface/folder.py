@@ -74,7 +74,7 @@ def load(folder: str | Path) -> Loaded:
     config = _checked(folder)
     transformers = library()
     model_class = _class_of(transformers, config)
-    options = {**SAFE, "use_safetensors": True, "output_loading_info": True}
+    options: dict[str, Any] = {**SAFE, "use_safetensors": True, "output_loading_info": True}
     options["ignore_mismatched_sizes"] = True  # told below
     with _in_a_sentence(f"{folder} could not be loaded as a {config.get('model_type')}"):
         try:
