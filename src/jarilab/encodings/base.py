@@ -34,7 +34,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -114,6 +113,8 @@ class Encoding(nn.Module):
     """What it multiplies the attention's scale by: DeBERTa has 1 / sqrt(3), T5 as its authors trained it sqrt(E)."""
     oracle: ClassVar[Oracle | None] = None
     """Its formula once more for the laws to compare with; optional."""
+    _hooks: ClassVar[frozenset[str]] = frozenset()
+    _asks: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys(ASKABLE, frozenset())
 
     def __init__(self, site: Site):
         super().__init__()
@@ -124,9 +125,10 @@ class Encoding(nn.Module):
             raise TypeError(
                 f"{cls.__name__} overrides embed, which happens once: it cannot have an instance per layer"
             )
-        for method in ASKABLE:
-            _asked_by(cls, method)
-        if "state" in _asked_by(cls, "terms") and cls.remember is Encoding.remember:
+        # Read once for each class: a step of decoding would ask some dozen times.
+        cls._hooks = hooks_of(cls)
+        cls._asks = {method: _asked_by(cls, method) for method in ASKABLE}
+        if "state" in cls._asks["terms"] and cls.remember is Encoding.remember:
             raise TypeError(
                 f"{cls.__name__}.terms asks for state, which is what `remember(x)` gives for each key: write that too"
             )
@@ -154,11 +156,11 @@ class Encoding(nn.Module):
     @property
     def hooks(self) -> frozenset[str]:
         """The hooks that do something."""
-        return hooks_of(type(self))
+        return self._hooks
 
     def asks(self, method: str) -> frozenset[str]:
         """What `rotation` or `terms` asks for beside its arguments."""
-        return _asked_by(type(self), method)
+        return self._asks[method]
 
     @property
     def max_positions(self) -> int | None:
@@ -263,7 +265,6 @@ def hooks_of(cls: type[Encoding]) -> frozenset[str]:
     return frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook))
 
 
-@cache
 def _asked_by(cls: type[Encoding], method: str) -> frozenset[str]:
     """The keyword-only parameters of a method. Raises TypeError for one that nobody can fill in."""
     parameters = inspect.signature(getattr(cls, method)).parameters.values()
