@@ -20,7 +20,7 @@ from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend, choose, lowers
 from jarilab.decoding.greedy_search import greedy
-from jarilab.devices import describe, device_named
+from jarilab.devices import autocast, describe, device_named
 from jarilab.encodings import compose
 from jarilab.encodings.base import registry
 from jarilab.errors import UserError
@@ -28,7 +28,7 @@ from jarilab.masks import Mask
 from jarilab.models.base import Generates
 from jarilab.positions import Positions, Tokens
 from jarilab.runs.options import Training
-from jarilab.training.numerics import autocast, deterministic
+from jarilab.training.numerics import deterministic
 from jarilab.training.optim import build_optimizers
 
 Optimizer = Literal["muon", "adamw"]

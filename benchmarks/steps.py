@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jarilab.devices import autocast
 from jarilab.nn.init import generator_for, initialise
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.options import Training
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
 from jarilab.training.batching import FixedSizeBatches
-from jarilab.training.numerics import autocast
 from jarilab.training.optim import build_optimizers
 
 Step = Callable[[], float]

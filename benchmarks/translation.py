@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from jarilab.decoding import beam
+from jarilab.devices import autocast
 from jarilab.encodings.formulas import sinusoidal_embed
 from jarilab.export.ctranslate2 import write
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -55,7 +56,7 @@ from jarilab.runs.options import Training
 from jarilab.tasks.base import Batch
 from jarilab.tasks.rows import right_padded
 from jarilab.text import END, FIRST, PADDING
-from jarilab.training.numerics import autocast, deterministic
+from jarilab.training.numerics import deterministic
 from jarilab.training.optim import BETAS, EPSILON, build_optimizers
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, LAYERS, DROPOUT, SMOOTHING = 8000, 256, 8, 1024, 3, 0.2, 0.1
@@ -297,35 +298,41 @@ def encodings(given: Any, table: timing.Table) -> None:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def our_beam(rows: list[list[int]], length: int, model: EncoderDecoder) -> Callable[[], Any]:
+def our_beam(
+    rows: list[list[int]], length: int, model: EncoderDecoder, precision: str = "float32"
+) -> Callable[[], Any]:
     source = tokens_of(rows)
 
     def write_all() -> list[int]:
-        found = beam(model, source, width=BEAM, first=FIRST, end=END, longest=length, shortest=length)
+        with autocast(precision):
+            found = beam(model, source, width=BEAM, first=FIRST, end=END, longest=length, shortest=length)
         return [len(hypotheses[0].ids) for hypotheses in found]
 
     return write_all
 
 
-def marian_beam(rows: list[list[int]], length: int, marian: Any) -> Callable[[], Any]:
+def marian_beam(rows: list[list[int]], length: int, marian: Any, precision: str = "float32") -> Callable[[], Any]:
     source = tokens_of(rows)
 
     def write_all() -> list[int]:
-        ids = marian.model.generate(
-            input_ids=source.ids, attention_mask=source.keep, num_beams=BEAM, do_sample=False, length_penalty=1.0,
-            min_new_tokens=length, max_new_tokens=length,
-        )  # fmt: skip
+        with autocast(precision):
+            ids = marian.model.generate(
+                input_ids=source.ids, attention_mask=source.keep, num_beams=BEAM, do_sample=False, length_penalty=1.0,
+                min_new_tokens=length, max_new_tokens=length,
+            )  # fmt: skip
         return [ids.shape[1] - 1] * len(rows)
 
     return steps.not_deterministic(write_all)
 
 
-def ctranslate2_beam(rows: list[list[int]], length: int, model: EncoderDecoder, threads: int) -> Callable[[], Any]:
+def ctranslate2_beam(
+    rows: list[list[int]], length: int, model: EncoderDecoder, threads: int, precision: str = "float32"
+) -> Callable[[], Any]:
     library: Any = importlib.import_module("ctranslate2")
     names = [f"t{number}" for number in range(VOCABULARY)]
     with tempfile.TemporaryDirectory() as folder:
         out = write(model, Path(folder) / "model", source=names, target=names)
-        translator = library.Translator(str(out), compute_type="float32", intra_threads=threads, inter_threads=1)
+        translator = library.Translator(str(out), compute_type=precision, intra_threads=threads, inter_threads=1)
     lines = [[names[number] for number in row] for row in rows]
 
     def write_all() -> list[int]:
@@ -342,14 +349,17 @@ def decode(given: Any, table: timing.Table) -> None:
     model = ours().eval()
     builders: dict[str, Callable[[], Callable[[], Any]]] = {
         "jari": lambda: our_beam(rows, given.length, model),
+        "jari, bfloat16": lambda: our_beam(rows, given.length, model, "bfloat16"),
         "CTranslate2, jari's weights": lambda: ctranslate2_beam(rows, given.length, model, given.threads),
+        "CTranslate2, bfloat16": lambda: ctranslate2_beam(rows, given.length, model, given.threads, "bfloat16"),
         "Marian (transformers)": lambda: marian_beam(rows, given.length, Marian().eval()),
+        "Marian (transformers), bfloat16": lambda: marian_beam(rows, given.length, Marian().eval(), "bfloat16"),
     }
     contenders: dict[str, Callable[[], object]] = {}
     for name, build in builders.items():
         try:
             contenders[name] = build()
-        except ImportError as error:
+        except (ImportError, ValueError) as error:  # not installed, or not for this processor
             print(f"{name} is left out: {error}", file=sys.stderr)
             continue
         wrote = contenders[name]()

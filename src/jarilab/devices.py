@@ -5,6 +5,8 @@ Tasks build batches on the processor, whatever computes; `put` takes them over. 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -100,6 +102,26 @@ def _dataclass(value: Any, device: torch.device, done: dict[int, Any]) -> Any:
         if moved is not held:
             changed[own.name] = moved
     return replace(value, **changed) if changed else value
+
+
+def autocast(precision: str, device: torch.device = CPU) -> torch.autocast:
+    """Matrix products in bfloat16 where `precision` says so; parameters, norms and the loss stay float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+@contextmanager
+def computing(model: Any, precision: str, device: torch.device) -> Iterator[None]:
+    """`autocast`. Raises UserError where the device cannot compute some layer of the model so."""
+    try:
+        with autocast(precision, device):
+            yield
+    except RuntimeError as error:
+        if precision == "float32":
+            raise
+        where = "this processor" if device == CPU else str(device)
+        raise UserError(
+            f"{where} cannot compute {type(model).__name__} in {precision}: {error}; use --precision float32"
+        ) from None
 
 
 def module_of(device: torch.device) -> Any:

@@ -162,7 +162,9 @@ def _may_be_none(annotation: Any) -> bool:
 def options_of(target: Callable[..., Any]) -> dict[str, Option]:
     """The options of a class or function: its keyword-only parameters."""
     function = target.__init__ if inspect.isclass(target) else target
-    hints = typing.get_type_hints(function, include_extras=True)
+    # A field that a dataclass inherits is annotated in the words of the module that it comes from.
+    annotated = target if is_dataclass(target) else function
+    hints = typing.get_type_hints(annotated, include_extras=True)
     meanings: dict[str, str] = {}
     for doc in _docs(target):
         meanings |= _meanings(doc, list(hints))

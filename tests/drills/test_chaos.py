@@ -35,7 +35,7 @@ def test_runs_survive_what_happens_to_them() -> None:
     assert sum(counts["hurt"].values()) > 5, done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_of_a_hostile_run_is_executed() -> None:
     done = in_a_process("drills.hostile")
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""The experiments on images do what they say, with budgets of seconds."""
+"""The experiments do what they say, with budgets of seconds. Those that train more than a model or two are long."""
 
 import json
 import re
@@ -311,7 +311,7 @@ def pronouns_run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_head_has_to_do_with_a_pronoun(
     load: Load, pronouns_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -398,7 +398,7 @@ def test_the_spread_of_scores_grows_with_their_width(
         spread.main(["--out", str(tmp_path), "--widths", "wide"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_norms_are_measured_side_by_side(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     norms = load("norms")
     tiny(monkeypatch, norms, training__examples=16, task__lines=50, task__held_out=8)
@@ -481,8 +481,8 @@ def test_a_row_of_clipping_is_of_its_own_part(load: Load) -> None:
     assert keys[1] == "51.0% (50.0% to 52.0%)"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["addition", pytest.param("reversal", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["addition", "reversal"])
 def test_longer_texts_are_measured_by_policy(
     load: Load, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -567,8 +567,8 @@ def test_a_language_model_is_measured_on_longer_windows_of_the_same_text(
     assert "expects 32,770 characters or more, got 1,800" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["encoder_decoder", pytest.param("decoder", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["encoder_decoder", "decoder"])
 def test_plain_and_reversed_answers_are_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
@@ -593,7 +593,7 @@ def test_plain_and_reversed_answers_are_compared(
     assert [answer[::-1] for answer in turned] == plain == [str(sum(map(int, line.split("+")))) for line in sums]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_encoding_is_tried_and_a_dash_has_its_reason(
     load: Load, tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -628,7 +628,7 @@ def test_every_encoding_is_tried_and_a_dash_has_its_reason(
     assert "--tasks expects some of copy, reverse, sort, addition, text, digits; got 'walk'" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_encoding_that_fails_stops_nothing(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every = load("every_encoding")
     train = jarilab.train

@@ -151,6 +151,9 @@ def _written_out(
     # Rows without any key are rare. Ask whether there are any and save the work if not, where the answer costs nothing:
     # an accelerator would have to finish first.
     asks = allowed.device.type == "cpu" and not torch.compiler.is_compiling()
+    # One query behind all keys, as where tokens are written, or a batch without padding.
+    if asks and allowed.shape[-2] == 1 and bool(allowed.all()):
+        return None, None
     if asks and bool(has_key.all()):
         return allowed, None
     return allowed | ~has_key, has_key

@@ -34,6 +34,8 @@ Kernel = Literal["auto", "explicit", "fused", "blocks", "flex", "definition"]
 # The longest keys for which the explicit products beat the fused kernel on a CPU, forward and backward. Measured on
 # 2 cores with AVX-512 BF16, PyTorch 2.13; `benchmarks/kernels.py` measures it again.
 LONGEST_EXPLICIT = {torch.float32: 48, torch.bfloat16: 1024}
+# The most scores of a call for which one operation beats three, whatever the length.
+FEWEST_EXPLICIT = 1024
 
 
 def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
@@ -55,9 +57,17 @@ def choose(call: AttentionCall) -> str:
         return "blocks"
     if "values" in call.geometry.encoding.hooks:
         return "explicit"
-    short = call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0)
     # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
-    return "explicit" if short or call.dropout else "fused"
+    if call.dropout:
+        return "explicit"
+    short = call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0)
+    return "explicit" if short and not _few_scores(call) else "fused"
+
+
+def _few_scores(call: AttentionCall) -> bool:
+    """Where the time is that of starting each operation, as for one query of one row, one is better than three."""
+    tracing = torch.compiler.is_compiling() or call.q.requires_grad
+    return not tracing and call.q.shape[:3].numel() * call.k.shape[2] <= FEWEST_EXPLICIT
 
 
 def _bare_and_long(call: AttentionCall) -> bool:
@@ -159,7 +169,10 @@ def _products(
     keys = call.k.shape[2]
     q_NQE = call.q.reshape(batch * heads, queries, width)
     k_NEK = call.k.reshape(batch * heads, keys, width).transpose(1, 2)
-    if terms_BHQK is None:
+    if terms_BHQK is None and queries == 1 and q_NQE.dtype is torch.bfloat16:
+        # Of single rows the other way round: keys that are turned are copied first, which takes as long again.
+        scores_NQK = torch.bmm(k_NEK.transpose(1, 2), (q_NQE * scale).transpose(1, 2))
+    elif terms_BHQK is None:
         # The scale goes to the queries, the smallest of the tensors at hand.
         scores_NQK = torch.bmm(q_NQE * scale, k_NEK)
     else:

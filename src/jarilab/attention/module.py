@@ -44,7 +44,7 @@ from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.nn.dropout import check_share
 from jarilab.nn.layers import Scale
-from jarilab.nn.linear import Linear, linear
+from jarilab.nn.linear import Linear, few_rows, linear
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
@@ -182,8 +182,11 @@ class Attention(nn.Module):
 
     def _map_at_once(self, x_BLD: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values by one product instead of three; the parameters stay apart, each with a name and
-        initial values of its own."""
+        initial values of its own. Of few rows, as where one token is written after the other, to lay the weights side
+        by side would take longer than the product."""
         maps = (self.query, self.key, self.value)
+        if few_rows(x_BLD, 256) and not torch.is_grad_enabled():
+            return tuple(linear(x_BLD, each.weight, each.bias) for each in maps)
         weight = torch.cat([each.weight for each in maps])
         biases: list[Tensor] = [each.bias for each in maps if each.bias is not None]
         bias = torch.cat(biases) if biases else None

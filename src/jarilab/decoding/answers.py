@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from jarilab.decoding.beam_search import MOST_PENALTY, beam
 from jarilab.decoding.greedy_search import greedy
 from jarilab.decoding.hypotheses import Hypothesis
 from jarilab.decoding.places import Places, in_order
-from jarilab.devices import CPU, put
+from jarilab.devices import CPU, computing, put
 from jarilab.positions import Tokens
 from jarilab.shapes import Int, Tensor
 
@@ -21,6 +21,8 @@ class Decoding:
     beam: hypotheses kept for each source; 1 is greedy. length_penalty: a hypothesis is judged by its log-probability
     over its length to this power. no_repeat: no n-gram of this many tokens twice; 0 for no such rule. shortest: tokens
     that an answer has at least, its end included. longest: tokens that it has at most; the task's own limit by default.
+    precision: of matrix products while answers are written. bfloat16 is faster where the processor multiplies in it,
+    and where two answers are close it may take the other.
     """
 
     beam: int = 1
@@ -28,6 +30,7 @@ class Decoding:
     no_repeat: int = 0
     shortest: int = 0
     longest: int | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     @property
     def plain(self) -> bool:
@@ -57,24 +60,28 @@ def answers(
     places: where the tokens of answers are.
     """
     longest = limit if decoding.longest is None else min(limit, decoding.longest)
+    # Around the whole search: the weights are rounded once.
+    precise = computing(model, decoding.precision, sources.ids.device)
     if not decoding.plain or n_best != 1:
-        best = beam(
-            model,
-            sources,
-            width=decoding.beam,
-            first=first,
-            end=end,
-            longest=longest,
-            length_penalty=decoding.length_penalty,
-            best=n_best,
-            shortest=decoding.shortest,
-            no_repeat=decoding.no_repeat,
-            places=places,
-        )
+        with precise:
+            best = beam(
+                model,
+                sources,
+                width=decoding.beam,
+                first=first,
+                end=end,
+                longest=longest,
+                length_penalty=decoding.length_penalty,
+                best=n_best,
+                shortest=decoding.shortest,
+                no_repeat=decoding.no_repeat,
+                places=places,
+            )
         return put(best, CPU)
-    written = greedy(
-        model, sources, first=first, end=end, padding=padding, longest=longest, places=places
-    )
+    with precise:
+        written = greedy(
+            model, sources, first=first, end=end, padding=padding, longest=longest, places=places
+        )
     written = put(written, CPU)
     length_B = _lengths(written.ids, end)
     # Added up one after the other, so that it makes no difference how long others are.

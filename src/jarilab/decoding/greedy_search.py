@@ -45,26 +45,26 @@ def greedy(
     state = model.start(source)
     batch, device = source.ids.shape[0], source.ids.device
     cache = model.new_cache() if cached else None
-    written = torch.full((batch, longest + 1), padding, device=device)
-    written[:, 0] = first
+    ids_RL = torch.full((batch, 1), first, device=device)
+    written = torch.full((batch, longest), padding, device=device)
     log_probabilities = torch.zeros(batch, longest, device=device)
     rows = torch.arange(batch, device=device)
     length = 0
     while len(rows) and length < longest:
-        start, stop = length if cached else 0, length + 1
-        so_far_RL = written[rows, :stop]
-        positions = places(so_far_RL, start, rows)
-        scores_RLV = model.step(state, so_far_RL[:, start:], positions, cache)
+        start = length if cached else 0
+        positions = places(ids_RL, start, rows)
+        scores_RLV = model.step(state, ids_RL[:, start:], positions, cache)
         best = scores_RLV[:, -1].float().log_softmax(-1).max(-1)
+        written[:, length].index_copy_(0, rows, best.indices)
+        log_probabilities[:, length].index_copy_(0, rows, best.values)
         length += 1
-        written[rows, length] = best.indices
-        log_probabilities[rows, length - 1] = best.values
+        ids_RL = torch.cat((ids_RL, best.indices.unsqueeze(1)), 1)
         open_R = (best.indices != end).nonzero().squeeze(1)
         if len(open_R) < len(rows):
-            rows, state = rows[open_R], state.select(open_R)
+            rows, ids_RL, state = rows[open_R], ids_RL[open_R], state.select(open_R)
             if cache is not None:
                 cache.select(open_R, open_R)
-    return Written(written[:, 1 : length + 1], log_probabilities[:, :length])
+    return Written(written[:, :length], log_probabilities[:, :length])
 
 
 def check_longest(longest_B: Tensor, shortest: int, batch: int) -> None:

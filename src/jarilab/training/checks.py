@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from jarilab.devices import CPU, device_of, put
+from jarilab.devices import computing, device_of, put
 from jarilab.errors import UserError
 from jarilab.nn.init import generator_for
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.options import Training
 from jarilab.tasks.base import Task
 from jarilab.training.batching import Batches, batches_of
-from jarilab.training.numerics import autocast
 
 
 def check_trainable(experiment: Experiment, task: Task) -> None:
@@ -32,18 +31,10 @@ def check_forward(model: nn.Module, task: Task, batches: Batches, experiment: Ex
     training, precision = model.training, experiment.precision
     model.eval()
     try:
-        with autocast(precision, device):
+        with computing(model, precision, device):
             model(*put(batch.inputs, device))
     except UserError as error:
         raise UserError(f"with the encoding {experiment.encoding}: {error}") from None
-    except RuntimeError as error:
-        if precision == "float32":
-            raise
-        where = "this processor" if device == CPU else str(device)
-        raise UserError(
-            f"{where} cannot compute {type(model).__name__} in {precision}: {error}; "
-            "use --precision float32"
-        ) from None
     model.train(training)
 
 

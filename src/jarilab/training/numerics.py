@@ -1,4 +1,4 @@
-"""What results depend on beside the seed: threads, deterministic kernels, and the precision of products."""
+"""What results depend on beside the seed: threads and deterministic kernels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 
 import torch
 from torch import nn
-
-from jarilab.devices import CPU
 
 
 def deterministic(threads: int | None) -> None:
@@ -25,8 +23,3 @@ def compiled(model: nn.Module) -> nn.Module:
     """By torch.compile, which is told here that results are to depend on nothing else."""
     torch.use_deterministic_algorithms(True)
     return torch.compile(model)  # type: ignore[return-value]
-
-
-def autocast(precision: str, device: torch.device = CPU) -> torch.autocast:
-    """Matrix products in bfloat16 where the experiment says so; parameters, norms and the loss stay float32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

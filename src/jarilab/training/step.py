@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.devices import put
+from jarilab.devices import autocast, put
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
 from jarilab.inspect.sites import attentions_of
@@ -22,7 +22,6 @@ from jarilab.runs import checkpoint
 from jarilab.runs.folder import Run
 from jarilab.tasks.base import Batch
 from jarilab.training.batching import Batches
-from jarilab.training.numerics import autocast
 from jarilab.training.parallel import full
 from jarilab.training.state import TrainingState
 

@@ -436,3 +436,22 @@ def test_the_option_reaches_every_attention_and_norm_of_a_model(make):
     assert {one.owner.scale for one in placed.values()} == {1.0}
     residuals = [part for part in model.modules() if isinstance(part, Residual)]
     assert {type(residual.norm) for residual in residuals} == {BatchNorm}
+
+
+@pytest.mark.parametrize("rows", [1, 257])
+def test_queries_keys_and_values_are_the_same_by_three_products_and_by_one(rows):
+    """Without a gradient few rows are multiplied by each weight as it lies there."""
+    attention, x = started(Attention(WIDTH, HEADS)), randn(rows, 1)
+    with torch.no_grad():
+        apart = attention._map_at_once(x)
+    for one, other in zip(apart, attention._map_at_once(x), strict=True):
+        assert (one.untyped_storage().nbytes() > one.nbytes) is (rows == 257)
+        torch.testing.assert_close(one, other)
+
+
+def test_a_mask_that_hides_nothing_from_the_one_query_is_left_out():
+    encoding, keys = compose.build("none", Attention(WIDTH, HEADS).site), Positions.sequence(4)
+    last, third = Positions.sequence(1, 3), Positions.sequence(1, 2)
+    assert geometry_of(encoding, last, keys, Mask(causal=True)).allowed is None
+    assert geometry_of(encoding, third, keys, Mask(causal=True)).allowed.tolist() == [[[[True, True, True, False]]]]
+    assert geometry_of(encoding, keys, keys, Mask(keys=torch.ones(2, 4, dtype=torch.bool))).allowed is None

@@ -127,6 +127,20 @@ def test_attention_with_dropout_takes_no_fused_kernel_on_a_cpu_however_long(dtyp
     assert kernels.choose(AttentionCall(q, q, q, geometry, 1.0, dropout=0.1)) == "fused"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_call_of_few_scores_takes_one_operation_and_not_three(dtype):
+    """As where one token is written after the other; where a gradient is asked for the length decides alone."""
+    geometry = call_of("dot")[3].geometry
+
+    def chosen(keys, **more):
+        q, k = torch.zeros(1, 4, 1, 8, dtype=dtype, **more), torch.zeros(1, 4, keys, 8, dtype=dtype)
+        return kernels.choose(AttentionCall(q, k, k, geometry, 1.0))
+
+    assert chosen(16) == chosen(256) == "fused"
+    assert chosen(257) == ("explicit" if dtype is torch.bfloat16 else "fused")
+    assert chosen(16, requires_grad=True) == "explicit"
+
+
 def test_the_fused_kernel_refuses_a_score_when_a_model_is_built():
     told = (
         r"^the fused kernel compares queries and keys by their product alone, and this score is a sum within a tanh; "

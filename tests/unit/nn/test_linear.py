@@ -15,10 +15,10 @@ from jarilab.nn.linear import Linear
 INPUTS: dict[str, Callable[[], Tensor]] = {
     "one token": lambda: torch.randn(5),
     "tokens": lambda: torch.randn(3, 5),
-    "a batch": lambda: torch.randn(2, 3, 5),
+    "a batch": lambda: torch.randn(4, 5, 5),
     "nothing": lambda: torch.randn(2, 0, 5),
-    "transposed": lambda: torch.randn(2, 5, 3).transpose(1, 2),
-    "the same row": lambda: torch.randn(1, 1, 5).expand(2, 3, 5),
+    "transposed": lambda: torch.randn(4, 5, 5).transpose(1, 2),
+    "the same row": lambda: torch.randn(1, 1, 5).expand(4, 5, 5),
 }
 
 
@@ -45,17 +45,18 @@ def test_it_is_the_linear_map_of_pytorch_with_its_gradients(made: Callable[[], T
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "autocast", "afterwards"),
+    ("device", "dtype", "autocast", "rows", "afterwards"),
     [
-        ("cpu", torch.float32, False, True),
-        ("cpu", torch.float32, True, False),
-        ("cpu", torch.bfloat16, False, False),
-        ("meta", torch.float32, False, False),
+        ("cpu", torch.float32, False, 17, True),
+        ("cpu", torch.float32, False, 16, False),
+        ("cpu", torch.float32, True, 17, False),
+        ("cpu", torch.bfloat16, False, 17, False),
+        ("meta", torch.float32, False, 17, False),
     ],
     ids=str,
 )
-def test_the_bias_is_added_afterwards_in_float32_on_a_cpu_alone(
-    monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, autocast: bool, afterwards: bool
+def test_the_bias_is_added_afterwards_in_float32_on_a_cpu_alone_and_to_many_rows(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, autocast: bool, rows: int, afterwards: bool
 ) -> None:
     without: list[bool] = []
     whole = functional.linear
@@ -67,7 +68,7 @@ def test_the_bias_is_added_afterwards_in_float32_on_a_cpu_alone(
     monkeypatch.setattr(functional, "linear", heard)
     module = Linear(5, 7).to(device, dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        module(torch.empty(3, 5, device=device, dtype=dtype))
+        module(torch.empty(rows, 5, device=device, dtype=dtype))
     assert without == [afterwards]
 
 

@@ -155,14 +155,16 @@ def test_a_model_of_ones_own_is_trained_and_answers(own: str, tmp_path: Path) ->
 # Which options a run has ---------------------------------------------------------------------------------------------
 
 OPTIONS = {
-    "sequences": "beam, length_penalty, no_repeat, shortest, longest, n_best, alignments",
-    "prompted": "beam, length_penalty, no_repeat, shortest, longest, n_best, alignments",
+    "sequences": "beam, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments",
+    "prompted": "beam, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments",
     "continuation": "tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed",
     "classes": "n_best",
     "detection": "threshold, draw",
     "paintings": "count, out, guidance, temperature, top_k, top_p, rerank, seed",
 }
-SCORING: dict[str, str] = dict.fromkeys(("sequences", "prompted"), "beam, length_penalty, no_repeat, shortest, longest")
+SCORING: dict[str, str] = dict.fromkeys(
+    ("sequences", "prompted"), "beam, length_penalty, no_repeat, shortest, longest, precision"
+)
 
 
 @pytest.mark.parametrize("name", registry.names())

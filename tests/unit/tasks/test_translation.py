@@ -476,7 +476,7 @@ def test_what_the_last_attention_looked_at(loaded: OpenRun) -> None:
 
 
 def test_a_translation_is_no_language_model(loaded: OpenRun) -> None:
-    own = "Options: beam, length_penalty, no_repeat, shortest, longest, n_best, alignments"
+    own = "Options: beam, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments"
     with pytest.raises(UserError, match=f"has no option 'temperature'; {own}$"):
         jarilab.predict(loaded, ["eins"], temperature=0.5)
 
