@@ -28,8 +28,8 @@ HEADS, WIDTH = 8, 64
 TOKENS = 1024
 """In a batch, where one row has no more."""
 WORTH = 0.05
-"""The share of time, over all its lengths, that another point than the package's must save: less may be chance, and
-bits depend on it."""
+"""The share of time that another point than the package's must save where they choose differently: less may be chance,
+and bits depend on it."""
 TURN = 0.01
 """Seconds for which a kernel that is faster is called again."""
 SECONDS = 1.2
@@ -125,12 +125,13 @@ def _best(rows: Sequence[Timed], crossings: Crossings) -> int:
     points = (*lengths, lengths[-1] + 1)
     lost = {point: _lost(rows, point, crossings) for point in points}
     best = min(points, key=lambda point: lost[point])
-    saved = _lost(rows, own, crossings) - lost[best]
-    return best if saved > WORTH else own
+    between = [row for row in rows if min(own, best) <= row.keys < max(own, best)]
+    saved = _lost(between, own, crossings) - _lost(between, best, crossings)
+    return best if saved > WORTH * len(between) else own
 
 
 def _lost(rows: Sequence[Timed], point: int, crossings: Crossings) -> float:
-    return sum(_lost_at(row, point, crossings) for row in rows)
+    return math.fsum(_lost_at(row, point, crossings) for row in rows)
 
 
 def _lost_at(row: Timed, point: int, crossings: Crossings) -> float:
@@ -182,12 +183,12 @@ def in_turns(
         call()  # memory and caches
         repeats[name] = max(1, round(TURN / max(_timed(call, 1), 1e-9)))
     times: dict[str, list[float]] = {name: [] for name in calls}
+    gc.collect()
     clock = _clock()
     begin = clock()
     for number in range(MOST):
         if number >= FEWEST and clock() - begin > seconds:
             break
-        gc.collect()
         for name in list(calls)[:: -1 if number % 2 else 1]:
             times[name].append(_timed(calls[name], repeats[name]))
     return {name: statistics.median(found) for name, found in times.items()}

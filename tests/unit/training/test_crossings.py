@@ -12,6 +12,7 @@ from jarilab.storage.files import write_json
 
 FUSED = Crossings(fused_float32=1)
 """Under which the tiny model of these tests computes by another kernel than by the package's."""
+SHORT = tiny("none", model__dropout=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +28,16 @@ def weights(folder):
 
 def test_a_run_goes_on_with_the_points_it_was_begun_with_and_says_so(tmp_path, capsys):
     crossings.keep(FUSED)
-    train(tmp_path / "whole", tiny())
+    train(tmp_path / "whole", SHORT)
     record = held(tmp_path / "whole" / "run.json")
     assert record["environment"]["crossings"] == str(FUSED)
     assert set(record["kernels"].values()) == {"fused"}
 
     with pytest.raises(PowerCutError):
-        train(tmp_path / "run", tiny(), report=at(5, cut))
+        train(tmp_path / "run", SHORT, report=at(5, cut))
     crossings.forget()
     capsys.readouterr()
-    train(tmp_path / "run", tiny())
+    train(tmp_path / "run", SHORT)
     said = capsys.readouterr().err
     assert "goes on by the crossing points of kernels that it was begun with" in said
     assert "fused_float32 1, now 49" in said
@@ -46,31 +47,31 @@ def test_a_run_goes_on_with_the_points_it_was_begun_with_and_says_so(tmp_path, c
     assert crossings.current() == PACKAGE, "after the run"
 
     capsys.readouterr()
-    train(tmp_path / "run", tiny())  # finished: nothing goes on
+    train(tmp_path / "run", SHORT)  # finished: nothing goes on
     assert "crossing" not in capsys.readouterr().err
 
 
 def test_a_run_of_before_goes_on_with_the_package(tmp_path):
     with pytest.raises(PowerCutError):
-        train(tmp_path / "run", tiny(), report=at(5, cut))
+        train(tmp_path / "run", SHORT, report=at(5, cut))
     record = held(tmp_path / "run" / "run.json")
     assert record["environment"].pop("crossings") == str(PACKAGE)
     seal(tmp_path / "run" / "run.json", record)
     crossings.keep(FUSED)
-    train(tmp_path / "run", tiny())
-    train(tmp_path / "tuned", tiny())
+    train(tmp_path / "run", SHORT)
+    train(tmp_path / "tuned", SHORT)
     crossings.forget()
-    train(tmp_path / "whole", tiny())
+    train(tmp_path / "whole", SHORT)
     assert weights(tmp_path / "run") == weights(tmp_path / "whole") != weights(tmp_path / "tuned")
 
 
 def test_a_damaged_record_is_told(tmp_path):
-    train(tmp_path / "run", tiny(training__examples=16))
+    train(tmp_path / "run", SHORT)
     record = held(tmp_path / "run" / "run.json")
     record["environment"]["crossings"] = 7
     seal(tmp_path / "run" / "run.json", record)
     with pytest.raises(UserError, match=r"run\.json: unknown crossing point '7'.* put the file back"):
-        train(tmp_path / "run", tiny(training__examples=16))
+        train(tmp_path / "run", SHORT)
 
 
 def test_a_repeated_run_takes_the_points_of_its_pattern(tmp_path):
