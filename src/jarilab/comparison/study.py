@@ -80,13 +80,12 @@ class Study:
         record = read_json(path)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
-        record.setdefault(
-            "crossings", OF_THE_PACKAGE
-        )  # absent from studies of before they were kept
+        # Absent from studies of before they were kept.
+        record.setdefault("crossings", OF_THE_PACKAGE)
         check_fields(str(path), FIELDS, record)
         experiment = Experiment.read(record["experiment"], str(path))
         encodings, rates = tuple(record["encodings"]), tuple(record["rates"])
-        crossings = record["crossings"]
+        crossings = str(Crossings.read(record["crossings"]))
         study = Study(experiment, encodings, record["seeds"], record["snapshots"], rates, crossings)
         if not study.encodings or "encoding" not in experiment.model_options:
             raise UserError(f"{path} names no encodings")
