@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "storage": BASE,
     "text": BASE | {"storage"},
     "encodings": SPECS | {"positions", "skew"},
-    "attention": BASE | {"positions", "masks", "skew", "encodings", "nn"},
+    "attention": BASE | {"options", "positions", "masks", "skew", "encodings", "nn", "devices", "storage"},
     "nn": BASE | {"encodings"},  # initial values are asked of an encoding
     "policies": SPECS | {"positions", "nn"},
     "models": SPECS | PLACES | {"masks", "encodings", "attention", "nn", "devices"},
@@ -47,13 +47,14 @@ MAY_IMPORT = {
     # The score of a rotation, a bias or a term is the definition's, and initial values are those of a model.
     "drawing": SPECS | {"positions", "storage", "encodings", "attention", "nn", "inspect", "web"},
     "training": BASE
-    | {"options", "encodings", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"}
+    | {"options", "encodings", "attention", "nn", "inspect", "tasks", "predictors", "runs", "devices", "rows"}
     | {"drawing"},
     "testing": BASE | {"conformance"},
     "huggingface": BASE | {"storage", "positions", "masks", "encodings", "attention", "nn", "models"},
-    "comparison": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "web"},
+    "comparison": SPECS | {"storage", "attention", "inspect", "tasks", "predictors", "runs", "training", "web"},
     "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
-    "api": SPECS | {"storage", "inspect", "tasks", "predictors", "runs", "training", "comparison", "devices"},
+    "api": SPECS
+    | {"storage", "attention", "inspect", "tasks", "predictors", "runs", "training", "comparison", "devices"},
     "serving": SPECS | {"images", "predictors", "runs", "web"},
     "explorer": PLACES
     | {"storage", "images", "attention", "inspect", "predictors", "runs", "export", "web", "serving", "huggingface"},

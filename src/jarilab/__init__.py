@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jarilab.api import predict as predict
     from jarilab.api import report as report
     from jarilab.api import train as train
+    from jarilab.api import tune as tune
     from jarilab.api import walk as walk
     from jarilab.attention.cache import KVCache as KVCache
     from jarilab.attention.call import AttentionCall as AttentionCall
@@ -123,6 +124,7 @@ _HOME = {
     "predict": "jarilab.api",
     "report": "jarilab.api",
     "train": "jarilab.api",
+    "tune": "jarilab.api",
     "walk": "jarilab.api",
     "verify": "jarilab.runs.verifying",
 }

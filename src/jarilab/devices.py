@@ -5,6 +5,7 @@ Tasks build batches on the processor, whatever computes; `put` takes them over. 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -134,6 +135,15 @@ def describe(device: torch.device) -> str:
     if device.type != "cuda":
         return str(device)
     return f"{device.type} {torch.cuda.get_device_name(device)}"
+
+
+def processor() -> dict[str, str]:
+    """The one that this process runs on, as records name it."""
+    capabilities = torch.cpu.get_capabilities()
+    return {
+        "cpu": str(capabilities.get("cpu_name", platform.processor())),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -32,9 +32,6 @@ from jarilab.shapes import Bool, Float
 ROWS = {torch.bfloat16: 256}
 """Queries of a block: products in bfloat16 are slow with fewer. `benchmarks/long.py` measures it."""
 ROWS_ELSE = 128
-SHORTEST = {torch.float32: 512, torch.bfloat16: 1024}
-"""Queries and keys of the smallest attention that is faster by blocks than as a whole. In float32 that is so from some
-256 keys on; trainings of shorter sequences stay what they were, bit for bit."""
 GROUP_BYTES = 2**21
 """Of the scores that are worked out at once, of as many heads as there is room for."""
 
@@ -159,7 +156,8 @@ class _Work:
         most = ROWS.get(self.dtype, ROWS_ELSE)
         if self.added.by_hooks:
             batch, heads = self.size[:2]
-            room = HOOKS_BYTES // (batch * heads * self.keys * self.dtype.itemsize)
+            row = batch * heads * self.keys * self.dtype.itemsize
+            room = HOOKS_BYTES // max(1, row)
             most = min(most, max(LEAST_ROWS, room))
         return self.hidden.blocks(most)
 
@@ -182,7 +180,7 @@ class _Work:
                 if has_key is not None:
                     sum_BHQW = sum_BHQW * group.of(has_key)
                 y_NQW[group.numbers, block.rows] = sum_BHQW.flatten(0, 1)
-        return y_NQW.view(batch, heads, queries, -1)
+        return y_NQW.view(batch, heads, queries, v.shape[3])
 
     def gradients(self, q: Tensor, k: Tensor, v: Tensor, d_y: Tensor) -> list[Tensor | None]:
         """Of q, k, v and what the encoding adds is made of."""

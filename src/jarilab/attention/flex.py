@@ -22,8 +22,6 @@ from jarilab.masks import Mask
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Int
 
-SHORTEST = 128
-"""Queries and keys of the smallest attention that is worth a block: shorter ones are computed as a whole."""
 UNABLE = frozenset({"terms", "values"})
 """Hooks that FlexAttention has no place for."""
 

@@ -22,6 +22,7 @@ from torch.nn import functional
 from jarilab.attention import blocks, flex
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
+from jarilab.attention.crossings import current
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
 from jarilab.masks import Mask
@@ -31,9 +32,6 @@ from jarilab.shapes import Float, Tensor
 
 Kernel = Literal["auto", "explicit", "fused", "blocks", "flex", "definition"]
 
-# The longest keys for which the explicit products beat the fused kernel on a CPU, forward and backward. Measured on
-# 2 cores with AVX-512 BF16, PyTorch 2.13; `benchmarks/kernels.py` measures it again.
-LONGEST_EXPLICIT = {torch.float32: 48, torch.bfloat16: 1024}
 # The most scores of a call for which one operation beats three, whatever the length.
 FEWEST_EXPLICIT = 1024
 
@@ -46,7 +44,7 @@ def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
 
 
 def choose(call: AttentionCall) -> str:
-    """The kernel for a call of this device, dtype and length."""
+    """The kernel for a call of this device, dtype and length, by the crossing points in use."""
     if call.score is not None:
         return "explicit"  # it is no product
     if call.q.device.type != "cpu":
@@ -60,7 +58,7 @@ def choose(call: AttentionCall) -> str:
     # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
     if call.dropout:
         return "explicit"
-    short = call.k.shape[2] <= LONGEST_EXPLICIT.get(call.q.dtype, 0)
+    short = call.k.shape[2] < current().fused(call.q.dtype)
     return "explicit" if short and not _few_scores(call) else "fused"
 
 
@@ -75,7 +73,7 @@ def _bare_and_long(call: AttentionCall) -> bool:
     geometry, queries, keys = call.geometry, call.q.shape[2], call.k.shape[2]
     ruled = geometry.allowed is None or geometry.mask is not None
     bare = ruled and not geometry.encoding.hooks & {"bias", "terms", "values"}
-    long = min(queries, keys) >= blocks.SHORTEST[torch.bfloat16]
+    long = min(queries, keys) >= current().blocks(torch.bfloat16)
     return bare and long and call.q.dtype is torch.bfloat16 and not torch.compiler.is_compiling()
 
 
@@ -95,14 +93,14 @@ def lowers(
     device, shortest = q_pos.order.device.type, min(q_pos.length, k_pos.length)
     known = "bias" not in hooks and (mask is None or mask.plain_causal)
     if device == "cuda":
-        return shortest >= flex.SHORTEST and not known and not dropout
+        return shortest >= current().flex and not known and not dropout
     plain = not hooks & {"bias", "terms", "values"} and (
         mask is None or mask.plain_causal or mask.of_keys
     )
     eager = device == "cpu" and not torch.compiler.is_compiling()
     halved = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16
     dtype = torch.bfloat16 if halved else torch.float32
-    return eager and shortest >= blocks.SHORTEST[dtype] and bool(dropout or not plain)
+    return eager and shortest >= current().blocks(dtype) and bool(dropout or not plain)
 
 
 def check(
@@ -112,6 +110,7 @@ def check(
     dropout: float = 0.0,
 ) -> None:
     """Refuse, when a model is built, a kernel that cannot do what the encoding or the score needs. Raises UserError."""
+    current()  # read now: what torch.compile traces cannot read a file
     hooks = frozenset[str]().union(*(encoding.hooks for encoding in encodings))
     if kernel == "flex":
         flex.check(encodings, score is None, dropout)

@@ -29,8 +29,8 @@ def run(study: Study, out: Path, place: Place) -> dict[str, Any]:
 
     place: where the trials run."""
     place.check()
+    study = study.begun_in(out)
     trials = study.trials(out)
-    study.check_same(out)
     task = study.experiment.task_instance()
     for trial in trials[: len(study.encodings)]:
         check_trainable(trial.experiment, task)  # all of them, before any is trained

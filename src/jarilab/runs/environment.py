@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from jarilab._version import __version__
+from jarilab.devices import processor
 
-DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability")
+DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability", "crossings")
 """What of the environment decides the bits of a result."""
 COMPUTED = {"device": "cpu", "ranks": 1, "accumulate": 1, "compile": False, "shard": False}
 """The same of how a run was computed, where its record does not say: in one process, on the processor."""
@@ -22,14 +23,12 @@ COMPUTED = {"device": "cpu", "ranks": 1, "accumulate": 1, "compile": False, "sha
 
 def environment_record() -> dict[str, Any]:
     """What else decides the bits of a result."""
-    capabilities = torch.cpu.get_capabilities()
     return {
         "jari": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "cpu": str(capabilities.get("cpu_name", platform.processor())),
-        "capability": torch.backends.cpu.get_cpu_capability(),
+        **processor(),
         "system": platform.platform(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": _command(),

@@ -7,6 +7,7 @@ import jarilab
 from jarilab import skew
 from jarilab.attention import added_hooks, blocks, kernels
 from jarilab.attention.call import AttentionCall
+from jarilab.attention.crossings import Crossings, using
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import site_of
 from jarilab.attention.recurrent import LuongAttention
@@ -180,13 +181,12 @@ def test_in_bfloat16_it_is_chosen_from_1024_keys_on_even_where_nothing_is_added(
     assert (chosen(1023, torch.bfloat16), chosen(1024, torch.float32)) == ("explicit", "fused")
 
 
-def test_an_attention_chooses_it_and_its_maps_stay(monkeypatch):
-    monkeypatch.setattr(blocks, "SHORTEST", {torch.float32: LENGTH, torch.bfloat16: LENGTH})
+def test_an_attention_chooses_it_and_its_maps_stay():
     x = torch.randn(BATCH, LENGTH, HEADS * WIDTH)
-    with jarilab.record(attention := jarilab.Attention(HEADS * WIDTH, HEADS, encoding="t5+shaw")) as tape:
+    attention = jarilab.Attention(HEADS * WIDTH, HEADS, encoding="t5+shaw")
+    with using(Crossings(blocks_float32=LENGTH)), jarilab.record(attention) as tape:
         output = attention(x, mask=MASKS["padding"])
-    monkeypatch.setattr(blocks, "SHORTEST", {torch.float32: LENGTH + 1, torch.bfloat16: LENGTH})
-    with jarilab.record(attention) as whole:
+    with using(Crossings(blocks_float32=LENGTH + 1)), jarilab.record(attention) as whole:
         torch.testing.assert_close(attention(x, mask=MASKS["padding"]), output)
     (name,) = tape.kernels()
     assert (tape.kernels()[name], whole.kernels()[name]) == ("blocks", "explicit")
