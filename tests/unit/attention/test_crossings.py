@@ -144,7 +144,7 @@ def test_with_absurd_points_attention_is_what_its_definition_says(points, encodi
 
 
 def test_the_points_decide_which_kernel_is_chosen():
-    x = torch.randn(1, 6, 8)
+    x = torch.randn(15, 6, 8)  # of so many scores that the length decides
     attention = jarilab.Attention(8, 2, encoding="t5")
     chosen = {}
     for name, points in {
