@@ -34,6 +34,8 @@ Kernel = Literal["auto", "explicit", "fused", "blocks", "flex", "definition"]
 
 # The most scores of a call for which one operation beats three, whatever the length.
 FEWEST_EXPLICIT = 1024
+# Queries that the fused kernel is slow for, where there are many rows, and that are cheaper to turn than the keys.
+FEW_QUERIES = 8
 
 
 def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
@@ -59,13 +61,12 @@ def choose(call: AttentionCall) -> str:
     if call.dropout:
         return "explicit"
     short = call.k.shape[2] < current().fused(call.q.dtype)
-    return "explicit" if short and not _few_scores(call) else "fused"
-
-
-def _few_scores(call: AttentionCall) -> bool:
-    """Where the time is that of starting each operation, as for one query of one row, one is better than three."""
-    tracing = torch.compiler.is_compiling() or call.q.requires_grad
-    return not tracing and call.q.shape[:3].numel() * call.k.shape[2] <= FEWEST_EXPLICIT
+    if torch.compiler.is_compiling() or call.q.requires_grad or call.q.dtype is torch.float64:
+        return "explicit" if short else "fused"
+    # Where the time is that of starting each operation, as for one query of one row, one is better than three.
+    if call.q.shape[:3].numel() * call.k.shape[2] <= FEWEST_EXPLICIT:
+        return "fused"
+    return "explicit" if short or call.q.shape[2] <= FEW_QUERIES else "fused"
 
 
 def _bare_and_long(call: AttentionCall) -> bool:
@@ -168,9 +169,10 @@ def _products(
     keys = call.k.shape[2]
     q_NQE = call.q.reshape(batch * heads, queries, width)
     k_NEK = call.k.reshape(batch * heads, keys, width).transpose(1, 2)
-    if terms_BHQK is None and queries == 1 and q_NQE.dtype is torch.bfloat16:
-        # Of single rows the other way round: keys that are turned are copied first, which takes as long again.
-        scores_NQK = torch.bmm(k_NEK.transpose(1, 2), (q_NQE * scale).transpose(1, 2))
+    if terms_BHQK is None and queries <= FEW_QUERIES and q_NQE.dtype is torch.bfloat16:
+        # The other way round: in bfloat16 keys that are turned are copied first, which takes longer than all the rest.
+        scores_NKQ = torch.bmm(k_NEK.transpose(1, 2), (q_NQE * scale).transpose(1, 2))
+        scores_NQK = scores_NKQ.transpose(1, 2).contiguous()
     elif terms_BHQK is None:
         # The scale goes to the queries, the smallest of the tensors at hand.
         scores_NQK = torch.bmm(q_NQE * scale, k_NEK)

@@ -144,13 +144,13 @@ def test_with_absurd_points_attention_is_what_its_definition_says(points, encodi
 
 
 def test_the_points_decide_which_kernel_is_chosen():
-    x = torch.randn(15, 6, 8)  # of so many scores that the length decides
+    x = torch.randn(7, 9, 8)  # of so many queries and scores that the length decides
     attention = jarilab.Attention(8, 2, encoding="t5")
     chosen = {}
     for name, points in {
         "explicit": PACKAGE,
-        "fused": Crossings(fused_float32=6),
-        "blocks": Crossings(fused_float32=6, blocks_float32=6),
+        "fused": Crossings(fused_float32=9),
+        "blocks": Crossings(fused_float32=9, blocks_float32=9),
     }.items():
         with using(points), jarilab.record(attention) as tape:
             attention(x)

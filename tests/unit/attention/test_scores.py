@@ -129,15 +129,17 @@ def test_attention_with_dropout_takes_no_fused_kernel_on_a_cpu_however_long(dtyp
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_call_of_few_scores_takes_one_operation_and_not_three(dtype):
-    """As where one token is written after the other; where a gradient is asked for the length decides alone."""
+    """As where one token is written after the other. Few queries of many rows take the three, however many keys; where a
+    gradient is asked for the length decides alone."""
     geometry = call_of("dot")[3].geometry
 
-    def chosen(keys, **more):
-        q, k = torch.zeros(1, 4, 1, 8, dtype=dtype, **more), torch.zeros(1, 4, keys, 8, dtype=dtype)
+    def chosen(keys, queries=1, **more):
+        q, k = torch.zeros(1, 4, queries, 8, dtype=dtype, **more), torch.zeros(1, 4, keys, 8, dtype=dtype)
         return kernels.choose(AttentionCall(q, k, k, geometry, 1.0))
 
     assert chosen(16) == chosen(256) == "fused"
-    assert chosen(257) == ("explicit" if dtype is torch.bfloat16 else "fused")
+    assert chosen(257) == chosen(257, queries=8) == "explicit"
+    assert chosen(257, queries=9) == ("explicit" if dtype is torch.bfloat16 else "fused")
     assert chosen(16, requires_grad=True) == "explicit"
 
 
@@ -234,3 +236,13 @@ def test_the_recorded_output_of_a_score_that_was_not_used_is_told():
     with record(attention) as tape:
         attention(torch.randn(2, 3, 8), source, Positions.sequence(3, frame="target"))
     assert tape.trust("attention").rebuild_error > 1e-2
+
+
+@pytest.mark.parametrize("queries", [1, 5, 9])
+def test_products_of_few_queries_in_bfloat16_are_those_of_many(queries):
+    """They are worked out the other way round, keys by queries."""
+    q, k = torch.randn(3, 2, queries, 8, dtype=torch.bfloat16), torch.randn(3, 2, 20, 8, dtype=torch.bfloat16)
+    geometry = call_of("dot")[3].geometry
+    call = AttentionCall(q, k, k, geometry, 0.5)
+    expected = 0.5 * torch.einsum("bhqe,bhke->bhqk", q.float(), k.float())
+    torch.testing.assert_close(kernels._products(call, 0.5).float(), expected, atol=0.05, rtol=0.02)
