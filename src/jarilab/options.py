@@ -162,9 +162,7 @@ def _may_be_none(annotation: Any) -> bool:
 def options_of(target: Callable[..., Any]) -> dict[str, Option]:
     """The options of a class or function: its keyword-only parameters."""
     function = target.__init__ if inspect.isclass(target) else target
-    # A field that a dataclass inherits is annotated in the words of the module that it comes from.
-    annotated = target if is_dataclass(target) else function
-    hints = typing.get_type_hints(annotated, include_extras=True)
+    hints = typing.get_type_hints(_annotated(target), include_extras=True)
     meanings: dict[str, str] = {}
     for doc in _docs(target):
         meanings |= _meanings(doc, list(hints))
@@ -173,6 +171,14 @@ def options_of(target: Callable[..., Any]) -> dict[str, Option]:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+
+
+def _annotated(target: Callable[..., Any]) -> Any:
+    """What has the annotations of a class's options: of a dataclass the class, since a field that it inherits is
+    annotated in the words of another module."""
+    if is_dataclass(target):
+        return target
+    return target.__init__ if inspect.isclass(target) else target
 
 
 def unpacks(defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:

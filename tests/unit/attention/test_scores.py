@@ -129,8 +129,8 @@ def test_attention_with_dropout_takes_no_fused_kernel_on_a_cpu_however_long(dtyp
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_call_of_few_scores_takes_one_operation_and_not_three(dtype):
-    """As where one token is written after the other. Few queries of many rows take the three, however many keys; where a
-    gradient is asked for the length decides alone."""
+    """As where one token is written after the other. Few queries of many rows take the three, however many keys; where
+    a gradient is asked for the length decides alone."""
     geometry = call_of("dot")[3].geometry
 
     def chosen(keys, queries=1, **more):
