@@ -1,27 +1,22 @@
 """How fast does jari learn arithmetic, beside torch.nn.Transformer?
 
     python benchmarks/arithmetic.py             training examples per CPU-second, optimizer step included
-    python benchmarks/arithmetic.py --to-99     CPU-seconds until 99 % of 2,000 held-out expressions are exactly right
 
 All have 2+2 layers, 8 heads, a feed-forward of 4 times the width, norms before the sublayers, no dropout, batches of
 512 and the same padding masks; one thread. jari runs at its defaults (Muon and AdamW, sinusoidal, bfloat16 where the
 machine has it), in float32, and in float32 with AdamW; the peer in float32 with fused AdamW and learned positions.
 
-`--to-99`: jari at its defaults, a budget of 2,000,000 examples. The peer's learning rate is 1e-3 with the same betas
-and clipping as jari's AdamW, a warm-up over 2 % of its cap of CPU-seconds and a linear decay to 0 at the cap, so a
-longer cap is a slower and better schedule. A look every 100 steps, not counted; both write greedily and in float32.
+How soon 99 % are right: `time_to_quality.py`.
 
 Measured 2026-11-20, PyTorch 2.13, one core of an AMD EPYC with AVX-512 BF16 that others used too: at width 64 and 128
 jari trains 1.4 and 1.6 times as many examples a CPU-second as the peer, in float32 0.90 and 1.0, in float32 with AdamW
-0.98 and 1.1; give or take 0.1. `--to-99 --widths 64 --cap 500`, one run: jari after 126 CPU-seconds (563,200 examples),
-the peer not within 506 (84.3 % at best, 1,689,600 examples); other learning rates of the peer were not tried.
+0.98 and 1.1; give or take 0.1.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,8 +41,6 @@ from jarilab.text import END, FIRST, PADDING
 from jarilab.training.batching import FixedSizeBatches
 from jarilab.training.numerics import deterministic
 
-LOOK = 100
-GOAL = 0.99
 OURS: dict[str, tuple[Precision, str]] = {
     "jari": ("auto", "muon"),
     "jari, float32": ("float32", "muon"),
@@ -99,9 +92,9 @@ class Peer(nn.Module):
 
 
 def peer_step(
-    task: Arithmetic, width: int, batches: Iterator[Batch], rates: Iterator[float] | None = None
+    task: Arithmetic, width: int, batches: Iterator[Batch], rates: Iterator[float] | None = None, seed: int = 1
 ) -> tuple[Peer, steps.Step]:
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     warnings.filterwarnings("ignore", "enable_nested_tensor is True")
     model = Peer(len(task.vocabulary), width, max(task.longest.values()))
 
@@ -133,40 +126,6 @@ def rates(task: Arithmetic, widths: list[int], rounds: int, table: timing.Table)
                 examples_per_s=round(512 / statistics.median(times[name])),
                 times_as_fast=timing.ratio(times, "nn.Transformer", name),
             )
-
-
-def to_99(task: Arithmetic, width: int, cap: float, table: timing.Table) -> None:
-    """Train one, then the other; both are looked at every hundred steps."""
-    spent = {"jari": 0.0, "nn.Transformer": 0.0}
-    experiment = Experiment.of("arithmetic", settings={"model.width": width})
-    options = experiment.options
-
-    def peer_rates() -> Iterator[float]:
-        while True:
-            done = min(1.0, spent["nn.Transformer"] / cap)
-            yield 1e-3 * min(max(done, 1e-3) / 0.02, (1 - done) / 0.98)
-
-    order = FixedSizeBatches(task.training_size, options.batch, options.budget(task.training_size), 1)
-    own_rates = (options.rate(step, order.steps) for step in itertools.count())
-    ours = steps.arithmetic_step(task, batches_in_order(task, order), experiment, own_rates)
-    peers = peer_step(task, width, batches_in_order(task, order), peer_rates())
-    for name, (model, step) in {"jari": ours, "nn.Transformer": peers}.items():
-        taken, best, reached = 0, 0.0, False
-        while not reached and spent[name] < cap and (name != "jarilab" or taken < order.steps):
-            for _ in range(LOOK):
-                begin = time.process_time()
-                step()
-                spent[name] += time.process_time() - begin  # the peer's learning rate goes by it, so step by step
-            taken += LOOK
-            exact = exact_match(task, model)
-            best, reached = max(best, exact), exact >= GOAL
-        table.add(
-            width=width,
-            contender=name,
-            result=f"99 % after {spent[name]:.0f} CPU-s" if reached else f"not within {spent[name]:.0f} CPU-s",
-            best=round(best, 4),
-            examples=taken * 512,
-        )
 
 
 def batches_in_order(task: Arithmetic, order: FixedSizeBatches) -> Iterator[Batch]:
@@ -204,16 +163,10 @@ def exact_match(task: Arithmetic, model: nn.Module) -> float:
 def main() -> None:
     parser = timing.arguments(__doc__, rounds=15)
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--to-99", action="store_true", help="train until 99 %% are right, instead of timing steps")
-    parser.add_argument("--cap", type=float, default=600, help="CPU-seconds for each contender (default: %(default)s)")
     given = parser.parse_args()
     deterministic(threads=1)
     task, table = Arithmetic(), timing.Table(given.json)
-    if given.to_99:
-        for width in given.widths:
-            to_99(task, width, given.cap, table)
-    else:
-        rates(task, given.widths, given.rounds, table)
+    rates(task, given.widths, given.rounds, table)
     table.close()
 
 

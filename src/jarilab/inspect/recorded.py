@@ -53,9 +53,9 @@ class Recorded:
     @staticmethod
     def of(call: AttentionCall, output: Tensor, placed: Placed, inputs: Inputs | None) -> Recorded:
         """What is kept of a call while it goes by."""
-        still = _detached(call)
         kernel = "auto" if placed.attend is None else placed.attend.kernel
-        kernel = choose(still) if kernel == "auto" else kernel
+        kernel = choose(call) if kernel == "auto" else kernel  # of the call itself: gradients count
+        still = _detached(call)
         return Recorded(still, output.detach(), kernel, _versions(still), placed, inputs)
 
     @staticmethod

@@ -462,7 +462,8 @@ def test_what_is_found_is_what_each_query_says_and_is_drawn(image_runs: Path, tm
     run = image_runs / "detection"
     opened = jarilab.load(run)
     image = opened.task.read("#3")
-    (said,) = opened.task.interpret(opened.model(opened.task.sources([image])), [image])
+    with torch.no_grad():
+        (said,) = opened.task.interpret(opened.model(opened.task.sources([image])), [image])
     everything = drawn(run, tmp_path / "all.PNG", threshold=0)
     assert [(one.label, one.probability, one.box) for one in everything.objects] == [
         (opened.task.classes[one.number], one.probability, one.box) for one in said
