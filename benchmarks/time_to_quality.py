@@ -110,7 +110,7 @@ ROWS = {
     "translation": Row(
         "translation", "rotary", {"training.evaluation_examples": 1_014},
         232_000, (30, 35, 38), "BLEU", True,
-        {"JoeyNMT": peers_translation.joeynmt, "Marian": peers_translation.marian},
+        {"Marian": peers_translation.marian, "JoeyNMT": peers_translation.joeynmt},
         lambda data: {
             f"task.{name}": [str(data / "multi30k" / f"{part}.{language}.gz") for language in ("de", "en")]
             for name, part in (("train", "train"), ("valid", "val"))

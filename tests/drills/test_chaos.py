@@ -16,7 +16,7 @@ from drills.ranks import Ranks
 from drills.table import FAULTS
 
 TESTS = Path(__file__).parents[1]
-MINUTES = "0.6"
+MINUTES = "0.3"
 
 
 def in_a_process(*words: str) -> subprocess.CompletedProcess[str]:

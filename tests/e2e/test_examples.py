@@ -87,7 +87,9 @@ def test_a_task_of_ones_own_goes_through_every_verb(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["arithmetic", "translation", "text"])
+@pytest.mark.parametrize(
+    "task", ["arithmetic", *(pytest.param(task, marks=pytest.mark.long) for task in ("translation", "text"))]
+)
 def test_a_model_of_ones_own_goes_through_every_verb(tmp_path: Path, task: str) -> None:
     pairs, text = tmp_path / "pairs.tsv", tmp_path / "text.txt"
     pairs.write_text("one two\teins zwei\ntwo one\tzwei eins\n" * 20)

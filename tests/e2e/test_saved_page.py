@@ -253,11 +253,13 @@ def spelled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
-WORDS_TOO = pytest.param("pronouns", marks=pytest.mark.long)
-"""Cut as number-words are, and five times as large."""
+ALWAYS = {"bpe", "number-words"}
+"""In every run of the tests; how each kind cuts and joins is in tests/unit/web/test_spelling.py."""
 
 
-@pytest.mark.parametrize("name", [name if name != "pronouns" else WORDS_TOO for name in TRAINED])
+@pytest.mark.parametrize(
+    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in TRAINED]
+)
 def test_another_input_is_cut_and_answered_as_in_python(pages: Pages, spelled: Any, name: str) -> None:
     run, (_, _, lines) = spelled(name), TRAINED[name]
     first = api.open_run(run).example()

@@ -12,7 +12,7 @@ FILE = Path(__file__).parent / "sound.py"
 NAMES = re.findall(r"^class (\w+)\(", FILE.read_text(encoding="utf-8"), re.MULTILINE)
 
 # In every run of the tests, one of each kind; the others in the long ones.
-ALWAYS = {"ParameterNamedV", "Perceptron", "ReluOfQueries", "CausalGates", "DropsBias", "ByLength", "PlaneShare"}
+ALWAYS = {"ParameterNamedV", "CausalGates", "ByLength", "PlaneShare"}
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,9 @@ def _add_answers(parser: Parser, kind: str) -> None:
 
 def _choices(parser: Parser) -> dict[str, list[str]]:
     """What the flags of a parser may be, where that is one of a few words."""
-    from jarilab.runs.listing import listed_encodings
+    from jarilab.encodings.base import registry
 
-    encodings = [encoding["name"] for encoding in listed_encodings()]
+    encodings = registry.names()
     found: dict[str, list[str]] = {}
     for known in parser.known.values():
         if known.option.choices:

@@ -55,7 +55,7 @@ def test_a_layer_is_one_graph_forward_and_backward(traced, spec):
     assert traced[spec]["gradient"] < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("spec", EVERY_HOOK)
 def test_a_layer_compiles_forward_and_backward(compiled, spec):
     assert compiled[spec]["output"] < 1e-5
@@ -72,7 +72,7 @@ def test_the_whole_model_compiles_with_every_encoding():
     assert max(traced[spec]["gradient"] for spec in specs) < 1e-5
 
 
-@pytest.mark.parametrize("backend", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["traced", pytest.param("compiled", marks=pytest.mark.long)])
 def test_recording_a_compiled_model(backend, request):
     capture = request.getfixturevalue(backend)["capture"]
     assert capture["hook set before compiling"] == ["encoder.0"]

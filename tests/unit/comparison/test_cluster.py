@@ -46,7 +46,7 @@ def results(folder: Path) -> dict[str, float]:
 # On this machine, for real ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # submitit leaves its processes
 def test_jobs_outlive_their_driver_and_go_on_where_they_were_preempted(tmp_path):
     """The driver is killed and started again, one trial is preempted meanwhile: each trial is submitted once, and gives

@@ -26,6 +26,8 @@ NAMES = [f"t{number}" for number in range(VOCABULARY)]
 ROTARY = "rotary:pairing=interleaved,fraction=0.5,base=500"
 ENCODINGS = ("none", "sinusoidal", "learned:positions=32", "rotary", ROTARY, "t5:buckets=8,distance=16", "alibi",
              "sinusoidal+learned:positions=32", "t5+alibi")  # fmt: skip
+ALWAYS = ("sinusoidal", ROTARY, "t5+alibi")
+"""In every run of the tests; the others in the long ones."""
 OTHERS: dict[str, Any] = {"norm": "post", "activation": "gelu", "tied": True, "shared": True, "decoder_layers": 3}
 
 
@@ -88,7 +90,9 @@ def assert_same_answers(mine: Answers, other: Answers, width: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, OTHERS], ids=["pre", "post"])
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    "encoding", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in ENCODINGS]
+)
 def test_ctranslate2_answers_as_the_model_does(encoding: str, options: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the export is judged by CTranslate2; pip install it")
     model, source = model_of(encoding, **options), sources_of(50)

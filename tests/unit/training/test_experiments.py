@@ -513,7 +513,7 @@ def test_evaluation_leaves_the_model_in_training(tmp_path):
     assert torch.equal(torch.get_rng_state(), state), "looking draws nothing"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_task_is_learnt_by_heart(tmp_path):
     experiment = tiny(
         "sinusoidal",
