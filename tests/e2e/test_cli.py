@@ -582,7 +582,9 @@ def started(folder, command, until, text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, number, code):
     folder = tmp_path / "run"
     command = ["train", TASK, "--out", folder, "--threads", 1, *settings(training__examples=32 * 10_000)]

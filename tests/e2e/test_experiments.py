@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 import jarilab
+from helpers.runs import newest_of
 from jarilab.images import idx
 from jarilab.images.labelled import Wanted, read_labelled
 from jarilab.tasks.classification import LoadedImage
@@ -645,3 +646,38 @@ def test_an_encoding_that_fails_stops_nothing(load: Load, tmp_path: Path, monkey
     assert rows_of(said)[0][1] == "-"
     assert "/" in rows_of(said)[1][1]
     assert "- `t5`, sort: failed: RuntimeError: no such thing" in said
+
+
+def test_recipes_change_one_thing_and_put_it_back(load: Load, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    module = load("recipes")
+    small = {**TINY, "model.heads": 2, "training.examples": 64, "task.maximum": 9}
+    row = module.Row("arithmetic", "none", small, "exact_match", True)
+    monkeypatch.setattr(module, "ROWS", {"arithmetic": row})
+    names = ["cosine", "trapezoid", "3 steps of Newton and Schulz", "twice the rate", "average of 0.99"]
+    before = module.Training.rate
+    assert module.main(["arithmetic", "--out", str(tmp_path), "--seeds", "1", "--variants", *names]) == 0
+    assert module.Training.rate is before
+    said = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split(" | ")[0] for line in said] == [f"| {name}" for name in ("default", *names)]
+    weights = {newest_of(run).joinpath("model.safetensors").read_bytes() for run in tmp_path.glob("arithmetic/*/1")}
+    assert len(weights) == 1 + len(names), "each changes something"
+
+
+def test_schedules_begin_at_the_highest_rate_and_end_at_0(load: Load) -> None:
+    module = load("recipes")
+    options = module.Training(learning_rate=2.0, warm_up=0.1)
+    for schedule in (module.cosine, module.trapezoid):
+        with schedule():
+            rates = [options.rate(step, 100) for step in range(100)]
+        assert max(rates) == pytest.approx(2.0, rel=1e-2)
+        assert rates[4] == pytest.approx(1.0)
+        assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_recipe_is_told_with_its_gain_over_the_same_seeds(load: Load) -> None:
+    module = load("recipes")
+    row = module.ROWS["language"]  # of which less is better
+    base = [{"loss": 2.0, "cpu_seconds": 3}, {"loss": 1.0, "cpu_seconds": 5}]
+    other = [{"loss": 1.5, "cpu_seconds": 3}, {"loss": 0.5, "cpu_seconds": 3}]
+    assert module.told(row, "default", base, base) == "| default | 1.5000 |  | 4 |"
+    assert module.told(row, "cosine", other, base) == "| cosine | 1.0000 | +0.5000 | 3 |", "equal gains: no interval"

@@ -60,15 +60,14 @@ def _add_answers(parser: Parser, kind: str) -> None:
 
 def _choices(parser: Parser) -> dict[str, list[str]]:
     """What the flags of a parser may be, where that is one of a few words."""
-    from jarilab.encodings.base import registry
+    from jarilab.runs.listing import encodings
 
-    encodings = registry.names()
     found: dict[str, list[str]] = {}
     for known in parser.known.values():
         if known.option.choices:
             found[known.flag] = [str(choice) for choice in known.option.choices]
         if known.group == SETTINGS and known.option.name.endswith("encoding"):
-            found[known.flag] = encodings
+            found[known.flag] = encodings.names()
     return found
 
 

@@ -55,11 +55,15 @@ def card(loaded: OpenRun, picture: str | None = None) -> str:
 
 def write(loaded: OpenRun, out: Path) -> Path | None:
     """Write the card, and beside it the picture of what an example looks at, whose path this gives; None where the task
-    has no example at hand."""
+    has no example at hand. Their folder is made where it is missing. Raises UserError where they cannot be written."""
     if out.is_dir():
         raise UserError(f"{out} is a folder; expected the name of a file, such as README.md")
     beside = out.with_name(f"{out.stem}-attention.png")
     drawn = maps(loaded)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error}") from None
     if drawn is not None:
         write_bytes(beside, drawn)
     write_text(out, card(loaded, None if drawn is None else beside.name))

@@ -82,6 +82,10 @@ def test_the_command_prints_or_writes(run: Path, tmp_path: Path) -> None:
     assert said.stdout.startswith("---\nlibrary_name")
     said = command("card", run, "--out", tmp_path / "README.md")
     assert said.stdout == f"{tmp_path / 'README.md'}, {tmp_path / 'README-attention.png'}\n"
+    said = command("card", run, "--out", tmp_path / "new" / "folder" / "card.md")
+    assert (tmp_path / "new" / "folder" / "card-attention.png").exists(), said.stderr
+    said = command("card", run, "--out", tmp_path / "README.md" / "card.md")
+    assert (said.returncode, said.stderr.count("README.md/card.md cannot be written: ")) == (2, 1)
     said = command("card", run, "--out", tmp_path)
     assert (said.returncode, said.stderr.count("is a folder")) == (2, 1)
     said = command("card", tmp_path / "nowhere")

@@ -40,14 +40,14 @@ ALWAYS = [
     ("learned", "t5"),
     ("rotary", "rotary:pairing=interleaved"),
     ("shaw:clip=3", "alibi"),
-    ("t5", "shaw"),
     ("sinusoidal:layout=tensor2tensor+rotary:fraction=0.5", f"{MINE}:Kerple"),
     ("transformer_xl", "cope"),
     ("deberta", "forgetting"),
-    ("dynamic_bias", "rotary"),
     ("longrope", "rotary_dynamic"),
 ]
 OTHERS = [
+    ("t5", "shaw"),
+    ("dynamic_bias", "rotary"),
     ("kerple", "xpos"),
     ("sandwich", "fire"),
     ("rotary_linear", "rotary_ntk"),

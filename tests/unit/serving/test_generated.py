@@ -78,7 +78,9 @@ def sent_to(guard: Guard, examples: int, paths: str = "") -> list[int]:
     return statuses
 
 
-@pytest.mark.parametrize(("which", "examples"), [("add", 40), ("language", 25), ("explorer", 25)])
+@pytest.mark.parametrize(
+    ("which", "examples"), [("add", 25), pytest.param("language", 25, marks=pytest.mark.long), ("explorer", 15)]
+)
 def test_no_generated_request_is_the_servers_fault(guards: dict[str, Guard], which: str, examples: int) -> None:
     statuses = sent_to(guards[which], examples)
     assert {200, 422} <= set(statuses)

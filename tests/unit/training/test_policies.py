@@ -36,7 +36,7 @@ def runs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("policy", RANDOM)
+@pytest.mark.parametrize("policy", ["offset", *(pytest.param(policy, marks=pytest.mark.long) for policy in RANDOM[1:])])
 def test_a_run_cut_off_goes_on_to_the_same_bits(runs, tmp_path, policy):
     with pytest.raises(PowerCutError):
         train(tmp_path / "run", under(policy), report=at(4, cut))
