@@ -148,7 +148,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
     every = max(1, count // LOOKS)
     arguments = library.Seq2SeqTrainingArguments(
         output_dir=str(out), use_cpu=True, seed=seed, per_device_train_batch_size=128, max_steps=count,
-        learning_rate=1e-3, lr_scheduler_type="linear", warmup_steps=count // 25, adam_beta2=0.98,
+        learning_rate=5e-4, lr_scheduler_type="linear", warmup_steps=count // 5, adam_beta2=0.98,
         label_smoothing_factor=0.1, train_sampling_strategy="group_by_length", save_strategy="no", report_to=[],
         logging_strategy="no", disable_tqdm=True, dataloader_num_workers=0,
     )  # fmt: skip

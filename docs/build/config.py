@@ -36,6 +36,7 @@ RESULTS: list[Entry] = [
     ("Images", "이미지", "/results/images.md"),
     ("Positions", "위치", "/results/positions.md"),
     ("Long sequences", "긴 시퀀스", "/results/long.md"),
+    ("Recipes", "훈련법", "/results/recipes.md"),
     ("Reliability", "믿을 수 있는가", "/results/reliability.md"),
     ("Laws of models", "모델의 법칙", "/results/model-laws.md"),
 ]

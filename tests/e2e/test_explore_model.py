@@ -69,6 +69,14 @@ def test_a_run_of_jari_beside_a_model(models, here):
         ((), "name one: jarilab explore runs/add, or jarilab explore --model FOLDER --input TEXT"),
         (("--model", "bert"), "--model reads what --input says; add it"),
         (("--model", "nowhere", "--input", "a"), "nowhere is no folder"),
+        (
+            ("--model", "bert", "--input", "a", "--head", "1"),
+            "--head is for runs of jari alone; omit it beside --model",
+        ),
+        (
+            ("--model", "bert", "--input", "a", "--save", "new/"),
+            "is one file; expected such as page.html, got --save new/",
+        ),
         (("runs/add", "--link", "it", "animal"), "--link goes with --model FOLDER; add it"),
         (("--model", "bert", "--input", SENTENCE, "--link", "it", "cat"), "unknown token 'cat'"),
     ],

@@ -30,7 +30,7 @@ OTHERS = [
     "design.md",
     *(
         f"results/{name}.md"
-        for name in ("arithmetic", "images", "long", "model-laws", "positions", "reliability", "text")
+        for name in ("arithmetic", "images", "long", "model-laws", "positions", "recipes", "reliability", "text")
     ),
 ]
 SMALL = {

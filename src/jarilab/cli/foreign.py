@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import webbrowser
 from pathlib import Path
 
@@ -48,6 +49,16 @@ def is_asked(options: argparse.Namespace) -> bool:
         raise UserError(
             "--model reads what --input says; add it, such as --input \"The animal didn't cross the street because it "
             'was too tired"'
+        )
+    unknown = [name for name in options.verb if name not in ("still", "trust_code")]
+    if unknown:
+        raise UserError(
+            f"--{unknown[0].replace('_', '-')} is for runs of jari alone; omit it beside --model, whose page "
+            "opens at the first map, or at the head that --link finds"
+        )
+    if options.save is not None and options.save.endswith(("/", os.sep)):
+        raise UserError(
+            f"a page of --model is one file; expected such as page.html, got --save {options.save}"
         )
     return True
 

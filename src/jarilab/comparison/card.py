@@ -239,7 +239,7 @@ def _name(loaded: OpenRun) -> str:
     return loaded.folder.resolve().name
 
 
-_MARKS = re.compile(r"^[#+\-=]|^[0-9](?=[0-9]*[.)])|[\\`*_{}\[\]|~@&<>!]|:(?=//)")
+_MARKS = re.compile(r"^[#+\-=]|^[0-9](?=[0-9]*[.)](?:\s|$))|[\\`*_{}\[\]|~@&<>!]|:(?=//)")
 """What would begin a heading or a list, emphasis, a link, an image or a cell of a table."""
 
 

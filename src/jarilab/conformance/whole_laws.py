@@ -14,7 +14,7 @@ from torch import nn
 
 from jarilab.conformance import Outcome, judge, without_echoes
 from jarilab.conformance.checks import BrokenError, SkippedError, apart
-from jarilab.conformance.whole_model import ALLOWED, LENGTH, WholeModel
+from jarilab.conformance.whole_model import ALLOWED, LENGTH, WholeModel, unstored
 from jarilab.shapes import Bool, Tensor
 
 PADDED = 3
@@ -198,7 +198,7 @@ def stored(asked: WholeModel) -> str:
         found = asked.ask(asked.inputs)
     if not torch.equal(found, expected):
         raise BrokenError(f"state_dict put back: off by {apart(found, expected):.2g}")
-    return f"{len(state)} tensors put back, bit for bit"
+    return f"{len(state)} tensors put back, bit for bit{unstored(asked.model)}"
 
 
 def far(asked: WholeModel) -> str:
@@ -250,6 +250,7 @@ def check_model(
     model's forward has them; a law that needs one it lacks is skipped. vocabulary, image, errors: as `WholeModel` says.
     """
     asked = WholeModel(model, vocabulary=vocabulary, image=image)
+    asked.check()
     outcomes = [judge(name, law, asked) for name, law in LAWS.items()]
     return without_echoes(outcomes, tuple(LAWS)[:1])
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from jarilab.conformance.checks import SkippedError, apart, near
 from jarilab.errors import UserError
+from jarilab.nn.layers import TokenEmbedding
 from jarilab.shapes import Bool, Float, Int, Tensor
 
 ROWS, LENGTH, WRITTEN = 3, 11, 5
@@ -158,6 +159,21 @@ class WholeModel:
 
     # What comes out ------------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Raises UserError where it cannot be asked at all."""
+        try:
+            self.ask(self.inputs)
+        except UserError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(f"{name}={tuple(each.shape)}" for name, each in self.inputs.items())
+            first = str(error).partition("\n")[0]
+            raise UserError(
+                f"{type(self._given).__name__} could not be asked for anything by model({shapes}): "
+                f"{type(error).__name__}: {first[:200]}; wrap it in a module whose forward reads that, or give "
+                "vocabulary= or image= as it expects them"
+            ) from None
+
     @torch.no_grad()
     def ask(self, inputs: dict[str, Tensor], **rest: Any) -> Float[Tensor, "B *L V"]:
         """The scores, or the hidden state where it has no head."""
@@ -213,9 +229,13 @@ class WholeModel:
 
     def _count_ids(self) -> int:
         count = getattr(self.config, "vocab_size", None)
-        tables = [each for each in self._given.modules() if isinstance(each, nn.Embedding)]
+        tables = [
+            each
+            for each in self._given.modules()
+            if isinstance(each, nn.Embedding | TokenEmbedding)
+        ]
         if count is None and tables:
-            count = tables[0].num_embeddings
+            count = len(tables[0].weight)
         if count is None:
             raise UserError(
                 f"{type(self._given).__name__} has no table of ids and no configuration that says how many it reads; "
@@ -251,6 +271,19 @@ def _off_by_a_digit(model: nn.Module) -> nn.Module:
         noise = torch.randn(parameter.shape, generator=drawn)
         parameter.data *= 1 + noise * torch.finfo(torch.float32).eps / 2
     return model
+
+
+def unstored(model: nn.Module) -> str:
+    """Tells of tensors that modules hold as plain attributes, which a state_dict passes over."""
+    found = []
+    for path, module in model.named_modules():
+        names = [name for name, held in vars(module).items() if isinstance(held, torch.Tensor)]
+        found += [f"{path}.{name}".removeprefix(".") for name in names]
+    return (
+        f"; not in it, so that no checkpoint brings it back: {', '.join(found[:3])}"
+        if found
+        else ""
+    )
 
 
 def scores_of(output: Any) -> Tensor:

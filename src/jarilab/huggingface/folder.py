@@ -62,7 +62,7 @@ class Loaded:
 
     def _part(self, auto: str, what: str, file: str) -> Any:
         transformers = library()
-        with _in_a_sentence(f"{self.folder} has no {what} that can be read ({file})"):
+        with in_a_sentence(f"{self.folder} has no {what} that can be read ({file})"):
             return getattr(transformers, auto).from_pretrained(self.folder, **SAFE)
 
 
@@ -75,8 +75,9 @@ def load(folder: str | Path) -> Loaded:
     transformers = library()
     model_class = _class_of(transformers, config)
     options: dict[str, Any] = {**SAFE, "use_safetensors": True, "output_loading_info": True}
+    options["dtype"] = "float32"  # whatever it was saved in: proofs are to its digits
     options["ignore_mismatched_sizes"] = True  # told below
-    with _in_a_sentence(f"{folder} could not be loaded as a {config.get('model_type')}"):
+    with in_a_sentence(f"{folder} could not be loaded as a {config.get('model_type')}"):
         try:
             model, found = model_class.from_pretrained(folder, **options)
         except ValueError as error:
@@ -154,7 +155,7 @@ def library() -> Any:
 
 
 @contextmanager
-def _in_a_sentence(what: str) -> Iterator[None]:
+def in_a_sentence(what: str) -> Iterator[None]:
     """Whatever another library says inside the block, as a UserError."""
     try:
         yield

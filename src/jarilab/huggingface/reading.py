@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from jarilab.errors import UserError, needs
-from jarilab.huggingface.folder import Loaded
+from jarilab.huggingface.folder import Loaded, in_a_sentence
 
+LONGEST_LINE = 2048
+"""Tokens of a line: a map has their square."""
 LONGEST_ANSWER = 48
 """Tokens that are written at most."""
 SPECIAL = "class"
@@ -43,26 +45,48 @@ def _text(loaded: Loaded, line: str) -> Reading:
     tokenizer = loaded.tokenizer
     encoded = tokenizer(line, return_tensors="pt")
     ids_BL = encoded["input_ids"]
-    _check_length(loaded, ids_BL.shape[1])
+    _check_ids(loaded, ids_BL)
     inputs = {name: value for name, value in encoded.items() if name in _known(loaded)}
     names = _names(tokenizer, ids_BL[0])
     if loaded.config.is_encoder_decoder:
         return _written(loaded, inputs, {"source": names})
-    output = loaded.model(**inputs)
+    with in_a_sentence(f"{loaded.name} cannot read this line"):
+        output = loaded.model(**inputs)
     answer = _told(loaded, tokenizer, ids_BL[0], output)
     return Reading(inputs, {"source": names, "target": names}, answer)
 
 
-def _check_length(loaded: Loaded, length: int) -> None:
+def _check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
+    length = ids_BL.shape[1]
     if length == 0:
         raise UserError(
             "there is nothing to read: the line has no tokens; give some text with --input"
         )
-    longest = getattr(loaded.config, "max_position_embeddings", None)
-    if isinstance(longest, int) and length > longest:
+    longest = _longest(loaded)
+    if length > longest:
         raise UserError(
             f"{loaded.name} reads {longest} tokens at most, and the line has {length}; give a shorter one"
         )
+    known = loaded.model.get_input_embeddings().weight.shape[0]
+    if int(ids_BL.max()) >= known:
+        raise UserError(
+            f"{loaded.name}: its tokenizer gives the id {int(ids_BL.max())}, and the model knows {known} tokens; the "
+            "two are not of one model"
+        )
+
+
+def _longest(loaded: Loaded) -> int:
+    """Tokens that a model reads, and a page shows. Tables like RoBERTa's begin behind the number of padding."""
+    places = getattr(loaded.config, "max_position_embeddings", None)
+    if not isinstance(places, int) or places < 1:
+        return LONGEST_LINE
+    tables = [
+        table for table in loaded.model.modules() if getattr(table, "num_embeddings", 0) == places
+    ]
+    behind = max(
+        (table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0
+    )
+    return min(places - behind, LONGEST_LINE)
 
 
 def _written(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]) -> Reading:
@@ -71,9 +95,13 @@ def _written(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]
     if not hasattr(model, "generate") or model.get_output_embeddings() is None:
         written_BL = inputs["input_ids"]
     else:
-        written_BL = model.generate(
-            **inputs, max_new_tokens=LONGEST_ANSWER, do_sample=False, num_beams=1
-        )
+        with in_a_sentence(f"{loaded.name} cannot answer this line"):
+            written_BL = model.generate(
+                **inputs,
+                max_new_tokens=min(LONGEST_ANSWER, _longest(loaded) - 1),
+                do_sample=False,
+                num_beams=1,
+            )
     start = getattr(loaded.config, "decoder_start_token_id", None)
     if start is not None and int(written_BL[0, 0]) != start:  # as Whisper gives its answers
         written_BL = torch.cat((written_BL.new_tensor([[start]]), written_BL), 1)
@@ -124,7 +152,8 @@ def _image(loaded: Loaded, line: str) -> Reading:
     except (OSError, ValueError, library.DecompressionBombError) as error:
         raise UserError(f"{path} could not be read as an image: {error}") from None
     pixels = loaded.image_processor(images=picture, return_tensors="pt")["pixel_values"]
-    output = loaded.model(pixel_values=pixels)
+    with in_a_sentence(f"{loaded.name} cannot read {path}"):
+        output = loaded.model(pixel_values=pixels)
     names = _patches(loaded, pixels)
     scores = getattr(output, "logits", None)
     answer = None

@@ -51,11 +51,10 @@ class Still(nn.Module):
 @dataclass(frozen=True)
 class Family:
     """Models that are alike. silence: takes their own positions away. attention: what the path of a self-attention ends
-    in. causal: whether a stack that is called neither encoder nor decoder looks back alone."""
+    in."""
 
     silence: Callable[[nn.Module], None]
     attention: str
-    causal: bool = False
 
 
 def _tables(name: str) -> Callable[[nn.Module], None]:
@@ -66,7 +65,7 @@ def _tables(name: str) -> Callable[[nn.Module], None]:
             table = getattr(owner, name, None)
             if isinstance(table, nn.Parameter):  # ViT's, which it adds as it is
                 setattr(owner, name, nn.Parameter(torch.zeros_like(table), requires_grad=False))
-            elif isinstance(table, nn.Module):
+            elif hasattr(table, "weight"):  # not silent already
                 setattr(owner, name, Silent(table.weight.shape[-1]))  # type: ignore[union-attr]
 
     return silence
@@ -89,13 +88,13 @@ def _relative_bias(model: nn.Module) -> None:
 
 
 FAMILIES: dict[str, Family] = {
-    "GPT2Config": Family(_tables("wpe"), ".attn", causal=True),
+    "GPT2Config": Family(_tables("wpe"), ".attn"),
     "BertConfig": Family(_tables("position_embeddings"), ".attention.self"),
     "ViTConfig": Family(_tables("position_embeddings"), ".attention"),
     "T5Config": Family(_relative_bias, ".SelfAttention"),
-    "LlamaConfig": Family(_rotary, ".self_attn", causal=True),
-    "MistralConfig": Family(_rotary, ".self_attn", causal=True),
-    "Qwen2Config": Family(_rotary, ".self_attn", causal=True),
+    "LlamaConfig": Family(_rotary, ".self_attn"),
+    "MistralConfig": Family(_rotary, ".self_attn"),
+    "Qwen2Config": Family(_rotary, ".self_attn"),
     "BartConfig": Family(_tables("embed_positions"), ".self_attn"),
     "MarianConfig": Family(_tables("embed_positions"), ".self_attn"),
 }
@@ -128,8 +127,8 @@ def swap(model: nn.Module, encoding: str) -> nn.Module:
     }
     encodings = nn.ModuleDict()
     for stack, of_stack in _stacks(attentions).items():
-        causal = stack == "decoder" or (stack == "model" and family.causal)
-        heads, width = _shape(config)
+        causal = any(getattr(each, "is_causal", False) for each in of_stack)
+        heads, width = _shape(config, stack)
         layers = LayerEncodings(
             encoding, site_of(heads * width, heads, causal=causal), len(of_stack)
         )
@@ -158,9 +157,9 @@ def _stacks(attentions: dict[str, nn.Module]) -> dict[str, list[nn.Module]]:
     return found
 
 
-def _shape(config: Any) -> tuple[int, int]:
-    """Heads, and numbers in one."""
-    heads = config.num_attention_heads
+def _shape(config: Any, stack: str) -> tuple[int, int]:
+    """Heads, and numbers in one, of a stack."""
+    heads = getattr(config, f"{stack}_attention_heads", None) or config.num_attention_heads
     own = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
     return heads, own or config.hidden_size // heads
 
@@ -203,13 +202,26 @@ def _attend(
     key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
     k_pos = Positions.sequence(keys, device=query.device)
     q_pos = k_pos if queries == keys else k_pos.slice(keys - queries, keys)
-    geometry = geometry_of(encoding, q_pos, k_pos, _mask(attention_mask, keys, encoding))
+    mask = _mask(attention_mask, keys, encoding)
+    if queries < keys:
+        _check_cache(mask, attention_mask, queries)
+    geometry = geometry_of(encoding, q_pos, k_pos, mask)
     query = encoding.rotate(query, geometry.q_rotation)
     key = encoding.rotate(key, geometry.k_rotation)  # a cache keeps them as they were
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     call = AttentionCall(query, key, value, geometry, scale * encoding.scale_factor, dropout)
     output: Tensor = module.attend(call)  # type: ignore[operator]
     return output.transpose(1, 2).contiguous(), None
+
+
+def _check_cache(mask: Mask | None, given: Tensor | None, queries: int) -> None:
+    """Raises UserError where queries are not the last of the keys, as in a cache that has room for more."""
+    has_room = queries > 1 if given is None else not bool(mask.pairs[..., -1, -1].any())  # type: ignore[union-attr]
+    if has_room:
+        raise UserError(
+            "a swapped model counts its places by a cache that grows, and this one is of fixed size; generate without "
+            'cache_implementation="static"'
+        )
 
 
 def _mask(given: Tensor | None, keys: int, encoding: Encoding) -> Mask | None:

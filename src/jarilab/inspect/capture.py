@@ -224,6 +224,7 @@ def record(
     parameters.
     """
     model = getattr(model, "_orig_mod", model)
+    sites = [sites] if isinstance(sites, str) else sites  # of letters there are no sites
     found = attentions_of(model)
     if not found:
         if inside:

@@ -24,13 +24,15 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from jarilab.inspect.frames import Frame, is_map
+from jarilab.inspect.frames import Frame, is_map, is_of_values
 from jarilab.inspect.heard import Heard, versions_of
 from jarilab.shapes import Tensor
 
 Listener = Callable[[Frame, Heard, Tensor], Tensor]
 """Is told of a call, `(B, H, Q, W)` as it came out, and where; gives the output that the model is to go on with."""
 
+REMEMBERED = 8
+"""Of how many softmaxes, and what became of their weights, it is known that they have not met values yet."""
 SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax}
 PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__}
 SAME_WEIGHTS = {
@@ -50,9 +52,10 @@ SAME_WEIGHTS = {
 
 @dataclass(eq=False)
 class _Weights:
-    """A softmax that may turn out to be an attention's."""
+    """A softmax that may turn out to be an attention's. versions: of its weights and scores, when they were heard."""
 
     scores: Tensor
+    versions: tuple[int, ...]
     dropout: float = 0.0
 
 
@@ -98,7 +101,7 @@ class Door(TorchFunctionMode):
             if threading.get_ident() != self._thread:
                 return  # PyTorch tells modes of one thread, but hooks of all
             tensors = [each for each in (*arguments, *named.values()) if isinstance(each, Tensor)]
-            if tensors and self._frames and is_map(module):
+            if tensors and self._frames and is_map(module) and not is_of_values(path):
                 self._frames[-1].read.append(tensors[0])
             batch = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
             self._frames.append(Frame(path, module, batch))
@@ -201,24 +204,40 @@ class Door(TorchFunctionMode):
     def _softmax(self, weights: Tensor, scores: Tensor, *args: Any, **kwargs: Any) -> None:
         axis = kwargs.get("dim", args[0] if args else None)
         if axis in (-1, scores.ndim - 1) and scores.ndim in (3, 4):
-            self._weights[id(weights)] = weights, _Weights(scores.detach())
+            self._remember(weights, scores.detach())
         if scores.ndim >= 4:  # of three axes it may be a router's, or a generator's
             self._suspected[self._frames[-1].path] = None
 
+    def _remember(self, weights: Tensor, scores: Tensor, dropout: float = 0.0) -> None:
+        self._weights[id(weights)] = (
+            weights,
+            _Weights(scores, versions_of(weights, scores), dropout),
+        )
+        if len(self._weights) > REMEMBERED:
+            del self._weights[next(iter(self._weights))]
+
     def _same(self, func: Any, result: Tensor, args: Any, kwargs: Any) -> None:
         _, weights = self._weights[id(args[0])]
+        dropout = weights.dropout
         if func in (functional.dropout, torch.dropout):
             share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
             trains = kwargs.get("training", args[2] if len(args) > 2 else True)
-            weights = _Weights(weights.scores, share if trains else 0.0)
-        self._weights[id(result)] = result, weights
+            dropout = share if trains else 0.0
+        self._remember(result, weights.scores, dropout)
 
     def _summed(self, output: Tensor, *operands: Any) -> Tensor:
         if len(operands) != 2 or id(operands[0]) not in self._weights or not self._frames:
             return output
         weights, values = operands
         held = self._weights[id(weights)][1]
-        self._weights.clear()
+        others = {
+            key: each for key, each in self._weights.items() if each[1].scores is not held.scores
+        }
+        self._weights = others
+        if held.versions != versions_of(weights, held.scores):
+            # Written over since: what is summed is not the softmax of what was heard.
+            self._suspected[self._frames[-1].path] = None
+            return output
         sums = output.shape == (*weights.shape[:-1], values.shape[-1])
         if not sums or values.shape[:-1] != (*weights.shape[:-2], weights.shape[-1]):
             return output

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from jarilab.inspect.heard import Heard
 from jarilab.inspect.naming import names_of
 from jarilab.shapes import Tensor
+
+_OF_VALUES = re.compile(r"(^|_)w?v(alues?)?(_|$)", re.IGNORECASE)
 
 
 @dataclass(eq=False)
@@ -22,10 +26,16 @@ class Frame:
     given: list[Tensor] = field(default_factory=list)
 
     def reads_two(self) -> bool:
-        """Whether what it maps to queries and to keys are two sequences. What a part of it gave is none of them."""
+        """Whether what it maps to queries and to keys are two sequences. What a part of it gave is none; what
+        was computed twice is one."""
         given = {_memory(tensor) for tensor in self.given}
         sources = {_memory(tensor) for tensor in self.read} - given
-        return len(sources) > 1
+        if len(sources) < 2:
+            return False
+        first, *others = [tensor for tensor in self.read if _memory(tensor) in sources]
+        return not all(
+            first.device == other.device and torch.equal(first, other) for other in others
+        )
 
     def packs(self, q: Tensor, k: Tensor) -> bool:
         """Whether the heads that share keys stand where queries do: transformers asks so for a single query."""
@@ -53,6 +63,11 @@ class Sites:
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def is_of_values(path: str) -> bool:
+    """Whether a map is called that of values: to them positions are often not added, which makes no second sequence."""
+    return _OF_VALUES.search(path.rpartition(".")[2]) is not None
 
 
 def is_map(module: nn.Module) -> bool:

@@ -68,7 +68,7 @@ class Heard:
 
     def looks_back(self) -> bool:
         """Whether no query sees a later key, and some a key before it."""
-        if self.cross:
+        if self.cross or self.q.shape[2] > self.k.shape[2]:
             return False
         allowed, _ = self._allowed_and_bias()
         queries, keys = self.q.shape[2], self.k.shape[2]
@@ -96,7 +96,7 @@ class Heard:
     def _places(self, looks_back: bool | None = None) -> tuple[Positions, Positions]:
         """Queries that are fewer than the keys of their own sequence are its last ones."""
         queries, keys, device = self.q.shape[2], self.k.shape[2], self.q.device
-        if self.cross:
+        if self.cross or queries > keys:  # fewer keys than tokens are no tokens: they were pooled
             q_pos = Positions.sequence(queries, frame="target", device=device)
             return q_pos, Positions.sequence(keys, frame="source", device=device)
         start = 0 if self.causal else max(0, keys - queries)
@@ -129,12 +129,17 @@ class Heard:
         return allowed, bias
 
 
+FAR = 5e3
+"""Below the largest number of a row: hidden, as by the -1e4 and -1e9 of models written by hand."""
+
+
 def _hidden_by_numbers(
     added: Tensor, heads: int, keys: int
 ) -> tuple[Bool[Tensor, "..."] | None, Tensor | None]:
     """Numbers that hide, minus infinity or near the least that there is, and what else is added."""
+    # Whatever the softmax is, a number this far below the row's largest leaves a weight of exactly 0.
     least = torch.finfo(added.dtype).min / 4
-    shown = added > least
+    shown = (added > least) & (added > added.amax(-1, keepdim=True) - FAR)
     # A row that is hidden throughout, by finite numbers, looks at these keys alike: the sum forgets the scores.
     shown = shown | (~shown.any(-1, keepdim=True) & added.isfinite())
     rest = added.masked_fill(~shown, 0.0)

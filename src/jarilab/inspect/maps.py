@@ -123,7 +123,13 @@ def names_of_sides(
         for side, length in ((site.queries, queries), (site.keys, keys)):
             given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
             numbers = [str(place) for place in range(length)]
-            names.setdefault(side, numbers if given is None else list(given))
+            of_side = names.setdefault(side, numbers if given is None else list(given))
+            if given is None and len(of_side) != length:
+                raise UserError(
+                    f"the {side} has {len(of_side)} places at {tape.sites[0]} and {length} at {name}, as where a model "
+                    "pools, and one page or table is of one length; record some sites alone: "
+                    "jarilab.record(model, sites=[...])"
+                )
     return names
 
 

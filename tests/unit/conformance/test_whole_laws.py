@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
+import jarilab
 from helpers import folders
 from helpers.architectures import MODELS
 from helpers.command import command
@@ -228,13 +229,46 @@ class Says(Unstored):
         return self.says(self.table(ids))
 
 
+def test_scores_that_are_none_are_told():
+    first = check_model(Says(lambda x: x * float("nan")))[0]
+    assert (first.verdict, "its scores are no numbers" in first.detail) == ("broken", True)
+
+
 @pytest.mark.parametrize(
     ("says", "message"),
-    [(lambda x: (), "expected a tensor of scores"), (lambda x: x * float("nan"), "its scores are no numbers")],
+    [
+        (lambda x: (), "expected a tensor of scores"),
+        (
+            lambda x: x @ x,
+            r"Says could not be asked for anything by model\(ids=\(\d+, \d+\)\): RuntimeError: .*; wrap it in",
+        ),
+    ],
 )
-def test_scores_that_are_none_are_told(says, message):
-    first = check_model(Says(says))[0]
-    assert (first.verdict, message in first.detail) == ("broken", True)
+def test_a_model_that_cannot_be_asked_breaks_no_law(says, message):
+    with pytest.raises(UserError, match=message):
+        check_model(Says(says))
+
+
+def test_a_language_model_of_jari_is_asked():
+    torch.manual_seed(0)
+    outcomes = {one.law: one for one in check_model(jarilab.LanguageModel(40, width=16, heads=2, layers=1))}
+    assert outcomes["rows do not mix"].verdict == "holds"
+
+
+class Beside(nn.Module):
+    """Has a matrix that no state_dict holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.turned = nn.Embedding(20, 8), torch.randn(8, 8)
+
+    def forward(self, ids):
+        return self.table(ids) @ self.turned
+
+
+def test_tensors_outside_of_the_state_are_named():
+    (stored,) = [one for one in check_model(Beside()) if one.law == "state_dict holds all of it"]
+    assert stored.detail.endswith("; not in it, so that no checkpoint brings it back: turned")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,16 @@ def test_what_a_model_cannot_read_is_said_in_a_sentence(copy, bert):
     loaded = load(bert)
     with pytest.raises(UserError, match="reads 64 tokens at most, and the line has 202"):
         read(loaded, "the " * 200)
+    short = load(bert)
+    table = torch.nn.Embedding(4, short.config.hidden_size)
+    short.model.set_input_embeddings(table)
+    with pytest.raises(UserError, match=r"its tokenizer gives the id \d+, and the model knows 4 tokens"):
+        read(short, SENTENCE)
+    assert read(loaded, "the " * 62).inputs["input_ids"].shape == (1, 64)
+    places = loaded.model.bert.embeddings.position_embeddings
+    places.padding_idx = 3  # as of RoBERTa's, whose places begin behind it
+    with pytest.raises(UserError, match="reads 60 tokens at most, and the line has 64"):
+        read(loaded, "the " * 62)
     for file in copy.glob("token*"):
         file.unlink()
     with pytest.raises(UserError, match="has no tokenizer"):

@@ -129,3 +129,50 @@ def test_what_stands_for_positions_says_nothing():
     assert sine.eq(0).all()
     images, inputs = of_images("ViT")
     assert run(jarilab.swap(images, "none"), inputs).shape == (2, 17, 32)
+
+
+SMALL = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+
+
+@torch.no_grad()
+def test_a_bert_that_writes_looks_back_alone():
+    from transformers import BertConfig, BertLMHeadModel
+
+    torch.manual_seed(0)
+    model = jarilab.swap(BertLMHeadModel(BertConfig(**SMALL, is_decoder=True)).eval(), "none")
+    ids, other = IDS.clone() % 64, IDS.clone() % 64
+    other[:, -1] = 63 - other[:, -1]
+    for inputs in ({}, {"attention_mask": torch.ones_like(ids)}):
+        one, two = (model(each, **inputs).logits for each in (ids, other))
+        assert torch.equal(one[:, :-1], two[:, :-1])
+        assert not torch.equal(one[:, -1], two[:, -1])
+
+
+def test_a_cache_of_fixed_size_is_refused_and_one_that_grows_is_not():
+    torch.manual_seed(0)
+    model, _ = of_text("Llama", kind="ForCausalLM")
+    model = jarilab.swap(model, "alibi")
+    how = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    with pytest.raises(UserError, match=r"counts its places by a cache that grows.*without cache_implementation"):
+        model.generate(IDS, cache_implementation="static", disable_compile=True, **how)
+    assert torch.equal(model.generate(IDS, **how), model.generate(IDS, use_cache=False, **how))
+
+
+@pytest.mark.parametrize("family", ["GPT2", "T5", "Llama"])
+def test_a_model_is_swapped_again(family):
+    (model, inputs), (once, _) = made(family), made(family)
+    jarilab.swap(jarilab.swap(model, "t5"), "none")
+    with torch.no_grad():
+        assert torch.equal(run(model, inputs), run(jarilab.swap(once, "none"), inputs))
+
+
+def test_stacks_may_have_different_numbers_of_heads():
+    from transformers import BartConfig, BartModel
+
+    layers = {f"{stack}_{name}": 1 for stack in ("encoder", "decoder") for name in ("layers",)}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    widths = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "vocab_size": 64}
+    model = jarilab.swap(BartModel(BartConfig(**layers, **heads, **widths)).eval(), "alibi")
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(input_ids=IDS % 64, decoder_input_ids=IDS % 64)
+    assert {tape.weights(site).shape[1] for site in tape.sites} == {4, 2}

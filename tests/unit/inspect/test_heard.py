@@ -376,3 +376,109 @@ def test_copies_and_parts_of_a_model_on_two_processes_have_the_maps_of_the_whole
     for copies, parts, rebuilt in json.loads(line.removeprefix("FOUND ")).values():
         assert (copies, parts) == (0.0, 0.0)
         assert rebuilt <= 1e-6
+
+
+# What people write by hand --------------------------------------------------------------------------------------------
+
+
+class ByHand(nn.Module):
+    """Attention of one's own. `attend` is how: of queries, keys and values `(B, H, L, E)`."""
+
+    def __init__(self, attend, width=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.attend, self.heads = attend, 2
+
+    def forward(self, x_BLD, place_BLD=0.0):
+        read = (x_BLD + place_BLD, x_BLD + place_BLD, x_BLD)
+        maps = (self.q, self.k, self.v)
+        q, k, v = (
+            each(one).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each, one in zip(maps, read, strict=True)
+        )
+        return self.attend(q, k, v).transpose(1, 2).flatten(-2)
+
+
+class Within(nn.Module):
+    def __init__(self, attend):
+        super().__init__()
+        self.layers = nn.ModuleList([ByHand(attend)])
+
+    def forward(self, x_BLD, *rest):
+        return self.layers[0](x_BLD, *rest)
+
+
+def by_hand(attend, *rest):
+    torch.manual_seed(0)
+    model, x_BLD = Within(attend), torch.randn(1, 6, 16)
+    with warnings.catch_warnings(record=True) as told, jarilab.record(model) as tape, torch.no_grad():
+        warnings.simplefilter("always")
+        model(x_BLD, *rest)
+    return tape, told
+
+
+LATER = torch.ones(6, 6, dtype=torch.bool).triu(1)
+
+
+def hidden_by(least):
+    def fused(q, k, v):
+        return imported_by_name(q, k, v, torch.zeros(6, 6).masked_fill(LATER, least))
+
+    def written(q, k, v):
+        scores = (q @ k.transpose(-1, -2)).masked_fill(LATER, least)
+        return scores.softmax(-1) @ v
+
+    return fused, written
+
+
+@pytest.mark.parametrize("least", [-1e4, -1e9])
+@pytest.mark.parametrize("how", [0, 1], ids=["fused", "written"])
+def test_a_large_negative_number_hides_as_minus_infinity_does(least, how):
+    (tape, _), (wanted, _) = (by_hand(hidden_by(number)[how]) for number in (least, float("-inf")))
+    assert tape.sites == wanted.sites == ["decoder.0.self"]
+    assert torch.equal(tape.weights("decoder.0.self"), wanted.weights("decoder.0.self"))
+    (one,), (other,) = tape.measures().values(), wanted.measures().values()
+    for name, measured in one.items():
+        both = torch.stack((measured.value, measured.chance)), torch.stack((other[name].value, other[name].chance))
+        assert torch.allclose(*both, equal_nan=True), name
+
+
+def test_places_that_are_added_to_queries_and_keys_alone_make_no_second_sequence():
+    tape, _ = by_hand(imported_by_name, torch.randn(1, 6, 16))
+    assert tape.site("encoder.0").kind == "encoder"
+
+
+def test_each_softmax_of_a_module_is_heard():
+    def differential(q, k, v):
+        first, second = (q @ k.transpose(-1, -2)).softmax(-1), (k @ q.transpose(-1, -2)).softmax(-1)
+        return first @ v - 0.5 * (second @ v)
+
+    tape, _ = by_hand(differential)
+    (site,) = tape.sites
+    one, two = (tape.weights(site, index=index) for index in (0, 1))
+    assert torch.allclose(tape.recorded(site, 0).call.q.new_tensor(1.0), one.sum(-1))
+    assert not torch.allclose(one, two)
+
+
+def test_weights_that_are_written_over_are_not_claimed():
+    def spoiled(q, k, v):
+        weights = (q @ k.transpose(-1, -2)).softmax(-1)
+        weights.mul_(0.5)
+        return weights @ v
+
+    torch.manual_seed(0)
+    with pytest.raises(UserError, match="nothing was recorded"):
+        by_hand(spoiled)
+
+
+def test_sites_may_be_one_name_and_pooled_keys_have_a_site():
+    def pooled(q, k, v):
+        return imported_by_name(q, k[..., ::2, :], v[..., ::2, :])
+
+    tape, _ = by_hand(pooled)
+    (site,) = tape.sites
+    assert tape.weights(site).shape == (1, 2, 6, 3)
+    assert tape.measures()[site]
+    model = Within(imported_by_name)
+    with jarilab.record(model, sites="encoder.0") as tape, torch.no_grad():
+        model(torch.randn(1, 6, 16))
+    assert tape.sites == ["encoder.0"]
