@@ -67,7 +67,8 @@ def _check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
         raise UserError(
             f"{loaded.name} reads {longest} tokens at most, and the line has {length}; give a shorter one"
         )
-    known = loaded.model.get_input_embeddings().weight.shape[0]
+    model: Any = loaded.model
+    known = len(model.get_input_embeddings().weight)
     if int(ids_BL.max()) >= known:
         raise UserError(
             f"{loaded.name}: its tokenizer gives the id {int(ids_BL.max())}, and the model knows {known} tokens; the "
@@ -80,12 +81,10 @@ def _longest(loaded: Loaded) -> int:
     places = getattr(loaded.config, "max_position_embeddings", None)
     if not isinstance(places, int) or places < 1:
         return LONGEST_LINE
-    tables = [
-        table for table in loaded.model.modules() if getattr(table, "num_embeddings", 0) == places
-    ]
-    behind = max(
-        (table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0
-    )
+    modules: list[Any] = list(loaded.model.modules())
+    tables = [module for module in modules if getattr(module, "num_embeddings", 0) == places]
+    paddings = [table.padding_idx for table in tables if table.padding_idx is not None]
+    behind = max(paddings, default=-1) + 1
     return min(places - behind, LONGEST_LINE)
 
 
