@@ -92,24 +92,24 @@ def ours(row: Row, data: Path, out: Path, seed: int, share: float) -> list[Look]
 
 ROWS = {
     "arithmetic": Row(
-        "arithmetic", "sinusoidal", {}, 1_000_000, (0.9, 0.99), "exact", True,
+        "arithmetic", "sinusoidal", {}, 1_000_000, (0.9, 0.99), "held-out answers exactly right", True,
         {"nn.Transformer": peers.nn_transformer},
     ),
     "language": Row(
         "text", "rotary",
         {"task.context": 64, "model.layers": 4, "model.heads": 4, "model.width": 128, "model.dropout": 0.0,
          "training.batch": 12, "training.evaluation_examples": 1_800},
-        24_000, (1.88, 1.7), "nats", False, {"nanoGPT": peers.nanogpt},
+        24_000, (1.88, 1.7), "held-out loss, nats a character", False, {"nanoGPT": peers.nanogpt},
         lambda data: {"task.train": str(data / "tinyshakespeare" / "input.txt")},
     ),
     "images": Row(
         "images", "rotary2d", {"training.evaluation_examples": 10_000},
-        480_000, (0.98, 0.99), "right", True, {"vit-pytorch": peers.vit_pytorch},
+        480_000, (0.98, 0.99), "held-out images right", True, {"vit-pytorch": peers.vit_pytorch},
         lambda data: {"task.train": str(data / "mnist"), "task.valid": str(data / "mnist")},
     ),
     "translation": Row(
         "translation", "rotary", {"training.evaluation_examples": 1_014},
-        232_000, (30, 35, 38), "BLEU", True,
+        232_000, (30, 35, 38), "BLEU of the validation set", True,
         {"Marian": peers_translation.marian, "JoeyNMT": peers_translation.joeynmt},
         lambda data: {
             f"task.{name}": [str(data / "multi30k" / f"{part}.{language}.gz") for language in ("de", "en")]
