@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from jarilab.errors import UserError
 from jarilab.shapes import Tensor
 
@@ -55,3 +57,16 @@ def complaint(action: Callable[[], Any]) -> str | None:
     except UserError as error:
         return str(error)
     return None
+
+
+def unstored(model: nn.Module) -> str:
+    """Tells of tensors that modules hold as plain attributes, which a state_dict passes over."""
+    found = []
+    for path, module in model.named_modules():
+        names = [name for name, held in vars(module).items() if isinstance(held, Tensor)]
+        found += [f"{path}.{name}".removeprefix(".") for name in names]
+    return (
+        f"; not in it, so that no checkpoint brings it back: {', '.join(found[:3])}"
+        if found
+        else ""
+    )

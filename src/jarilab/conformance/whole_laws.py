@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from jarilab.conformance import Outcome, judge, without_echoes
-from jarilab.conformance.checks import BrokenError, SkippedError, apart
-from jarilab.conformance.whole_model import ALLOWED, LENGTH, WholeModel, unstored
+from jarilab.conformance.checks import BrokenError, SkippedError, apart, unstored
+from jarilab.conformance.whole_model import ALLOWED, LENGTH, WholeModel
 from jarilab.shapes import Bool, Tensor
 
 PADDED = 3

@@ -273,19 +273,6 @@ def _off_by_a_digit(model: nn.Module) -> nn.Module:
     return model
 
 
-def unstored(model: nn.Module) -> str:
-    """Tells of tensors that modules hold as plain attributes, which a state_dict passes over."""
-    found = []
-    for path, module in model.named_modules():
-        names = [name for name, held in vars(module).items() if isinstance(held, torch.Tensor)]
-        found += [f"{path}.{name}".removeprefix(".") for name in names]
-    return (
-        f"; not in it, so that no checkpoint brings it back: {', '.join(found[:3])}"
-        if found
-        else ""
-    )
-
-
 def scores_of(output: Any) -> Tensor:
     """What a model says: its scores, or the last hidden state. Raises UserError where it gives no tensor."""
     for name in ("logits", "last_hidden_state"):
