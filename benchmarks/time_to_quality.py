@@ -21,8 +21,8 @@ images by up to 2 pixels in training, its default; vit-pytorch has no recipe for
 translation: German to English, all of the same size (3+3 layers of width 256), greedy BLEU on the validation set, for
 JoeyNMT on 200 sentences of it, since it writes two a second. JoeyNMT: its own trainer and the recipe of its IWSLT14
 configuration (Adam at 3e-4, lowered where BLEU stands still, 4,096 tokens a batch, dropout 0.3). Marian: transformers'
-Seq2SeqTrainer, AdamW at 5e-4, a warm-up of 20 % and a linear decay over 8 passes of 128 sentences of like length. Both
-end at the last mark or after --cap CPU-seconds.
+Seq2SeqTrainer, AdamW at 5e-4, a warm-up of 20 % and a linear decay over 8 passes of 128 sentences of like length; no
+recipe of Marian's for so few sentences is published. Both end at the last mark or after --cap CPU-seconds.
 
 Each is looked at as often as the others, on the same held-out data; that is not counted. Each in a process of its own,
 one after the other, in one thread. What was found is kept in --out, a line for each look, and not measured again.
