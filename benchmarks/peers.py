@@ -48,14 +48,13 @@ class Watch:
         self._budget, self._tell = budget, tell
         self._begin, self._looking = time.process_time(), 0.0
 
-    def look(self, measure: Callable[[], float]) -> float:
+    def look(self, measure: Callable[[], float]) -> None:
         begin = time.process_time()
         seconds, value = begin - self._begin - self._looking, measure()
         self._tell(seconds, value)
         self._looking += time.process_time() - begin
         if value >= self._budget.mark or seconds >= self._budget.seconds:
             raise EnoughError
-        return value
 
 
 def take(step: steps.Step, measure: Callable[[], float], count: int, tell: Tell) -> None:

@@ -13,7 +13,7 @@ from peers import LOOKS, Budget, EnoughError, Tell, Watch
 from torch import Tensor
 
 from jarilab.tasks.translation import Translation
-from jarilab.text import PADDING, files
+from jarilab.text import END, PADDING, files
 
 JOEY: dict[str, Any] = {
     "name": "multi30k",
@@ -57,7 +57,7 @@ def joeynmt(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> Non
     side = {"level": "bpe", "tokenizer_type": "sentencepiece", "voc_file": str(out / "joint.txt"), "lowercase": False,
             "max_length": 128, "tokenizer_cfg": {"model_file": str(out / "joint.model")}}  # fmt: skip
     sides = {"src": {"lang": "de", **side}, "trg": {"lang": "en", **side}}
-    updates = {"random_seed": seed, "max_updates": max(2, int(budget.share * 10_000))}
+    updates = {"max_updates": max(2, int(budget.share * 10_000))}
     if budget.share < 1:
         updates |= {"validation_freq": 1, "logging_freq": 1}
     config = {
@@ -76,8 +76,8 @@ def joeynmt(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> Non
     watch = Watch(budget, tell)
 
     class Watched(training.TrainManager):
-        def _validate(self, valid_data: Any) -> Any:
-            return watch.look(lambda: self._scored(valid_data))
+        def _validate(self, valid_data: Any) -> None:
+            watch.look(lambda: self._scored(valid_data))
 
         def _scored(self, valid_data: Any) -> float:
             super()._validate(valid_data)
@@ -108,7 +108,10 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
     task.prepare()
     source, target = task.tokenizers
     pairs = files.pairs([Path(path) for path in train], files.Reading())
-    examples = [{"input_ids": source.encode(one), "labels": target.encode(other)} for one, other in pairs]
+    # Every line ends with its end token: without it the model learns no end, and each answer is as long as it may be.
+    examples = [
+        {"input_ids": [*source.encode(one), END], "labels": [*target.encode(other), END]} for one, other in pairs
+    ]
     texts, right = zip(*task.held_out, strict=True)
     library.set_seed(seed)
     model = translation.Marian().model
@@ -130,7 +133,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
         model.eval()
         answers: list[str] = []
         for first in range(0, len(texts), 100):
-            ids_BL = padded([source.encode(text) for text in texts[first : first + 100]], PADDING)
+            ids_BL = padded([[*source.encode(text), END] for text in texts[first : first + 100]], PADDING)
             written = model.generate(
                 input_ids=ids_BL, attention_mask=ids_BL != PADDING, num_beams=1, do_sample=False, max_new_tokens=60
             )

@@ -24,8 +24,9 @@ configuration (Adam at 3e-4, lowered where BLEU stands still, 4,096 tokens a bat
 Seq2SeqTrainer, AdamW at 5e-4, a warm-up of 20 % and a linear decay over 8 passes of 128 sentences of like length; no
 recipe of Marian's for so few sentences is published. Both end at the last mark or after --cap CPU-seconds.
 
-Each is looked at as often as the others, on the same held-out data; that is not counted. Each in a process of its own,
-one after the other, in one thread. What was found is kept in --out, a line for each look, and not measured again.
+Each is looked at forty times (JoeyNMT each 100 steps), on the same held-out data; that is not counted. Each in a
+process of its own, one after the other, in one thread. What was found is kept in --out, a line for each look, and not
+measured again.
 
 Measured: docs/results/recipes.md.
 """

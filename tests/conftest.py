@@ -1,4 +1,4 @@
-"""Every test runs with jari's annotations checked at run time: a wrong shape, dtype or type is an error."""
+"""Every test runs with jari's tensors checked at run time where axes are named: a wrong shape or dtype is an error."""
 
 import functools
 import inspect
@@ -24,8 +24,8 @@ jaxtyped = jaxtyping.jaxtyped
 
 
 def check_shapes(checked: Any, *, typechecker: Any) -> Any:
-    """What the hook decorates everything with. jaxtyping looks at each call for long, so that it is asked where axes
-    are named alone; pyright reads all types there are."""
+    """What the hook decorates everything with. jaxtyping looks at each call for long (9.6 CPU-seconds for the laws of
+    `shaw`, and 5.5 so), so that it is asked where axes are named alone; pyright reads all types there are."""
     if inspect.isfunction(checked) and "Tensor, " not in str(checked.__annotations__):
         return checked
     return jaxtyped(checked, typechecker=typechecker)

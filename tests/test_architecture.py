@@ -6,6 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import jaxtyping
+import pytest
+import torch
+
+import jarilab
 from jarilab.encodings.base import registry
 
 ROOT = Path(__file__).parent.parent
@@ -335,3 +340,10 @@ def test_the_check_for_nested_comprehensions_can_fail() -> None:
 def test_every_room_is_in_the_plan() -> None:
     rooms = {room(path) for path in MODULES} - {"__init__"}
     assert rooms == set(MAY_IMPORT)
+
+
+def test_the_tests_notice_a_wrong_shape() -> None:
+    """Else the hook of conftest.py would check nothing without a word."""
+    attention = jarilab.Attention(8, 2)
+    with pytest.raises(jaxtyping.TypeCheckError, match="forward"):
+        attention(torch.zeros(1, 3), torch.zeros(1, 3, 8))

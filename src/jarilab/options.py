@@ -176,9 +176,9 @@ def options_of(target: Callable[..., Any]) -> dict[str, Option]:
 def _annotated(target: Callable[..., Any]) -> Any:
     """What has the annotations of a class's options: of a dataclass the class, since a field that it inherits is
     annotated in the words of another module."""
-    if is_dataclass(target):
-        return target
-    return target.__init__ if inspect.isclass(target) else target
+    if inspect.isclass(target) and not is_dataclass(target):
+        return target.__init__
+    return target
 
 
 def unpacks(defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -50,10 +50,10 @@ def is_asked(options: argparse.Namespace) -> bool:
             "--model reads what --input says; add it, such as --input \"The animal didn't cross the street because it "
             'was too tired"'
         )
-    unknown = [name for name in options.verb if name not in ("still", "trust_code")]
-    if unknown:
+    of_runs = [name for name in options.verb if name not in ("still", "trust_code")]
+    if of_runs:
         raise UserError(
-            f"--{unknown[0].replace('_', '-')} is for runs of jari alone; omit it beside --model, whose page "
+            f"--{of_runs[0].replace('_', '-')} is for runs of jari alone; omit it beside --model, whose page "
             "opens at the first map, or at the head that --link finds"
         )
     if options.save is not None and options.save.endswith(("/", os.sep)):

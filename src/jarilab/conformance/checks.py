@@ -65,8 +65,6 @@ def unstored(model: nn.Module) -> str:
     for path, module in model.named_modules():
         names = [name for name, held in vars(module).items() if isinstance(held, Tensor)]
         found += [f"{path}.{name}".removeprefix(".") for name in names]
-    return (
-        f"; not in it, so that no checkpoint brings it back: {', '.join(found[:3])}"
-        if found
-        else ""
-    )
+    if not found:
+        return ""
+    return f"; not in it, so that no checkpoint brings it back: {', '.join(found[:3])}"

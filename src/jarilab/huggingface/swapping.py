@@ -204,7 +204,7 @@ def _attend(
     q_pos = k_pos if queries == keys else k_pos.slice(keys - queries, keys)
     mask = _mask(attention_mask, keys, encoding)
     if queries < keys:
-        _check_cache(mask, attention_mask, queries)
+        _check_cache(mask, queries)
     geometry = geometry_of(encoding, q_pos, k_pos, mask)
     query = encoding.rotate(query, geometry.q_rotation)
     key = encoding.rotate(key, geometry.k_rotation)  # a cache keeps them as they were
@@ -214,9 +214,11 @@ def _attend(
     return output.transpose(1, 2).contiguous(), None
 
 
-def _check_cache(mask: Mask | None, given: Tensor | None, queries: int) -> None:
-    """Raises UserError where queries are not the last of the keys, as in a cache that has room for more."""
-    has_room = queries > 1 if given is None else not bool(mask.pairs[..., -1, -1].any())  # type: ignore[union-attr]
+def _check_cache(mask: Mask | None, queries: int) -> None:
+    """Raises UserError where queries are not the last of the keys, as in a cache that has room for more: then they may
+    not look at the last key, or transformers gives no mask for several of them."""
+    pairs_BQK = None if mask is None else mask.pairs
+    has_room = queries > 1 if pairs_BQK is None else not bool(pairs_BQK[..., -1, -1].any())
     if has_room:
         raise UserError(
             "a swapped model counts its places by a cache that grows, and this one is of fixed size; generate without "

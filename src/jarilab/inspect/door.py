@@ -32,7 +32,7 @@ Listener = Callable[[Frame, Heard, Tensor], Tensor]
 """Is told of a call, `(B, H, Q, W)` as it came out, and where; gives the output that the model is to go on with."""
 
 REMEMBERED = 8
-"""Of how many softmaxes, and what became of their weights, it is known that they have not met values yet."""
+"""How many weights are kept that have met no values yet, of several softmaxes and of what was made of them."""
 SOFTMAX = {functional.softmax, torch.softmax, Tensor.softmax}
 PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__}
 SAME_WEIGHTS = {
@@ -209,34 +209,38 @@ class Door(TorchFunctionMode):
             self._suspected[self._frames[-1].path] = None
 
     def _remember(self, weights: Tensor, scores: Tensor, dropout: float = 0.0) -> None:
-        self._weights[id(weights)] = (
-            weights,
-            _Weights(scores, versions_of(weights, scores), dropout),
-        )
+        softmax = _Weights(scores, versions_of(weights, scores), dropout)
+        self._weights[id(weights)] = weights, softmax
         if len(self._weights) > REMEMBERED:
             del self._weights[next(iter(self._weights))]
 
+    def _written_over(self, weights: Tensor, held: _Weights) -> bool:
+        """Whether weights or scores are others than when they were heard, and so no softmax and its scores."""
+        if held.versions == versions_of(weights, held.scores):
+            return False
+        self._suspected[self._frames[-1].path] = None
+        return True
+
     def _same(self, func: Any, result: Tensor, args: Any, kwargs: Any) -> None:
-        _, weights = self._weights[id(args[0])]
-        dropout = weights.dropout
+        _, held = self._weights[id(args[0])]
+        if result is not args[0] and self._written_over(args[0], held):
+            return
+        dropout = held.dropout
         if func in (functional.dropout, torch.dropout):
             share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
             trains = kwargs.get("training", args[2] if len(args) > 2 else True)
             dropout = share if trains else 0.0
-        self._remember(result, weights.scores, dropout)
+        self._remember(result, held.scores, dropout)
 
     def _summed(self, output: Tensor, *operands: Any) -> Tensor:
         if len(operands) != 2 or id(operands[0]) not in self._weights or not self._frames:
             return output
         weights, values = operands
         held = self._weights[id(weights)][1]
-        others = {
-            key: each for key, each in self._weights.items() if each[1].scores is not held.scores
-        }
-        self._weights = others
-        if held.versions != versions_of(weights, held.scores):
-            # Written over since: what is summed is not the softmax of what was heard.
-            self._suspected[self._frames[-1].path] = None
+        # Another softmax of the module may still meet its values; of this one all is told.
+        remembered = self._weights.items()
+        self._weights = {key: each for key, each in remembered if each[1].scores is not held.scores}
+        if self._written_over(weights, held):
             return output
         sums = output.shape == (*weights.shape[:-1], values.shape[-1])
         if not sums or values.shape[:-1] != (*weights.shape[:-2], weights.shape[-1]):

@@ -137,7 +137,8 @@ def _hidden_by_numbers(
     added: Tensor, heads: int, keys: int
 ) -> tuple[Bool[Tensor, "..."] | None, Tensor | None]:
     """Numbers that hide, minus infinity or near the least that there is, and what else is added."""
-    # Whatever the softmax is, a number this far below the row's largest leaves a weight of exactly 0.
+    # So far below the row's largest number the weight is exactly 0, unless scores differ by thousands, which the proof
+    # that weights times values are the output would tell.
     least = torch.finfo(added.dtype).min / 4
     shown = (added > least) & (added > added.amax(-1, keepdim=True) - FAR)
     # A row that is hidden throughout, by finite numbers, looks at these keys alike: the sum forgets the scores.

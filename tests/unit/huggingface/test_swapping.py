@@ -169,7 +169,7 @@ def test_a_model_is_swapped_again(family):
 def test_stacks_may_have_different_numbers_of_heads():
     from transformers import BartConfig, BartModel
 
-    layers = {f"{stack}_{name}": 1 for stack in ("encoder", "decoder") for name in ("layers",)}
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 2}
     widths = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "vocab_size": 64}
     model = jarilab.swap(BartModel(BartConfig(**layers, **heads, **widths)).eval(), "alibi")

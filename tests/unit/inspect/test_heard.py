@@ -410,10 +410,9 @@ class Within(nn.Module):
 def by_hand(attend, *rest):
     torch.manual_seed(0)
     model, x_BLD = Within(attend), torch.randn(1, 6, 16)
-    with warnings.catch_warnings(record=True) as told, jarilab.record(model) as tape, torch.no_grad():
-        warnings.simplefilter("always")
+    with jarilab.record(model) as tape, torch.no_grad():
         model(x_BLD, *rest)
-    return tape, told
+    return tape
 
 
 LATER = torch.ones(6, 6, dtype=torch.bool).triu(1)
@@ -433,7 +432,7 @@ def hidden_by(least):
 @pytest.mark.parametrize("least", [-1e4, -1e9])
 @pytest.mark.parametrize("how", [0, 1], ids=["fused", "written"])
 def test_a_large_negative_number_hides_as_minus_infinity_does(least, how):
-    (tape, _), (wanted, _) = (by_hand(hidden_by(number)[how]) for number in (least, float("-inf")))
+    tape, wanted = (by_hand(hidden_by(number)[how]) for number in (least, float("-inf")))
     assert tape.sites == wanted.sites == ["decoder.0.self"]
     assert torch.equal(tape.weights("decoder.0.self"), wanted.weights("decoder.0.self"))
     (one,), (other,) = tape.measures().values(), wanted.measures().values()
@@ -443,38 +442,77 @@ def test_a_large_negative_number_hides_as_minus_infinity_does(least, how):
 
 
 def test_places_that_are_added_to_queries_and_keys_alone_make_no_second_sequence():
-    tape, _ = by_hand(imported_by_name, torch.randn(1, 6, 16))
+    tape = by_hand(imported_by_name, torch.randn(1, 6, 16))
     assert tape.site("encoder.0").kind == "encoder"
 
 
 def test_each_softmax_of_a_module_is_heard():
+    used = []
+
     def differential(q, k, v):
-        first, second = (q @ k.transpose(-1, -2)).softmax(-1), (k @ q.transpose(-1, -2)).softmax(-1)
-        return first @ v - 0.5 * (second @ v)
+        scores_BHLL = q @ k.transpose(-1, -2)
+        used[:] = scores_BHLL.softmax(-1), scores_BHLL.mul(2).softmax(-1)
+        return used[0] @ v - 0.5 * (used[1] @ v)
 
-    tape, _ = by_hand(differential)
+    tape = by_hand(differential)
     (site,) = tape.sites
-    one, two = (tape.weights(site, index=index) for index in (0, 1))
-    assert torch.allclose(tape.recorded(site, 0).call.q.new_tensor(1.0), one.sum(-1))
-    assert not torch.allclose(one, two)
+    for index, weights in enumerate(used):
+        assert torch.allclose(tape.weights(site, index=index), weights)
+    assert not torch.allclose(*used)
 
 
-def test_weights_that_are_written_over_are_not_claimed():
-    def spoiled(q, k, v):
-        weights = (q @ k.transpose(-1, -2)).softmax(-1)
-        weights.mul_(0.5)
-        return weights @ v
+def halved(scores, weights):
+    return weights.mul_(0.5)
 
-    torch.manual_seed(0)
+
+def emptied(scores, weights):
+    scores.zero_()
+    return weights
+
+
+def halved_and_dropped(scores, weights):
+    return nn.functional.dropout(weights.mul_(0.5), 0.1)
+
+
+def emptied_and_dropped(scores, weights):
+    scores.zero_()
+    return nn.functional.dropout(weights, 0.1)
+
+
+@pytest.mark.parametrize("spoil", [halved, emptied, halved_and_dropped, emptied_and_dropped])
+def test_weights_that_are_written_over_are_not_claimed(spoil):
+    def attend(q, k, v):
+        scores = q @ k.transpose(-1, -2)
+        return spoil(scores, scores.softmax(-1)) @ v
+
     with pytest.raises(UserError, match="nothing was recorded"):
-        by_hand(spoiled)
+        by_hand(attend)
+
+
+class Pools(nn.Module):
+    """Two layers, the second of half the tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([ByHand(imported_by_name), ByHand(imported_by_name)])
+
+    def forward(self, x_BLD):
+        return self.layers[1](self.layers[0](x_BLD)[:, ::2])
+
+
+def test_a_model_that_pools_needs_names_or_sites():
+    model = Pools()
+    with jarilab.record(model) as tape, torch.no_grad():
+        model(torch.randn(1, 6, 16))
+    with pytest.raises(UserError, match=r"has 6 places at encoder\.0 and 3 at encoder\.1.*record some sites alone"):
+        jarilab.show(tape)
 
 
 def test_sites_may_be_one_name_and_pooled_keys_have_a_site():
     def pooled(q, k, v):
         return imported_by_name(q, k[..., ::2, :], v[..., ::2, :])
 
-    tape, _ = by_hand(pooled)
+    tape = by_hand(pooled)
     (site,) = tape.sites
     assert tape.weights(site).shape == (1, 2, 6, 3)
     assert tape.measures()[site]
