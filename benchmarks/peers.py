@@ -156,7 +156,7 @@ def vit_pytorch(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) ->
     learned, held_out = mnist(data, held_out=False), mnist(data, held_out=True)
     torch.manual_seed(seed)
     model = vision.theirs(module, vision.SHAPES["28"], vision.SETTINGS["class"])
-    count = max(2, int(budget.share * 8 * len(learned[0]) // vision.BATCH))
+    count = max(2, int(budget.share * 4 * len(learned[0]) // vision.BATCH))
     adamw = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05, fused=True)
     order = FixedSizeBatches(len(learned[0]), vision.BATCH, count * vision.BATCH, seed)
     numbers = iter(range(count))

@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 import translation
-from peers import LOOKS, Budget, EnoughError, Tell, Watch
+from peers import Budget, EnoughError, Tell, Watch
 from torch import Tensor
 
 from jarilab.tasks.translation import Translation
 from jarilab.text import END, PADDING, files
+
+SIZE = translation.Size(vocabulary=4000, width=128, heads=4, hidden=512, layers=2, dropout=0.1)
+LOOKS = 20
+"""To translate the validation set takes long beside the steps between."""
 
 JOEY: dict[str, Any] = {
     "name": "multi30k",
@@ -31,16 +35,16 @@ JOEY: dict[str, Any] = {
 """`configs/transformer_iwslt14_deen_bpe.yaml` of JoeyNMT 2, but for the sizes and what is told of the way."""
 
 
-def joey_side(layers: int) -> dict[str, Any]:
-    embeddings = {"embedding_dim": translation.WIDTH, "scale": True, "dropout": 0.0}
+def joey_side() -> dict[str, Any]:
+    embeddings = {"embedding_dim": SIZE.width, "scale": True, "dropout": 0.0}
     return {
-        "type": "transformer", "num_layers": layers, "num_heads": 4, "embeddings": embeddings, "dropout": 0.3,
-        "hidden_size": translation.WIDTH, "ff_size": translation.HIDDEN,
+        "type": "transformer", "num_layers": SIZE.layers, "num_heads": SIZE.heads, "embeddings": embeddings,
+        "dropout": 0.3, "hidden_size": SIZE.width, "ff_size": SIZE.hidden,
     }  # fmt: skip
 
 
 def joeynmt(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None:
-    """Its own trainer, data and greedy search; a vocabulary of 8,000 learned by SentencePiece, as its scripts do."""
+    """Its own trainer, data and greedy search; a vocabulary of 4,000 learned by SentencePiece, as its scripts do."""
     training, vocabulary = importlib.import_module("joeynmt.training"), importlib.import_module("sentencepiece")
     out.mkdir(parents=True, exist_ok=True)
     for part in ("train", "val"):
@@ -48,8 +52,8 @@ def joeynmt(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> Non
             lines = files.lines(data / "multi30k" / f"{part}.{language}.gz")
             (out / f"{part}.{language}").write_text("".join(f"{line.strip()}\n" for line in lines))
     vocabulary.SentencePieceTrainer.train(
-        input=[str(out / "train.de"), str(out / "train.en")], model_prefix=str(out / "joint"), vocab_size=8000,
-        character_coverage=1.0, unk_id=0, pad_id=1, bos_id=2, eos_id=3,
+        input=[str(out / "train.de"), str(out / "train.en")], model_prefix=str(out / "joint"),
+        vocab_size=SIZE.vocabulary, character_coverage=1.0, unk_id=0, pad_id=1, bos_id=2, eos_id=3,
         unk_piece="<unk>", pad_piece="<pad>", bos_piece="<s>", eos_piece="</s>", minloglevel=2,
     )  # fmt: skip
     pieces = [line.split("\t")[0] for line in (out / "joint.vocab").read_text().splitlines()]
@@ -69,7 +73,7 @@ def joeynmt(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> Non
         "model": {
             "initializer": "xavier_uniform", "embed_initializer": "xavier_uniform", "embed_init_gain": 1.0,
             "init_gain": 1.0, "bias_initializer": "zeros", "tied_embeddings": True, "tied_softmax": True,
-            "encoder": joey_side(translation.LAYERS), "decoder": joey_side(translation.LAYERS),
+            "encoder": joey_side(), "decoder": joey_side(),
         },
     }  # fmt: skip
     (out / "model").mkdir(exist_ok=True)
@@ -104,7 +108,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
         tuple(str(data / "multi30k" / f"{part}.{language}.gz") for language in ("de", "en"))
         for part in ("train", "val")
     )
-    task = Translation(train=train, valid=held_out)
+    task = Translation(train=train, valid=held_out, vocabulary=SIZE.vocabulary)
     task.prepare()
     source, target = task.tokenizers
     pairs = files.pairs([Path(path) for path in train], files.Reading())
@@ -114,7 +118,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
     ]
     texts, right = zip(*task.held_out, strict=True)
     library.set_seed(seed)
-    model = translation.Marian().model
+    model = translation.Marian(SIZE).model
     bleu = importlib.import_module("sacrebleu.metrics.bleu").BLEU()
     watch = Watch(budget, tell)
 

@@ -16,17 +16,18 @@ language: nanoGPT's `train_shakespeare_char.py` for a CPU, written here as small
 128, 4 heads, no bias, no dropout, context 64, batches of 12, AdamW from 1e-3 to 1e-4 by a cosine over 2,000 steps with
 a warm-up of 100, betas 0.9 and 0.99, weight decay 0.1 of matrices, clipping at 1; it publishes a loss of 1.88.
 images: vit-pytorch's ViT of the same size (6 layers of width 64, 4 heads, patches of 4, class token), AdamW at 1e-3, a
-warm-up of 2 % and a cosine to 0 over 8 passes in batches of 128, label smoothing 0.1, float32, no dropout. jari moves
+warm-up of 2 % and a cosine to 0 over 4 passes in batches of 128, label smoothing 0.1, float32, no dropout. jari moves
 images by up to 2 pixels in training, its default; vit-pytorch has no recipe for that.
-translation: German to English, all of the same size (3+3 layers of width 256), greedy BLEU on the validation set, for
-JoeyNMT on 200 sentences of it, since it writes two a second. JoeyNMT: its own trainer and the recipe of its IWSLT14
+translation: German to English, all of the same size (2+2 layers of width 128, a vocabulary of 4,000), greedy BLEU on
+the validation set, for JoeyNMT on 200 sentences of it, since it writes slowly. jari keeps a mean of its weights with a
+decay of 0.99. JoeyNMT: its own trainer and the recipe of its IWSLT14
 configuration (Adam at 3e-4, lowered where BLEU stands still, 4,096 tokens a batch, dropout 0.3). Marian: transformers'
 Seq2SeqTrainer, AdamW at 5e-4, a warm-up of 20 % and a linear decay over 8 passes of 128 sentences of like length; no
 recipe of Marian's for so few sentences is published. Both end at the last mark or after --cap CPU-seconds.
 
-Each is looked at forty times (JoeyNMT each 100 steps), on the same held-out data; that is not counted. Each in a
-process of its own, one after the other, in one thread. What was found is kept in --out, a line for each look, and not
-measured again.
+Each is looked at forty times (translation twenty times, JoeyNMT each 100 steps), on the same held-out data; that is not
+counted. Each in a process of its own, one after the other, in one thread. What was found is kept in --out, a line for
+each look, and not measured again.
 
 Measured: docs/results/recipes.md.
 """
@@ -60,7 +61,7 @@ JARI = "jari"
 class Row:
     """A task. settings, encoding: of jari's run. examples: on how many it trains in all. marks: what is to be reached,
     in order. unit: of marks; higher: whether more of it is better. peers: the others. files: where jari reads the
-    data."""
+    data. looks: how often the model is looked at."""
 
     task: str
     encoding: str
@@ -71,6 +72,7 @@ class Row:
     higher: bool
     peers: Mapping[str, Peer]
     files: Callable[[Path], dict[str, Any]] = field(default=lambda data: {})
+    looks: int = LOOKS
 
     def reached(self, looks: Sequence[Look], mark: float) -> float | None:
         """The CPU-seconds of the first look that is as good."""
@@ -84,7 +86,7 @@ class Row:
 def ours(row: Row, data: Path, out: Path, seed: int, share: float) -> list[Look]:
     """jari's own curve; a run that was ended is read, one that was broken off goes on."""
     examples = max(row.settings.get("training.batch", 1), int(share * row.examples))
-    settings = {"training.examples": examples, "training.evaluations": LOOKS if share == 1 else 2}
+    settings = {"training.examples": examples, "training.evaluations": row.looks if share == 1 else 2}
     settings |= {**row.settings, **row.files(data)}
     jarilab.train(row.task, out, encoding=row.encoding, seed=seed, settings=settings, threads=1)
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
@@ -105,17 +107,21 @@ ROWS = {
     ),
     "images": Row(
         "images", "rotary2d", {"training.evaluation_examples": 10_000},
-        480_000, (0.98, 0.99), "held-out images right", True, {"vit-pytorch": peers.vit_pytorch},
+        240_000, (0.98, 0.99), "held-out images right", True, {"vit-pytorch": peers.vit_pytorch},
         lambda data: {"task.train": str(data / "mnist"), "task.valid": str(data / "mnist")},
     ),
     "translation": Row(
-        "translation", "rotary", {"training.evaluation_examples": 1_014},
+        "translation", "rotary",
+        {"task.vocabulary": 4000, "model.encoder_layers": 2, "model.decoder_layers": 2, "model.width": 128,
+         "model.heads": 4, "model.hidden": 512, "model.dropout": 0.1, "training.average": 0.99,
+         "training.evaluation_examples": 1_014},
         232_000, (30, 35, 38), "BLEU of the validation set", True,
         {"Marian": peers_translation.marian, "JoeyNMT": peers_translation.joeynmt},
         lambda data: {
             f"task.{name}": [str(data / "multi30k" / f"{part}.{language}.gz") for language in ("de", "en")]
             for name, part in (("train", "train"), ("valid", "val"))
         },
+        looks=peers_translation.LOOKS,
     ),
 }  # fmt: skip
 
@@ -174,6 +180,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="a folder with tinyshakespeare/, mnist/, multi30k/")
     parser.add_argument("--out", type=Path, required=True, help="where what was found is kept")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--only", nargs="+", help="contenders, such as jari or Marian (default: all)")
     parser.add_argument("--seeds", type=int, default=1, help="of each (default: %(default)s)")
     parser.add_argument(
         "--cap", type=float, default=4000, help="CPU-seconds of another's trainer (default: %(default)s)"
@@ -186,6 +193,8 @@ def main() -> None:
         row, curves = ROWS[name], {}
         for seed in range(1, given.seeds + 1):
             for contender in (JARI, *row.peers):
+                if given.only is not None and contender not in given.only:
+                    continue
                 looks = measured(name, contender, given, seed)
                 if not looks:
                     print(f"{contender} is left out", file=sys.stderr)

@@ -38,7 +38,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import steps
 import timing
@@ -61,7 +61,21 @@ from jarilab.text import END, FIRST, PADDING
 from jarilab.training.numerics import deterministic
 from jarilab.training.optim import BETAS, EPSILON, build_optimizers
 
-VOCABULARY, WIDTH, HEADS, HIDDEN, LAYERS, DROPOUT, SMOOTHING = 8000, 256, 8, 1024, 3, 0.2, 0.1
+
+class Size(NamedTuple):
+    """Of a model; so many layers on each side."""
+
+    vocabulary: int
+    width: int
+    heads: int
+    hidden: int
+    layers: int
+    dropout: float
+
+
+SIZE = Size(8000, 256, 8, 1024, 3, 0.2)
+VOCABULARY, WIDTH, HEADS, HIDDEN, LAYERS, DROPOUT = SIZE
+SMOOTHING = 0.1
 LONGEST = 512
 BEAM, AT_ONCE = 5, 32
 TARGETS = {"rotary": 1.05, "t5": 1.10, "alibi": 1.02}
@@ -138,15 +152,15 @@ class TorchTransformer(nn.Module):
 class Marian(nn.Module):
     """Hugging Face's MarianMTModel: norms behind, sinusoids."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: Size = SIZE) -> None:
         super().__init__()
         library: Any = importlib.import_module("transformers")
-        sizes = {f"{side}_{name}": size
-                 for side in ("encoder", "decoder")
-                 for name, size in {"layers": LAYERS, "attention_heads": HEADS, "ffn_dim": HIDDEN}.items()}  # fmt: skip
+        of_side = {"layers": size.layers, "attention_heads": size.heads, "ffn_dim": size.hidden}
+        sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in of_side.items()}
+        dropout = {f"{part}dropout": size.dropout for part in ("", "attention_", "activation_")}
         config = library.MarianConfig(
-            vocab_size=VOCABULARY, d_model=WIDTH, **sizes, activation_function="relu", scale_embedding=True,
-            dropout=DROPOUT, attention_dropout=DROPOUT, activation_dropout=DROPOUT, max_position_embeddings=LONGEST,
+            vocab_size=size.vocabulary, d_model=size.width, **sizes, activation_function="relu", scale_embedding=True,
+            **dropout, max_position_embeddings=LONGEST,
             pad_token_id=PADDING, eos_token_id=END, decoder_start_token_id=FIRST, forced_eos_token_id=None,
         )  # fmt: skip
         self.model = library.MarianMTModel(config)

@@ -18,17 +18,20 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 from unittest.mock import patch
 
+from torch import Tensor
+
 import jarilab
 from jarilab.comparison.statistics import mean_interval
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.options import Training
-from jarilab.training import optim
+from jarilab.training import loop, optim
+from jarilab.training.batching import Batches, batches_of
 
 Change = Callable[[], AbstractContextManager[Any]]
 
@@ -36,14 +39,22 @@ Change = Callable[[], AbstractContextManager[Any]]
 @dataclass(frozen=True)
 class Row:
     """What is trained. settings: beside the task's defaults. metric: of the result; higher: whether more is better.
-    files: where the data are."""
+    shapes: the model otherwise, of about as many weights; what they are called, and the settings. files: where the data
+    are."""
 
     task: str
     encoding: str
     settings: Mapping[str, Any]
     metric: str
     higher: bool
+    shapes: Mapping[str, Mapping[str, Any]]
     files: Callable[[Path], dict[str, Any]] = field(default=lambda data: {})
+
+
+def sides(layers: int, width: int) -> dict[str, Any]:
+    """An encoder and a decoder of so many layers each."""
+    layers_of_both = {"model.encoder_layers": layers, "model.decoder_layers": layers}
+    return {"model.width": width, "model.hidden": 4 * width, **layers_of_both}
 
 
 def pair(data: Path, part: str) -> list[str]:
@@ -55,20 +66,28 @@ ROWS = {
         "text", "rotary",
         {"task.context": 64, "model.layers": 4, "model.heads": 4, "model.width": 128, "training.examples": 12_000,
          "training.batch": 12, "training.evaluations": 1},
-        "loss", False, lambda data: {"task.train": str(data / "tinyshakespeare" / "input.txt")},
+        "loss", False,
+        {"2 layers of width 184": {"model.layers": 2, "model.width": 184},
+         "8 layers of width 88": {"model.layers": 8, "model.width": 88}},
+        lambda data: {"task.train": str(data / "tinyshakespeare" / "input.txt")},
     ),
     "arithmetic": Row(
-        "arithmetic", "sinusoidal", {"training.examples": 150_000, "training.evaluations": 1}, "exact_match", True
+        "arithmetic", "sinusoidal", {"training.examples": 150_000, "training.evaluations": 1}, "exact_match", True,
+        {"1+1 layers of width 96": sides(1, 96), "4+4 layers of width 48": sides(4, 48)},
     ),
     "images": Row(
         "images", "rotary2d", {"training.examples": 30_000, "training.evaluations": 1}, "accuracy", True,
+        {"3 layers of width 96": {"model.layers": 3, "model.width": 96, "model.hidden": 384},
+         "12 layers of width 48": {"model.layers": 12, "model.width": 48, "model.hidden": 192}},
         lambda data: {"task.train": str(data / "mnist"), "task.valid": str(data / "mnist")},
     ),
     "translation": Row(
         "translation", "rotary",
-        {"model.width": 128, "model.hidden": 512, "model.encoder_layers": 2, "model.decoder_layers": 2,
-         "training.examples": 58_000, "training.evaluations": 1},
-        "bleu", True, lambda data: {"task.train": pair(data, "train"), "task.valid": pair(data, "val")},
+        {**sides(2, 128), "training.examples": 58_000, "training.evaluations": 1},
+        "bleu", True,
+        {"1+1 layers of width 192": sides(1, 192), "4+4 layers of width 96": sides(4, 96),
+         "vocabulary of 4,000": {"task.vocabulary": 4000}, "vocabulary of 16,000": {"task.vocabulary": 16000}},
+        lambda data: {"task.train": pair(data, "train"), "task.valid": pair(data, "val")},
     ),
 }  # fmt: skip
 
@@ -102,6 +121,28 @@ def orthogonalised(steps: int) -> Change:
     return lambda: patch.object(optim, "StackedMuon", functools.partial(optim.StackedMuon, ns_steps=steps))
 
 
+class Growing(Batches):
+    """Half the budget in batches of half the size, then the other half in whole ones."""
+
+    def __init__(self, options: Training, size: int, lengths: Any, seed: int):
+        examples = max(1, options.budget(size) // 2)
+        whole = replace(options, examples=examples, epochs=None)
+        tokens = None if options.tokens is None else options.tokens // 2
+        half = replace(whole, batch=max(1, options.batch // 2), tokens=tokens)
+        self._first = batches_of(half, size, lengths, seed)
+        self._then = batches_of(whole, size, lengths, seed + 1)
+        self.steps = self._first.steps + self._then.steps
+        self.examples = self._first.examples + self._then.examples
+
+    def at(self, step: int) -> Tensor:
+        passed = step - self._first.steps
+        return self._first.at(step) if passed < 0 else self._then.at(passed)
+
+
+def growing() -> AbstractContextManager[Any]:
+    return patch.object(loop, "batches_of", Growing)
+
+
 @dataclass(frozen=True)
 class Variant:
     """times: settings of training that are multiplied. settings: that are set. change: what no setting says."""
@@ -121,8 +162,10 @@ VARIANTS = {
     "trapezoid": Variant(change=trapezoid),
     "4 steps of Newton and Schulz": Variant(change=orthogonalised(4)),
     "3 steps of Newton and Schulz": Variant(change=orthogonalised(3)),
+    "batches that grow": Variant(change=growing),
     "average of 0.99": Variant(settings={"training.average": 0.99}),
     "no dropout": Variant(settings={"model.dropout": 0.0}),
+    "dropout of 0.2": Variant(settings={"model.dropout": 0.2}),
     "AdamW, rate of 2e-3": Variant(settings={"training.optimizer": "adamw", "training.learning_rate": 2e-3}),
 }
 
@@ -160,16 +203,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", required=True, type=Path, help="the folder for the runs")
     parser.add_argument("--seeds", default=3, type=int, help="trainings of each (%(default)s)")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="beside the default")
+    parser.add_argument("--variants", nargs="+", help="beside the default; all there are, if none is named")
     given = parser.parse_args(arguments)
     row = ROWS[given.row]
+    variants = VARIANTS | {name: Variant(settings=shape) for name, shape in row.shapes.items()}
+    chosen = given.variants or list(variants)
+    for name in chosen:
+        if name not in variants:
+            parser.error(f"unknown variant {name!r}; {given.row} has: {', '.join(variants)}")
     base: list[Mapping[str, Any]] = []
     print(f"| {given.row} | {row.metric} | better by | CPU-seconds |\n| :--- | ---: | ---: | ---: |", flush=True)
     try:
-        for name in dict.fromkeys(["default", *given.variants]):
+        for name in dict.fromkeys(["default", *chosen]):
             folder = given.out / given.row / name.replace(" ", "-").replace("%", "percent")
             runs = range(1, given.seeds + 1)
-            results = [trained(row, VARIANTS[name], folder / str(seed), given.data, seed) for seed in runs]
+            results = [trained(row, variants[name], folder / str(seed), given.data, seed) for seed in runs]
             base = base or results
             print(told(row, name, results, base), flush=True)
     except jarilab.UserError as error:

@@ -651,9 +651,11 @@ def test_an_encoding_that_fails_stops_nothing(load: Load, tmp_path: Path, monkey
 def test_recipes_change_one_thing_and_put_it_back(load: Load, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     module = load("recipes")
     small = {**TINY, "model.heads": 2, "training.examples": 64, "task.maximum": 9}
-    row = module.Row("arithmetic", "none", small, "exact_match", True)
+    shapes = {"width of 8": {"model.width": 8}}
+    row = module.Row("arithmetic", "none", small, "exact_match", True, shapes)
     monkeypatch.setattr(module, "ROWS", {"arithmetic": row})
-    names = ["cosine", "trapezoid", "3 steps of Newton and Schulz", "twice the rate", "average of 0.99"]
+    changes = ["cosine", "trapezoid", "3 steps of Newton and Schulz", "batches that grow"]
+    names = [*changes, "twice the rate", "average of 0.99", "width of 8"]
     before = module.Training.rate
     assert module.main(["arithmetic", "--out", str(tmp_path), "--seeds", "1", "--variants", *names]) == 0
     assert module.Training.rate is before
