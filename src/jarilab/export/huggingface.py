@@ -11,7 +11,7 @@ What is written is opened again and compared with the run, so that a difference 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from jarilab.errors import UserError
+from jarilab.export import image_processor, tokenizer
 from jarilab.export.closeness import check_close, check_places
 from jarilab.export.equal_decoders import of_language_model
 from jarilab.export.equal_translators import of_encoder_decoder
@@ -26,6 +27,7 @@ from jarilab.export.equal_vision import of_vision
 from jarilab.export.equals import Equal
 from jarilab.export.out import check_empty, writing
 from jarilab.huggingface import folder
+from jarilab.models.base import Generates
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.vision import VisionTransformer
@@ -39,23 +41,34 @@ EQUALS: dict[type, Callable[[Any], Equal]] = {
 
 
 def export(run: str | Path, out: str | Path, *, trust_code: bool = False) -> dict[str, Any]:
-    """Write the newest checkpoint of a run into `out`, a folder, and give what it is there (`kind`), and how far its
-    scores are from the run's.
+    """Write the newest checkpoint of a run into `out`, a folder, with the tokenizers or the image processor of the run,
+    and give what it is there (`kind`), what reads for it (`reads`), and how far its scores are from the run's.
 
     Raises UserError for a folder that is no run, an `out` that is not empty, a model that has no equal, a missing
-    package, and where the folder answers otherwise than the run.
+    package, and where the folder reads or answers otherwise than the run.
     """
     out = check_empty(out)
     folder.library()
     loaded = load(run, trust_code=trust_code)
     check_places(loaded)
     with writing(out) as partial:
-        return write(loaded.model, partial)
+        made = write(loaded.model, partial, **_known(loaded.task))
+        reads = tokenizer if isinstance(loaded.model, Generates) else image_processor
+        return {**made, "reads": reads.write(loaded, partial)}
+
+
+def _known(task: Any) -> dict[str, Any]:
+    """What a task tells a folder of answers."""
+    answers = task.longest.get("target") if "source" in task.longest else None
+    return {"classes": getattr(task, "classes", ()), "longest": answers}
 
 
 @torch.no_grad()
-def write(model: nn.Module, out: Path) -> dict[str, Any]:
-    """The same of a model, into a folder that is there."""
+def write(
+    model: nn.Module, out: Path, *, classes: Sequence[str] = (), longest: int | None = None
+) -> dict[str, Any]:
+    """The same of a model alone, into a folder that is there. classes: their names, where it has such. longest: tokens
+    of an answer at most, where it writes such."""
     transformers = folder.library()
     make = EQUALS.get(type(model))
     if make is None:
@@ -65,9 +78,19 @@ def write(model: nn.Module, out: Path) -> dict[str, Any]:
             "or --to torch, or answer with `jarilab predict`"
         )
     equal = make(model)
-    config = getattr(transformers, equal.config)(**equal.settings)
+    labels = {"id2label": dict(enumerate(map(str, classes)))} if classes else {}
+    config = getattr(transformers, equal.config)(**equal.settings, **labels)
     made = getattr(transformers, equal.kind)(config).eval()
     made.load_state_dict(equal.weights)
+    if made.can_generate():
+        made.generation_config = _greedy(equal.settings, longest)
     made.save_pretrained(out)
     opened = folder.load(out)
     return {"kind": opened.kind, **check_close(equal.compared(opened.model))}
+
+
+def _greedy(settings: Mapping[str, Any], longest: int | None) -> Any:
+    """How a run answers, if nobody asks for more: what a kind of model has for itself, such as Blenderbot, which never
+    repeats three tokens of its source, is left out."""
+    numbers = {name: number for name, number in settings.items() if name.endswith("_token_id")}
+    return folder.library().GenerationConfig(**numbers, max_new_tokens=longest)

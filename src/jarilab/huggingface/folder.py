@@ -15,6 +15,8 @@ from torch import nn
 from jarilab.errors import UserError, needs
 from jarilab.storage.files import read_json
 
+TARGET = "target"
+"""The folder of what reads and writes answers, where it is not what reads."""
 # Each is refused: `from_pretrained` would look for it elsewhere, or run it.
 SAFE = {"local_files_only": True, "trust_remote_code": False}
 
@@ -49,6 +51,12 @@ class Loaded:
                 "too: tokenizer.save_pretrained(FOLDER)"
             )
         return self._part("AutoTokenizer", "tokenizer", "tokenizer.json")
+
+    @cached_property
+    def target_tokenizer(self) -> Any:
+        """What makes text of an answer: a tokenizer of its own in the folder `target`, where there is one."""
+        own = self.folder / TARGET
+        return Loaded(own, self.model).tokenizer if own.is_dir() else self.tokenizer
 
     @cached_property
     def image_processor(self) -> Any:

@@ -105,8 +105,9 @@ def _written(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]
     if start is not None and int(written_BL[0, 0]) != start:  # as Whisper gives its answers
         written_BL = torch.cat((written_BL.new_tensor([[start]]), written_BL), 1)
     read_BL = written_BL[:, :-1] if written_BL.shape[1] > 1 else written_BL
-    answer = loaded.tokenizer.decode(written_BL[0], skip_special_tokens=True)
-    target = _names(loaded.tokenizer, read_BL[0])
+    tokenizer = loaded.target_tokenizer
+    answer = tokenizer.decode(written_BL[0], skip_special_tokens=True)
+    target = _names(tokenizer, read_BL[0])
     return Reading({**inputs, "decoder_input_ids": read_BL}, {**names, "target": target}, answer)
 
 
@@ -147,7 +148,8 @@ def _image(loaded: Loaded, line: str) -> Reading:
     library: Any = needs("PIL.Image", "vision")
     try:
         with library.open(path) as opened:
-            picture = opened.convert("RGB")
+            grey = getattr(loaded.config, "num_channels", None) == 1
+            picture = opened.convert("L" if grey else "RGB")
     except (OSError, ValueError, library.DecompressionBombError) as error:
         raise UserError(f"{path} could not be read as an image: {error}") from None
     pixels = loaded.image_processor(images=picture, return_tensors="pt")["pixel_values"]

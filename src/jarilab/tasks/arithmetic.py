@@ -88,8 +88,7 @@ class Arithmetic(TokenTask):
             )
         self.minimum, self.maximum, self.operators = minimum, maximum, operators
         self.answers: Answers = answers
-        self.operands, self.balanced = operands, balanced
-        self.vocabulary = VOCABULARY
+        self.operands, self.balanced, self.vocabulary = operands, balanced, VOCABULARY
         self.digits = len(str(maximum))
         self.answer_digits = len(str(2 * maximum)) if "+" in operators else self.digits
         left, right, operator = expressions(minimum, maximum, operators)
@@ -127,15 +126,18 @@ class Arithmetic(TokenTask):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        size = len(self.vocabulary)
-        if self.one_sequence:
-            return {"vocabulary": size}
-        return {"source_vocabulary": size, "target_vocabulary": size}
+        sides = self.joined_arguments if self.one_sequence else self.model_arguments
+        return dict.fromkeys(sides, len(self.vocabulary))
 
     @property
     def spelling(self) -> Spelling:
         rules = (STRIPPED, ("=$", ""), (" ", ""))
         return Spelling(Reading(CHARACTERS, rules=rules), Writing())
+
+    def held_out_pairs(self, examples: int | None = None) -> list[tuple[str, str]]:
+        numbers = self._held_out[evenly(len(self._held_out), examples)]
+        rows = zip(self._source[numbers].tolist(), self._target[numbers].tolist(), strict=True)
+        return [(self.write(source), self.write(target)) for source, target in rows]
 
     @property
     def longest(self) -> dict[str, int]:

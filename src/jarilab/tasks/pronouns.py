@@ -7,6 +7,7 @@ task with an exact answer: the right pronoun cannot be written without knowing w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -119,6 +120,11 @@ class Pronouns(PairsTask):
     def spelling(self) -> Spelling:
         plain = (("didn['’]t", "did not"), (",", " "), (r"^[ .\t\n]+|[ .\t\n]+$", ""))
         return Spelling(english().vocabulary.reading(*plain), german().vocabulary.writing())
+
+    @property
+    def target_spelling(self) -> Spelling:
+        words = german().vocabulary
+        return Spelling(replace(words.reading(), lowercase=""), words.writing())
 
     def read(self, line: str) -> list[int]:
         return super().read(_plain(line))

@@ -196,7 +196,7 @@ class PairsTask(TokenTask):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """BLEU and chrF (sacreBLEU), exact match, and perplexity per token of the right answer; `parts` by the length
         of the answer where it is judged by exact match."""
-        pairs = [self.held_out[i] for i in evenly(len(self.held_out), examples).tolist()]
+        pairs = self.held_out_pairs(examples)
         sources = [self._encode(0, source) for source, _ in pairs]
         targets = [self._encode(1, target) for _, target in pairs]
         written: list[str] = [""] * len(pairs)
@@ -264,6 +264,12 @@ class PairsTask(TokenTask):
             )
         return ids
 
+    def read_target(self, text: str) -> list[int]:
+        return [*self.tokenizers[1].encode(text.strip()), END]
+
+    def held_out_pairs(self, examples: int | None = None) -> list[tuple[str, str]]:
+        return [self.held_out[i] for i in evenly(len(self.held_out), examples).tolist()]
+
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
         ids, _ = right_padded(lines, PADDING)
         return self._source(ids)
@@ -280,8 +286,7 @@ class PairsTask(TokenTask):
 
 def _chosen(texts: Sequence[list[int]], rows: Sequence[int]) -> Int[Tensor, "B L"]:
     """Some of the texts, padded."""
-    ids_BL, _ = right_padded([texts[row] for row in rows], PADDING)
-    return ids_BL
+    return right_padded([texts[row] for row in rows], PADDING)[0]
 
 
 def _of_group(name: str, group: str) -> str:

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -19,6 +18,7 @@ from jarilab.shapes import Int, Tensor
 from jarilab.tasks.base import Batch, Learner, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.rows import evenly
+from jarilab.tasks.stream import Stream
 from jarilab.tasks.token_task import TokenTask
 from jarilab.text import END, FIRST, PADDING, files, store
 from jarilab.text.spelling import Spelling
@@ -63,8 +63,8 @@ class Text(TokenTask):
         self.share = held_out
         self.metric = METRICS[metric]
         self._tokenizer: Tokenizer | None = None
-        self._training: _Stream | None = None
-        self._held_out: _Stream | None = None
+        self._training: Stream | None = None
+        self._held_out: Stream | None = None
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class Text(TokenTask):
         else:
             self._training, self._held_out = self._split()
 
-    def _split(self) -> tuple[_Stream, _Stream]:
+    def _split(self) -> tuple[Stream, Stream]:
         """What is trained on and what is held out, where both are of one text."""
         whole = self._stream(self.train)
         cut = len(whole) - max(2, round(self.share * len(whole)))
@@ -102,8 +102,8 @@ class Text(TokenTask):
             )
         return whole.part(0, cut), whole.part(cut, len(whole))
 
-    def _stream(self, path: str) -> _Stream:
-        return _Stream(store.prepare_documents(Path(path), self._known))
+    def _stream(self, path: str) -> Stream:
+        return Stream(store.prepare_documents(Path(path), self._known))
 
     def artifacts(self) -> dict[str, bytes]:
         return {"vocabulary.json": self._known.to_json().encode()}
@@ -128,7 +128,7 @@ class Text(TokenTask):
         return self._tokenizer
 
     @property
-    def _windows(self) -> _Stream:
+    def _windows(self) -> Stream:
         assert self._training is not None, "prepare comes first"
         return self._training
 
@@ -158,7 +158,7 @@ class Text(TokenTask):
         start_B = (indices * self.context + offset_B).clamp(max=last)
         return self._batch(self._windows, start_B, self.policy.seed(generator))
 
-    def _batch(self, stream: _Stream, starts: Int[Tensor, " B"], seed: int | None = None) -> Batch:
+    def _batch(self, stream: Stream, starts: Int[Tensor, " B"], seed: int | None = None) -> Batch:
         input_BL, labels_BL, documents_BL = stream.windows(starts, self.context)
         return Batch(
             (self.tokens(input_BL, "sequence", documents=documents_BL, seed=seed),), labels_BL
@@ -175,9 +175,7 @@ class Text(TokenTask):
 
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Loss in nats per token, perplexity, and bits per character, over windows one behind the other."""
-        if self._held_out is None:
-            self._held_out = self._stream(self.valid) if self.valid else self._split()[1]
-        stream, loss, count, ids = self._held_out, 0.0, 0, []
+        stream, loss, count, ids = self._measured(), 0.0, 0, []
         starts = torch.arange(0, len(stream), self.context)
         starts = starts[evenly(len(starts), examples)]
         for some in starts.split(AT_ONCE):
@@ -196,6 +194,12 @@ class Text(TokenTask):
             "examples": float(len(starts)),
         }
 
+    def _measured(self) -> Stream:
+        """The held-out text, read when first asked for."""
+        if self._held_out is None:
+            self._held_out = self._stream(self.valid) if self.valid else self._split()[1]
+        return self._held_out
+
     # What a person reads and writes ------------------------------------------------------------------------------
 
     def read(self, line: str) -> list[int]:
@@ -211,6 +215,17 @@ class Text(TokenTask):
     @property
     def spelling(self) -> Spelling:
         return Spelling(self._known.reading())
+
+    @property
+    def target_spelling(self) -> Spelling:
+        return Spelling(self._known.reading(), self._known.writing())
+
+    def held_out_pairs(self, examples: int | None = None) -> list[tuple[str, str]]:
+        stream = self._measured()
+        starts = torch.arange(0, len(stream), self.context)
+        _, labels_BL, _ = stream.windows(starts[evenly(len(starts), examples)], self.context)
+        texts = [self.write(row[row > END].tolist()) for row in labels_BL]
+        return [(text, text) for text in texts]
 
     def show_source(self, numbers: Sequence[int]) -> list[str]:
         return self._known.names(list(numbers))
@@ -239,53 +254,6 @@ class Text(TokenTask):
 
     def fingerprint(self) -> str:
         return f"sha256 {files.content_hash(files.document_files(_path('train', self.train)))}"
-
-
-@final
-class _Stream:
-    """Documents one behind the other: before each stands the first token, and after its last one it ends."""
-
-    def __init__(self, encoded: store.Encoded, start: int = 0, stop: int | None = None):
-        self._encoded = encoded
-        self._offsets = encoded.offsets + np.arange(len(encoded.offsets))
-        self._start, self._stop = start, int(self._offsets[-1]) if stop is None else stop
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    @property
-    def documents(self) -> int:
-        ends = np.searchsorted(self._offsets, (self._start, self._stop - 1), side="right")
-        return int(ends[1] - ends[0]) + 1
-
-    def part(self, start: int, stop: int) -> _Stream:
-        """The tokens from `start` to `stop` (excluded) of this stream."""
-        return _Stream(self._encoded, self._start + start, self._start + stop)
-
-    def windows(
-        self, starts: Int[Tensor, " B"], context: int
-    ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"], Int[Tensor, "B L"] | None]:
-        """Windows of `context` tokens from these places on, padding behind the end of the stream: their tokens, those
-        that come after each, and the document that each is of, None where each window is in one."""
-        place_BL = self._start + starts.numpy()[:, None] + np.arange(context)
-        real_BL = place_BL < self._stop
-        place_BL = np.minimum(place_BL, self._stop - 1)
-        document_BL = np.searchsorted(self._offsets, place_BL, side="right") - 1
-        inside_BL = place_BL - self._offsets[document_BL]
-        ids, offsets = self._encoded.ids, self._encoded.offsets
-        at_BL = offsets[document_BL] + inside_BL
-        before_BL = ids[np.maximum(at_BL - 1, 0)]
-        input_BL = _padded(np.where(inside_BL == 0, FIRST, before_BL), real_BL)
-        here_BL = ids[np.minimum(at_BL, len(ids) - 1)]
-        ends_BL = at_BL == offsets[document_BL + 1]
-        labels_BL = _padded(np.where(ends_BL, END, here_BL), real_BL)
-        if bool((document_BL[:, :1] == document_BL).all()):
-            return input_BL, labels_BL, None
-        return input_BL, labels_BL, torch.from_numpy(document_BL)
-
-
-def _padded(ids_BL: np.ndarray, real_BL: np.ndarray) -> Int[Tensor, "B L"]:
-    return torch.from_numpy(np.where(real_BL, ids_BL, PADDING).astype(np.int64))
 
 
 def _path(option: str, given: str) -> Path:

@@ -14,7 +14,7 @@ from jarilab.policies.base import Numbers, Sequences
 from jarilab.positions import Positions, Tokens
 from jarilab.shapes import Bool, Float, Int, Tensor
 from jarilab.tasks.base import Batch, Learner, Task
-from jarilab.text import FIRST, PADDING
+from jarilab.text import END, FIRST, PADDING
 from jarilab.text.spelling import Spelling
 
 
@@ -25,6 +25,12 @@ class TokenTask(Task):
     def spelling(self) -> Spelling:
         """How a page without Python reads and writes; by default it cannot, and an input stays as it is."""
         return Spelling()
+
+    @property
+    def target_spelling(self) -> Spelling:
+        """How a right answer is read, to train on, and any is written: by default as an input is, with an end."""
+        read, write = self.spelling.read, self.spelling.write
+        return Spelling(read and replace(read, end=END), write)
 
     ones_first: bool = False
     """Whether the digits of an answer are written from the ones up."""
@@ -141,6 +147,15 @@ class TokenTask(Task):
     @abstractmethod
     def sources(self, lines: Sequence[list[int]]) -> Tokens:
         """A batch of what `read` gave."""
+
+    def read_target(self, text: str) -> list[int]:
+        """A right answer as token numbers, its end included. Raises UserError."""
+        return [*self.read(text), END]
+
+    def held_out_pairs(self, examples: int | None = None) -> list[tuple[str, str]]:
+        """Held-out texts and their right answers, so many of them, evenly spread; all by default. A text that nobody
+        answers is beside itself. Raises UserError where the data are gone."""
+        return []
 
     @abstractmethod
     def write(self, numbers: Sequence[int]) -> str:

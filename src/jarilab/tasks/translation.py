@@ -179,6 +179,12 @@ class Translation(PairsTask):
         reading = replace(source.reading(), rules=(STRIPPED,), end=END)
         return Spelling(reading, target.writing())
 
+    @property
+    def target_spelling(self) -> Spelling:
+        target = self.tokenizers[1]
+        reading = replace(target.reading(), rules=(STRIPPED,), end=END)
+        return Spelling(reading, target.writing())
+
     def notices(self) -> list[str]:
         return self._notices
 

@@ -237,9 +237,10 @@ def _bytes_of(letters: str) -> bytes:
     return bytes([BYTE[letter] for letter in letters])
 
 
-def library(made: Vocabulary) -> Any:
-    """The library's tokenizer for a vocabulary; nothing but its model, since names and decoding are done here."""
-    names = [f" {name}" for name in made.special] + list(made.pieces)
+def library(made: Vocabulary, before: str = " ") -> Any:
+    """The library's tokenizer for a vocabulary; nothing but its model, since names and decoding are done here. before:
+    what stands before the names of special tokens."""
+    names = [f"{before}{name}" for name in made.special] + list(made.pieces)
     numbers = {name: number for number, name in enumerate(names)}
     models = hugging_face().models
     match made.kind:

@@ -131,6 +131,7 @@ def test_a_run_is_written_by_the_command(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr
     assert "BlenderbotForConditionalGeneration in" in said.stdout
     assert "scores differ by " in said.stdout
+    assert "; a tokenizer that reads " in said.stdout
     assert command(*words).returncode == 2
 
 

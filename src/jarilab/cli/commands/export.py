@@ -40,7 +40,7 @@ def _huggingface(options: argparse.Namespace) -> str:
     from jarilab.export import huggingface
 
     made = huggingface.export(options.run, options.out, **options.verb)
-    return f"{made['kind']} in {options.out}; {_close(made)}"
+    return f"{made['kind']} in {options.out}; {_close(made)}; {made['reads']}"
 
 
 def _ctranslate2(options: argparse.Namespace) -> str:

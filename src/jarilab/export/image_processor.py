@@ -1,0 +1,80 @@
+"""What a run makes of an image, as the image processor of a folder that transformers opens."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jarilab.errors import UserError, needs
+from jarilab.export.description import described
+from jarilab.huggingface import folder
+from jarilab.runs.loaded import OpenRun
+from jarilab.shapes import Tensor
+from jarilab.storage.files import write_json
+
+FILE = "preprocessor_config.json"
+BILINEAR = 2
+"""Pillow's number for it."""
+LEVELS = 255
+"""Steps between black and white."""
+NEAR, ROUNDED = 0.01, 1.01
+"""Levels that a pixel may differ by: of an image that has its size, and of one that is brought to it."""
+
+
+def write(loaded: OpenRun, out: Path) -> str:
+    """Write the image processor of a run of images beside its model, and say what of it was compared, or why there is
+    none: images are brought to their size otherwise."""
+    pixels = described(loaded)["pixels"]
+    factor, offset = (
+        torch.tensor(pixels[name], dtype=torch.float64) for name in ("factor", "offset")
+    )
+    _, height, width = pixels["shape"]
+    settings = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_convert_rgb": False,
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": BILINEAR,
+        "do_rescale": True,
+        "rescale_factor": 1 / LEVELS,
+        "do_normalize": True,
+        "image_mean": (-offset / factor).tolist(),
+        "image_std": (1 / factor).tolist(),
+    }
+    write_json(out / FILE, settings)
+    try:
+        _compare(loaded, out, tuple(pixels["shape"]), factor)
+    except UserError as error:
+        (out / FILE).unlink()
+        return f"no {FILE}: {error}"
+    return f"{FILE}, which makes of images what the run does"
+
+
+def _compare(loaded: OpenRun, out: Path, shape: tuple[int, int, int], factor: Tensor) -> None:
+    """Raises UserError where images become other numbers, and without Pillow."""
+    library, task = needs("PIL.Image", "vision"), loaded.task
+    of_task: Any = task
+    opened = folder.Loaded(out, loaded.model).image_processor
+    channels, height, width = shape
+    generator = torch.Generator().manual_seed(1)
+    wider, higher = (2 * height, 3 * width + 1), (3 * height + 1, width)
+    for size in ((height, width), wider, higher, (max(1, height // 2), width)):
+        pixels_HWC = torch.randint(256, (*size, channels), generator=generator, dtype=torch.uint8)
+        with tempfile.TemporaryDirectory() as made:
+            path = Path(made) / "drawn.png"
+            picture = library.fromarray(pixels_HWC.squeeze(-1).numpy())
+            picture.save(path)
+            own_CHW = of_task.sources([of_task.read(str(path))]).pixels[0]
+        theirs_CHW = opened(images=picture, return_tensors="pt")["pixel_values"][0]
+        if theirs_CHW.shape != own_CHW.shape:
+            raise UserError(f"an image becomes {tuple(theirs_CHW.shape)}, not {shape}")
+        away = (theirs_CHW - own_CHW).abs() / factor.view(-1, 1, 1) * LEVELS
+        if not float(away.max()) <= (NEAR if size == (height, width) else ROUNDED):
+            raise UserError(
+                f"no image processor brings images of {size[0]} x {size[1]} pixels to {height} x {width} as the run "
+                "does; bring them there first, and take the mean and deviation of pixels from its jarilab.json: "
+                "--to onnx writes it"
+            )

@@ -1,0 +1,219 @@
+"""The tokenizers and the image processor beside an exported model, held against what the run reads and writes."""
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.web.test_spelling import MADE, TEXTS
+from torch import nn
+
+import jarilab
+from jarilab import UserError
+from jarilab.export import cutting, image_processor, tokenizer
+from jarilab.export.cutting import library_of
+from jarilab.export.huggingface import _known, write
+from jarilab.huggingface import folder, read
+from jarilab.huggingface import load as load_folder
+from jarilab.predictors.base import predictor_for
+from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.tasks.images import ImageClassification
+from jarilab.tasks.text import Text
+from jarilab.tasks.translation import Translation
+from jarilab.text.spelling import STRIPPED, Reading, Spelling, Writing
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("transformers") is None,
+        reason="NO transformers: folders of Hugging Face were NOT checked (pip install 'jarilab[huggingface]')",
+    ),
+    pytest.mark.filterwarnings("ignore"),
+]
+SMALL = {"width": 16, "heads": 2}
+WORDS = ("ein Hund rennt", "zwei Katzen schlafen", "Ärger <eos> über Öl!", "이백 이십", "12 34")
+
+
+def initialised(model: nn.Module) -> Any:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def run_of(task: Any, model: nn.Module) -> Any:
+    """What an export asks of an open run."""
+    return SimpleNamespace(task=task, model=initialised(model))
+
+
+def translator(task: Any, **options: Any) -> Any:
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoding": "sinusoidal"}
+    return run_of(task, jarilab.EncoderDecoder(**task.model_options, **SMALL, **(layers | options)))
+
+
+def continued(task: Any) -> Any:
+    return run_of(task, jarilab.LanguageModel(**task.model_options, **SMALL, layers=1, encoding="rotary"))
+
+
+def translation(at: Path, **options: Any) -> Translation:
+    """A task of two files, prepared."""
+    for name, sign in (("source", str.lower), ("target", str.upper)):
+        lines = [f"{sign(one)} {sign(two)}" for one in WORDS for two in WORDS for _ in range(4)]
+        (at / name).write_text("\n".join(lines) + "\n")
+    task = Translation(train=(str(at / "source"), str(at / "target")), vocabulary=300, longest=24, **options)
+    task.prepare()
+    return task
+
+
+def joined(at: Path) -> Any:
+    task = Arithmetic(maximum=30)
+    task.join()
+    return continued(task)
+
+
+RUNS = {
+    "arithmetic": (lambda at: translator(Arithmetic(maximum=30)), True),
+    "arithmetic in one sequence": (joined, False),
+    "two vocabularies of words": (lambda at: translator(translation(at, tokenizer="words", joint=False)), True),
+    "Marian, bpe": (
+        lambda at: translator(translation(at, joint=False), norm="post", encoding="sinusoidal:layout=concatenated"),
+        True,
+    ),
+    "one vocabulary": (lambda at: translator(translation(at, tokenizer="unigram"), shared=True), False),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_folder_reads_and_answers_as_the_run_does(name: str, tmp_path: Path) -> None:
+    make, two = RUNS[name]
+    run, out = make(tmp_path), tmp_path / "out"
+    write(run.model, out, **_known(run.task))
+    said = tokenizer.write(run, out)
+    assert said.startswith("a tokenizer that reads ")
+    assert said.endswith(" texts as the run does")
+    assert (out / "target" / "tokenizer.json").exists() == two
+    transformers, loaded = folder.library(), load_folder(out)
+    mine = transformers.AutoTokenizer.from_pretrained(out)
+    texts = [text for text, _ in run.task.held_out_pairs(8)]
+    read_here = mine(texts, padding=True, return_tensors="pt")
+    own_B = [run.task.read(text) for text in texts]
+    if not run.task.one_sequence:
+        assert read_here["input_ids"].tolist() == run.task.sources(own_B).ids.tolist()
+    model: Any = loaded.model
+    written = model.generate(**read_here)
+    if run.task.one_sequence:
+        written = written[:, read_here["input_ids"].shape[1] :]
+    predictor = predictor_for(run.model, run.task)
+    expected = [said.answer for said in predictor.predict(texts, predictor.options())]
+    if "words" not in name:  # an unknown word is copied by the run, which is more than a tokenizer can do
+        assert loaded.target_tokenizer.batch_decode(written, skip_special_tokens=True) == expected
+    assert read(loaded, texts[0]).names
+    if two:
+        for _, text in run.task.held_out_pairs(8):
+            assert loaded.target_tokenizer(text).input_ids == run.task.read_target(text)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_library_cuts_text_as_the_task_does(name: str) -> None:
+    made = MADE[name]()
+    spelling: Spelling = made.spelling
+    assert spelling.read is not None
+    assert spelling.write is not None
+    there = library_of(spelling.read, spelling.write, made.names, [])
+    there.encode_special_tokens = True
+    read_at_all = 0
+    for text in TEXTS:
+        try:
+            own = made.read(text)
+        except UserError:
+            continue
+        assert there.encode(text).ids == own, text
+        read_at_all += 1
+    assert read_at_all > 10
+
+
+def test_the_ends_of_a_text_are_not_those_of_its_lines() -> None:
+    read, write = Reading("[^]", rules=(STRIPPED, ("=$", ""))), Writing()
+    there = library_of(read, write, ["a", " ", "\n", "="], [])
+    assert there.encode(" a \n a=\na=\n ").tokens == list("a \n a=\na")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "words", "characters"])
+def test_a_language_model_has_one_that_adds_nothing(kind: Any, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(f"{word} <pad>" for word in WORDS * 12))
+    task = Text(train=str(tmp_path / "text.txt"), tokenizer=kind, vocabulary=300, context=16)
+    task.prepare()
+    run = continued(task)
+    assert "texts as the run does" in tokenizer.write(run, tmp_path / "out")
+    opened = folder.library().AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "zwei Katzen <pad>"
+    assert opened(text).input_ids == task.read(text)
+    assert opened.decode(task.read(text)) == task.write(task.read(text))
+    assert (opened.padding_side, opened.pad_token_id, opened.eos_token_id) == ("left", 0, 2)
+    assert opened.model_max_length == 16
+    assert not (tmp_path / "out" / "target").exists()
+
+
+def test_what_reads_or_writes_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = translator(translation(tmp_path, tokenizer="characters"))
+    for name, change, said in (
+        ("_decoders", lambda writing: [], "writes the tokens"),
+        ("_of_pieces", lambda reading: cutting._of_names(reading, run.task.show_source(range(30))), "not"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(cutting, name, change)
+            with pytest.raises(UserError, match="as the run does, so nothing was written") as refused:
+                tokenizer.write(run, tmp_path / name)
+        assert said in str(refused.value)
+
+
+def test_where_the_data_are_gone_texts_are_drawn_and_it_is_said(tmp_path: Path) -> None:
+    task = translation(tmp_path)
+    (tmp_path / "target").unlink()
+    assert "texts as the run does, none of them held out: " in tokenizer.write(translator(task), tmp_path / "out")
+
+
+def test_a_task_that_does_not_say_how_it_cuts_text_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arithmetic, "spelling", Spelling())
+    assert tokenizer.write(translator(Arithmetic(maximum=30)), tmp_path).startswith("no tokenizer, since its task")
+    assert not any(tmp_path.iterdir())
+
+
+def pictures(fit: Any, channels: int) -> Any:
+    """A run of images of 4 x 6 pixels."""
+    task = ImageClassification(colours="grey" if channels == 1 else "colour", fit=fit)
+    shape = (channels, 4, 6)
+    facts = {"shape": list(shape), "classes": ["cat", "dog", "cow"]}
+    task._facts = facts | {"mean": [0.3, 0.4, 0.5][:channels], "deviation": [0.2, 0.3, 0.1][:channels]}
+    model = jarilab.VisionTransformer(
+        shape, 3, patch=2, **SMALL, layers=1, pool="class", encoding="learned2d:rows=2,columns=3"
+    )
+    return run_of(task, model)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_become_the_numbers_of_the_run(channels: int, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    run = pictures("stretch", channels)
+    write(run.model, tmp_path, **_known(run.task))
+    assert image_processor.write(run, tmp_path) == ("preprocessor_config.json, which makes of images what the run does")
+    path = tmp_path / "drawn.png"
+    pixels_HW3 = torch.randint(256, (4, 6, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    image.fromarray(pixels_HW3.numpy()).save(path)
+    found = read(load_folder(tmp_path), str(path))
+    (label, *_), *_ = run.task.interpret(run.model(run.task.sources([run.task.read(str(path))])), [])
+    assert found.answer == run.task.classes[label.number]
+    own = run.task.sources([run.task.read(str(path))]).pixels
+    assert torch.allclose(found.inputs["pixel_values"], own, atol=1e-5)
+
+
+def test_images_that_are_padded_get_no_processor(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    run = pictures("pad", 3)
+    write(run.model, tmp_path, **_known(run.task))
+    assert image_processor.write(run, tmp_path).startswith(
+        "no preprocessor_config.json: no image processor brings images of 8 x 19 pixels to 4 x 6 as the run does"
+    )
+    assert not (tmp_path / "preprocessor_config.json").exists()
