@@ -3,7 +3,7 @@
 # make docs    the site, with the runs and pages it shows; FAST=1 takes those of the last time
 # make chaos   train while things happen to it, for MINUTES=5, drawn from SEED=1; `make test` has a minute of it
 # make fuzz    hostile bytes for every reader of files, SECONDS=60 each
-# make release build what is released, check it, and stop before it is uploaded
+# make release REPOSITORY=https://...  build what is released, check it, and stop before it is uploaded
 # make check   format, lint, types, quick tests: before every commit
 
 PYTHON ?= python3
@@ -12,7 +12,7 @@ BIN := .venv/bin
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test check slow chaos fuzz docs release clean
+.PHONY: setup demo test check slow chaos fuzz docs release addressed clean
 
 setup: .venv/installed
 
@@ -41,8 +41,8 @@ fuzz: .venv/developed
 	cd tests && ../$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET))
 
 check: .venv/developed
-	$(BIN)/ruff format src tests examples benchmarks experiments docs/build
-	$(BIN)/ruff check src tests examples benchmarks experiments docs/build
+	$(BIN)/ruff format src tests examples benchmarks experiments docs/build hatch_build.py
+	$(BIN)/ruff check src tests examples benchmarks experiments docs/build hatch_build.py
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -m "not slow and not long and not browser" $(SIDE_BY_SIDE) --quiet
 
@@ -53,10 +53,13 @@ check: .venv/developed
 docs: .venv/documented
 	$(BIN)/python docs/build $(if $(FAST),--fast)
 
+addressed:
+	@test -n "$(REPOSITORY)" || { echo "where will this repository be? The index shows it, and the README's links lead there: make release REPOSITORY=https://HOST/OWNER/NAME" >&2; exit 2; }
+
 # The time of the commit, so that whoever builds it gets the same bytes.
-release: .venv/developed
+release: addressed .venv/developed
 	rm -rf dist
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --outdir dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) JARILAB_REPOSITORY="$(REPOSITORY)" $(BIN)/python -m build --outdir dist
 	$(BIN)/python -m twine check --strict dist/*
 	@echo "dist/ is built and checked; nothing was uploaded. CONTRIBUTING.md says what comes before that."
 

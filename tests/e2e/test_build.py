@@ -1,22 +1,90 @@
 """What is released is built from the sources alone, and the same whoever builds it."""
 
+import email
 import hashlib
+import importlib.util
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+ADDRESS = "https://example.org/someone/jari"
+RELATIVE = re.compile(r"\]\((?!https://)[^)]*\)|<this")
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """hatch_build.py, without hatchling, which only a build has."""
+    interface: Any = ModuleType("interface")
+    interface.MetadataHookInterface = object
+    for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", interface)
+    spec: Any = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def filled(hook: Any, root: Path = ROOT) -> dict[str, Any]:
+    """The metadata that a build is given."""
+    made, metadata = hook.Addressed(), {"version": "1.2.3"}
+    made.root = str(root)
+    made.update(metadata)
+    return metadata
+
+
+def test_with_an_address_no_link_of_the_readme_is_relative(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hook.VARIABLE, ADDRESS)
+    metadata = filled(hook)
+    text, own = metadata["readme"]["text"], (ROOT / "README.md").read_text()
+    assert len(RELATIVE.findall(own)) > 30
+    assert RELATIVE.findall(text) == []
+    assert f"]({ADDRESS}/raw/v1.2.3/docs/report.png)" in text
+    assert f"]({ADDRESS}/blob/v1.2.3/README.md#without-make-and-elsewhere)" in text
+    assert f"git clone {ADDRESS} jari" in text
+    assert {"Homepage", "Repository", "Documentation", "Changelog", "Issues"} == set(metadata["urls"])
+    led = [to.removeprefix(f"{ADDRESS}/") for to in re.findall(rf"\(({ADDRESS}/[^)]*)\)", text)]
+    led += [to.removeprefix(f"{ADDRESS}/") for to in metadata["urls"].values() if "/v1.2.3/" in to]
+    for to in led:
+        kind, tag, path = to.partition("#")[0].split("/", 2)
+        assert (kind in ("blob", "raw", "tree"), tag, (ROOT / path).exists()) == (True, "v1.2.3", True), to
+
+
+def test_without_an_address_nothing_is_added(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(hook.VARIABLE, raising=False)
+    assert filled(hook) == {"version": "1.2.3", "readme": "README.md", "urls": {}}
+
+
+@pytest.mark.parametrize("address", ["example.org/a/b", "https://example.org/", f"{ADDRESS}/", "https://<owner>/jari"])
+def test_what_is_no_address_is_refused(address: str, hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hook.VARIABLE, address)
+    with pytest.raises(ValueError, match="expected the address of a repository"):
+        filled(hook)
+
+
+def test_a_release_without_an_address_says_what_to_give() -> None:
+    asked = ["make", "--no-print-directory", "release", "REPOSITORY="]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "make release REPOSITORY=https://HOST/OWNER/NAME" in done.stderr
+    assert done.stdout == ""
 
 
 def built(out: Path) -> dict[str, str]:
     """The files of a build and their digests."""
     command = [sys.executable, "-m", "build", "--outdir", out, ROOT]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"})
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "JARILAB_REPOSITORY": ADDRESS}
+    subprocess.run(command, check=True, capture_output=True, env=environment)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir()}
 
 
@@ -32,6 +100,16 @@ def test_two_builds_have_equal_bytes_and_all_that_pages_are_made_of(tmp_path):
     wanted = {name for name in wanted if "__pycache__" not in name and ".egg-info" not in name}
     with zipfile.ZipFile(wheel) as held:
         assert wanted - set(held.namelist()) == set()
+        (named,) = (name for name in held.namelist() if name.endswith(".dist-info/METADATA"))
+        described = [held.read(named).decode()]
+    (sdist,) = (tmp_path / "first").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        described.append(archive.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/PKG-INFO").read().decode())
+    for text in described:
+        metadata = email.message_from_string(text)
+        assert f"Homepage, {ADDRESS}" in metadata.get_all("Project-URL")
+        assert RELATIVE.findall(metadata.get_payload()) == []
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", wheel, sdist], check=True, capture_output=True)
 
 
 def lowest() -> str:
