@@ -43,13 +43,17 @@ def test_a_notebook_keeps_no_outputs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("inside", [True, False], ids=["in the repository", "alone"])
+@pytest.mark.parametrize("around", ["repository", "nothing", "another project", "a source named"])
 def test_a_notebook_begins_by_installing_what_is_missing(
-    path: Path, inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, around: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here := tmp_path / "examples").mkdir()
-    if inside:
-        (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "pyproject.toml").touch()
+    if around == "repository":
+        (tmp_path / "src" / "jarilab").mkdir(parents=True)
+    monkeypatch.delenv("JARILAB_SOURCE", raising=False)
+    if around == "a source named":
+        monkeypatch.setenv("JARILAB_SOURCE", "jarilab-9.whl")
     first, given = "".join(cells(path)[0]["source"]), list[list[str]]()
     monkeypatch.setattr(subprocess, "run", lambda words, check: given.append(words))
     with contextlib.chdir(here):
@@ -59,7 +63,7 @@ def test_a_notebook_begins_by_installing_what_is_missing(
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
         exec(first, {})
     extras = "[huggingface,text]" if path.stem == "look_at_hugging_face" else ""
-    wanted = ("..", "jarilab")[not inside] + extras
+    wanted = {"repository": "..", "a source named": "jarilab-9.whl"}.get(around, "jarilab") + extras
     assert given == [[sys.executable, "-m", "pip", "install", "-q", wanted]]
 
 
