@@ -14,6 +14,7 @@ from torch import nn
 
 from jarilab.conformance import Outcome, judge, without_echoes
 from jarilab.conformance.checks import BrokenError, SkippedError, apart, unstored
+from jarilab.conformance.ways import WRITTEN
 from jarilab.conformance.whole_model import ALLOWED, LENGTH, WholeModel
 from jarilab.shapes import Bool, Tensor
 
@@ -51,15 +52,17 @@ def batch(asked: WholeModel) -> str:
 
 
 def future(asked: WholeModel) -> str:
-    """Of a model that writes what it reads, what comes later changes nothing before it."""
-    asked.needs_causal()
-    ids = asked.ids()
+    """Of a model that writes, later tokens change nothing before them."""
+    name = asked.written()
+    ids, plain = asked.inputs[name], asked.ask(asked.inputs)
+    if plain.shape[:2] != ids.shape:
+        raise SkippedError("it says nothing of each token")
+    half = ids.shape[1] // 2
     other = ids.clone()
-    other[:, LENGTH // 2 :] = ids[:, LENGTH // 2 :].flip(0)
-    before = slice(0, LENGTH // 2)
-    changed, plain = asked.of_ids(other), asked.of_ids(ids)
+    other[:, half:] = ids[:, half:].flip(0)
+    changed = asked.ask(asked.inputs | {name: other})
     return asked.near(
-        changed[:, before], plain[:, before], "earlier places, after later tokens changed"
+        changed[:, :half], plain[:, :half], "earlier places, after later tokens changed"
     )
 
 
@@ -77,6 +80,7 @@ def left_padding(asked: WholeModel) -> str:
 def cached(asked: WholeModel) -> str:
     """What is written a token at a time is what one forward says."""
     ids = asked.ids()
+    asked.steps()
     if asked.writes:
         return _cached_decoder(asked)
     asked.needs_causal()
@@ -93,6 +97,7 @@ def cached(asked: WholeModel) -> str:
 def cached_after_padding(asked: WholeModel) -> str:
     """As `generate` goes on with a batch of prompts of several lengths."""
     asked.needs_causal()
+    asked.steps()
     asked.takes("attention_mask")
     ids = asked.ids()
     padded, mask = _padded(asked, ids, right=False)
@@ -111,13 +116,14 @@ def cached_after_padding(asked: WholeModel) -> str:
         )
         said.append(scores)
     stepped = torch.cat(said, 1)
+    last = stepped.shape[1]  # of a prompt some models score the last token alone
     told = ""
     for row, real in enumerate(mask):
         of_row = slice(row, row + 1)
         alone = asked.of_ids(padded[of_row, real], of_row)
-        told = asked.near(
-            stepped[of_row, real], alone, f"row {row}, {int((~real).sum())} of padding"
-        )
+        found = stepped[of_row, real[-last:]]
+        padding = int((~real).sum())
+        told = asked.near(found, alone[:, -found.shape[1] :], f"row {row}, {padding} of padding")
     return told
 
 
@@ -130,16 +136,12 @@ def packing(asked: WholeModel) -> str:
     if isinstance(window, int) and window < LENGTH:
         raise SkippedError(f"its window of {window} takes a mask of pairs for the whole mask")
     ids, cut = asked.ids()[:1], LENGTH // 2
-    document = torch.arange(LENGTH).ge(cut)
-    same = document[:, None] == document
-    allowed = same & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
-    lowest = torch.finfo(torch.float32).min
-    pairs = torch.zeros(1, 1, LENGTH, LENGTH).masked_fill(~allowed, lowest)
+    document = torch.arange(LENGTH).ge(cut).long()[None]
     places = torch.cat([torch.arange(cut), torch.arange(LENGTH - cut)])[None]
     row = slice(0, 1)
     apart_BLV = torch.cat([asked.of_ids(ids[:, :cut], row), asked.of_ids(ids[:, cut:], row)], 1)
     try:
-        packed = asked.of_ids(ids, row, attention_mask=pairs, position_ids=places)
+        packed = asked.of_ids(ids, row, **asked.way.packed(document, places))
     except (RuntimeError, ValueError, TypeError) as error:
         raise SkippedError(f"it takes no mask of pairs: {type(error).__name__}") from None
     said = asked.near(packed, apart_BLV, "two documents in a row")
@@ -153,19 +155,17 @@ def packing(asked: WholeModel) -> str:
 def shift(asked: WholeModel) -> str:
     """Relative positions alone: all places further along say the same."""
     asked.takes("position_ids")
-    ids = asked.ids()
     if asked.longest is not None and asked.longest < LENGTH + SHIFT:
         raise SkippedError(f"it declares {asked.longest} positions")
-    places = torch.arange(LENGTH).expand(len(ids), -1)
-    here = asked.of_ids(ids, position_ids=places)
-    there = asked.of_ids(ids, position_ids=places + SHIFT)
+    here = asked.ask(asked.inputs, **asked.at(0))
+    there = asked.ask(asked.inputs, **asked.at(SHIFT))
     what = f"{SHIFT} places further on"
     try:
         return asked.near(there, here, what)
     except BrokenError as broken:
-        if not asked.knows_places():
+        if not asked.way.knows_places(asked.model):
             raise
-        raise SkippedError(f"it has a vector for each place, so it may differ: {broken}") from None
+        raise SkippedError(f"it has something for each place, so it may differ: {broken}") from None
 
 
 def precision(asked: WholeModel) -> str:
@@ -287,12 +287,12 @@ def _padded(asked: WholeModel, ids: Tensor, *, right: bool) -> tuple[Tensor, Boo
 
 def _cached_decoder(asked: WholeModel) -> str:
     asked.takes("past_key_values")
-    written = asked.inputs["decoder_input_ids"]
+    written = asked.inputs[WRITTEN]
     full = asked.ask(asked.inputs)
     cache: Any = None
     said = []
     for place in range(written.shape[1]):
-        step = {**asked.inputs, "decoder_input_ids": written[:, place : place + 1]}
+        step = asked.inputs | {WRITTEN: written[:, place : place + 1]}
         scores, cache = asked.step(step, cache)
         said.append(scores)
     return asked.near(torch.cat(said, 1), full, "the answer, a token at a time")

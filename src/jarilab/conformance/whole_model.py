@@ -18,11 +18,12 @@ import torch
 from torch import nn
 
 from jarilab.conformance.checks import SkippedError, apart, near
+from jarilab.conformance.ways import IMAGE, READ, WRITTEN, scores_of, way_of
 from jarilab.errors import UserError
 from jarilab.nn.layers import TokenEmbedding
 from jarilab.shapes import Bool, Float, Int, Tensor
 
-ROWS, LENGTH, WRITTEN = 3, 11, 5
+ROWS, LENGTH, ANSWER = 3, 11, 5
 FIRST_ID = 5
 """Ids below are mostly special tokens, which a model may treat in its own way."""
 ALLOWED = 16
@@ -47,10 +48,10 @@ class WholeModel:
         _check_forward(model)
         self._given = model
         self.config: Any = getattr(model, "config", None)
-        self._takes = list(inspect.signature(model.forward).parameters)
-        self.reads_images = image is not None or "pixel_values" in self._takes
+        self.way = way_of(model, images=image is not None)
+        self.reads_images = IMAGE in self.way.takes
         read = getattr(model, "main_input_name", None)
-        if read not in (None, "input_ids", "pixel_values"):
+        if read not in (None, READ, IMAGE):
             raise UserError(
                 f"{type(model).__name__} reads {read}; laws of whole models are for those that read ids or images"
             )
@@ -97,32 +98,38 @@ class WholeModel:
         drawn = torch.Generator().manual_seed(SEED)
         if self.reads_images:
             shape = self._image or self._configured_image()
-            return {self._name: torch.randn(ROWS, *shape, generator=drawn)}
-        given = {self._name: self._ids(LENGTH, drawn)}
+            return {IMAGE: torch.randn(ROWS, *shape, generator=drawn)}
+        assert self._vocabulary is not None
+        given = {READ: _ids(LENGTH, self._vocabulary, drawn)}
         if self.writes:
-            given["decoder_input_ids"] = self._ids(WRITTEN, drawn)
+            given[WRITTEN] = _ids(ANSWER, self._count_written(given), drawn)
         return given
 
     def ids(self) -> Int[Tensor, "B L"]:
         """Raises SkippedError for a model of images."""
         if self.reads_images:
             raise SkippedError("it reads images")
-        return self.inputs[self._name]
+        return self.inputs[READ]
 
     def takes(self, name: str) -> None:
         """Raises SkippedError where the model has no such argument."""
-        if name not in self._takes:
+        if name not in self.way.takes:
             raise SkippedError(f"it takes no {name}")
+
+    def steps(self) -> None:
+        """Raises SkippedError where steps with a cache are meant to be no full forward."""
+        if self.way.steps_differ is not None:
+            raise SkippedError(self.way.steps_differ)
 
     @property
     def writes(self) -> bool:
         """Whether it is an encoder and a decoder."""
-        return "decoder_input_ids" in self._takes
+        return WRITTEN in self.way.takes
 
     @cached_property
     def causal(self) -> bool:
         """Whether it writes, token by token, what it reads: it keeps a cache when it is asked to."""
-        if self.reads_images or self.writes or "past_key_values" not in self._takes:
+        if self.reads_images or self.writes or "past_key_values" not in self.way.takes:
             return False
         return (
             getattr(self._outputs(self.inputs, use_cache=True), "past_key_values", None) is not None
@@ -133,27 +140,31 @@ class WholeModel:
         if not self.causal:
             raise SkippedError("it reads whole inputs, and keeps no cache")
 
+    def written(self) -> str:
+        """The name of what it writes, token by token. Raises SkippedError."""
+        if self.writes:
+            return WRITTEN
+        self.needs_causal()
+        return READ
+
     @property
     def longest(self) -> int | None:
-        """The positions that its configuration declares."""
-        config = self.config
-        names = ("max_position_embeddings", "n_positions", "max_seq_len")
-        found = [getattr(config, name, None) for name in names]
-        return next((each for each in found if isinstance(each, int)), None)
+        """The positions that it declares."""
+        return self.way.longest
 
-    def knows_places(self) -> bool:
-        """Whether a table has a row for each declared position, and perhaps some more."""
-        longest = self.longest
-        if longest is None:
-            return False
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        tables = [len(each) for each in tensors if each.ndim == 2]
-        return any(longest <= rows <= longest + 4 for rows in tables)
+    def at(self, first: int) -> dict[str, Tensor]:
+        """The places of all that it reads and writes, from `first` on."""
+        names = {READ: "position_ids", WRITTEN: "decoder_position_ids"}
+        return {
+            names[name]: torch.arange(first, first + ids.shape[1]).expand(len(ids), -1)
+            for name, ids in self.inputs.items()
+            if names[name] in self.way.takes
+        }
 
     def positions(self, mask: Bool[Tensor, "B L"]) -> dict[str, Any]:
         """As generation makes them: the first token is at 0, wherever padding is. Nothing where the model has no
         argument for them, or counts by itself."""
-        if not self.causal or "position_ids" not in self._takes:
+        if not self.causal or "position_ids" not in self.way.takes:
             return {}
         return {"position_ids": (mask.long().cumsum(-1) - 1).clamp_min(0)}
 
@@ -161,12 +172,18 @@ class WholeModel:
 
     def check(self) -> None:
         """Raises UserError where it cannot be asked at all."""
+        self._asked(self.inputs)
+
+    def _asked(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Its scores. Raises UserError for whatever it raises."""
         try:
-            self.ask(self.inputs)
+            return self.ask(inputs)
         except UserError:
             raise
         except Exception as error:
-            shapes = ", ".join(f"{name}={tuple(each.shape)}" for name, each in self.inputs.items())
+            shapes = ", ".join(
+                f"{self.way.spelled(name)}={tuple(each.shape)}" for name, each in inputs.items()
+            )
             first = str(error).partition("\n")[0]
             raise UserError(
                 f"{type(self._given).__name__} could not be asked for anything by model({shapes}): "
@@ -194,7 +211,7 @@ class WholeModel:
 
     def beside(self, ids: Int[Tensor, "B L"], rows: slice = slice(None)) -> dict[str, Tensor]:
         """Ids, and what else the rows read."""
-        return {name: each[rows] for name, each in self.inputs.items()} | {self._name: ids}
+        return {name: each[rows] for name, each in self.inputs.items()} | {READ: ids}
 
     @contextmanager
     def as_copy(self) -> Iterator[nn.Module]:
@@ -216,16 +233,16 @@ class WholeModel:
             name: each.to(kind) if each.is_floating_point() else each
             for name, each in inputs.items()
         }
-        return model(**given, **rest)
+        return self.way.call(model, given | rest)
 
-    @property
-    def _name(self) -> str:
-        usual = "pixel_values" if self.reads_images else "input_ids"
-        return usual if usual in self._takes else self._takes[0]
-
-    def _ids(self, length: int, drawn: torch.Generator) -> Tensor:
+    def _count_written(self, given: dict[str, Tensor]) -> int:
+        """How many ids it writes: those that it scores, where no configuration says that it is one vocabulary."""
         assert self._vocabulary is not None
-        return torch.randint(FIRST_ID, self._vocabulary, (ROWS, length), generator=drawn)
+        if hasattr(self.config, "vocab_size"):
+            return self._vocabulary
+        first = given[READ].new_full((ROWS, ANSWER), FIRST_ID)
+        scored = self._asked(given | {WRITTEN: first}).shape[-1]
+        return max(FIRST_ID + 1, min(self._vocabulary, scored))
 
     def _count_ids(self) -> int:
         count = getattr(self.config, "vocab_size", None)
@@ -264,6 +281,10 @@ def _check_forward(model: Any) -> None:
         )
 
 
+def _ids(length: int, vocabulary: int, drawn: torch.Generator) -> Int[Tensor, "B L"]:
+    return torch.randint(FIRST_ID, vocabulary, (ROWS, length), generator=drawn)
+
+
 def _off_by_a_digit(model: nn.Module) -> nn.Module:
     """The model with each weight off by half the last digit of float32, more or less."""
     drawn = torch.Generator().manual_seed(SEED)
@@ -271,18 +292,3 @@ def _off_by_a_digit(model: nn.Module) -> nn.Module:
         noise = torch.randn(parameter.shape, generator=drawn)
         parameter.data *= 1 + noise * torch.finfo(torch.float32).eps / 2
     return model
-
-
-def scores_of(output: Any) -> Tensor:
-    """What a model says: its scores, or the last hidden state. Raises UserError where it gives no tensor."""
-    for name in ("logits", "last_hidden_state"):
-        found = getattr(output, name, None)
-        if isinstance(found, torch.Tensor):
-            return found
-    first = output[0] if isinstance(output, tuple) and output else output
-    if not isinstance(first, torch.Tensor):
-        raise UserError(
-            f"expected a tensor of scores, or an output with `logits`; got {type(output).__name__}: wrap the model in "
-            "a module whose forward returns its scores"
-        )
-    return first

@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ import jarilab
 from helpers import folders
 from helpers.architectures import MODELS
 from helpers.command import command
+from helpers.runs import tiny, train
+from jarilab import Mask, Tokens
 from jarilab.conformance.whole_laws import LAWS, check_model
 from jarilab.errors import UserError
 from jarilab.testing import model_laws
@@ -249,10 +252,176 @@ def test_a_model_that_cannot_be_asked_breaks_no_law(says, message):
         check_model(Says(says))
 
 
-def test_a_language_model_of_jari_is_asked():
+# Models of jari ------------------------------------------------------------------------------------------------------
+
+PADDING, CACHE, AHEAD = (
+    "right padding changes nothing",
+    "cached steps equal the full forward",
+    "no token sees a later one",
+)
+LEFT, STEPS = "left padding changes nothing", "cached steps after left padding equal rows alone"
+PACKED, SHIFTED = "packed documents equal separate ones", "a shift of all places changes nothing"
+ALWAYS = {"evaluation draws nothing", "rows do not mix", "state_dict holds all of it", ROUNDS}
+TINY = {"width": 16, "heads": 2}
+
+
+def decoder(encoding="rotary", kind=jarilab.LanguageModel):
     torch.manual_seed(0)
-    outcomes = {one.law: one for one in check_model(jarilab.LanguageModel(40, width=16, heads=2, layers=1))}
-    assert outcomes["rows do not mix"].verdict == "holds"
+    return kind(40, layers=1, encoding=encoding, **TINY)
+
+
+def translator(encoding="rotary", kind=jarilab.EncoderDecoder, vocabulary=40, **options):
+    torch.manual_seed(0)
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
+    return kind(vocabulary, 30, encoding=encoding, **layers, **TINY, **options)
+
+
+OF_JARI = {
+    "decoder": (decoder, {PADDING, CACHE, AHEAD, LEFT, STEPS, PACKED, SHIFTED}),
+    "decoder of a table": (lambda: decoder("learned:positions=16"), {PADDING, CACHE, AHEAD, LEFT, STEPS, PACKED, FAR}),
+    "decoder of sines": (lambda: decoder("sinusoidal"), {PADDING, CACHE, AHEAD, LEFT, STEPS, PACKED}),
+    "decoder by length": (lambda: decoder("rotary_dynamic"), {PADDING, AHEAD, LEFT, PACKED, SHIFTED}),
+    "encoder-decoder": (translator, {PADDING, CACHE, AHEAD, SHIFTED}),
+    "encoder-decoder by length": (lambda: translator("log_length"), {PADDING, AHEAD}),
+    "one table": (lambda: translator(vocabulary=30, shared=True, tied=True), {PADDING, CACHE, AHEAD, SHIFTED}),
+    "recurrent": (lambda: jarilab.Recurrent(20, 40, width=16), {PADDING, CACHE, AHEAD, SHIFTED}),
+    "encoder": (lambda: jarilab.TextEncoder(40, layers=1, encoding="alibi", **TINY), {PADDING, SHIFTED}),
+}
+
+
+@pytest.mark.parametrize("name", OF_JARI)
+def test_models_of_jari_keep_all_laws_that_concern_them(name):
+    make, laws = OF_JARI[name]
+    verdicts = {one.law: one.verdict for one in check_model(make())}
+    expected = {law: "holds" if law in laws | ALWAYS else "skipped" for law in LAWS}
+    assert verdicts == expected
+
+
+class Deaf(jarilab.LanguageModel):
+    """Does not heed padding."""
+
+    def forward(self, tokens):
+        return super().forward(replace(Tokens.of(tokens, "target"), keep=None))
+
+
+class Forgetful(jarilab.LanguageModel):
+    """Heeds padding in one forward, and not in steps."""
+
+    def start(self, source):
+        return super().start(None if source is None else replace(source, keep=None))
+
+
+class Late(jarilab.LanguageModel):
+    """Counts the places of steps one too far."""
+
+    def step(self, state, ids, positions, cache):
+        if cache.positions is not None:
+            positions = replace(positions, coordinates=positions.coordinates + 1)
+        return super().step(state, ids, positions, cache)
+
+
+class Mixed(jarilab.LanguageModel):
+    """Takes documents for one."""
+
+    def forward(self, tokens):
+        return super().forward(replace(Tokens.of(tokens, "target"), documents=None))
+
+
+class Placed(jarilab.LanguageModel):
+    """Says something of each place that its encoding knows nothing of."""
+
+    def forward(self, tokens):
+        tokens = Tokens.of(tokens, "target")
+        return super().forward(tokens) + tokens.positions.coordinates / 10
+
+
+class Boasts(jarilab.LanguageModel):
+    """Declares a place too many."""
+
+    def max_positions(self):
+        return {"target": super().max_positions()["target"] + 1}
+
+
+class Ahead(jarilab.LanguageModel):
+    def __init__(self, *of, **options):
+        super().__init__(*of, **options)
+        self.decoder.mask = Mask()
+
+
+class DeafToSource(jarilab.EncoderDecoder):
+    def start(self, source):
+        return super().start(replace(source, keep=None))
+
+
+class LateAnswer(jarilab.EncoderDecoder):
+    def step(self, state, ids, positions, cache):
+        if cache is not None:
+            positions = replace(positions, coordinates=positions.coordinates * 2)
+        return super().step(state, ids, positions, cache)
+
+
+class AheadInAnswer(jarilab.EncoderDecoder):
+    def step(self, state, ids, positions, cache):
+        scores = super().step(state, ids, positions, cache)
+        return scores + scores.mean(1, keepdim=True)
+
+
+class DeafRecurrent(jarilab.Recurrent):
+    def start(self, source):
+        return super().start(replace(source, keep=None))
+
+
+OF_JARI_BROKEN = {
+    "padding": (lambda: decoder(kind=Deaf), {LEFT}),
+    "padding in steps": (lambda: decoder(kind=Forgetful), {STEPS}),
+    "places of steps": (lambda: decoder(kind=Late), {CACHE, STEPS}),
+    "documents": (lambda: decoder(kind=Mixed), {PACKED}),
+    "places": (lambda: decoder(kind=Placed), {SHIFTED}),
+    "declared": (lambda: decoder("learned:positions=16", Boasts), {FAR}),
+    "later tokens": (lambda: decoder(kind=Ahead), {AHEAD}),
+    "padding of a source": (lambda: translator(kind=DeafToSource), {PADDING}),
+    "places of an answer": (lambda: translator(kind=LateAnswer), {CACHE}),
+    "later tokens of an answer": (lambda: translator(kind=AheadInAnswer), {AHEAD, CACHE}),
+    "padding of a recurrent source": (lambda: DeafRecurrent(20, 40, width=16), {PADDING}),
+}
+
+
+@pytest.mark.parametrize("name", OF_JARI_BROKEN)
+def test_a_model_of_jari_with_a_fault_is_found_by_its_law(name):
+    make, laws = OF_JARI_BROKEN[name]
+    broken = {one.law for one in check_model(make()) if one.verdict == "broken"}
+    assert laws <= broken
+
+
+class Pairs(nn.Module):
+    """Reads one sequence of ids and writes another, by names of its own, and with fewer ids."""
+
+    def __init__(self, ahead=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.read, self.write, self.ahead = nn.Embedding(40, 8), nn.Embedding(9, 8), ahead
+        self.score = nn.Linear(8, 9)
+
+    def forward(self, src, tgt):
+        written = self.write(tgt)
+        so_far = written.mean(1, keepdim=True) if self.ahead else written.cumsum(1)
+        return self.score(self.read(src).mean(1, keepdim=True) + written + so_far)
+
+
+def test_a_module_of_two_sequences_is_asked():
+    expected = {law: "holds" if law in ALWAYS | {AHEAD} else "skipped" for law in LAWS}
+    assert {one.law: one.verdict for one in check_model(Pairs())} == expected
+    assert [one.law for one in check_model(Pairs(ahead=True)) if one.verdict == "broken"] == [AHEAD]
+
+
+class Masked(Unstored):
+    def forward(self, ids, mask):
+        return self.table(ids) * mask
+
+
+def test_a_mask_that_must_be_given_is_no_second_sequence():
+    with pytest.raises(UserError, match=r"Masked could not be asked for anything by model\(ids=\(3, 11\)\)"):
+        check_model(Masked())
 
 
 class Beside(nn.Module):
@@ -307,3 +476,10 @@ def test_the_command_checks_a_folder(tmp_path, monkeypatch):
     }.items():
         refused = command("laws", *words)
         assert (refused.returncode, message in refused.stderr) == (2, True)
+
+
+def test_the_command_checks_a_run(tmp_path):
+    train(tmp_path / "run", tiny("rotary"))
+    said = command("laws", "--model", tmp_path / "run")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "holds    cached steps equal the full forward: off by" in said.stdout

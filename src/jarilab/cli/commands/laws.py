@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.runs import add_shared
 
 if TYPE_CHECKING:
     from jarilab.conformance import Outcome
@@ -25,9 +26,10 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_argument(
         "--model",
         metavar="FOLDER",
-        help="a model of Hugging Face transformers in place of an encoding: do batches, padding, caching, packing, a "
-        "shift of places or bfloat16 change what it says?",
+        help="a run, or a model of Hugging Face transformers, in place of an encoding: do batches, padding, caching, "
+        "packing, a shift of places or bfloat16 change what it says?",
     )
+    add_shared(parser, "trust_code")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -40,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(
             "laws are of an encoding or of a model; name one: jarilab laws rotary, or jarilab laws --model FOLDER"
         )
-    outcomes = laws(options.encoding) if options.model is None else _of_folder(options.model)
+    outcomes = laws(options.encoding) if options.model is None else _of_folder(options)
     found = Counter(outcome.verdict for outcome in outcomes)
     counts = {verdict: found[verdict] for verdict in VERDICTS}
     lines = [_line(outcome.verdict, outcome.law, outcome.detail) for outcome in outcomes]
@@ -53,13 +55,19 @@ def run(options: argparse.Namespace) -> int:
     return 2 if counts["broken"] else 0
 
 
-def _of_folder(folder: str) -> list[Outcome]:
+def _of_folder(options: argparse.Namespace) -> list[Outcome]:
+    from pathlib import Path
+
     from jarilab import huggingface
     from jarilab.conformance.whole_laws import check_model
+    from jarilab.runs.loaded import load
     from jarilab.training.progress import working
 
+    folder: str = options.model
     with working(f"asking {folder}"):
-        return check_model(huggingface.load(folder).model)
+        a_run = (Path(folder) / "run.json").is_file()
+        model = load(folder, **options.verb).model if a_run else huggingface.load(folder).model
+        return check_model(model)
 
 
 def _line(verdict: str, law: str, detail: str) -> str:
