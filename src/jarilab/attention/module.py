@@ -51,11 +51,13 @@ from jarilab.shapes import Float, Tensor
 
 class Attend(nn.Module):
     """Computes an AttentionCall with the kernel it was given. It has no parameters: it is there for an ordinary forward
-    hook to record its calls, without a second path through the model."""
+    hook to record its calls, without a second path through the model. site: what it is called on a tape, where the path
+    to it, of another library's modules, does not say it."""
 
-    def __init__(self, kernel: Kernel = "auto"):
+    def __init__(self, kernel: Kernel = "auto", site: str | None = None):
         super().__init__()
         self.kernel: Kernel = kernel
+        self.site = site
 
     def forward(self, call: AttentionCall) -> Float[Tensor, "B H Q W"]:
         return attend(call, self.kernel)

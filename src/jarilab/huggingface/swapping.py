@@ -14,7 +14,7 @@ from jarilab.attention.call import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.module import Attend
-from jarilab.encodings.base import Encoding
+from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
 from jarilab.huggingface.folder import library
@@ -51,10 +51,11 @@ class Still(nn.Module):
 @dataclass(frozen=True)
 class Family:
     """Models that are alike. silence: takes their own positions away. attention: what the path of a self-attention ends
-    in."""
+    in. cross: that of one to another sequence, where they have any."""
 
     silence: Callable[[nn.Module], None]
     attention: str
+    cross: str | None = None
 
 
 def _tables(name: str) -> Callable[[nn.Module], None]:
@@ -88,15 +89,15 @@ def _relative_bias(model: nn.Module) -> None:
 
 
 FAMILIES: dict[str, Family] = {
-    "GPT2Config": Family(_tables("wpe"), ".attn"),
-    "BertConfig": Family(_tables("position_embeddings"), ".attention.self"),
+    "GPT2Config": Family(_tables("wpe"), ".attn", ".crossattention"),
+    "BertConfig": Family(_tables("position_embeddings"), ".attention.self", ".crossattention.self"),
     "ViTConfig": Family(_tables("position_embeddings"), ".attention"),
-    "T5Config": Family(_relative_bias, ".SelfAttention"),
+    "T5Config": Family(_relative_bias, ".SelfAttention", ".EncDecAttention"),
     "LlamaConfig": Family(_rotary, ".self_attn"),
     "MistralConfig": Family(_rotary, ".self_attn"),
     "Qwen2Config": Family(_rotary, ".self_attn"),
-    "BartConfig": Family(_tables("embed_positions"), ".self_attn"),
-    "MarianConfig": Family(_tables("embed_positions"), ".self_attn"),
+    "BartConfig": Family(_tables("embed_positions"), ".self_attn", ".encoder_attn"),
+    "MarianConfig": Family(_tables("embed_positions"), ".self_attn", ".encoder_attn"),
 }
 """By the class of the configuration."""
 
@@ -107,9 +108,9 @@ def swap(model: nn.Module, encoding: str) -> nn.Module:
         model = jarilab.swap(AutoModelForCausalLM.from_pretrained(FOLDER), "alibi")
 
     The encoding works inside self-attention, in encoder and decoder alike; with `none` the model is what it was with
-    its positions zero. What the encoding learns is among the model's parameters, under `jari_encodings`, and each
-    attention is recorded as one of jari. Relative places alone: tokens are counted from the first key, wherever padding
-    is.
+    its positions zero. What the encoding learns is among the model's parameters, under `jari_encodings`. Attention to
+    another sequence is computed as before, without places; each attention is recorded as one of jari, under the name
+    that it had. Relative places alone: tokens are counted from the first key, wherever padding is.
     Raises UserError for a model whose positions cannot be taken away, and an encoding that works elsewhere.
     """
     transformers = library()
@@ -120,24 +121,19 @@ def swap(model: nn.Module, encoding: str) -> nn.Module:
             f"the positions of {type(model).__name__} cannot be taken away by one known name; models that can: "
             f"{', '.join(name.removesuffix('Config') for name in FAMILIES)}"
         )
-    attentions = {
-        path: module
-        for path, module in model.named_modules()
-        if path.endswith(family.attention) and hasattr(module, "forward")
-    }
     encodings = nn.ModuleDict()
-    for stack, of_stack in _stacks(attentions).items():
+    for stack, of_stack in _stacks(model, family.attention).items():
         causal = any(getattr(each, "is_causal", False) for each in of_stack)
         heads, width = _shape(config, stack)
-        layers = LayerEncodings(
-            encoding, site_of(heads * width, heads, causal=causal), len(of_stack)
-        )
+        site = site_of(heads * width, heads, causal=causal)
+        layers = LayerEncodings(encoding, site, len(of_stack))
         _check(encoding, layers)
         encodings[stack] = layers
-        for module, own in zip(of_stack, layers.of_layer, strict=True):
-            # Not among its modules: those of the model own it.
-            module.__dict__["jari_encoding"] = own
-            module.add_module("attend", Attend())
+        _take(of_stack, layers, _name(stack, causal=causal))
+    for stack, of_stack in _stacks(model, family.cross).items():
+        heads, width = _shape(config, stack)
+        nowhere = LayerEncodings("none", site_of(heads * width, heads, cross=True), len(of_stack))
+        _take(of_stack, nowhere, "decoder.{}.cross")
     family.silence(model)
     example = next(model.parameters())
     model.add_module("jari_encodings", encodings.to(example.device, example.dtype))
@@ -148,13 +144,30 @@ def swap(model: nn.Module, encoding: str) -> nn.Module:
     return model
 
 
-def _stacks(attentions: dict[str, nn.Module]) -> dict[str, list[nn.Module]]:
+def _stacks(model: nn.Module, end: str | None) -> dict[str, list[nn.Module]]:
+    """The attentions whose path ends so, by the stack that they are in."""
     found: dict[str, list[nn.Module]] = {}
-    for path, module in attentions.items():
+    for path, module in model.named_modules():
+        if end is None or not path.endswith(end):
+            continue
         words = path.split(".")
         stack = next((word for word in ("decoder", "encoder") if word in words), "model")
         found.setdefault(stack, []).append(module)
     return found
+
+
+def _take(modules: list[nn.Module], layers: LayerEncodings, site: str) -> None:
+    """Give attentions what `_attend` asks them for. site: their name, around the number of the layer."""
+    for number, (module, own) in enumerate(zip(modules, layers.of_layer, strict=True)):
+        # Not among its modules: those of the model own it.
+        module.__dict__["jari_encoding"] = own
+        module.add_module("attend", Attend(site=site.format(number)))
+
+
+def _name(stack: str, *, causal: bool) -> str:
+    """The names of a stack's attentions to itself, as `jarilab.record` gives them where nothing is swapped."""
+    writes = causal if stack == "model" else stack == "decoder"
+    return "decoder.{}.self" if writes else "encoder.{}"
 
 
 def _shape(config: Any, stack: str) -> tuple[int, int]:
@@ -189,21 +202,14 @@ def _attend(
     is_causal: bool | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls for each attention; queries and keys `(B, H, L, E)`. Those to another sequence stay."""
-    encoding: Encoding | None = module.__dict__.get("jari_encoding")
-    if encoding is None:
-        rest.pop("position_bias", None)
-        own = library().integrations.sdpa_attention.sdpa_attention_forward
-        return own(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal, **rest
-        )
+    """What transformers calls for each attention; queries and keys `(B, H, L, E)`."""
+    encoding: Encoding = module.__dict__["jari_encoding"]
     heads, queries, keys = query.shape[1], query.shape[2], key.shape[2]
     groups = heads // key.shape[1]
     key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
-    k_pos = Positions.sequence(keys, device=query.device)
-    q_pos = k_pos if queries == keys else k_pos.slice(keys - queries, keys)
+    q_pos, k_pos = _places(encoding.site, queries, keys, query.device)
     mask = _mask(attention_mask, keys, encoding)
-    if queries < keys:
+    if not encoding.site.cross and queries < keys:
         _check_cache(mask, queries)
     geometry = geometry_of(encoding, q_pos, k_pos, mask)
     query = encoding.rotate(query, geometry.q_rotation)
@@ -212,6 +218,17 @@ def _attend(
     call = AttentionCall(query, key, value, geometry, scale * encoding.scale_factor, dropout)
     output: Tensor = module.attend(call)  # type: ignore[operator]
     return output.transpose(1, 2).contiguous(), None
+
+
+def _places(
+    site: Site, queries: int, keys: int, device: torch.device
+) -> tuple[Positions, Positions]:
+    """Of queries and keys: the last ones of one sequence, or two sequences of their own."""
+    if site.cross:
+        q_pos = Positions.sequence(queries, frame="target", device=device)
+        return q_pos, Positions.sequence(keys, frame="source", device=device)
+    k_pos = Positions.sequence(keys, device=device)
+    return (k_pos if queries == keys else k_pos.slice(keys - queries, keys)), k_pos
 
 
 def _check_cache(mask: Mask | None, queries: int) -> None:

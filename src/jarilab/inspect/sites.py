@@ -103,7 +103,7 @@ def attentions_of(model: nn.Module) -> dict[str, Placed]:
     found = {}
     for path, module in model.named_modules():
         if isinstance(module, Attend):
-            found[site_name(path)] = Placed(path, module, _above(model, path))
+            found[module.site or site_name(path)] = Placed(path, module, _above(model, path))
     return found
 
 

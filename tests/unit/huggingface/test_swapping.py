@@ -12,6 +12,7 @@ import jarilab
 from helpers.architectures import IDS, LEFT, MODELS, of_images, of_text
 from jarilab.errors import UserError
 from jarilab.huggingface.swapping import FAMILIES, Silent, Still
+from jarilab.inspect.interventions import HeadOff, operate
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -89,6 +90,60 @@ def test_a_swapped_model_learns_is_recorded_and_saved(family, spec):
     again = jarilab.swap(made(family)[0], spec)
     again.load_state_dict(model.state_dict())
     assert torch.allclose(run(again, inputs), after)
+
+
+SITES = ["encoder.0", "encoder.1", "decoder.0.self", "decoder.0.cross", "decoder.1.self", "decoder.1.cross"]
+
+
+@pytest.mark.parametrize("family", ["T5", "Bart", "Marian"])
+def test_what_looks_at_another_sequence_is_recorded_as_it_was(family):
+    model, inputs = made(family)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    inputs["attention_mask"][0, -2:] = 0
+    plain = zeroed(copy.deepcopy(model), family)
+    plain.set_attn_implementation("eager")
+    model = jarilab.swap(model, "none")
+    expected = plain(**inputs, output_attentions=True)
+    with jarilab.record(model) as tape:
+        found = run(model, inputs)
+    assert tape.sites == SITES
+    assert all(tape.proven(site) for site in SITES)
+    maps = {"encoder": expected.encoder_attentions, "decoder": expected.decoder_attentions}
+    maps["cross"] = expected.cross_attentions
+    for kind, of_layers in maps.items():
+        assert len(tape.sites_of(kind)) == 2
+        for site, weights in zip(tape.sites_of(kind), of_layers, strict=True):
+            assert torch.allclose(tape.weights(site), weights, atol=2e-6)
+    (found - 1).square().mean().backward()
+    (expected[0] - 1).square().mean().backward()
+    for name, parameter in plain.named_parameters():
+        if "EncDecAttention" in name or "encoder_attn" in name:
+            assert parameter.grad.abs().max() > 0
+            assert torch.allclose(model.get_parameter(name).grad, parameter.grad, atol=1e-6)
+
+
+@torch.no_grad()
+def test_what_looks_at_another_sequence_can_be_silenced():
+    model, inputs = made("Marian")
+    model = jarilab.swap(model, "alibi")
+    before = run(model, inputs)
+    with operate(model, [HeadOff("decoder.1.cross", 0)]):
+        after = run(model, inputs)
+    assert not torch.allclose(before, after, atol=1e-6)
+    assert torch.equal(run(model, inputs), before)
+
+
+@pytest.mark.parametrize(("family", "options"), [("GPT2", {}), ("Bert", {"is_decoder": True})])
+def test_a_language_model_that_reads_another_sequence_is_swapped_whole(family, options):
+    kind = "Model" if family == "GPT2" else "LMHeadModel"
+    model, _ = of_text(family, kind=kind, add_cross_attention=True, **options)
+    states = torch.randn(2, 5, 32)
+    plain = zeroed(copy.deepcopy(model), family)
+    with torch.no_grad(), jarilab.record(jarilab.swap(model, "none")) as tape:
+        found = run(model, {"input_ids": IDS, "encoder_hidden_states": states})
+        expected = run(plain, {"input_ids": IDS, "encoder_hidden_states": states})
+    assert torch.allclose(found, expected, atol=2e-6)
+    assert len(tape.sites_of("cross")) == 2
 
 
 def test_generation_with_a_cache_is_that_without():
