@@ -89,3 +89,16 @@ def whisper(folder: Path) -> Path:
     WhisperFeatureExtractor(feature_size=16, chunk_length=1).save_pretrained(folder)
     tokenizer_of().save_pretrained(folder)
     return folder
+
+
+def swin(folder: Path) -> Path:
+    """16 x 16 patches in windows of 4 x 4, moved by 2 in every other layer, then 8 x 8."""
+    from transformers import SwinConfig, SwinForImageClassification, ViTImageProcessorPil
+
+    torch.manual_seed(0)
+    config = SwinConfig(
+        image_size=64, patch_size=4, embed_dim=8, depths=[2, 1], num_heads=[2, 2], window_size=4, num_labels=3
+    )
+    SwinForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(folder)
+    return folder

@@ -13,6 +13,7 @@ from jarilab.errors import UserError
 from jarilab.explorer import payload
 from jarilab.explorer.opening import opening_of
 from jarilab.explorer.page_file import view_of_tape
+from jarilab.explorer.windows import Windows
 from jarilab.huggingface import Loaded, Reading, read
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.link import HeadOfLink, heads_of_link
@@ -25,6 +26,7 @@ class Looked:
     loaded: Loaded
     reading: Reading
     tape: Tape
+    windows: Windows
 
     def link(self, query: str, key: str) -> list[HeadOfLink]:
         """The heads that connect two tokens, first those that do most; within the target where there is one, within
@@ -46,21 +48,14 @@ class Looked:
 
 @torch.no_grad()
 def look(loaded: Loaded, line: str) -> Looked:
-    """Read a line and record it. Raises UserError for what the model cannot read, and where it attends in windows."""
+    """Read a line and record it. Raises UserError for what the model cannot read."""
     reading = read(loaded, line)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what was not heard is told beside what was
         with record(loaded.model) as tape:
             loaded.model(**reading.inputs)
-    tape = _apart(tape)
-    for site in tape.sites:
-        rows = len(tape.recorded(site).call.q)
-        if rows != 1:
-            raise UserError(
-                f"{loaded.kind} attends in windows: {site} has {rows} of them for one input, and a page shows one map; "
-                "look at them by jarilab.record(model) and tape.weights"
-            )
-    return Looked(loaded, reading, tape)
+    windows = Windows.of(_apart(tape), reading.grid)
+    return Looked(loaded, reading, windows.tape, windows)
 
 
 def _apart(tape: Tape) -> Tape:
@@ -103,14 +98,15 @@ def _view(looked: Looked, line: str) -> dict[str, Any]:
     names = {
         side: of_side
         for side, of_side in reading.names.items()
-        if len(of_side) == lengths.get(side)
+        if len(of_side) in lengths.get(side, ())
     }
-    view = view_of_tape(looked.tape, names, loaded.name)
+    view = view_of_tape(looked.tape, names | looked.windows.names, loaded.name)
+    more = looked.windows.told or view["purpose"] or ("", "")
     return {
         **view,
         "purpose": [
-            f"{loaded.kind} of Hugging Face transformers.",
-            f"Hugging Face transformers의 {loaded.kind}입니다.",
+            f"{loaded.kind} of Hugging Face transformers. {more[0]}".strip(),
+            f"Hugging Face transformers의 {loaded.kind}입니다. {more[1]}".strip(),
         ],
         "encoding": loaded.config.model_type,
         "input": line,
@@ -118,11 +114,11 @@ def _view(looked: Looked, line: str) -> dict[str, Any]:
     }
 
 
-def _lengths(tape: Tape) -> dict[str, int]:
-    """How many tokens each side has."""
-    lengths = {}
+def _lengths(tape: Tape) -> dict[str, set[int]]:
+    """How many places each side has, at one site or another."""
+    lengths: dict[str, set[int]] = {}
     for name in tape.sites:
         site, call = tape.site(name), tape.recorded(name).call
-        lengths[site.queries] = call.q.shape[2]
-        lengths[site.keys] = call.k.shape[2]
+        lengths.setdefault(site.queries, set()).add(call.q.shape[2])
+        lengths.setdefault(site.keys, set()).add(call.k.shape[2])
     return lengths

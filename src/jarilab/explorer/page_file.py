@@ -103,7 +103,7 @@ def view_of_tape(
         "run": title,
         "name": title,
         "task": None,
-        "purpose": None,
+        "purpose": _numbered(names),
         "model": None,
         "encoding": encoding.lower(),
         "seed": None,
@@ -123,6 +123,19 @@ def view_of_tape(
         "checks": [],
         "lens": None,
     }
+
+
+def _numbered(names: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """What is said of sequences that the tokens do not fit, in English and in Korean."""
+    others = [side for side in names if side.endswith(" places)")]
+    if not others:
+        return None
+    listed = ", ".join(others)
+    return [
+        "Some attentions have more or fewer places than the tokens, as where a model pools; these are numbered: "
+        f"{listed}.",
+        f"풀링하는 모델처럼 자리의 수가 토큰과 다른 어텐션이 있으며, 그 자리는 번호로 나타냅니다: {listed}.",
+    ]
 
 
 def _size(value: Any) -> int:

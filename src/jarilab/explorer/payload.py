@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from jarilab._version import __version__
 from jarilab.inspect.capture import Tape
-from jarilab.inspect.maps import Map, Scored, allowed_of
+from jarilab.inspect.maps import Map, Scored, allowed_of, fitting
 from jarilab.inspect.measures import MEASURES, measure
 from jarilab.inspect.sites import AttentionSite
 from jarilab.inspect.telling import TELLING
@@ -64,7 +64,7 @@ HIDDEN = -3.4e38
 """What stands for minus infinity."""
 
 Names = Mapping[str, Sequence[str]]
-"""The tokens of each side, `source` and `target`."""
+"""The tokens of each side, `source` and `target`, as `names_of_sides` has them."""
 
 
 def numbers(values: Tensor) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def side_of(sequence: TracedSequence) -> dict[str, Any]:
 
 def sites_of(tape: Tape, names: Names, untrained: Tape | None = None) -> list[dict[str, Any]]:
     """Every site of a forward of one input. untrained: the same input through the model as it was before training."""
-    sites = [tape.site(name) for name in tape.sites]
+    sites = [fitting(tape, name, names) for name in tape.sites]
     return [_site(tape, site, names, untrained) for site in sites]
 
 

@@ -23,11 +23,13 @@ SPECIAL = "class"
 @dataclass(frozen=True, eq=False)
 class Reading:
     """inputs: what the model is called with, a batch of one. names: of the tokens of each side, `source` and `target`,
-    where they are known. answer: what it makes of it, in words; None where it says nothing."""
+    where they are known. answer: what it makes of it, in words; None where it says nothing. grid: rows and columns of
+    patches that an image was cut into, where that is known."""
 
     inputs: dict[str, Any]
     names: dict[str, list[str]]
     answer: str | None = None
+    grid: tuple[int, int] | None = None
 
 
 @torch.no_grad()
@@ -155,20 +157,24 @@ def _image(loaded: Loaded, line: str) -> Reading:
     pixels = loaded.image_processor(images=picture, return_tensors="pt")["pixel_values"]
     with in_a_sentence(f"{loaded.name} cannot read {path}"):
         output = loaded.model(pixel_values=pixels)
-    names = _patches(loaded, pixels)
     scores = getattr(output, "logits", None)
     answer = None
     if scores is not None and scores.ndim == 2:
         answer = _class_name(loaded, scores)
-    return Reading({"pixel_values": pixels}, {"source": names} if names else {}, answer)
+    grid = _grid(loaded, pixels)
+    names = {} if grid is None else {"source": _patches(*grid)}
+    return Reading({"pixel_values": pixels}, names, answer, grid)
 
 
-def _patches(loaded: Loaded, pixels: Tensor) -> list[str]:
-    """`row,column` of each patch behind the class token, in words where the model has such."""
+def _grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
     size = getattr(loaded.config, "patch_size", None)
     if not isinstance(size, int):
-        return []
-    rows, columns = pixels.shape[-2] // size, pixels.shape[-1] // size
+        return None
+    return pixels.shape[-2] // size, pixels.shape[-1] // size
+
+
+def _patches(rows: int, columns: int) -> list[str]:
+    """`row,column` of each patch behind the class token, in words where the model has such."""
     places = [f"{row},{column}" for row in range(rows) for column in range(columns)]
     return [SPECIAL, *places]
 

@@ -7,7 +7,7 @@ what an added number is made of, is not known, and nobody may say so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -35,6 +35,7 @@ class Heard:
     added: what is added to scores, or, of booleans, True where a query may look; broadcast to `(B, H, Q, K)`.
     causal: PyTorch's own flag, by which query i sees the keys 0 to i. cross: keys are of another sequence.
     proven: the scores are computed anew from queries and keys; else the model's own were taken as they were.
+    backward: whether it looks back alone, where that is known and need not be read from what is hidden.
     """
 
     q: Float[Tensor, "B H Q E"]
@@ -47,13 +48,14 @@ class Heard:
     cross: bool
     proven: bool
     versions: tuple[int, ...] = ()
+    backward: bool | None = None
 
     @cached_property
     def written(self) -> AttentionCall:
         """As a call whose definition can be asked, with queries and keys where they stand in their sequences."""
         q, heads = self.q, self.q.shape[1]
         k, v = _of_each_head(self.k, heads), _of_each_head(self.v, heads)
-        allowed, bias = self._allowed_and_bias()
+        allowed, bias = self.allowed_and_bias()
         has_key = None
         if allowed is not None:
             has_key = allowed.any(-1, keepdim=True)
@@ -66,11 +68,23 @@ class Heard:
         geometry = Geometry(Unknown(site), q_pos, k_pos, allowed, has_key, bias=bias, additive=None)
         return AttentionCall(q, k, v, geometry, self.scale, self.dropout)
 
+    def row(self, number: int) -> Heard:
+        """One row of the batch alone."""
+
+        def of_row(held: Tensor) -> Tensor:
+            return held[number : number + 1] if len(held) > 1 else held
+
+        q, k, v = of_row(self.q), of_row(self.k), of_row(self.v)
+        added = None if self.added is None else of_row(self.added)
+        return replace(self, q=q, k=k, v=v, added=added, versions=versions_of(q, k, v, added))
+
     def looks_back(self) -> bool:
         """Whether no query sees a later key, and some a key before it."""
+        if self.backward is not None:
+            return self.backward
         if self.cross or self.q.shape[2] > self.k.shape[2]:
             return False
-        allowed, _ = self._allowed_and_bias()
+        allowed, _ = self.allowed_and_bias()
         queries, keys = self.q.shape[2], self.k.shape[2]
         if queries == 1 and keys > 1:
             return True  # a step of what is written token by token
@@ -105,7 +119,7 @@ class Heard:
             k_pos if start == 0 and queries == keys else k_pos.slice(start, start + queries)
         ), k_pos
 
-    def _allowed_and_bias(self) -> tuple[Tensor | None, Tensor | None]:
+    def allowed_and_bias(self) -> tuple[Tensor | None, Tensor | None]:
         """`(B or 1, 1, Q or 1, K)` and `(B or 1, H, Q, K)`."""
         allowed, bias = None, None
         added = self.added

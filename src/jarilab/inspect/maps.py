@@ -12,6 +12,7 @@ from jarilab.attention.geometry import Geometry
 from jarilab.errors import UserError
 from jarilab.inspect.calls import allowed_links
 from jarilab.inspect.capture import Tape
+from jarilab.inspect.sites import AttentionSite
 from jarilab.positions import Positions, unrelated
 from jarilab.shapes import Bool, Float, Int, Tensor
 
@@ -112,25 +113,53 @@ def _check_names(side: str, names: Sequence[str], count: int) -> None:
 def names_of_sides(
     tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
 ) -> dict[str, list[str]]:
-    """What the places of each sequence are called. tokens: by sequence, or of all where they are the same; without,
-    their numbers."""
+    """What the places of each sequence are called. tokens: by sequence, or of all where they are the same, or by the
+    name of a site that has tokens of its own; without, their numbers. A site that has more or fewer places than its
+    sequence, as where a model pools, looks at a sequence of its own, `source (3 places)`, which is numbered."""
+    of_sites = tokens if isinstance(tokens, Mapping) else {}
     names: dict[str, list[str]] = {}
+    lengths: dict[str, list[int]] = {}
     for name in tape.sites:
-        site = tape.site(name)
-        calls = [recorded.call for recorded in tape.calls[name]]
-        queries = sum(call.q.shape[2] for call in calls)
-        keys = calls[0].k.shape[2]
-        for side, length in ((site.queries, queries), (site.keys, keys)):
-            given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
-            numbers = [str(place) for place in range(length)]
-            of_side = names.setdefault(side, numbers if given is None else list(given))
-            if given is None and len(of_side) != length:
-                raise UserError(
-                    f"the {side} has {len(of_side)} places at {tape.sites[0]} and {length} at {name}, as where a model "
-                    "pools, and one page or table is of one length; record some sites alone: "
-                    "jarilab.record(model, sites=[...])"
-                )
+        if name in of_sites:
+            names[name] = list(of_sites[name])
+            continue
+        for side, length in _sides(tape, name):
+            lengths.setdefault(side, []).append(length)
+    for side, found in lengths.items():
+        given = tokens.get(side) if isinstance(tokens, Mapping) else tokens
+        names[side] = _numbers(found[0]) if given is None else list(given)
+        # Names that fit nowhere are of another input, which whoever makes a map is told.
+        others = [length for length in found if length != len(names[side])]
+        if len(others) < len(found):
+            names |= {_pooled(side, length): _numbers(length) for length in others}
     return names
+
+
+def fitting(tape: Tape, name: str, names: Mapping[str, Sequence[str]]) -> AttentionSite:
+    """A site, and as its queries and keys those of `names_of_sides` that are its own."""
+    site = tape.site(name)
+    if name in names:
+        return replace(site, queries=name, keys=name)
+    queries, keys = (
+        _pooled(side, length) if _pooled(side, length) in names else side
+        for side, length in _sides(tape, name)
+    )
+    return replace(site, queries=queries, keys=keys)
+
+
+def _sides(tape: Tape, name: str) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Whose places queries and keys are, and how many."""
+    site, calls = tape.site(name), [recorded.call for recorded in tape.calls[name]]
+    queries = sum(call.q.shape[2] for call in calls)
+    return (site.queries, queries), (site.keys, calls[0].k.shape[2])
+
+
+def _pooled(side: str, length: int) -> str:
+    return f"{side} ({length} places)"
+
+
+def _numbers(count: int) -> list[str]:
+    return [str(place) for place in range(count)]
 
 
 def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jarilab.inspect.capture import Tape
-from jarilab.inspect.maps import Map, Scored, names_of_sides
+from jarilab.inspect.maps import Map, Scored, fitting, names_of_sides
 from jarilab.inspect.measures import measure
 
 
@@ -16,6 +16,6 @@ def measures_of(
     names = names_of_sides(tape, tokens)
     found = {}
     for name in tape.sites:
-        site = tape.site(name)
+        site = fitting(tape, name, names)
         found[name] = measure(Map.of(tape, name, names[site.queries], names[site.keys]))
     return found

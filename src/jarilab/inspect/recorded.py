@@ -64,6 +64,12 @@ class Recorded:
         kernel = "scaled_dot_product_attention" if heard.proven else "softmax"
         return Recorded(heard, output.detach(), kernel, [], placed)
 
+    def row(self, number: int) -> Recorded:
+        """One row of a batch alone, of an attention of another library."""
+        assert isinstance(self.held, Heard)
+        output = self.output[number : number + 1]
+        return replace(self, held=self.held.row(number), output=output)
+
     def check_unchanged(self, site: str) -> None:
         """Raises UserError where parameters that the definition reads have changed since, or what was recorded."""
         if isinstance(self.held, Heard):

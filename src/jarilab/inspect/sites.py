@@ -43,8 +43,8 @@ class AttentionSite:
     name: str
     kind: Kind
     layer: int
-    queries: Sequences
-    keys: Sequences
+    queries: str
+    keys: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 import jarilab
 from helpers.architectures import IDS, LEFT, MODELS, RIGHT, of_text, pytorch
 from jarilab.errors import UserError
+from jarilab.explorer import page_file
 from jarilab.inspect.interventions import HeadOff, Link, operate
 from jarilab.inspect.maps import Map
 from jarilab.inspect.measures import measure
@@ -500,12 +501,30 @@ class Pools(nn.Module):
         return self.layers[1](self.layers[0](x_BLD)[:, ::2])
 
 
-def test_a_model_that_pools_needs_names_or_sites():
+def test_a_model_that_pools_has_a_page_and_measures():
     model = Pools()
     with jarilab.record(model) as tape, torch.no_grad():
         model(torch.randn(1, 6, 16))
-    with pytest.raises(UserError, match=r"has 6 places at encoder\.0 and 3 at encoder\.1.*record some sites alone"):
-        jarilab.show(tape)
+    words = list("abcdef")
+    for tokens in (None, words, {"source": words}):
+        view = page_file.of_tape(tape, tokens, "pools")["views"][0]
+        sides = {name: side["tokens"] for name, side in view["sides"].items()}
+        expected = words if tokens else list("012345")
+        assert sides == {"source": expected, "source (3 places)": ["0", "1", "2"]}
+        assert [shown["keys"] for shown in view["sites"]] == ["source", "source (3 places)"]
+        assert "these are numbered: source (3 places)" in view["purpose"][0]
+        assert tape.measures(tokens)["encoder.1"]["distance"].value.shape == (2,)
+    assert "source (3 places)" in tape.show(words).html
+    # Names of the fewer places alone, and names that fit nowhere.
+    few = page_file.of_tape(tape, list("xyz"), "pools")["views"][0]["sides"]
+    assert {name: len(side["tokens"]) for name, side in few.items()} == {"source": 3, "source (6 places)": 6}
+    with pytest.raises(UserError, match="expected a name for each of the 6 queries, got 4"):
+        tape.show(list("abcd"))
+
+
+def test_a_tape_whose_tokens_fit_says_nothing_of_places():
+    tape = by_hand(imported_by_name)
+    assert page_file.of_tape(tape, None, "whole")["views"][0]["purpose"] is None
 
 
 def test_sites_may_be_one_name_and_pooled_keys_have_a_site():

@@ -1,0 +1,100 @@
+"""Models that attend in windows (Swin): each window is a map of its own, named, with the patches that it looks at."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from jarilab.inspect.capture import Tape
+from jarilab.inspect.recorded import Recorded
+
+SHOWN = 4
+"""Windows of a site that are shown, spread over the image."""
+DEEPEST = 8
+"""Times that a grid of patches may have been halved."""
+PADDING = "padding"
+
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """A tape of one input with a site for each window that is shown. names: the patches of a site, `row,column` in the
+    grid of its layer, where they are known. told: what is shown, in English and in Korean; None without windows."""
+
+    tape: Tape
+    names: dict[str, list[str]]
+    told: tuple[str, str] | None
+
+    @staticmethod
+    def of(tape: Tape, patches: Grid | None) -> Windows:
+        """tape: of one input, whose rows are windows then. patches: rows and columns that the image was cut into."""
+        calls: dict[str, list[Recorded]] = {}
+        names: dict[str, list[str]] = {}
+        counts: dict[int, list[str]] = {}
+        for site in tape.sites:
+            recorded = tape.recorded(site)
+            count = len(recorded.call.q)
+            if count > 1:
+                counts.setdefault(count, []).append(site)
+            for window in _spread(count):
+                shown = f"{site} window {window}" if count > 1 else site
+                calls[shown] = [recorded.row(window) if count > 1 else recorded]
+                patches_of = _patches(recorded, window, patches)
+                if patches_of is not None:
+                    names[shown] = patches_of
+        if not counts:
+            return Windows(tape, {}, None)
+        return Windows(Tape(calls, unheard=tape.unheard), names, _told(counts))
+
+
+def _told(counts: dict[int, list[str]]) -> tuple[str, str]:
+    of_sites = [f"{min(SHOWN, n)}/{n} ({', '.join(sites)})" for n, sites in counts.items()]
+    listed = "; ".join(of_sites)
+    return (
+        "It attends in windows, counted row by row, each a map of its own with the rows and columns of its layer's "
+        f"grid; shown are {listed}.",
+        "창으로 나누어 보며, 창은 행을 따라 세고 저마다 맵 하나이고 토큰은 그 층 격자의 행과 열이다. 보이는 창: "
+        f"{listed}.",
+    )
+
+
+def _spread(count: int) -> list[int]:
+    """Which of so many windows are shown."""
+    return sorted({round(float(each)) for each in torch.linspace(0, count - 1, min(count, SHOWN))})
+
+
+def _patches(recorded: Recorded, window: int, patches: Grid | None) -> list[str] | None:
+    """The places of a window's tokens: those of a layer that says how wide its windows are and how far they were moved,
+    in a grid that so many of them cover; None where there is none such."""
+    rows, keys = len(recorded.call.q), recorded.call.k.shape[2]
+    layer = _windowed(recorded.placed.above)
+    if layer is None or patches is None or layer[0] ** 2 != keys:
+        return None
+    side, moved = layer
+    for halved in range(DEEPEST):
+        height, width = (math.ceil(each / 2**halved) for each in patches)
+        down, across = math.ceil(height / side), math.ceil(width / side)
+        if down * across != rows:
+            continue
+        top, left = side * (window // across), side * (window % across)
+        places = [
+            ((top + row + moved) % (down * side), (left + column + moved) % (across * side))
+            for row in range(side)
+            for column in range(side)
+        ]
+        return [f"{r},{c}" if r < height and c < width else PADDING for r, c in places]
+    return None
+
+
+def _windowed(above: tuple[nn.Module, ...]) -> tuple[int, int] | None:
+    """Width and shift of the windows of the layer that an attention is in, as Swin's layers say them."""
+    for module in reversed(above):
+        layer: Any = module
+        if hasattr(layer, "window_size") and hasattr(layer, "shift_size"):
+            return int(layer.window_size), int(layer.shift_size)
+    return None
