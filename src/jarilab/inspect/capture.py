@@ -202,6 +202,16 @@ class Tape:
 
         return measures_of(self, tokens)
 
+    def joined(self) -> Tape:
+        """A tape of whole maps of what `generate` wrote token by token: the rows of the prompt, then one of each step.
+        Raises UserError where calls do not continue each other, as `inspect.joining` says."""
+        from jarilab.inspect.joining import joined  # which reads what is heard, too
+
+        return Tape(
+            {site: [joined(site, calls)] for site, calls in self.calls.items()},
+            unheard=self.unheard,
+        )
+
     def proven(self, site: str) -> bool:
         """Whether the map was computed anew from queries and keys; False where a model of another library wrote its
         softmax out: the scores are its own then, and what is held against the output is the weights."""
