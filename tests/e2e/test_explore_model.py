@@ -3,13 +3,20 @@
 import importlib.util
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from helpers import folders
+from helpers.browser import ServedPages, until
 from helpers.command import command
-from helpers.folders import SENTENCE
+from helpers.folders import FELT, SENTENCE
 from helpers.runs import tiny, train
+from jarilab.explorer import ForeignExplorer
+
+MASKED = SENTENCE.replace("tired", "[MASK]")
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -22,7 +29,7 @@ def models(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     folders.bert(root / "bert")
     folders.bert(root / "other", seed=1)
-    folders.llama(root / "llama")
+    folders.bert(root / "felt", seed=1, **FELT)
     return root
 
 
@@ -34,7 +41,7 @@ def here(tmp_path, monkeypatch):
 
 def test_a_page_of_a_folder_and_the_heads_of_a_link(models, here):
     words = ("--input", SENTENCE, "--link", "it", "animal")
-    said = command("explore", "--model", str(models / "bert"), *words)
+    said = command("explore", "--model", str(models / "bert"), *words, "--save", "bert.html")
     assert (said.returncode, said.stderr) == (0, "")
     lines = said.stdout.splitlines()
     assert lines[1].split() == ["weight", "usual", "head"]
@@ -70,13 +77,15 @@ def test_a_run_of_jari_beside_a_model(models, here):
         (("--model", "bert"), "--model reads what --input says; add it"),
         (("--model", "nowhere", "--input", "a"), "nowhere is no folder"),
         (
-            ("--model", "bert", "--input", "a", "--head", "1"),
-            "--head is for runs of jari alone; omit it beside --model",
+            ("--model", "bert", "--input", "a", "--step", "1"),
+            "--step is for runs of jari alone; omit it beside --model",
         ),
         (
             ("--model", "bert", "--input", "a", "--save", "new/"),
             "is one file; expected such as page.html, got --save new/",
         ),
+        (("--model", "bert", "--input", "a", "--save", ""), "--save names no file; write such as --save page.html"),
+        (("--model", "bert", "--input", "a", "--site", "encoder.7", "--save", "a.html"), "unknown site 'encoder.7'"),
         (("runs/add", "--link", "it", "animal"), "--link goes with --model FOLDER; add it"),
         (("--model", "bert", "--input", SENTENCE, "--link", "it", "cat"), "unknown token 'cat'"),
     ],
@@ -87,3 +96,56 @@ def test_mistakes_are_one_line(models, here, words, message):
     assert said.returncode == 2
     assert message in said.stderr
     assert len(said.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def live(models):
+    """A page that is served, of a model each of whose heads is felt."""
+    words = ("--input", MASKED, "--link", "it", "animal", "--port", "0")
+    arguments = [sys.executable, "-m", "jarilab", "explore", "--model", str(models / "felt"), *words]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            told = iter(process.stdout.readline, "")
+            yield next(line.split()[0] for line in told if line.startswith("http://127.0.0.1:"))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.browser
+def test_a_live_page_reads_another_text_and_switches_heads_and_links(browser, live, models, tmp_path):
+    explorer = ForeignExplorer([models / "felt"], link=("it", "animal"))
+    opens = explorer.look(MASKED, live=True)
+    watched = ServedPages(browser, tmp_path, live)
+    page = watched.visit(live)
+    card = page.locator(".model")
+
+    def says(*parts):
+        until(page, lambda: all(part in card.inner_text() for part in parts), 60_000)
+
+    says("under the mask", opens["views"][0]["answer"])
+    off = {"kind": "head", "site": opens["site"], "head": opens["head"]}
+    effect = explorer.operate(MASKED, 0, [off])["effect"]
+    assert effect["answer"] != opens["views"][0]["answer"]
+    smaller = sum(one["divergence"] < effect["divergence"] for one in effect["controls"])
+    page.locator("#tab-surgery").click()
+    panel = page.locator("#panel-surgery")
+    assert "Positions" not in panel.inner_text()
+    assert [tab.inner_text() for tab in page.get_by_role("tab").all()] == ["Scale", "Surgery", "Measures"]
+    page.get_by_role("button", name=f"Switch {opens['site']} head {opens['head']} off").click()
+    says(f"{effect['answer']} instead of", f"A larger effect than {smaller} of 7 edits")
+    assert "The likeliest" in panel.inner_text()
+
+    page.locator("#input").fill(SENTENCE + " <script>alert(1)</script>")
+    page.keyboard.press("Enter")
+    says("It gives no answer: it fills in [MASK]", "edits of the same kind at random other places")
+    panel.get_by_role("button", name="Add").click()  # a link of the open cell, which that head gave up
+    until(page, lambda: "forbids this query to look there" in card.inner_text(), 60_000)
+    page.locator("#input").fill("the " * 200)
+    page.keyboard.press("Enter")
+    until(page, lambda: "felt reads 64 tokens at most" in page.locator("#error").inner_text(), 60_000)
+    for context in watched.contexts:
+        context.close()
+    refused = [trouble for trouble in watched.troubles if "status of 400" not in trouble]
+    assert (refused, watched.foreign) == ([], [])

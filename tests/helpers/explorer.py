@@ -136,6 +136,10 @@ def made_view(sites: Sequence[dict[str, Any]], name: str = "made", **sides: Sequ
         "vocabulary": "abc",
         "checks": [],
         "lens": None,
+        "words": [f"runs/{name}"],
+        "edits": ["place", "head", "link"],
+        "opens": ["walk", "lens", "parts", "erasure"],
+        "says": None,
     }
 
 

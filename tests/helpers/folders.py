@@ -8,6 +8,8 @@ import torch
 
 SENTENCE = "The animal didn't cross the street because it was too tired"
 WORDS = ["The", "animal", "didn't", "cross", "the", "street", "because", "it", "was", "too", "tired", "wide"]
+FELT = {"vocab_size": 17, "initializer_range": 0.4}
+"""Of a model whose words all have names, and whose heads each change what it says."""
 SMALL = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -38,29 +40,31 @@ def tokenizer_of(words: list[str] = WORDS):
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]", **named)
 
 
-def bert(folder: Path, seed: int = 0) -> Path:
-    from transformers import BertConfig, BertForMaskedLM
+def bert(folder: Path, seed: int = 0, **settings) -> Path:
+    return saved(folder, "Bert", "ForMaskedLM", seed, **settings)
+
+
+def saved(folder: Path, family: str, head: str, seed: int = 0, **settings) -> Path:
+    """A small model of a family of encoders or decoders, with this head."""
+    import transformers
 
     torch.manual_seed(seed)
-    BertForMaskedLM(BertConfig(**SMALL)).save_pretrained(folder)
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **settings})
+    getattr(transformers, f"{family}{head}")(config).save_pretrained(folder)
     tokenizer_of().save_pretrained(folder)
     return folder
 
 
-def llama(folder: Path, seed: int = 0) -> Path:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    LlamaForCausalLM(LlamaConfig(**SMALL, num_key_value_heads=2)).save_pretrained(folder)
-    tokenizer_of().save_pretrained(folder)
-    return folder
+def llama(folder: Path, seed: int = 0, **settings) -> Path:
+    return saved(folder, "Llama", "ForCausalLM", seed, num_key_value_heads=2, **settings)
 
 
-def bart(folder: Path) -> Path:
+def bart(folder: Path, **settings) -> Path:
     from transformers import BartConfig, BartForConditionalGeneration
 
     torch.manual_seed(0)
-    config = BartConfig(d_model=32, vocab_size=24, max_position_embeddings=64, forced_eos_token_id=3, **BOTH, **IDS)
+    sizes = {"d_model": 32, "vocab_size": 24, "max_position_embeddings": 64, "forced_eos_token_id": 3, **BOTH, **IDS}
+    config = BartConfig(**{**sizes, **settings})
     BartForConditionalGeneration(config).save_pretrained(folder)
     tokenizer_of().save_pretrained(folder)
     return folder

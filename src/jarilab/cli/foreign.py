@@ -1,14 +1,18 @@
-"""`jarilab explore --model FOLDER`: a page of a model that is not jari's."""
+"""`jarilab explore --model FOLDER`: a page of models that are not jari's."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import webbrowser
-from pathlib import Path
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser
 from jarilab.errors import UserError
+
+if TYPE_CHECKING:
+    from jarilab.explorer.foreign import Looked
+    from jarilab.inspect.link import HeadOfLink
 
 SHOWN = 8
 """Heads of a link that are listed."""
@@ -50,11 +54,11 @@ def is_asked(options: argparse.Namespace) -> bool:
             "--model reads what --input says; add it, such as --input \"The animal didn't cross the street because it "
             'was too tired"'
         )
-    of_runs = [name for name in options.verb if name not in ("still", "trust_code")]
+    of_both = ("site", "head", "still", "trust_code")
+    of_runs = [name for name in options.verb if name not in of_both]
     if of_runs:
         raise UserError(
-            f"--{of_runs[0].replace('_', '-')} is for runs of jari alone; omit it beside --model, whose page "
-            "opens at the first map, or at the head that --link finds"
+            f"--{of_runs[0].replace('_', '-')} is for runs of jari alone; omit it beside --model"
         )
     if options.save is not None and options.save.endswith(("/", os.sep)):
         raise UserError(
@@ -64,36 +68,40 @@ def is_asked(options: argparse.Namespace) -> bool:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Read the line with each model and write their page."""
-    from jarilab import huggingface
-    from jarilab.cli.terminal import check_file
-    from jarilab.explorer import Explorer, Page, foreign, page_file, render
+    """Read the line with each model, tell what was found, and show their page: live, or as a file."""
+    from jarilab.cli.pages import save, serve
+    from jarilab.explorer import ForeignExplorer, Page, render
     from jarilab.training.progress import working
 
+    given = options.verb
     folders = [options.model] if options.against is None else [options.model, options.against]
-    out = Path(options.save or f"{Path(options.model).resolve().name}.html")
-    check_file(out)
-    looked = []
-    for folder in folders:
-        with working(f"reading {folder}"):
-            looked.append(foreign.look(huggingface.load(folder), options.input))
-    link = None
-    if options.link is not None:
-        heads = looked[0].link(*options.link)
-        link = heads[0]
+    with working(f"opening {' and '.join([*folders, *options.runs])}"):
+        session = ForeignExplorer(
+            folders,
+            options.runs,
+            link=options.link,
+            trust_code=given.get("trust_code", False),
+        )
+    with working(f"reading {options.input}"):
+        looked = session.looked(options.input)
+    heads = [] if options.link is None else looked[0].link(*options.link)
+    opens = {name: given.get(name) for name in ("site", "head")}
+    _tell(looked, heads)
+    if options.save is not None:
+        save(options, Page(render(session.look(options.input, live=False, **opens))))
+    else:
+        serve(options, session, options.input, opens)
+
+
+def _tell(looked: Sequence[Looked], heads: Sequence[HeadOfLink]) -> None:
+    """The heads of a link, and what is known of each model's maps."""
+    if heads:
         print(
             "usual: what a head gives as far elsewhere, or to this key from elsewhere, whichever is more"
         )
         print("  weight    usual  head")
-        for one in heads[:SHOWN]:
-            print(f"{one.weight:8.3f} {one.usual:8.3f}  {one.site} head {one.head}")
-    beside = []
-    if options.runs:
-        with working(f"opening {' and '.join(options.runs)}"):
-            session = Explorer(options.runs, trust_code=options.verb.get("trust_code", False))
-            beside = page_file.whole(session, options.input, None, None, still=True)["views"]
-    page = Page(render(foreign.page_of(looked, options.input, link, beside)))
-    page.save(out)
+    for one in heads[:SHOWN]:
+        print(f"{one.weight:8.3f} {one.usual:8.3f}  {one.site} head {one.head}")
     for one in looked:
         trusts = [one.tape.trust(site).rebuild_error for site in one.tape.sites]
         seen = [site for site in one.tape.sites if not one.tape.proven(site)]
@@ -105,7 +113,3 @@ def run(options: argparse.Namespace) -> None:
             f"{one.loaded.name}: {one.loaded.kind}, {len(trusts)} attentions{told}; weights times values give their "
             f"outputs back within {max(trusts):.0e}{answer}"
         )
-    size = len(page.html.encode()) / 1e6
-    print(f"{out}: {size:.1f} MB, opens in any browser without a network")
-    if options.open:
-        webbrowser.open(out.resolve().as_uri())

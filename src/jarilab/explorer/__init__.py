@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jarilab.errors import UserError
 from jarilab.explorer import page_file, page_folder
+from jarilab.explorer.foreign_session import ForeignExplorer
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.unscripted import unscripted
 from jarilab.inspect.capture import Tape
@@ -51,6 +53,9 @@ def render(data: dict[str, Any]) -> str:
 def explore(
     *runs: str | Path,
     input: str,
+    model: str | Path | None = None,
+    against: str | Path | None = None,
+    link: tuple[str, str] | None = None,
     site: str | None = None,
     head: int | None = None,
     step: int | None = None,
@@ -60,6 +65,8 @@ def explore(
 ) -> Page:
     """What the models of these runs attend to while they read `input`, side by side.
 
+    model, against: folders of Hugging Face transformers, shown before the runs, all of them still. link: two of their
+    tokens; the page opens at the head that connects them most.
     site, head: what the page opens at; the head that says most, by default. step: of training, at which all runs are
     shown; the newest, by default. align: gold links between the tokens of
     source and answer, such as `0-0 1-2`, counted from 0. still: a file that computes nothing by itself; by default it
@@ -68,6 +75,18 @@ def explore(
     Heads beside the open one are in the file too while it stays small.
     Raises UserError for a folder that is no run or has no checkpoint, and for an input that a run cannot read.
     """
+    if model is None and (against is not None or link is not None):
+        raise UserError(
+            "against and link go with a model of another library; give model=FOLDER, too"
+        )
+    if model is not None:
+        if step is not None or align is not None:
+            raise UserError(
+                "step and align are for runs of jari alone; leave them out beside model"
+            )
+        folders = [model] if against is None else [model, against]
+        foreign = ForeignExplorer(folders, runs, link=link, trust_code=trust_code)
+        return Page(render(foreign.look(input, live=False, site=site, head=head)))
     session = Explorer(runs, align=align, trust_code=trust_code)
     return page(session, input, site, head, step, still=still)
 
@@ -118,4 +137,13 @@ def show(
     return Page(render(page_file.of_tape(tape, tokens, title)))
 
 
-__all__ = ["Explorer", "Page", "explore", "page", "render", "save_folder", "show"]
+__all__ = [
+    "Explorer",
+    "ForeignExplorer",
+    "Page",
+    "explore",
+    "page",
+    "render",
+    "save_folder",
+    "show",
+]

@@ -1,32 +1,48 @@
-"""The page of models that are not jari's: folders of Hugging Face, each by its own tokenizer, side by side."""
+"""A model that is not jari's, looked into: a folder of Hugging Face, which reads a line by its own tokenizer."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from jarilab.errors import UserError
-from jarilab.explorer import payload
-from jarilab.explorer.opening import opening_of
+from jarilab.explorer.detail import lens_of, scores_of
+from jarilab.explorer.intervention import CONTROLS, Operation, controls_told
 from jarilab.explorer.page_file import view_of_tape
+from jarilab.explorer.payload import weights_of
+from jarilab.explorer.remembering import remembered
+from jarilab.explorer.saying import Saying, saying_of
 from jarilab.explorer.windows import Windows
 from jarilab.huggingface import Loaded, Reading, read
 from jarilab.inspect.capture import Tape, record
+from jarilab.inspect.controls import compared
+from jarilab.inspect.interventions import operate
 from jarilab.inspect.link import HeadOfLink, heads_of_link
+
+SEPARATOR = "/"
+"""Between the name of a layer that runs several times and the number of the run."""
 
 
 @dataclass(frozen=True, eq=False)
 class Looked:
-    """A model that read a line: what it was given, and its attention."""
+    """A model that read a line: what it was given, what it said at each place, and its attention."""
 
     loaded: Loaded
     reading: Reading
     tape: Tape
     windows: Windows
+    shown: list[dict[str, Any]]
+
+    @property
+    def saying(self) -> Saying:
+        """What of its forwards is compared."""
+        return saying_of(self.reading.says)
 
     def link(self, query: str, key: str) -> list[HeadOfLink]:
         """The heads that connect two tokens, first those that do most; within the target where there is one, within
@@ -45,17 +61,151 @@ class Looked:
         once = {(one.site, one.head): one for one in found}
         return sorted(once.values(), key=lambda one: -one.above)
 
+    @property
+    def uneditable(self) -> tuple[str, str] | None:
+        """Why no head of this model is switched off, in English and in Korean; None where each can be."""
+        if self.windows.told is not None:
+            return (
+                "This model attends in windows, and an edit would change all windows of a layer.",
+                "이 모델은 창으로 나누어 보므로, 편집하면 한 층의 모든 창이 바뀝니다.",
+            )
+        if not any(SEPARATOR in site for site in self.tape.sites):
+            return None
+        return (
+            "One layer of this model runs several times, and an edit would change all of its runs.",
+            "이 모델은 층 하나를 여러 번 쓰므로, 편집하면 그 모두가 바뀝니다.",
+        )
 
-@torch.no_grad()
-def look(loaded: Loaded, line: str) -> Looked:
-    """Read a line and record it. Raises UserError for what the model cannot read."""
-    reading = read(loaded, line)
+
+class ExploredModel:
+    """A folder whose model's inside is looked at."""
+
+    def __init__(self, loaded: Loaded, flag: str):
+        """flag: of the command line, that names such a folder."""
+        self.loaded, self._flag = loaded, flag
+        self._looked: OrderedDict[Hashable, Looked] = OrderedDict()
+
+    def look(self, line: str) -> Looked:
+        """Read a line and record it. Raises UserError for what cannot be read."""
+        return remembered(self._looked, line, lambda: self._look(line))
+
+    @torch.no_grad()
+    def _look(self, line: str) -> Looked:
+        loaded = self.loaded
+        reading = read(loaded, line)
+        with _unwarned(), record(loaded.model) as tape:
+            outputs = loaded.model(**reading.inputs)
+        windows = Windows.of(_apart(tape), reading.grid)
+        shown = saying_of(reading.says).shown(outputs)
+        return Looked(loaded, reading, windows.tape, windows, shown)
+
+    def view(self, line: str) -> dict[str, Any]:
+        """This model's part of the page."""
+        looked = self.look(line)
+        loaded, reading = self.loaded, looked.reading
+        lengths = _lengths(looked.tape)
+        # Where a model puts tokens of its own among them, numbers say less, but nothing wrong.
+        names = {
+            side: of_side
+            for side, of_side in reading.names.items()
+            if len(of_side) in lengths.get(side, ())
+        }
+        view = view_of_tape(looked.tape, names | looked.windows.names, loaded.name)
+        more = looked.windows.told or view["purpose"] or ("", "")
+        proven = any(looked.tape.proven(site) for site in looked.tape.sites)
+        return {
+            **view,
+            "purpose": [
+                f"{loaded.kind} of Hugging Face transformers. {more[0]}".strip(),
+                f"Hugging Face transformers의 {loaded.kind}입니다. {more[1]}".strip(),
+            ],
+            "run": str(loaded.folder),
+            "encoding": loaded.config.model_type,
+            "input": line,
+            "answer": reading.answer,
+            "outputs": looked.shown,
+            "words": [self._flag, str(loaded.folder)],
+            "edits": [] if looked.uneditable else ["head", "link"],
+            "uneditable": looked.uneditable,
+            "opens": ["lens"] if proven else [],
+            "says": looked.saying.kind,
+            "mask": None if reading.says is None else reading.says.mask,
+        }
+
+    def detail(self, line: str, site: str, head: int) -> dict[str, Any]:
+        """One head: its scores, and what other divisors would make of them. What went into it is not known. Raises
+        UserError for a site or a head that is not there, and for an attention that wrote its scores out itself."""
+        tape = self.look(line).tape
+        tape.head(site, head)
+        return {
+            "query": None,
+            **scores_of(tape, site, head),
+            "lens": lens_of(tape.recorded(site).call, head),
+            "valued": None,
+        }
+
+    def operate(self, line: str, operation: Operation, *, controls: bool) -> dict[str, Any]:
+        """The answer and the maps under edits, and how far they are from what they were. controls: and how far they are
+        under the same edits at random other places."""
+        looked = self.look(line)
+        _check(looked, operation)
+        model, inputs, saying = self.loaded.model, looked.reading.inputs, looked.saying
+
+        def says() -> torch.Tensor:
+            return saying.of(model(**inputs))
+
+        with torch.no_grad(), _unwarned():
+            before = says()
+            with operate(model, operation.edits), record(model) as tape:
+                outputs = model(**inputs)
+            told = saying.told(before, saying.of(outputs))
+            found = {}
+            if controls:
+                beside = compared(model, says, saying.apart, operation.edits, CONTROLS)
+                found = controls_told(beside)
+        sites = [weights_of(tape, site, operation.weights(tape, site)) for site in tape.sites]
+        answer = self._answer(looked, operation, outputs)
+        return {"view": {"sites": sites}, "effect": {"answer": answer, **told, **found}}
+
+    def without(self, line: str, site: str, head: int) -> str | None:
+        """The answer without one head; None of a model that gives none."""
+        looked = self.look(line)
+        if looked.reading.answer is None or looked.uneditable:
+            return None
+        operation = Operation([{"kind": "head", "site": site, "head": head}])
+        model = self.loaded.model
+        with torch.no_grad(), operate(model, operation.edits):
+            outputs = model(**looked.reading.inputs)
+        return self._answer(looked, operation, outputs)
+
+    @torch.no_grad()
+    def _answer(self, looked: Looked, operation: Operation, outputs: Any) -> str | None:
+        """outputs: of the changed model. What is written token by token is written anew, and may end sooner."""
+        anew = looked.saying.anew
+        edited = operate(self.loaded.model, operation.edits, free=True) if anew else nullcontext()
+        with edited, _unwarned():
+            return looked.saying.answer(outputs)
+
+
+def _check(looked: Looked, operation: Operation) -> None:
+    """Raises UserError for what cannot be edited here."""
+    if operation.places:
+        raise UserError(
+            f"{looked.loaded.name} is a model of another library, whose tokens have places that it alone knows; switch "
+            "heads or links off instead"
+        )
+    if looked.uneditable:
+        raise UserError(f"{looked.uneditable[0]} Look at its maps without edits")
+    for edit in operation.edits:
+        looked.tape.head(edit.site, edit.head or 0)
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """What was not heard is told beside what was."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what was not heard is told beside what was
-        with record(loaded.model) as tape:
-            loaded.model(**reading.inputs)
-    windows = Windows.of(_apart(tape), reading.grid)
-    return Looked(loaded, reading, windows.tape, windows)
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _apart(tape: Tape) -> Tape:
@@ -64,54 +214,8 @@ def _apart(tape: Tape) -> Tape:
     for site, of_site in tape.calls.items():
         several = len(of_site) > 1
         for number, recorded in enumerate(of_site):
-            calls[f"{site}/{number}" if several else site] = [recorded]
+            calls[f"{site}{SEPARATOR}{number}" if several else site] = [recorded]
     return Tape(calls, unheard=tape.unheard)
-
-
-def page_of(
-    looked: Sequence[Looked],
-    line: str,
-    link: HeadOfLink | None = None,
-    beside: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    """The page of one model or of two beside each other. link: what it opens at. beside: views of runs of jari, which
-    cut a line by vocabularies of their own. Raises UserError where the models make other tokens of the line."""
-    first = looked[0].reading.names
-    for other in looked[1:]:
-        if other.reading.names.get("source") != first.get("source"):
-            raise UserError(
-                f"{looked[0].loaded.name} and {other.loaded.name} make other tokens of the line, so their maps cannot "
-                "stand side by side; look at each alone"
-            )
-    views = [*(_view(one, line) for one in looked), *beside]
-    site, head = (None, None) if link is None else (link.site, link.head)
-    opening = opening_of(views, site, head)
-    if link is not None:
-        opening |= {"query": link.row, "key": link.column}
-    return payload.page_of(views, live=False, opening=opening)
-
-
-def _view(looked: Looked, line: str) -> dict[str, Any]:
-    loaded, reading = looked.loaded, looked.reading
-    lengths = _lengths(looked.tape)
-    # Where a model puts tokens of its own among them, numbers say less, but nothing wrong.
-    names = {
-        side: of_side
-        for side, of_side in reading.names.items()
-        if len(of_side) in lengths.get(side, ())
-    }
-    view = view_of_tape(looked.tape, names | looked.windows.names, loaded.name)
-    more = looked.windows.told or view["purpose"] or ("", "")
-    return {
-        **view,
-        "purpose": [
-            f"{loaded.kind} of Hugging Face transformers. {more[0]}".strip(),
-            f"Hugging Face transformers의 {loaded.kind}입니다. {more[1]}".strip(),
-        ],
-        "encoding": loaded.config.model_type,
-        "input": line,
-        "answer": reading.answer,
-    }
 
 
 def _lengths(tape: Tape) -> dict[str, set[int]]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from jarilab.errors import UserError
 from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.controls import controls
+from jarilab.inspect.controls import Controls, controls
 from jarilab.inspect.effects import Effect, effect
 from jarilab.inspect.interventions import Edit, HeadOff, Link, edited_weights, operate
 from jarilab.inspect.model_io import Inputs
@@ -100,12 +100,7 @@ class Operation:
         """The same edits at random other places; there is nothing to compare a move of all tokens with."""
         if not self.edits or self.places:
             return {"controls": [], "rank": None}
-        found = controls(model, said.inputs, self.edits, CONTROLS)
-        rows = []
-        for edits, divergence in found.each:
-            what = ", ".join(str(edit) for edit in edits)
-            rows.append({"what": what, "divergence": divergence})
-        return {"controls": rows, "rank": found.rank}
+        return controls_told(controls(model, said.inputs, self.edits, CONTROLS))
 
     def weights(self, tape: Tape, site: str) -> torch.Tensor | None:
         """The edited map `(H, Q, K)` of a site whose weights were edited: a tape knows those the model meant to use."""
@@ -115,6 +110,25 @@ class Operation:
         for recorded in tape.calls[site]:
             rows.append(edited_weights(site, recorded.call, self.edits))
         return torch.cat(rows, 2)[0]
+
+
+def effect_told(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:
+    """What the page is told of an effect. tokens: the names of what was measured."""
+    rows = zip(tokens, effect.before.tolist(), effect.after.tolist(), strict=True)
+    return {
+        "log_probability": {"before": effect.log_before, "after": effect.log_after},
+        "divergence": effect.divergence,
+        "tokens": [{"token": token, "before": b, "after": a} for token, b, a in rows],
+    }
+
+
+def controls_told(found: Controls) -> dict[str, Any]:
+    """What the page is told of controls."""
+    rows = []
+    for edits, divergence in found.each:
+        what = ", ".join(str(edit) for edit in edits)
+        rows.append({"what": what, "divergence": divergence})
+    return {"controls": rows, "rank": found.rank}
 
 
 def _needed(change: Mapping[str, Any], *names: str) -> list[Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jarilab.errors import UserError, unknown
+from jarilab.inspect.capture import Tape
 from jarilab.inspect.telling import TELLING
 from jarilab.web.blocks import unpacked
 
@@ -87,3 +89,14 @@ def _cell(shown: Mapping[str, Any], head: int, before: int) -> tuple[int, int]:
         times_QK = times_QK * allowed_QK.sum(1, keepdims=True)
     query, key = divmod(int(times_QK[before:].argmax()), times_QK.shape[1])
     return before + query, key
+
+
+def check_head(tape: Tape, site: str | None, head: int | None) -> None:
+    """Raises UserError for a site or a head to open at that is not there."""
+    if site is not None and site not in tape.sites:
+        raise unknown("site", site, tape.sites)
+    there = tape.sites if site is None else [site]
+    heads = max(tape.calls[name][0].call.q.shape[1] for name in there)
+    if head is not None and not 0 <= head < heads:
+        where = there[0] if site is not None else "this model"
+        raise UserError(f"{where} has the heads 0 to {heads - 1}, got {head}")

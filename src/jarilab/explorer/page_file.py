@@ -122,6 +122,10 @@ def view_of_tape(
         "rollout": None,
         "checks": [],
         "lens": None,
+        "words": [],
+        "edits": [],
+        "opens": [],
+        "says": None,
     }
 
 

@@ -6,21 +6,17 @@ and reads small JSON only. One request computes at a time; the others wait, and 
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from jarilab.errors import UserError
 from jarilab.explorer import render
-from jarilab.explorer.session import Explorer
-from jarilab.images import HELD_OUT
+from jarilab.explorer.explored import Explored
 from jarilab.serving import running
 from jarilab.serving.answers import DOCUMENTED, answer, tell_mistakes
 from jarilab.serving.guard import Guard
@@ -98,24 +94,22 @@ class Surgery(_Asked):
     controls: bool = True
 
 
-def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) -> Guard:
+def application(explorer: Explored, line: str, hosts: set[str], **opens: Any) -> Guard:
     """The server's part of the page.
 
     hosts: what a request may call this machine, port included. opens: the `site`, `head` and `steps` that the
-    page opens at, as `Explorer.look` takes them.
+    page opens at, as `Explored.look` takes them.
     """
     app = FastAPI(title="jari", docs_url=None, redoc_url=None, responses=DOCUMENTED)
     tell_mistakes(app)
     queue = Queue(WAITING)
-    reads_files = any(opened.run.predictor.reads_files for opened in explorer.opened)
 
     async def computed(work: Callable[[], Any]) -> Any:
         with queue.place():
             return await queue.run(work)
 
     async def answered(asked: _Asked, work: Callable[[], Any]) -> Response:
-        if reads_files:
-            _check_image(asked.input.strip(), line.strip())
+        explorer.check(asked.input, line)
         return answer(await computed(work))
 
     @app.get("/", response_class=HTMLResponse)
@@ -143,29 +137,8 @@ def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) ->
     return Guard(app, hosts)
 
 
-def _check_image(asked: str, first: str) -> None:
-    """Raises UserError for a file that nobody has shown: errors quote how a file begins, and pages show images.
-
-    first: the input from the command line, in whose folder the others may lie.
-    """
-    if asked == first or re.fullmatch(rf"{HELD_OUT}\d+", asked):
-        return
-    named = first and not first.startswith(HELD_OUT)
-    folder = Path(first).parent.resolve() if named else None
-    try:
-        if folder is not None and Path(asked).resolve().parent == folder:
-            return
-    except (OSError, ValueError, RuntimeError):  # no path at all, or one that leads in a circle
-        pass
-    where = f", or an image in the folder {folder}" if folder is not None else ""
-    raise UserError(
-        f"expected the number of a held-out image, such as {HELD_OUT}3{where}; got {asked[:80]!r}; open the page "
-        "with --input and an image to look at those in its folder"
-    )
-
-
 def serve(
-    explorer: Explorer,
+    explorer: Explored,
     line: str,
     listening: socket.socket,
     **opens: Any,

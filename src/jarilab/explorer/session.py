@@ -9,16 +9,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from jarilab.errors import UserError, unknown
+from jarilab.errors import UserError
 from jarilab.explorer import payload, summaries
 from jarilab.explorer.detail import detail_of
-from jarilab.explorer.intervention import Operation
-from jarilab.explorer.opening import opening_of
+from jarilab.explorer.explored import check_file
+from jarilab.explorer.intervention import Operation, effect_told
+from jarilab.explorer.opening import check_head, opening_of
+from jarilab.explorer.remembering import remembered
 from jarilab.export.program import program_of
 from jarilab.export.reading import Inputs
 from jarilab.inspect.alignment import Link, pharaoh
@@ -33,13 +35,9 @@ from jarilab.storage.files import sha256
 
 LONGEST = 2048
 """Tokens of an input: a map has their square."""
-REMEMBERED = 8
-"""How many inputs and models are kept at hand, the last used ones."""
 
 Writer = Callable[[nn.Module, Inputs], dict[str, Any]]
 """Makes a program of a model and an example of what it reads."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +68,7 @@ class ExploredRun:
         """What answers, as it was after so many steps. Raises UserError for a step that was not kept."""
         if step == self.run.step:
             return self.run.predictor
-        return _remembered(self._models, step, lambda: self._predictor(step))
+        return remembered(self._models, step, lambda: self._predictor(step))
 
     def _predictor(self, step: int) -> Predictor:
         if step not in self.steps:
@@ -87,11 +85,11 @@ class ExploredRun:
         model = self.predictor(step).traced_model
         if not precise:
             return model
-        return _remembered(self._models, (step, "precise"), lambda: copy.deepcopy(model).double())
+        return remembered(self._models, (step, "precise"), lambda: copy.deepcopy(model).double())
 
     def record(self, line: str, step: int) -> RecordedInput:
         """Answer the input and keep the attention of one forward over input and answer."""
-        return _remembered(self._recorded, (line, step), lambda: self._record(line, step))
+        return remembered(self._recorded, (line, step), lambda: self._record(line, step))
 
     @torch.no_grad()
     def _record(self, line: str, step: int) -> RecordedInput:
@@ -110,7 +108,7 @@ class ExploredRun:
 
     def view(self, line: str, step: int, gold: Sequence[Link] | None = None) -> dict[str, Any]:
         """One model's part of the page. gold: links of an alignment."""
-        return _remembered(self._views, (line, step), lambda: self._whole(line, step, gold))
+        return remembered(self._views, (line, step), lambda: self._whole(line, step, gold))
 
     def _whole(self, line: str, step: int, gold: Sequence[Link] | None) -> dict[str, Any]:
         recorded = self.record(line, step)
@@ -170,6 +168,10 @@ class ExploredRun:
             "rollout": summaries.rollout(tape, names),
             "checks": [],
             "lens": None,
+            "words": [str(self.folder)],
+            "edits": ["place", "head", "link"],
+            "opens": ["walk", "lens", "parts", "erasure"],
+            "says": None,
         }
 
     def detail(self, line: str, step: int, site: str, head: int, query: int = 0) -> dict[str, Any]:
@@ -212,19 +214,15 @@ class ExploredRun:
             payload.weights_of(tape, site, operation.weights(tape, site)) for site in tape.sites
         ]
         effect = operation.effect(model, trace)
-        before, after = effect.before.tolist(), effect.after.tolist()
-        tokens = predictor.names(trace.measured)
-        rows = zip(tokens, before, after, strict=True)
-        return {
-            "view": {"sites": sites},
-            "effect": {
-                "answer": predictor.edited(trace, operation),
-                "log_probability": {"before": effect.log_before, "after": effect.log_after},
-                "divergence": effect.divergence,
-                "tokens": [{"token": token, "before": b, "after": a} for token, b, a in rows],
-                **(operation.controls(model, trace) if controls else {}),
-            },
-        }
+        told = effect_told(effect, predictor.names(trace.measured))
+        answer = predictor.edited(trace, operation)
+        beside = operation.controls(model, trace) if controls else {}
+        return {"view": {"sites": sites}, "effect": {"answer": answer, **told, **beside}}
+
+    def without(self, line: str, step: int, site: str, head: int) -> str | None:
+        """The answer without one head; None where an edited model says nothing new."""
+        off = Operation([{"kind": "head", "site": site, "head": head}])
+        return self.predictor(step).edited(self.record(line, step).trace, off)
 
     def engine(self, line: str, step: int, program: Writer = program_of) -> dict[str, Any]:
         """What a page computes with by itself: the model after this step as a program, with this input as its example,
@@ -288,6 +286,11 @@ class Explorer:
         ]
         self._lock = threading.Lock()
 
+    def check(self, line: str, first: str) -> None:
+        """Raises UserError for an input that names a file which nobody has shown."""
+        if any(opened.run.predictor.reads_files for opened in self.opened):
+            check_file(line.strip(), first.strip(), numbered=True)
+
     def all_at(self, step: int | None) -> dict[int, int]:
         """One step of training for every view, as `look` takes them; of None, the newest of each."""
         return {} if step is None else dict.fromkeys(range(len(self.opened)), step)
@@ -309,26 +312,18 @@ class Explorer:
         with self._lock:
             first = self.opened[0]
             step = (steps or {}).get(0, first.run.step)
-            _check_head(first.record(line, step).tape, site, head)
+            check_head(first.record(line, step).tape, site, head)
             views = [
                 opened.view(line, (steps or {}).get(number, opened.run.step), self._gold)
                 for number, opened in enumerate(self.opened)
             ]
             noise = self._noise(line, steps or {})
             opening = opening_of(views, site, head)
-            without = self._without(line, steps or {}, opening)
+            opened = self.opened[opening["view"]]
+            step = (steps or {}).get(opening["view"], opened.run.step)
+            without = opened.without(line, step, opening["site"], opening["head"])
         page = payload.page_of(views, live=live, opening=opening)
         return page | {"noise": noise, "without": without}
-
-    def _without(
-        self, line: str, steps: Mapping[int, int], opening: Mapping[str, Any]
-    ) -> str | None:
-        """The answer without the head that the page opens at; None where an edited model says nothing new."""
-        opened = self.opened[opening["view"]]
-        step = steps.get(opening["view"], opened.run.step)
-        off = {"kind": "head", "site": opening["site"], "head": opening["head"]}
-        trace = opened.record(line, step).trace
-        return opened.predictor(step).edited(trace, Operation([off]))
 
     def _noise(self, line: str, steps: Mapping[int, int]) -> dict[str, Any] | None:
         tapes = []
@@ -367,24 +362,3 @@ class Explorer:
         if not 0 <= number < len(self.opened):
             raise UserError(f"expected a view from 0 to {len(self.opened) - 1}, got {number}")
         return self.opened[number]
-
-
-def _check_head(tape: Tape, site: str | None, head: int | None) -> None:
-    """Raises UserError for a site or a head to open at that is not there."""
-    if site is not None and site not in tape.sites:
-        raise unknown("site", site, tape.sites)
-    there = tape.sites if site is None else [site]
-    heads = max(tape.calls[name][0].call.q.shape[1] for name in there)
-    if head is not None and not 0 <= head < heads:
-        where = there[0] if site is not None else "this model"
-        raise UserError(f"{where} has the heads 0 to {heads - 1}, got {head}")
-
-
-def _remembered(held: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-    """What was made for this key before; only the last few are kept."""
-    if key not in held:
-        held[key] = make()
-        while len(held) > REMEMBERED:
-            held.popitem(last=False)
-    held.move_to_end(key)
-    return held[key]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from jarilab.errors import UserError, needs
 from jarilab.huggingface.folder import Loaded, in_a_sentence
+from jarilab.huggingface.saying import Says, names_of, says_class, says_of_text, says_written
 
 LONGEST_LINE = 2048
 """Tokens of a line: a map has their square."""
@@ -23,21 +24,30 @@ SPECIAL = "class"
 @dataclass(frozen=True, eq=False)
 class Reading:
     """inputs: what the model is called with, a batch of one. names: of the tokens of each side, `source` and `target`,
-    where they are known. answer: what it makes of it, in words; None where it says nothing. grid: rows and columns of
-    patches that an image was cut into, where that is known."""
+    where they are known. answer: what it makes of it, in words; None where it says nothing. says: the scores that this
+    answer is, where it is some. grid: rows and columns of patches that an image was cut into, where that is known."""
 
     inputs: dict[str, Any]
     names: dict[str, list[str]]
     answer: str | None = None
+    says: Says | None = None
     grid: tuple[int, int] | None = None
 
 
 @torch.no_grad()
 def read(loaded: Loaded, line: str) -> Reading:
     """Read a line, and answer it. Raises UserError for what the model cannot read."""
-    by_input = {"pixel_values": _image, "input_features": _sound, "input_values": _sound}
-    main = getattr(loaded.model, "main_input_name", "input_ids")
-    return by_input.get(main, _text)(loaded, line)
+    reads = FILES.get(_main_input(loaded))
+    return _text(loaded, line) if reads is None else reads(loaded, line.strip())
+
+
+def reads_files(loaded: Loaded) -> bool:
+    """Whether a line names a file."""
+    return _main_input(loaded) in FILES
+
+
+def _main_input(loaded: Loaded) -> str:
+    return str(getattr(loaded.model, "main_input_name", "input_ids"))
 
 
 # Text ----------------------------------------------------------------------------------------------------------------
@@ -45,25 +55,26 @@ def read(loaded: Loaded, line: str) -> Reading:
 
 def _text(loaded: Loaded, line: str) -> Reading:
     tokenizer = loaded.tokenizer
-    encoded = tokenizer(line, return_tensors="pt")
+    with in_a_sentence(f"the tokenizer of {loaded.name} cannot read this line"):
+        encoded = tokenizer(line, return_tensors="pt")
     ids_BL = encoded["input_ids"]
     _check_ids(loaded, ids_BL)
     inputs = {name: value for name, value in encoded.items() if name in _known(loaded)}
-    names = _names(tokenizer, ids_BL[0])
+    ids = ids_BL[0].tolist()
+    names = names_of(tokenizer)(ids)
     if loaded.config.is_encoder_decoder:
         return _written(loaded, inputs, {"source": names})
     with in_a_sentence(f"{loaded.name} cannot read this line"):
         output = loaded.model(**inputs)
-    answer = _told(loaded, tokenizer, ids_BL[0], output)
-    return Reading(inputs, {"source": names, "target": names}, answer)
+    says = says_of_text(loaded, ids, output)
+    answer = None if says is None else says.answer(output)
+    return Reading(inputs, {"source": names, "target": names}, answer, says)
 
 
 def _check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
     length = ids_BL.shape[1]
     if length == 0:
-        raise UserError(
-            "there is nothing to read: the line has no tokens; give some text with --input"
-        )
+        raise UserError("there is nothing to read: the line has no tokens; give some text")
     longest = _longest(loaded)
     if length > longest:
         raise UserError(
@@ -91,51 +102,38 @@ def _longest(loaded: Loaded) -> int:
 
 
 def _written(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]) -> Reading:
-    """With what the decoder writes, greedily; a model without a head reads its source once more."""
+    """With what the decoder writes, greedily; a model without a head reads its source once more, and says nothing."""
     model: Any = loaded.model
-    if not hasattr(model, "generate") or model.get_output_embeddings() is None:
-        written_BL = inputs["input_ids"]
-    else:
-        with in_a_sentence(f"{loaded.name} cannot answer this line"):
-            written_BL = model.generate(
-                **inputs,
-                max_new_tokens=min(LONGEST_ANSWER, _longest(loaded) - 1),
-                do_sample=False,
-                num_beams=1,
-            )
+    writes = hasattr(model, "generate") and model.get_output_embeddings() is not None
+    written_BL = _write(loaded, inputs) if writes else inputs["input_ids"]
     start = getattr(loaded.config, "decoder_start_token_id", None)
     if start is not None and int(written_BL[0, 0]) != start:  # as Whisper gives its answers
         written_BL = torch.cat((written_BL.new_tensor([[start]]), written_BL), 1)
     read_BL = written_BL[:, :-1] if written_BL.shape[1] > 1 else written_BL
-    tokenizer = loaded.target_tokenizer
-    answer = tokenizer.decode(written_BL[0], skip_special_tokens=True)
-    target = _names(tokenizer, read_BL[0])
-    return Reading({**inputs, "decoder_input_ids": read_BL}, {**names, "target": target}, answer)
+    target = names_of(loaded.target_tokenizer)(read_BL[0].tolist())
+    inputs_of_both = {**inputs, "decoder_input_ids": read_BL}
+    named = {**names, "target": target}
+    if not writes:
+        return Reading(inputs_of_both, named)
+
+    def told(written_BL: Tensor) -> str:
+        return loaded.target_tokenizer.decode(written_BL[0], skip_special_tokens=True)
+
+    says = says_written(loaded, written_BL[0].tolist(), lambda: told(_write(loaded, inputs)))
+    return Reading(inputs_of_both, named, told(written_BL), says)
 
 
-def _told(loaded: Loaded, tokenizer: Any, ids_L: Tensor, output: Any) -> str | None:
-    """The next token, the tokens under masks, or the name of a class; None of what gives no scores."""
-    scores = getattr(output, "logits", None)
-    if scores is None:
-        return None
-    if scores.ndim == 2:
-        return _class_name(loaded, scores)
-    likeliest_L = scores[0].argmax(-1)
-    if "MaskedLM" in loaded.kind:
-        under_masks = likeliest_L[ids_L == tokenizer.mask_token_id]
-        return tokenizer.decode(under_masks) if len(under_masks) else None
-    continues = "CausalLM" in loaded.kind or "LMHead" in loaded.kind
-    return tokenizer.decode(likeliest_L[-1:]) if continues else None
-
-
-def _names(tokenizer: Any, ids_L: Tensor) -> list[str]:
-    """How each token reads; the tokenizer's own spelling of one that is no whole character."""
-    names = []
-    for number in ids_L.tolist():
-        text = tokenizer.decode([number])
-        whole = text.strip() and "�" not in text
-        names.append(text.strip() if whole else str(tokenizer.convert_ids_to_tokens(number)))
-    return names
+def _write(loaded: Loaded, inputs: dict[str, Any]) -> Tensor:
+    model: Any = loaded.model
+    with in_a_sentence(f"{loaded.name} cannot answer this line"):
+        return model.generate(
+            **inputs,
+            max_new_tokens=min(LONGEST_ANSWER, _longest(loaded) - 1),
+            do_sample=False,
+            num_beams=1,
+            # A step of a cache has one query, and which one it is cannot be told where it looks at the source.
+            use_cache=False,
+        )
 
 
 def _known(loaded: Loaded) -> set[str]:
@@ -157,13 +155,11 @@ def _image(loaded: Loaded, line: str) -> Reading:
     pixels = loaded.image_processor(images=picture, return_tensors="pt")["pixel_values"]
     with in_a_sentence(f"{loaded.name} cannot read {path}"):
         output = loaded.model(pixel_values=pixels)
-    scores = getattr(output, "logits", None)
-    answer = None
-    if scores is not None and scores.ndim == 2:
-        answer = _class_name(loaded, scores)
     grid = _grid(loaded, pixels)
     names = {} if grid is None else {"source": _patches(*grid)}
-    return Reading({"pixel_values": pixels}, names, answer, grid)
+    says = says_class(loaded, output)
+    answer = None if says is None else says.answer(output)
+    return Reading({"pixel_values": pixels}, names, answer, says, grid)
 
 
 def _grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
@@ -177,12 +173,6 @@ def _patches(rows: int, columns: int) -> list[str]:
     """`row,column` of each patch behind the class token, in words where the model has such."""
     places = [f"{row},{column}" for row in range(rows) for column in range(columns)]
     return [SPECIAL, *places]
-
-
-def _class_name(loaded: Loaded, scores: Tensor) -> str:
-    number = int(scores[0].argmax())
-    names = getattr(loaded.config, "id2label", None) or {}
-    return str(names.get(number, number))
 
 
 def _sound(loaded: Loaded, line: str) -> Reading:
@@ -211,3 +201,7 @@ def _file(line: str, what: str) -> Path:
     if not path.is_file():
         raise UserError(f"this model reads {what}: --input names a file, and {line!r} is none")
     return path
+
+
+FILES = {"pixel_values": _image, "input_features": _sound, "input_values": _sound}
+"""What a model that reads no text is given, by the name of its input."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import final
@@ -16,8 +16,8 @@ from torch import nn
 from jarilab.errors import UserError
 from jarilab.inspect.calls import allowed_links
 from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.interventions import Edit, Link
-from jarilab.inspect.likelihood import divergence, log_probabilities
+from jarilab.inspect.interventions import Edit, HeadOff, Link, operate
+from jarilab.inspect.likelihood import divergence, log_softmax
 from jarilab.inspect.model_io import Inputs
 from jarilab.shapes import Int, Tensor
 
@@ -52,17 +52,45 @@ def controls(
     Another place is another head, or link that the mask leaves open, of sites of the same kind (encoder, decoder's own,
     cross), and is never one of `edits`. A link is forced only where its query has another key to lose.
     """
+
+    def says() -> Tensor:
+        return log_softmax(model(*inputs))
+
+    def apart(before: Tensor, after: Tensor) -> float:
+        return divergence(before, after, inputs)
+
+    return compared(model, says, apart, edits, count, seed)
+
+
+def compared(
+    model: nn.Module,
+    says: Callable[[], Tensor],
+    apart: Callable[[Tensor, Tensor], float],
+    edits: Sequence[Edit],
+    count: int = 20,
+    seed: int = 0,
+) -> Controls:
+    """`controls` of any model, whatever it is called with and whatever it says.
+
+    says: runs the model once, on a batch of one, and gives what is compared. apart: how far two of these are from each
+    other; it stands where `Controls` says divergence.
+    """
     if not edits or count < 1:
         raise UserError(
             f"expected an edit or more and 1 control or more, got {len(edits)} edits and {count} controls"
         )
-    before = log_probabilities(model, inputs)
+
+    def said(edits: Sequence[Edit]) -> Tensor:
+        with torch.no_grad(), operate(model, edits):
+            return says()
+
+    before = said(())
 
     def measured(edits: Sequence[Edit]) -> float:
-        return divergence(before, log_probabilities(model, inputs, edits), inputs)
+        return apart(before, said(edits))
 
     own = measured(edits)
-    drawn = _drawn(edits, _openings(model, inputs), count, seed)
+    drawn = _drawn(edits, _openings(model, says), count, seed)
     return Controls([(others, measured(others)) for others in drawn], own, count)
 
 
@@ -89,14 +117,17 @@ class _Opening:
         return [None] if edit.head is None else list(range(self.heads))
 
 
+TRIES = 100
+"""For each control: a set of edits that are in each other's way is drawn anew, and where there are few there may be
+none else."""
 NOWHERE = torch.zeros(2, dtype=torch.long)
 """The query and the key of an edit that has none."""
 
 
-def _openings(model: nn.Module, inputs: Inputs) -> dict[str, _Opening]:
+def _openings(model: nn.Module, says: Callable[[], Tensor]) -> dict[str, _Opening]:
     """Every attention of a forward."""
     with torch.no_grad(), record(model) as tape:
-        model(*inputs)
+        says()
     return {site: _opening(tape, site) for site in tape.sites}
 
 
@@ -193,9 +224,31 @@ def _drawn(
     possible = math.prod(ways)
     numbers = random.Random(seed)
     found: dict[frozenset[Edit], tuple[Edit, ...]] = {}
-    while len(found) < min(count, possible):
+    for _ in range(TRIES * count):
+        if len(found) == min(count, possible):
+            break
         others: list[Edit] = []
         for pool, number in pools:
             others += pool.draw(numbers, number)
-        found.setdefault(frozenset(others), tuple(others))
+        if not _any_in_the_way(others):
+            found.setdefault(frozenset(others), tuple(others))
     return list(found.values())
+
+
+def _any_in_the_way(edits: Sequence[Edit]) -> bool:
+    """Whether one of the edits takes a link away that a later one is about."""
+    return any(
+        _in_the_way(edit, link)
+        for number, link in enumerate(edits)
+        if isinstance(link, Link)
+        for edit in edits[:number]
+    )
+
+
+def _in_the_way(edit: Edit, link: Link) -> bool:
+    if edit.site != link.site or not (None in (edit.head, link.head) or edit.head == link.head):
+        return False
+    if not isinstance(edit, Link):
+        return isinstance(edit, HeadOff)
+    of_key = edit.key == link.key
+    return edit.query == link.query and (of_key if edit.how == "erase" else not of_key)

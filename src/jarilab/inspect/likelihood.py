@@ -97,12 +97,17 @@ def losses(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, " B"]:
 
 def divergence(first_BLV: Tensor, second_BLV: Tensor, inputs: Inputs) -> float:
     """The mean Jensen-Shannon divergence of distributions given by their logarithms, padding left out."""
+    each_BL = divergences(first_BLV, second_BLV)
+    return float(mean_over(each_BL, inputs).clamp(0.0, math.log(2)))
+
+
+def divergences(first_BLV: Tensor, second_BLV: Tensor) -> Float[Tensor, "B L"]:
+    """The Jensen-Shannon divergence at each place, of distributions given by their logarithms."""
     middle_BLV = torch.logaddexp(first_BLV, second_BLV) - math.log(2)
     logs_2BLV = torch.stack((first_BLV, second_BLV))
     # What has no probability in either adds nothing.
     ratios_2BLV = (logs_2BLV - middle_BLV).nan_to_num(0.0, neginf=0.0)
-    each_BL = 0.5 * (logs_2BLV.exp() * ratios_2BLV).sum((0, -1))
-    return float(mean_over(each_BL, inputs).clamp(0.0, math.log(2)))
+    return 0.5 * (logs_2BLV.exp() * ratios_2BLV).sum((0, -1))
 
 
 def mean_over(values_BL: Float[Tensor, "B L"], inputs: Inputs) -> Float[Tensor, ""]:

@@ -11,7 +11,8 @@ import jarilab
 from helpers.runs import TINY_MODEL, tiny, train
 from jarilab.errors import UserError
 from jarilab.explorer import page_file
-from jarilab.explorer.session import LONGEST, REMEMBERED, Explorer
+from jarilab.explorer.remembering import REMEMBERED
+from jarilab.explorer.session import LONGEST, Explorer
 from jarilab.runs.experiment import Experiment
 from jarilab.web.blocks import unpacked
 

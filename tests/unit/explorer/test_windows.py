@@ -21,13 +21,14 @@ pytestmark = [
 def test_the_page_of_swin_shows_windows_with_their_patches(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.effect_noise((64, 64), 50).convert("RGB").save(tmp_path / "noise.png")
-    looked = foreign.look(load(folders.swin(tmp_path / "swin")), str(tmp_path / "noise.png"))
-    (view,) = foreign.page_of([looked], "noise.png")["views"]
+    view = foreign.ExploredModel(load(folders.swin(tmp_path / "swin")), "--model").view(str(tmp_path / "noise.png"))
     assert [shown["site"] for shown in view["sites"]] == [
         *(f"encoder.0.{layer} window {window}" for layer in (0, 1) for window in (0, 5, 10, 15)),
         *(f"encoder.1.0 window {window}" for window in (0, 1, 2, 3)),
     ]
     assert "shown are 4/16 (encoder.0.0, encoder.0.1); 4/4 (encoder.1.0)" in view["purpose"][0]
+    assert view["edits"] == []
+    assert "all windows" in view["uneditable"][0]
 
     def tokens(site):
         (shown,) = [one for one in view["sites"] if one["site"] == site]

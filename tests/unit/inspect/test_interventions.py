@@ -541,6 +541,20 @@ def test_a_recurrent_model_has_other_links_but_no_other_head(options):
     assert alone.divergence > 0
 
 
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [HeadOff("encoder.0", 1), Link("encoder.0", 0, 2, 1)],
+        [Link("encoder.0", 0, 2, 1, "erase"), Link("encoder.0", 1, 2, 1)],
+    ],
+)
+def test_controls_of_several_edits_do_not_take_each_others_links_away(edits):
+    found = controls(model_of(encoder_layers=1), inputs(), edits, 60)
+    assert len(found.each) == (36 if isinstance(edits[0], HeadOff) else 60)
+    for first, link in [places for places, _ in found.each]:
+        assert isinstance(first, Link) or first.head != link.head
+
+
 def test_controls_of_nothing_are_refused():
     with pytest.raises(UserError, match="expected an edit or more and 1 control or more, got 0 edits and 20 controls"):
         controls(model_of(), inputs(), [])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import webbrowser
 from pathlib import Path
 from typing import Any
 
-from jarilab.cli import foreign
+from jarilab.cli import foreign, pages
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.runs import add_open, add_runs, add_shared
 
@@ -26,7 +25,7 @@ def arguments(parser: Parser, words: Words) -> None:
         "--save",
         metavar="FILE",
         help="write the page as one file that needs no network, and end; a name that ends in / is a folder for a "
-        "server of files, with models of any size as ONNX",
+        "server of files, with models of any size as ONNX (of runs)",
     )
     parser.add_argument(
         "--onnx-runtime",
@@ -40,7 +39,7 @@ def arguments(parser: Parser, words: Words) -> None:
         help="the address to listen on (127.0.0.1, this machine alone)",
     )
     parser.add_argument("--port", type=int, default=8000, help="0 for any that is free (8000)")
-    without = ("input", "trust_code")
+    without = ("input", "trust_code", "model", "against", "link")
     parser.add_options("verb", options_of(explorer.explore), without=without)
     add_shared(parser, "threads", "trust_code")
 
@@ -54,10 +53,8 @@ def run(options: argparse.Namespace) -> None:
 
     chosen = options.verb
     api.use_threads(chosen.pop("threads", None))
-    if foreign.is_asked(options):
-        foreign.run(options)
-        return
-    if not options.runs:
+    of_others = foreign.is_asked(options)
+    if not options.runs and not of_others:
         raise UserError(
             "explore looks into runs of jari, or with --model into a folder of Hugging Face; name one: "
             "jarilab explore runs/add, or jarilab explore --model FOLDER --input TEXT"
@@ -66,12 +63,15 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(
             "--save names no file; write such as --save page.html, or page/ for a folder"
         )
-    if is_folder(options.save):
+    if is_folder(options.save) and not of_others:
         page_folder.check(Path(options.save), runtime_of(options))
     elif options.save:
         check_file(Path(options.save))  # told before the page is made
     if not options.save:
         serving.check_installed()
+    if of_others:
+        foreign.run(options)
+        return
     opens = {"site": chosen.pop("site", None), "head": chosen.pop("head", None)}
     still, step = chosen.pop("still", False), chosen.pop("step", None)
     with working(f"opening {' and '.join(options.runs)}"):
@@ -86,9 +86,11 @@ def run(options: argparse.Namespace) -> None:
             )
         _save_folder(options, session, line, {**opens, "step": step})
     elif options.save:
-        _save(options, session, line, {**opens, "step": step, "still": still})
+        with working(f"looking at {line}"):
+            page = explorer.page(session, line, **opens, step=step, still=still)
+        pages.save(options, page)
     else:
-        _serve(options, session, line, {**opens, "steps": session.all_at(step)})
+        pages.serve(options, session, line, {**opens, "steps": session.all_at(step)})
 
 
 def is_folder(name: str | None) -> bool:
@@ -116,32 +118,3 @@ def _save_folder(
         )
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
     print(f"{out}: {size:.1f} MB, for any server of files, such as python -m http.server -d {out}")
-
-
-def _save(options: argparse.Namespace, session: Any, line: str, opens: dict[str, Any]) -> None:
-    from jarilab import explorer
-    from jarilab.training.progress import working
-
-    with working(f"looking at {line}"):
-        page = explorer.page(session, line, **opens)
-    page.save(options.save)
-    size = len(page.html.encode()) / 1e6
-    print(f"{options.save}: {size:.1f} MB, opens in any browser without a network")
-    if options.open:
-        webbrowser.open(Path(options.save).resolve().as_uri())
-
-
-def _serve(options: argparse.Namespace, session: Any, line: str, opens: dict[str, Any]) -> None:
-    from jarilab.explorer import server
-    from jarilab.serving import running
-    from jarilab.training.progress import working
-
-    with working(f"looking at {line}"):
-        # A mistake is told here and not in a browser.
-        session.look(line, live=True, **opens)
-    listening = running.listen(options.host, options.port)
-    address = running.address_of(listening)
-    print(f"{address}    open this address in a browser; Ctrl-C ends it", flush=True)
-    if options.open:
-        webbrowser.open(address)  # which waits for the socket that listens already
-    server.serve(session, line, listening, **opens)

@@ -8,8 +8,8 @@ import { t } from "./words.js";
 const quoted = (text) => /^[\w+.,:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 const valued = (flag, text) => text.startsWith("-") ? `${flag}=${quoted(text)}` : `${flag} ${quoted(text)}`;
 
-/** The folders of all runs. */
-export const runsOf = (app) => app.payload.views.map((view) => quoted(view.run)).join(" ");
+/** What names all models: the folders of runs, and others by their option. */
+export const runsOf = (app) => app.payload.views.flatMap((view) => view.words.map(quoted)).join(" ");
 
 /** The step that all runs are shown at, where it is not the newest of each. */
 function stepOf({ payload: { views } }) {

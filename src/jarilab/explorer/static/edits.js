@@ -1,9 +1,10 @@
 // The edits in force at each model, by switches on small maps, cuts of cells and the panel; each is carried out at once.
 import { pressable } from "web/controls.js";
 import { el, painted } from "web/elements.js";
-import { known, number } from "web/numbers.js";
+import { known, number, percent } from "web/numbers.js";
 import { tokenNode } from "web/tokens.js";
 import { speaking } from "web/words.js";
+import { answerOf } from "./sites.js";
 import { WORDS } from "./words.js";
 
 const t = speaking({
@@ -108,9 +109,10 @@ function whatItDid(app, index, { effect }) {
   const before = app.view(index).answer;
   const { answer, controls, divergence } = effect;
   const changed = known(answer) && answer !== before;
-  const now = known(answer) && el("p", { class: "answer" }, `${t("answer")} `, tokenNode(answer, { class: `token big ${changed ? "changed" : ""}` }), " ",
+  const now = known(answer) && el("p", { class: "answer" }, `${t(answerOf(app.view(index)))} `, tokenNode(answer, { class: `token big ${changed ? "changed" : ""}` }), " ",
     changed ? t.parts("becomes", tokenNode(before)) : t("same"));
-  const log = el("span", {}, `log p ${number(effect.log_probability.before)} → ${number(effect.log_probability.after)}. `);
+  const { log_probability: log } = effect;
+  const said = el("span", {}, log ? `log p ${number(log.before)} → ${number(log.after)}. ` : `${t("vectorsMoved", percent(divergence))} `);
   const smaller = controls?.filter((control) => control.divergence < divergence).length;
-  return [now, el("p", { class: "note" }, log, controls?.length ? t("beside", smaller, controls.length) : "")];
+  return [now, el("p", { class: "note" }, said, controls?.length ? t("beside", smaller, controls.length) : "")];
 }

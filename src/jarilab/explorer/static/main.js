@@ -15,7 +15,7 @@ import { drawMaps, markCell, refitMaps, repaintMaps } from "./map.js";
 import { drawOverview, markOverview, repaintOverview } from "./overview.js";
 import { PANELS } from "./panels.js";
 import { drawScrub } from "./scrub.js";
-import { paintedSide, wordsOf } from "./sites.js";
+import { answerOf, paintedSide, wordsOf } from "./sites.js";
 import { app, DRAWN, followAddress, languageChanged, look, SCALES, startEngines } from "./state.js";
 import { t } from "./words.js";
 
@@ -49,12 +49,12 @@ function drawInput(views) {
 function inputNote(views) {
   if (app.live) return t("inputLive");
   const states = views.map((_, index) => app.computing(index));
-  const why = states.find((state) => state.why)?.why;
+  const why = states.find((state) => state.why && !state.never)?.why;
   if (states.some((state) => state.otherStep)) return t("otherStep", firstPayload.views[0].step);
   if (app.reading()) return t("inputHere", Math.max(...states.map((state) => state.apart)).toExponential(0));
   if (why) return t("inputStill", why);
   if (states.some((state) => state.yes)) return t("inputKept", runsOf(app));
-  return views[0].experiment ? t("inputSaved", runsOf(app)) : null;
+  return views[0].words.length ? t("inputSaved", runsOf(app)) : null;
 }
 
 function modelCard(view, index) {
@@ -65,21 +65,24 @@ function modelCard(view, index) {
   const more = el("details", { class: "about" }, el("summary", { "aria-label": t("about"), title: t("about") }, "ⓘ"),
     el("p", { class: "facts" }, facts.map(([name, value]) => el("span", {}, `${t(name)} `, el("b", {}, nameNode(value))))));
   const title = el("h2", {}, app.payload.views.length > 1 ? choose() : nameNode(view.name));
-  const words = paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : "answer";
-  const answer = known(view.answer) && el("p", { class: "answer" }, `${t(words)} `, tokenNode(view.answer, { class: "token big" }), verdict(view));
+  const silent = SILENT.includes(view.says) && el("p", { class: "note" }, t(`says_${view.says}`, view.mask));
+  const answer = known(view.answer) ? el("p", { class: "answer" }, `${t(answerOf(view))} `, tokenNode(view.answer, { class: "token big" }), verdict(view)) : silent;
   return toned(view.encoding, el("article", { class: "model" }, el("div", { class: "said" }, title, answer, more), editedNode(app, index), outputTokens(view, index)));
 }
+const SILENT = ["vectors", "words", "labels"]; // what gives no answer: why, and what edits are told by
 function verdict({ answer, expected }) {
   if (!known(expected)) return null;
   if (answer === expected) return [" ", el("b", { class: "right" }, `✓ ${t("right")}`)];
   return [" ", el("b", { class: "wrong" }, `✗ ${t("wrong")}`), ` · ${t("expected")} `, tokenNode(expected)];
 }
 
+/** What a row of outputs is, where a model is asked otherwise than to write. */
+const WRITTEN = { masked: "written_image", class: "written_image", words: "written_words", labels: "written_labels" };
 /** The answer token by token; the one pointed at tells what else was likely. */
 function outputTokens(view, index) {
   const { outputs } = view;
   if (!outputs.length) return null;
-  const words = t(view.sides.source || paintedSide(view) ? wordsOf(view, "written") : "written_text"); // of a text that is given
+  const words = t(WRITTEN[view.says] ?? (view.sides.source || paintedSide(view) ? wordsOf(view, "written") : "written_text")); // of a text that is given
   const said = el("p", { class: "likely", "aria-live": "polite" }, words);
   const likely = ([text, share]) => el("span", { class: "likely-one" }, tokenNode(text), ` ${percent(share)}`, styled(el("i"), { "--share": share }));
   const show = (place) => {

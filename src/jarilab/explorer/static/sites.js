@@ -22,5 +22,8 @@ export function siteTokens(view, site, side) {
 export const paintedSide = (view) => view.sides.target?.picture ? "target" : null;
 /** Words for a view: those for images where it is of one, or has painted one. */
 export const wordsOf = (view, key) => view.sides.source?.picture ? `${key}_image` : paintedSide(view) ? `${key}_painted` : key;
+/** The word for its answer, which is not the same of every model. */
+export const answerOf = (view) => paintedSide(view) ? "answer_painted" : view.sides.target?.boxes ? "answer_found" : SAID_SO.includes(view.says) ? `answer_${view.says}` : "answer";
+const SAID_SO = ["next", "masked", "class"];
 /** Sites of a view by kind, in the order of the model. */
 export const kindsOf = (view) => unique(view.sites.map((site) => site.kind)).map((kind) => [kind, view.sites.filter((site) => site.kind === kind)]);

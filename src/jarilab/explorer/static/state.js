@@ -148,9 +148,11 @@ export const app = {
     app.onchange(new Set(["views"]));
     carryEdits(app, input !== app.state.input);
   },
-  /** Whether edits of this view can be carried out, and why not: {yes} or {why}. */
+  /** Whether edits of this view can be carried out, and why not: {yes} or {why}; {never}: nor on a page that is live. */
   computing(index = app.state.view) {
     const engine = engines.get(index);
+    const uneditable = app.view(index)?.uneditable;
+    if (uneditable) return { never: true, why: uneditable[language() === "ko" ? 1 : 0] };
     if (app.live || engineOf(index)) return { yes: true, apart: engine?.apart };
     if (engine instanceof Error) return { why: engine.message };
     return { why: null, otherStep: Boolean(engine) };

@@ -6,8 +6,8 @@ import { token } from "web/tokens.js";
 import { siteHidden } from "../sites.js";
 import { t } from "../words.js";
 
-/** Whether the details of any head can be had. */
-export const hasDetails = (app) => app.live || app.view().sites.some((site) => Object.keys(site.details ?? {}).length);
+/** Whether this panel has something to say of heads: what is known of them differs between models. */
+export const hasDetails = (app, panel) => app.view().opens.includes(panel) && (app.live || app.view().sites.some((site) => Object.keys(site.details ?? {}).length));
 
 const turns = new WeakMap(); // root -> the drawing that may still write into it
 

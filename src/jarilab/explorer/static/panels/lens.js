@@ -44,7 +44,7 @@ const CURVES = ["entropy", "largest", "trace", "jacobian", "gradient"];
 const pages = new WeakMap(); // detail -> what was drawn of it
 
 export const panel = {
-  id: "lens", title: () => t("title"), there: hasDetails,
+  id: "lens", title: () => t("title"), there: (app) => hasDetails(app, "lens"),
   draw(root, app) {
     return withDetail(root, app, (detail) => {
       if (detail.lens) keptPage(root, app, pages, detail, () => page(app, detail));

@@ -34,7 +34,7 @@ const FIRST = 8; // of many parts, the largest are drawn and the rest are summed
 const pages = new WeakMap(); // detail -> what was drawn of it
 
 export const panel = {
-  id: "parts", title: () => t("title"), there: hasDetails,
+  id: "parts", title: () => t("title"), there: (app) => hasDetails(app, "parts"),
   draw(root, app) {
     return withDetail(root, app, (detail) => keptPage(root, app, pages, detail, () => page(app, detail)));
   },

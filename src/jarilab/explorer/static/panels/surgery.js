@@ -41,6 +41,16 @@ const t = speaking({
   log: ["log-probability of the first answer: {0} → {1}", "처음 답의 로그 확률: {0} → {1}"],
   probability: ["Probability of each token of the first answer", "처음 답의 토큰별 확률"],
   divergence: ["Divergence of the next-token distributions: {0} nats (at most ln 2 = 0.693)", "다음 토큰 분포의 발산: {0} nat(최대 ln 2 = 0.693)"],
+  log_words: ["log-probability of the words where they stand: {0} → {1}", "제자리에 있는 낱말들의 로그 확률: {0} → {1}"],
+  log_labels: ["log-probability of the first classes: {0} → {1}", "처음 분류의 로그 확률: {0} → {1}"],
+  probability_words: ["Probability of each word where it stands", "제자리에 있는 낱말마다의 확률"],
+  probability_labels: ["Probability of the first class of each token", "토큰마다 처음 분류의 확률"],
+  probability_class: ["Probability of the first class", "처음 분류의 확률"],
+  divergence_words: ["Divergence of the distributions of words: {0} nats (at most ln 2 = 0.693)", "낱말 분포의 발산: {0} nat(최대 ln 2 = 0.693)"],
+  divergence_masked: ["Divergence of the distributions under the mask: {0} nats (at most ln 2 = 0.693)", "가려진 자리의 토큰 분포의 발산: {0} nat(최대 ln 2 = 0.693)"],
+  divergence_class: ["Divergence of the distributions of classes: {0} nats (at most ln 2 = 0.693)", "분류 분포의 발산: {0} nat(최대 ln 2 = 0.693)"],
+  divergence_labels: ["Divergence of the distributions of classes: {0} nats (at most ln 2 = 0.693)", "분류 분포의 발산: {0} nat(최대 ln 2 = 0.693)"],
+  likeliest: ["The likeliest", "가능성이 큰 후보"],
   rank: ["This edit's effect is larger than that of {0} of {1} edits of the same kind at random other places.", "이 편집의 효과는 무작위로 고른 다른 자리의 같은 편집 {1}개 가운데 {0}개보다 큽니다."],
   noControls: ["There are no edits of this kind at random other places to compare it with.", "무작위 다른 자리에 할 수 있는 같은 종류의 편집이 없어 견줄 수 없습니다."],
   this: ["this edit", "이 편집"],
@@ -66,14 +76,14 @@ adopt(
 const form = { side: "both", how: "off", amount: "3", link: "erase", all: false };
 
 export const panel = {
-  id: "surgery", title: () => t("title"), ofEdits: true, there: (app) => known(app.view().experiment), // a run; of a tape there is no model to edit
+  id: "surgery", title: () => t("title"), ofEdits: true, there: (app) => app.view().edits.length > 0 || Boolean(app.view().uneditable), // of a tape there is no model to edit
   draw(root, app) {
     beginPanel(root);
     const index = app.state.view;
-    const about = [el("p", {}, t("about")), erasureNote(app)];
-    const { yes, why } = app.computing(index);
+    const about = [el("p", {}, t("about")), app.view().opens.includes("erasure") && erasureNote(app)];
+    const { yes, why, never } = app.computing(index);
     if (!yes) {
-      refill(root, ...about, el("p", {}, why ?? t("saved"), " ", t("live"), " ", el("code", {}, commandOf(app))));
+      refill(root, ...about, el("p", {}, why ?? t("saved"), !never && [" ", t("live"), " ", el("code", {}, commandOf(app))]));
       return;
     }
     const { result, busy } = editsOf(index);
@@ -111,7 +121,7 @@ function formNode(app, add) {
   linked.disabled = Boolean(hidden);
   const group = (title, ...children) => el("fieldset", {}, el("legend", {}, t(title)), ...children);
   return el("div", { class: "surgery-forms" },
-    group("places", labelled(t("how"), how), labelled(t("amount"), amount), sides && labelled(t("side"), sides), pressable("add-place", t("add"), moved)),
+    app.view().edits.includes("place") && group("places", labelled(t("how"), how), labelled(t("amount"), amount), sides && labelled(t("side"), sides), pressable("add-place", t("add"), moved)),
     group("head", pressable("add-head", t("headOff", site, head), () => add({ kind: "head", site, head }))),
     group("link", el("p", {}, nameCell(app, cell), hidden ? ` · ${t("hiddenShort")}` : ""), labelled(t("how"), link),
       el("label", {}, all, " ", t("allHeads")), linked));
@@ -123,10 +133,23 @@ function resultNode(app, { view, effect }, busy) {
   const tokens = effect.tokens.map(({ token, before, after }) => [tokenNode(token),
     ...[before, after].map((value) => el("td", {}, barNode(value), known(value) ? percent(value) : "–"))]);
   const { log_probability: log } = effect;
+  const said = (key) => SAYS[app.view().says]?.includes(key) ? `${key}_${app.view().says}` : key;
   return el("section", { class: "surgery-result", "aria-label": t("after") },
-    el("p", {}, t("log", number(log.before), number(log.after))),
-    scrolling(t("probability"), tableOf([t("token"), t("before"), t("after")], tokens, t("probability"))),
-    el("p", {}, t("divergence", number(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app, view));
+    log ? [el("p", {}, t(said("log"), number(log.before), number(log.after))),
+      scrolling(t(said("probability")), tableOf([t("token"), t("before"), t("after")], tokens, t(said("probability"))))] : null,
+    likeliestNode(effect.likeliest),
+    el("p", {}, log ? t(said("divergence"), number(effect.divergence)) : t("vectorsMoved", percent(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app, view));
+}
+
+/** What has words of its own, by what a model says. */
+const SAYS = { words: ["log", "probability", "divergence"], labels: ["log", "probability", "divergence"], class: ["probability", "divergence"], masked: ["divergence"] };
+
+/** The likeliest of what can be said at the one place of an answer. */
+function likeliestNode(likeliest) {
+  if (!likeliest) return null;
+  const share = ([text, value]) => [tokenNode(text), el("br"), percent(value)];
+  const ranks = likeliest.before.map((_, place) => String(place + 1));
+  return scrolling(t("likeliest"), tableOf(["", ...ranks], ["before", "after"].map((when) => [t(when), ...likeliest[when].map(share)]), t("likeliest")));
 }
 
 /** The divergence among those of the controls. */

@@ -47,7 +47,7 @@ const HIDDEN = -3e38;
 const pages = new WeakMap(); // detail -> what was drawn of it
 
 export const panel = {
-  id: "walk", title: () => t("title"), there: hasDetails,
+  id: "walk", title: () => t("title"), there: (app) => hasDetails(app, "walk"),
   draw(root, app) {
     return withDetail(root, app, (detail) => keptPage(root, app, pages, detail, () => page(app, detail)));
   },

@@ -1,0 +1,259 @@
+"""Models that are not jari's, looked into live: what an edit does to what they say, and mistakes."""
+
+import asyncio
+import importlib.util
+from contextlib import contextmanager
+
+import httpx
+import pytest
+import torch
+
+from helpers import folders
+from helpers.folders import FELT, SENTENCE
+from jarilab.errors import UserError
+from jarilab.explorer import ForeignExplorer, explore, server
+from jarilab.inspect.interventions import Link, operate
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+]
+
+HOST = "127.0.0.1:8000"
+MASKED = SENTENCE.replace("tired", "[MASK]")
+OFF = {"kind": "head", "site": "encoder.0", "head": 1}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    folders.bert(root / "masked", **FELT)
+    folders.bert(root / "other", seed=1, **FELT)
+    folders.llama(root / "next", **FELT)
+    folders.bart(root / "written", vocab_size=17, init_std=0.4)
+    names = {"id2label": {0: "<b>bad</b>", 1: "good"}, "label2id": {"<b>bad</b>": 0, "good": 1}}
+    folders.saved(root / "class", "Bert", "ForSequenceClassification", **FELT, **names)
+    folders.saved(root / "labels", "Bert", "ForTokenClassification", **FELT, **names)
+    folders.saved(root / "vectors", "Bert", "Model", **FELT)
+    folders.saved(root / "seen", "Bloom", "ForCausalLM", **FELT, n_layer=2, n_head=4)
+    folders.saved(root / "shared", "Albert", "ForMaskedLM", **FELT, embedding_size=16)
+    return root
+
+
+def opened(models, *names, **options):
+    return ForeignExplorer([models / name for name in names], **options)
+
+
+@contextmanager
+def without(model, path, head, width=8):
+    """The model while nothing of one head reaches W_O: by hand, and not by jari."""
+
+    def hook(module, arguments):
+        silenced = arguments[0].clone()
+        silenced[..., head * width : (head + 1) * width] = 0
+        return (silenced, *arguments[1:])
+
+    handle = model.get_submodule(path).register_forward_pre_hook(hook)
+    yield
+    handle.remove()
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "site", "path"),
+    [
+        ("masked", MASKED, "encoder.0", "bert.encoder.layer.0.attention.output.dense"),
+        ("next", SENTENCE, "decoder.0.self", "model.layers.0.self_attn.o_proj"),
+        ("written", SENTENCE, "encoder.0", "model.encoder.layers.0.self_attn.out_proj"),
+        ("class", SENTENCE, "encoder.0", "bert.encoder.layer.0.attention.output.dense"),
+        ("seen", SENTENCE, "decoder.0.self", "transformer.h.0.self_attention.dense"),
+    ],
+)
+def test_an_answer_without_a_head_is_that_of_a_model_whose_head_is_silenced(models, name, line, site, path):
+    explorer = opened(models, name)
+    changed = []
+    for head in range(4):
+        found = explorer.operate(line, 0, [{"kind": "head", "site": site, "head": head}], controls=False)["effect"]
+        looked = explorer.looked(line)[0]
+        says, model = looked.reading.says, looked.loaded.model
+        with torch.no_grad(), without(model, path, head):
+            outputs = model(**looked.reading.inputs)
+            answer = says.answer(outputs)
+        shares = says.scores(outputs).double().softmax(-1)
+        expected = [float(share[label]) for share, label in zip(shares, says.said, strict=True)]
+        assert [row["after"] for row in found["tokens"]] == pytest.approx(expected, abs=1e-5)
+        assert found["answer"] == answer
+        assert found["divergence"] > 1e-6
+        changed.append(answer != looked.reading.answer)
+    assert any(changed) or name == "class"
+
+
+def test_what_follows_a_text_is_told_with_what_else_was_likely(models):
+    explorer = opened(models, "next")
+    view = explorer.look(SENTENCE, live=True)["views"][0]
+    assert (view["says"], len(view["outputs"])) == ("next", 13)
+    assert [row["token"] for row in view["outputs"]] == [*SENTENCE.split(), "[SEP]", view["answer"]]
+    site = view["sites"][0]["site"]
+    effect = explorer.operate(SENTENCE, 0, [{"kind": "head", "site": site, "head": 0}])["effect"]
+    (row,) = effect["tokens"]
+    assert row["token"] == view["answer"]
+    assert effect["likeliest"]["before"][0] == [view["answer"], pytest.approx(row["before"], abs=1e-6)]
+    assert effect["likeliest"]["after"][0][0] == effect["answer"]
+    assert len(effect["controls"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "count"), [("vectors", "vectors", 0), ("masked", "words", 13), ("labels", "labels", 13)]
+)
+def test_a_model_without_an_answer_says_so_and_how_far_an_edit_moves_it(models, name, kind, count):
+    explorer = opened(models, name)
+    page = explorer.look(SENTENCE, live=True)
+    view = page["views"][0]
+    assert (view["says"], view["answer"], page["without"]) == (kind, None, None)
+    assert view["mask"] == ("[MASK]" if kind == "words" else None)
+    effect = explorer.operate(SENTENCE, 0, [OFF])["effect"]
+    assert (effect["answer"], len(effect["tokens"]), len(effect["controls"])) == (None, count, 7)
+    assert (effect["log_probability"] is None) == (kind == "vectors")
+    assert effect["divergence"] > 0
+
+
+def test_vectors_move_where_a_query_looks_elsewhere_and_nowhere_else(models):
+    explorer = opened(models, "vectors")
+    link = {"kind": "link", "site": "encoder.1", "head": None, "query": 3, "key": 1, "how": "erase"}
+    found = explorer.operate(SENTENCE, 0, [link], controls=False)
+    looked = explorer.looked(SENTENCE)[0]
+    model, inputs = looked.loaded.model, looked.reading.inputs
+    with torch.no_grad():
+        before = model(**inputs).last_hidden_state[0]
+        with operate(model, [Link("encoder.1", None, 3, 1, "erase")]):
+            after = model(**inputs).last_hidden_state[0]
+    moved = [float((b - a).norm() / b.norm()) for b, a in zip(before, after, strict=True)]
+    assert [place for place, share in enumerate(moved) if share] == [3]
+    assert found["effect"]["divergence"] == pytest.approx(moved[3] / 13, rel=1e-5)
+
+
+def test_several_edits_at_once_are_held_against_others_that_can_be_made(models):
+    explorer = opened(models, "masked")
+    link = {"kind": "link", "site": "encoder.0", "head": 0, "query": 3, "key": 0, "how": "force"}
+    effect = explorer.operate(MASKED, 0, [OFF, link])["effect"]
+    assert len(effect["controls"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        ("masked", {"site": "nowhere.0"}, "unknown site 'nowhere.0'; did you mean 'encoder.0'"),
+        ("masked", {"head": 9}, "encoder.0 has the heads 0 to 3, got 9"),
+        ("masked", {"kind": "link", "query": 99, "key": 0, "how": "erase"}, "has the queries 0 to 12, got 99"),
+        ("masked", {"kind": "link", "query": 0, "key": 99, "how": "erase"}, "has the keys 0 to 12, got 99"),
+        ("masked", {"kind": "place", "how": "off"}, "masked is a model of another library, whose tokens have places"),
+        (
+            "next",
+            {"kind": "link", "site": "decoder.0.self", "query": 0, "key": 5, "how": "erase"},
+            "cannot erase the link from query 0 to key 5 at decoder.0.self: the mask, or another edit, forbids",
+        ),
+        ("shared", {"site": "encoder.0/1"}, "One layer of this model runs several times"),
+    ],
+)
+def test_an_edit_that_cannot_be_made_is_told(models, name, edit, message):
+    with pytest.raises(UserError, match=message):
+        opened(models, name).operate(SENTENCE, 0, [{**OFF, **edit}])
+
+
+def test_what_cannot_be_known_is_not_offered(models):
+    views = {name: opened(models, name).look(SENTENCE, live=True)["views"][0] for name in ("masked", "seen", "shared")}
+    assert {name: view["edits"] for name, view in views.items()} == {
+        "masked": ["head", "link"],
+        "seen": ["head", "link"],
+        "shared": [],
+    }
+    assert {name: view["opens"] for name, view in views.items()} == {"masked": ["lens"], "seen": [], "shared": ["lens"]}
+    assert views["shared"]["uneditable"][0].startswith("One layer of this model runs several times")
+    detail = opened(models, "masked").head(SENTENCE, 0, "encoder.1", 2)
+    assert detail["lens"]["own"] == 16  # sqrt(8)
+    with pytest.raises(UserError, match="wrote its scores out itself"):
+        opened(models, "seen").head(SENTENCE, 0, "decoder.0.self", 0)
+
+
+def test_models_and_runs_are_asked_by_the_number_of_their_view(models, runs):
+    explorer = opened(models, "masked", runs=[runs / "rotary"])
+    page = explorer.look("1+1", live=True)
+    assert [view["name"] for view in page["views"]] == ["masked", "rotary"]
+    assert [view["words"] for view in page["views"]] == [["--model", str(models / "masked")], [str(runs / "rotary")]]
+    moved = [{"kind": "place", "how": "off"}]
+    assert explorer.operate("1+1", 1, moved, controls=False)["effect"]["divergence"] > 0
+    assert explorer.head("1+1", 1, "encoder.0", 0)["walk_error"] < 1e-9
+    assert explorer.look("1+1", {1: 0}, live=True)["views"][1]["step"] == 0
+    with pytest.raises(UserError, match="masked is no run of jari, and keeps no training steps; got step 3"):
+        explorer.look("1+1", {0: 3}, live=True)
+    for view in (2, -1):
+        with pytest.raises(UserError, match=f"expected a view from 0 to 1, got {view}"):
+            explorer.head("1+1", view, "encoder.0", 0)
+
+
+def test_the_page_opens_at_the_link_where_the_line_has_it(models):
+    explorer = opened(models, "masked", "other", link=("it", "animal"))
+    page = explorer.look(SENTENCE, live=True)
+    assert (page["query"], page["key"]) == (8, 2)
+    best = explorer.looked(SENTENCE)[0].link("it", "animal")[0]
+    assert (page["view"], page["site"], page["head"]) == (0, best.site, best.head)
+    assert explorer.look("the street", live=True)["views"][0]["input"] == "the street"
+    chosen = explorer.look(SENTENCE, live=True, site="encoder.1", head=3)
+    assert (chosen["site"], chosen["head"]) == ("encoder.1", 3)
+    with pytest.raises(UserError, match="this model has the heads 0 to 3, got 9"):
+        explorer.look(SENTENCE, live=True, head=9)
+
+
+def test_in_python_it_is_the_same_page_as_a_file(models):
+    page = explore(input=SENTENCE, model=models / "masked", against=models / "other", link=("it", "animal"))
+    assert '"query":8,"key":2' in page.html.replace(" ", "")
+    with pytest.raises(UserError, match="against and link go with a model of another library"):
+        explore(input=SENTENCE, link=("it", "animal"))
+    with pytest.raises(UserError, match="step and align are for runs of jari alone"):
+        explore(input=SENTENCE, model=models / "masked", step=1)
+
+
+# Its server ----------------------------------------------------------------------------------------------------------
+
+
+def ask(explorer, path, body, line):
+    async def asked():
+        app = server.application(explorer, line, {HOST})
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://{HOST}") as client:
+            how = {"content": body} if isinstance(body, bytes) else {"json": body}
+            return await client.post(path, headers={"content-type": "application/json"}, **how)
+
+    return asyncio.run(asked())
+
+
+def test_bad_lines_are_a_sentence_and_the_server_lives_on(models):
+    explorer = opened(models, "masked")
+    for body, words in (
+        ({"input": "the " * 200}, "masked reads 64 tokens at most, and the line has 202"),
+        (b'{"input": "\\ud800 zqxjk"}', ""),
+        ({"input": SENTENCE, "steps": {"0": 5}}, "keeps no training steps"),
+    ):
+        response = ask(explorer, "/api/look", body, SENTENCE)
+        assert (response.status_code in (400, 422), words in response.json()["error"]) == (True, True), response.text
+        assert "zqxjk" not in response.text
+    for line in ("", "<script>alert(1)</script>", "\0", "the " * 62):
+        assert ask(explorer, "/api/look", {"input": line}, SENTENCE).status_code == 200
+
+
+def test_only_files_beside_the_first_are_read(models, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    explorer = ForeignExplorer([folders.vit(tmp_path / "vit")])
+    here = tmp_path / "here"
+    here.mkdir()
+    for folder in (tmp_path, here):
+        image.new("RGB", (40, 30), (200, 30, 30)).save(folder / "a.png")
+    image.new("RGB", (40, 30), (20, 30, 200)).save(here / "b.png")
+    (here / "link.png").symlink_to(tmp_path / "a.png")
+    first = str(here / "a.png")
+    for asked in (first, f" {here}/b.png "):
+        assert ask(explorer, "/api/look", {"input": asked}, first).json()["views"][0]["answer"] in ("cat", "dog")
+    for asked in (str(tmp_path / "a.png"), str(here / "link.png"), "/etc/passwd", "#3", ""):
+        response = ask(explorer, "/api/look", {"input": asked}, first)
+        assert response.status_code == 400
+        assert response.json()["error"].startswith(f"expected a file in the folder {here}; got ")
+    off = {"input": first, "edits": [OFF]}
+    assert ask(explorer, "/api/surgery", off, first).json()["effect"]["answer"] in ("cat", "dog")
