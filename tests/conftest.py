@@ -36,7 +36,7 @@ for ours in ("laws/broken.py", "laws/adversaries.py", "laws/sound.py", "helpers/
 
 torch.set_num_threads(1)
 
-pytest_plugins = ("helpers.browser", "helpers.explorer")  # fixtures that several folders share
+pytest_plugins = ("helpers.browser", "helpers.explorer", "helpers.trials")  # fixtures that several folders share
 
 # The same examples in every run, and no time limit that a busy machine could break.
 hypothesis.settings.register_profile("jari", derandomize=True, deadline=None, database=None, max_examples=50)
