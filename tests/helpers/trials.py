@@ -1,6 +1,7 @@
 """Trials of a comparison in this process, which has PyTorch already: the command of each, one after the other."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -35,10 +36,17 @@ def start_here(trial: Trial, snapshots: int, gpu: int | None = None) -> Ended:
     return Ended(said.returncode)
 
 
-@pytest.fixture(scope="module")
-def trials_here() -> Iterator[None]:
-    """The trials of all comparisons of a file of tests run in its process."""
+@contextmanager
+def trials_in_this_process() -> Iterator[None]:
+    """Where comparisons begun meanwhile train."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "start", start_here)
         patch.setattr(processes.Engine, "every", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def trials_here() -> Iterator[None]:
+    """The trials of all comparisons of a file of tests run in its process."""
+    with trials_in_this_process():
         yield

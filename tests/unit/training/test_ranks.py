@@ -63,7 +63,7 @@ def launch(folder, cases, ranks=2, restarts=0, timeout=60):
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "JARILAB_RANK_TIMEOUT": str(timeout)}
     done = subprocess.run(
-        [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=100
+        [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=900
     )
     told = [folder / f"told-{rank}.json" for rank in range(ranks)]
     return [json.loads(path.read_text()) if path.exists() else {} for path in told], done
