@@ -244,7 +244,7 @@ def test_mistakes_end_with_2_and_one_line(runs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("asked", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_it_ends_when_it_is_interrupted(runs: Path, asked: signal.Signals) -> None:
     with started(runs / "rotary", "--input", "1+2", "--port", 0) as process:
         host, port = address_of(process).removeprefix("http://").strip("/").split(":")
