@@ -201,7 +201,7 @@ def test_without_an_input_an_example_is_looked_at_and_opened(runs: Path, tmp_pat
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
-    command = [sys.executable, "-m", "jarilab", "explore", runs / "rotary", "--save", file, "--open"]
+    command = [sys.executable, "-m", "jarilab", "explore", runs / "rotary", "--save", file, "--open", "--still"]
     environment = {**ENVIRONMENT, "BROWSER": f"{browser} %s"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0
