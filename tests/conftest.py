@@ -1,12 +1,10 @@
 """Every test runs with jari's tensors checked at run time where axes are named: a wrong shape or dtype is an error."""
 
 import functools
-import inspect
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import jaxtyping
@@ -20,20 +18,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["JARILAB_TUNED"] = "off"
 
 assert "jarilab" not in sys.modules, "jarilab was imported before its annotations could be checked"
-jaxtyped = jaxtyping.jaxtyped
-
-
-def check_shapes(checked: Any, *, typechecker: Any) -> Any:
-    """What the hook decorates everything with. jaxtyping looks at each call for long (9.6 CPU-seconds for the laws of
-    `shaw`, and 5.5 so), so that it is asked where axes are named alone; pyright reads all types there are."""
-    if inspect.isfunction(checked) and "Tensor, " not in str(checked.__annotations__):
-        return checked
-    return jaxtyped(checked, typechecker=typechecker)
-
-
-jaxtyping.jaxtyped = functools.partial(functools.partial, check_shapes)
-jaxtyping.install_import_hook("jarilab", "beartype.beartype")
 sys.path.insert(0, str(Path(__file__).parent))  # for `helpers`
+from helpers.shape_checks import check_shapes  # noqa: E402 - after what torch reads from the environment
+
+decorator = functools.partial(check_shapes, jaxtyping.jaxtyped)
+jaxtyping.jaxtyped = functools.partial(functools.partial, decorator)
+jaxtyping.install_import_hook("jarilab", "beartype.beartype")
 
 
 import torch  # noqa: E402 - after the hook
@@ -46,7 +36,7 @@ for ours in ("laws/broken.py", "laws/adversaries.py", "laws/sound.py", "helpers/
 
 torch.set_num_threads(1)
 
-pytest_plugins = ("helpers.browser", "helpers.explorer")  # fixtures that several folders share
+pytest_plugins = ("helpers.browser", "helpers.explorer", "helpers.trials")  # fixtures that several folders share
 
 # The same examples in every run, and no time limit that a busy machine could break.
 hypothesis.settings.register_profile("jari", derandomize=True, deadline=None, database=None, max_examples=50)

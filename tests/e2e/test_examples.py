@@ -68,6 +68,7 @@ def looked_into(run: Path, line: str, sites: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("trials_here")
 def test_a_task_of_ones_own_goes_through_every_verb(tmp_path: Path) -> None:
     run, line = tmp_path / "run", "a-bc-a-d"
     told = verb("train", TASK, "--encoding", "rotary", "--out", run, "--threads", 1, *SHORT)
@@ -87,6 +88,7 @@ def test_a_task_of_ones_own_goes_through_every_verb(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("trials_here")
 @pytest.mark.parametrize(
     "task", ["arithmetic", *(pytest.param(task, marks=pytest.mark.long) for task in ("translation", "text"))]
 )

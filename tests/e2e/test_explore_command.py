@@ -201,7 +201,7 @@ def test_without_an_input_an_example_is_looked_at_and_opened(runs: Path, tmp_pat
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
-    command = [sys.executable, "-m", "jarilab", "explore", runs / "rotary", "--save", file, "--open"]
+    command = [sys.executable, "-m", "jarilab", "explore", runs / "rotary", "--save", file, "--open", "--still"]
     environment = {**ENVIRONMENT, "BROWSER": f"{browser} %s"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0
@@ -244,7 +244,7 @@ def test_mistakes_end_with_2_and_one_line(runs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("asked", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_it_ends_when_it_is_interrupted(runs: Path, asked: signal.Signals) -> None:
     with started(runs / "rotary", "--input", "1+2", "--port", 0) as process:
         host, port = address_of(process).removeprefix("http://").strip("/").split(":")

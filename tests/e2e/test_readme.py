@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,32 @@ for words, typed in json.load(sys.stdin):
     print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
     if code:
         break
+"""
+
+
+# Each code in a fork of one process, to import torch once. What is imported here was nothing but imported.
+FORKS = """
+import json, os, sys, tempfile, traceback
+import torch, jarilab.api
+for line in sys.stdin:
+    code, folder = json.loads(line)
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if not child:
+            os.chdir(folder)
+            for standard, instead in enumerate((os.open(os.devnull, os.O_RDWR), said.fileno(), said.fileno())):
+                os.dup2(instead, standard)
+            ended = 1
+            try:
+                exec(compile(code, "page", "exec"), {"__name__": "__main__"})
+                ended = 0
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(ended)
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said.seek(0)
+        print(json.dumps([ended, said.read().decode()]), flush=True)
 """
 
 
@@ -140,16 +167,25 @@ def images(folder: Path) -> None:
     (folder / "data" / "coco.json").write_text(json.dumps(coco))
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-W", "error", "-c", FORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     dict.fromkeys(code for page in PAGES for code in blocks(page, "python")),
     ids=lambda code: code.split("\n")[2],
 )
-def test_python_in_the_pages_runs(code: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+def test_python_in_the_pages_runs(code: str, forks: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert forks.stdin
+    assert forks.stdout
+    print(json.dumps([code, str(tmp_path)]), file=forks.stdin, flush=True)
+    ended, told = json.loads(forks.stdout.readline())
+    assert ended == 0, told
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
 """Text from end to end: a toy language is learned and translated, a small text is learned by heart."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 import torch
 
 import jarilab
+from helpers.command import command
 from jarilab.decoding.answers import GREEDY, Decoding
 from jarilab.positions import Tokens
 from jarilab.predictors.learner import write
@@ -29,17 +27,11 @@ MODELS = {
 every_model = pytest.mark.parametrize("kind", MODELS)
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "JARILAB_CACHE": str(tmp_path_factory.mktemp("cache"))}
-
-
-def run(environment: dict[str, str], *arguments: Any, text: str = "") -> str:
+def run(*arguments: Any, text: str = "") -> str:
     """What a command that goes well prints."""
-    command = [sys.executable, "-m", "jarilab", *map(str, arguments)]
-    done = subprocess.run(command, input=text.encode(), capture_output=True, env=environment, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
+    said = command(*arguments, text=text.encode())
+    assert said.returncode == 0, said.stderr
+    return said.stdout
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -59,7 +51,7 @@ def meaning(sentence: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def translated(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> dict[str, tuple[Path, Any]]:
+def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
     """A run of each model, and what training it printed."""
     folder = tmp_path_factory.mktemp("toy")
     # A name here and there is too rare for the vocabulary, so that the models meet unknown words.
@@ -71,19 +63,19 @@ def translated(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, 
     found = {}
     for kind, own in MODELS.items():
         files = folder / "text.de", folder / "text.en"
-        command = ["train", "translation", "--train", *files, "--out", folder / kind]
-        printed = run(environment, *command, *options, *own.split())
+        words = ["train", "translation", "--train", *files, "--out", folder / kind]
+        printed = run(*words, *options, *own.split())
         found[kind] = folder / kind, json.loads(printed)
     return found
 
 
 @every_model
-def test_a_toy_language_is_learned(translated: Any, environment: dict[str, str], kind: str) -> None:
+def test_a_toy_language_is_learned(translated: Any, kind: str) -> None:
     folder, result = translated[kind]
     assert result["steps"] < 600
     assert result["bleu"] > 90
     lines = sentences(50, 2)
-    answers = run(environment, "predict", folder, "--threads", 1, text="".join(f"{line}\n" for line in lines))
+    answers = run("predict", folder, "--threads", 1, text="".join(f"{line}\n" for line in lines))
     right = [answer == meaning(line) for line, answer in zip(lines, answers.splitlines(), strict=True)]
     assert sum(right) > 40
 
@@ -129,10 +121,10 @@ def test_the_probabilities_are_those_of_the_model(translated: Any, kind: str) ->
 
 
 @every_model
-def test_what_it_attends_to(translated: Any, environment: dict[str, str], kind: str) -> None:
+def test_what_it_attends_to(translated: Any, kind: str) -> None:
     folder, _ = translated[kind]
     site = "decoder.0.cross"
-    walked = json.loads(run(environment, "walk", folder, "--input", "wort1 wort9 wort2", "--site", site, "--json"))
+    walked = json.loads(run("walk", folder, "--input", "wort1 wort9 wort2", "--site", site, "--json"))
     assert (walked["answer"], walked["site"]) == ("word1 word9 word2", site)
     assert walked["error"] < 1e-10
     loaded = jarilab.load(folder)
@@ -145,18 +137,18 @@ def test_what_it_attends_to(translated: Any, environment: dict[str, str], kind: 
     assert trace.source == ["wort1", "wort9", "wort2", "<eos>"]
 
 
-def test_a_text_is_learned_by_heart(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_text_is_learned_by_heart(tmp_path: Path) -> None:
     verse = "alle meine entchen schwimmen auf dem see. "
     (tmp_path / "text.txt").write_text(verse * 100)
     options = ["--train", tmp_path / "text.txt", "--context", 48, "--width", 32, "--layers", 2, "--heads", 2]
     options += ["--dropout", 0.0, "--epochs", 25, "--batch", 8, "--evaluations", 2, "--threads", 1, "--json"]
     options += ["--encoding", "rotary"]
-    result = json.loads(run(environment, "train", "text", *options, "--out", tmp_path / "run"))
+    result = json.loads(run("train", "text", *options, "--out", tmp_path / "run"))
     # At the start of a window it cannot know where in the verse it is.
     assert result["loss"] < 0.15
     assert result["bits_per_character"] < 0.25
     assert result["perplexity"] == pytest.approx(2.718281828459045 ** result["loss"])
-    written = run(environment, "predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--tokens", 60)
+    written = run("predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--tokens", 60)
     assert written == verse + (verse * 2)[:60] + "\n"
-    stopped = run(environment, "predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--stop", "auf")
+    stopped = run("predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--stop", "auf")
     assert stopped == f"{verse}alle meine entchen schwimmen \n"

@@ -6,6 +6,7 @@ A case: settings, options of `api.train`, and what happens at a step: {"step": 3
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -58,7 +59,27 @@ def run(case, folder):
         Steps.take = take
 
 
+def fork_ranks(count):
+    """This process is rank 0 of so many, all begun here: where it is not torchrun that is tested, and starting Python
+    and PyTorch so often takes longest. Gives those whose end is waited for."""
+    import torch._dynamo  # noqa: F401 - which each optimizer would import anew
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"RANK": "0", "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    children = []
+    for rank in range(1, count):
+        child = os.fork()
+        if not child:
+            os.environ["RANK"] = str(rank)
+            return []
+        children.append(child)
+    return children
+
+
 def main():
+    children = fork_ranks(int(sys.argv[2])) if len(sys.argv) > 2 else []
     bring_together("gloo", timedelta(seconds=float(os.environ["JARILAB_RANK_TIMEOUT"])))
     folder = Path(sys.argv[1])
     path = folder / f"told-{os.environ['RANK']}.json"
@@ -77,6 +98,8 @@ def main():
         path.write_text(json.dumps(told))
         if "waits in vain" in told[name]:  # there is nobody left
             break
+    for child in children:
+        os.waitpid(child, 0)
     sys.stdout.flush()
     os._exit(0)
 

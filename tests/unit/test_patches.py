@@ -58,6 +58,6 @@ def test_names_say_row_and_column_or_that_there_is_no_place():
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3, 4, 4), torch.zeros(1, 3, 4, 4, dtype=torch.uint8)])
-def test_what_is_no_batch_of_images_is_refused(wrong):
+def test_what_is_no_batch_of_images_is_refused(wrong, unchecked):
     with pytest.raises(UserError, match=r"images are \(B, C, H, W\) in a floating-point type, got"):
         Images.of(wrong)

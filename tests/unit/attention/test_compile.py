@@ -19,9 +19,7 @@ SPECS = [
     "alibi",
     "sinusoidal+rotary+alibi",
 ]
-EVERY_HOOK = ["sinusoidal+rotary+shaw+alibi"]  # embed, rotate, terms, bias, values
-ALWAYS = ["rotary:pairing=interleaved,fraction=0.5", "t5", *EVERY_HOOK]
-"""In every run of the tests; the others in the long ones."""
+EVERY_HOOK = ["sinusoidal+rotary+shaw+alibi"]  # embed, rotate, terms, bias, values: in every run of the tests
 PROBE = Path(__file__).parents[2] / "helpers" / "compile_probe.py"
 
 
@@ -35,7 +33,7 @@ def probe(backend, model, specs):
 @pytest.fixture(scope="module")
 def traced():
     """Traced whole, differentiated, and run by PyTorch's own kernels: needs no compiler."""
-    return probe("aot_eager", "layer", ALWAYS)
+    return probe("aot_eager", "layer", EVERY_HOOK)
 
 
 def compiled_with(model, specs):
@@ -49,7 +47,7 @@ def compiled():
     return compiled_with("layer", EVERY_HOOK)
 
 
-@pytest.mark.parametrize("spec", ALWAYS)
+@pytest.mark.parametrize("spec", EVERY_HOOK)
 def test_a_layer_is_one_graph_forward_and_backward(traced, spec):
     assert traced[spec]["output"] < 1e-6
     assert traced[spec]["gradient"] < 1e-5

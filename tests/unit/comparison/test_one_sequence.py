@@ -25,7 +25,7 @@ ENCODINGS = ["none", "alibi"]
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study(tmp_path_factory: pytest.TempPathFactory, trials_here: None) -> Path:
     out = tmp_path_factory.mktemp("joined") / "study"
     jarilab.compare("copy", out, encodings=ENCODINGS, seeds=1, settings=SETTINGS, model="decoder", precision="float32")
     return out

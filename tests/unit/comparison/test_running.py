@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.runs import tiny
+from helpers.trials import Ended
 from jarilab.comparison import processes, running
-from jarilab.comparison.processes import Running, ThisMachine, jobs_for, least_used, said_last, start
+from jarilab.comparison.processes import ThisMachine, jobs_for, least_used, start
 from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.comparison.trial import Trial
@@ -52,24 +53,6 @@ class Told(list):
 
     def update(self, name, row):
         self.append((name, row))
-
-
-class Ended(Running):
-    """A trial's process that has ended."""
-
-    def __init__(self, returncode):
-        self.returncode = returncode
-
-    def poll(self):
-        return self.returncode
-
-    def end(self):
-        raise AssertionError("it has ended")
-
-    wait = end
-
-    def failure(self, trial):
-        return said_last(trial, self.returncode)
 
 
 def test_rows_that_come_together_are_told_as_one(tmp_path, monkeypatch):

@@ -41,6 +41,7 @@ def test_all_encodings_are_tuned_with_the_same_budget_at_a_seed_that_is_not_comp
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("trials_here")
 def test_a_study_is_tuned_and_compared_with_what_was_best(tmp_path):
     how = {"encodings": ["none", "t5"], "settings": SETTINGS, "precision": "float32", "rates": [0.001, 0.02]}
     table = jarilab.compare(TASK, tmp_path / "study", **how)

@@ -54,19 +54,24 @@ def case(name, settings=SETTINGS, task=TASK, **rest):
     return {"name": name, "task": task, "settings": settings, **rest}
 
 
-def launch(folder, cases, ranks=2, restarts=0, timeout=60):
-    """Let `ranks` processes do the cases one after the other; gives what each rank was told of each."""
+def launch(folder, cases, *command, ranks=2):
+    """Let `ranks` processes do the cases one after the other; gives what each rank was told of each. command: what
+    starts them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cases.json").write_text(json.dumps(cases))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    command += ["--max-restarts", str(restarts), "--master-port", "0"]
-    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "JARILAB_RANK_TIMEOUT": str(timeout)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "JARILAB_RANK_TIMEOUT": "60"}
     done = subprocess.run(
-        [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=100
+        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     told = [folder / f"told-{rank}.json" for rank in range(ranks)]
     return [json.loads(path.read_text()) if path.exists() else {} for path in told], done
+
+
+def launch_by_torchrun(folder, cases):
+    """Two ranks, which are started again once."""
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port", "0"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    return launch(folder, cases, *torchrun, SCRIPT, folder)
 
 
 def alone(folder, settings=SETTINGS, task=TASK):
@@ -125,7 +130,7 @@ def write_captions(folder):
 def launched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     CAPTIONS["task.train"] = str(write_captions(folder / "data"))
-    told, done = launch(folder, CASES, restarts=1)
+    told, done = launch_by_torchrun(folder, CASES)
     names = {case["name"] for case in CASES} | {"killed again", "hanging again"}
     assert [set(one) for one in told] == [names - {"hanging"}, names - {"hanging", "killed"}], done.stderr[-3000:]
     return folder, told, done
@@ -140,7 +145,7 @@ def gone_on(launched, tmp_path_factory):
         for shard in (False, True):
             cases.append(case(f"{name}, {shard}", settings, options={"shard": shard}))
             shutil.copytree(launched[0] / name, folder / cases[-1]["name"])
-    told, done = launch(folder, cases, ranks=4)
+    told, done = launch(folder, cases, SCRIPT, folder, "4", ranks=4)
     assert told == [{case["name"]: "done" for case in cases}] * 4, done.stderr[-3000:]
     return folder
 
