@@ -7,8 +7,8 @@ Greedy, one row, with caches, one thread, random weights, float32; the end token
 write --tokens. small: 4 layers of width 128, 4 heads, 65 characters, nanoGPT's shape for a CPU. gpt2: 12 layers of
 width 768, 12 heads, 50,257 tokens, where reading the weights takes the time.
 
-Measured 2026-11-23 on one core of an AMD EPYC that others used too, 5 rounds: small 656 tokens a second, GPT-2 615;
-gpt2 29 and 31.
+Measured 2026-11-24 on one core of an AMD EPYC that others used too, 9 and 3 rounds, --tokens 40 for the second: small
+969 tokens a second, GPT-2 406; gpt2 23 and 24.
 
 Tokens per CPU-second are medians of interleaved rounds, ratios are taken within a round.
 """

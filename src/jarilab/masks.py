@@ -68,6 +68,19 @@ class Mask:
         count = max([1, *counts])
         return count if count > 1 else None
 
+    def hides_nothing(self, q_pos: Positions, k_pos: Positions) -> bool:
+        """Whether it is one query behind all keys, as where tokens are written, which sees them all. Asks where the
+        numbers are, so it is for those on a CPU. False where it would take longer to find out."""
+        others = (self.keys, self.documents, self.pairs)
+        if q_pos.length != 1 or not k_pos.length or any(rule is not None for rule in others):
+            return False
+        query = int(q_pos.order)
+        if self.window is None:
+            return not self.causal or int(k_pos.order.max()) <= query
+        least, most = map(int, k_pos.order.aminmax())
+        last = query if self.causal else query + self.window - 1
+        return most <= last and query - least < self.window
+
     def _pairs(self) -> Bool[Tensor, "#B Q K"] | None:
         if self.pairs is None or self.pairs.ndim == 3:
             return self.pairs
@@ -116,6 +129,8 @@ class Mask:
         self, q_pos: Positions, k_pos: Positions, rows: slice, keys: slice
     ) -> Bool[Tensor, "B 1 Q K"] | None:
         """The same for some queries and keys that follow each other."""
+        if self.plain_causal:  # without the numbers of rows, queries and keys
+            return (q_pos.order[rows].unsqueeze(-1) >= k_pos.order[keys])[None, None]
         allows = self.rule(q_pos, k_pos)
         if allows is None:
             return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from jarilab.errors import UserError
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Int, Tensor
@@ -28,8 +30,9 @@ class LayerCache:
         """Add the new ones and give all so far, `(B, H, K, E)`, `(B, H, K, E')` and those of each state."""
         start, end = self.length, self.length + k.shape[2]
         new = (k, v, *states)
-        held = self._held or [None] * len(new)
-        self._held = [_room(old, own, start, end) for old, own in zip(held, new, strict=True)]
+        if not self._held or self._held[0].shape[2] < end:
+            held = self._held or [None] * len(new)
+            self._held = [_room(old, own, start, end) for old, own in zip(held, new, strict=True)]
         for tensor, own in zip(self._held, new, strict=True):
             tensor[:, :, start:end] = own
         self.length = end
@@ -38,7 +41,7 @@ class LayerCache:
     def filled(self) -> tuple[Tensor, ...]:
         """All keys, values and states so far."""
         assert self._held, "nothing was appended yet"
-        return tuple(tensor[:, :, : self.length] for tensor in self._held)
+        return tuple([tensor.narrow(2, 0, self.length) for tensor in self._held])
 
     def since(self, first: int) -> LayerCache:
         """A cache without the keys before `first`."""
@@ -53,11 +56,11 @@ class LayerCache:
 
 
 def _room(held: Tensor | None, new: Tensor, length: int, end: int) -> Tensor:
-    """`held`, or a larger tensor with the same beginning where `end` keys do not fit into it."""
-    if held is not None and held.shape[2] >= end:
-        return held
+    """A tensor with the same beginning as `held`, if any, that `end` keys fit into."""
     batch, heads, _, width = new.shape
-    larger = new.new_empty(batch, heads, max(end, 2 * length), width)
+    # An ordinary tensor wherever it is made, since what is made under `inference_mode` is never written to outside it.
+    with torch.inference_mode(False):
+        larger = new.new_empty(batch, heads, max(end, 2 * length), width)
     if held is not None:
         larger[:, :, :length] = held[:, :, :length]
     return larger
@@ -78,10 +81,12 @@ class OfOneSource:
 class KVCache(OfOneSource):
     """The caches of a stack: `own[i]` for layer i's self-attention, `source[i]` for its cross-attention, filled once.
 
-    positions: where the keys in `own` are, None as long as there are none.
+    positions: where the keys in `own` are, None as long as there are none. writes: the stack that it was used by, and
+    how that reads one token more (`models/one_token.py`).
     """
 
     def __init__(self, layers: int):
+        self.writes: tuple[object, object] | None = None
         self.positions: Positions | None = None
         self.own = [LayerCache() for _ in range(layers)]
         self.source = [LayerCache() for _ in range(layers)]
@@ -113,6 +118,10 @@ class KVCache(OfOneSource):
 
 def positions_of(positions: Positions, rows: Int[Tensor, " R"]) -> Positions:
     """The places of these rows of a batch, in this order; places that the rows share stay as they are."""
+
+    shared = positions.coordinates.ndim == 2 and positions.unplaced is None
+    if shared and positions.extent is None and positions.relations is None:
+        return positions
 
     def picked(held: Tensor, axes: int) -> Tensor:
         shared = held.ndim < axes or held.shape[0] == 1

@@ -46,6 +46,8 @@ class AttentionCall:
         """What the encoding adds to q.k by content and place, before scaling. product: asked for q.k where the encoding
         asks for that."""
         encoding, geometry = self.geometry.encoding, self.geometry
+        if "terms" not in encoding.hooks:
+            return None
         around = {"allowed": geometry.allowed, "scale": self.scale, "state": self.states}
         if "product" in encoding.asks("terms"):
             around["product"] = product()

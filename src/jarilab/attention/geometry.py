@@ -56,7 +56,13 @@ class Geometry:
         allowed, has_key = _written_out(self.mask, self.q_pos, self.k_pos)
         relation = _relation(self.encoding, self.q_pos, self.k_pos)
         whole = replace(self, allowed=allowed, has_key=has_key, relation=relation, lowered=None)
-        return _with_bias(whole)
+        return replace(whole, **_added(whole))
+
+    @cached_property
+    def bare(self) -> bool:
+        """All that an attention between these places does is q.k: nothing is turned, added, hidden or remembered."""
+        nothing = self.allowed is None and self.lowered is None and not self.causal
+        return nothing and not self.encoding.hooks - {"embed"}
 
     @property
     def rotates_anew(self) -> bool:
@@ -81,13 +87,15 @@ def geometry_of(
     """
     _check_frames(encoding, q_pos, k_pos)
     causal = mask is not None and mask.plain_causal and q_pos is k_pos
-    geometry = Geometry(encoding, q_pos, k_pos, causal=causal, mask=mask)
+    allowed = has_key = lowered = None
     if lower and _lowers(encoding, q_pos, k_pos):
         blocks = None if _on_cpu(q_pos) else flex.mask_of(mask, q_pos, k_pos)
-        geometry = replace(geometry, lowered=flex.Lowered(None, blocks))
+        lowered = flex.Lowered(None, blocks)
     else:
         allowed, has_key = _written_out(mask, q_pos, k_pos)
-        geometry = replace(geometry, allowed=allowed, has_key=has_key)
+    geometry = Geometry(
+        encoding, q_pos, k_pos, allowed, has_key, causal, mask=mask, lowered=lowered
+    )
     return _encoded(geometry, k_pos if new_k_pos is None else new_k_pos)
 
 
@@ -142,19 +150,21 @@ def _written_out(
     mask: Mask | None, q_pos: Positions, k_pos: Positions
 ) -> tuple[Tensor | None, Tensor | None]:
     """`allowed` and `has_key` of a Geometry."""
+    eager = _on_cpu(q_pos) and not torch.compiler.is_compiling()
+    if eager and mask is not None and mask.hides_nothing(q_pos, k_pos):
+        return None, None
     allowed = None if mask is None else mask.dense(q_pos, k_pos)
     if mask is None or allowed is None:
         return None, None
     if mask.plain_causal and q_pos is k_pos:  # each sees itself at least
         return allowed, None
-    has_key = allowed.any(-1, keepdim=True)
     # Rows without any key are rare. Ask whether there are any and save the work if not, where the answer costs nothing:
     # an accelerator would have to finish first.
-    asks = allowed.device.type == "cpu" and not torch.compiler.is_compiling()
-    # One query behind all keys, as where tokens are written, or a batch without padding.
-    if asks and allowed.shape[-2] == 1 and bool(allowed.all()):
+    # A batch without padding, as one query sees it.
+    if eager and allowed.shape[-2] == 1 and bool(allowed.all()):
         return None, None
-    if asks and bool(has_key.all()):
+    has_key = allowed.any(-1, keepdim=True)
+    if eager and bool(has_key.all()):
         return allowed, None
     return allowed | ~has_key, has_key
 
@@ -171,24 +181,28 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
         if turned_k_pos is not q_pos or "side" in encoding.asks("rotation"):
             k_rotation = encoding.rotation_for(turned_k_pos, "key", k_pos)
     relation = None if geometry.lowered is not None else _relation(encoding, q_pos, k_pos)
-    turned = replace(geometry, q_rotation=q_rotation, k_rotation=k_rotation, relation=relation)
-    return _with_bias(turned)
+    if geometry.bare:
+        return geometry
+    added = _added(geometry)
+    return replace(
+        geometry, q_rotation=q_rotation, k_rotation=k_rotation, relation=relation, **added
+    )
 
 
-def _with_bias(geometry: Geometry) -> Geometry:
-    """Fill in what the encoding adds to the scores."""
+def _added(geometry: Geometry) -> dict[str, Any]:
+    """The fields that hold what the encoding adds to the scores."""
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     if geometry.lowered is not None:
         line = None
         if flex.lowers(encoding, q_pos, k_pos):
             line = flex.line_of(encoding, q_pos, k_pos)
-        return replace(geometry, lowered=replace(geometry.lowered, line=line))
+        return {"lowered": replace(geometry.lowered, line=line)}
     bias = None
     if "bias" in encoding.hooks:
         bias = encoding.bias(q_pos, k_pos)
         assert bias is not None
         bias = bias.unsqueeze(0) if bias.ndim == 3 else bias
-    return replace(geometry, bias=bias, additive=_additive(bias, geometry.allowed))
+    return {"bias": bias, "additive": _additive(bias, geometry.allowed)}
 
 
 def _additive(bias: Tensor | None, allowed: Tensor | None) -> Tensor | None:

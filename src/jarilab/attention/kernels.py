@@ -23,6 +23,7 @@ from jarilab.attention import blocks, flex
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.crossings import current
+from jarilab.attention.geometry import Geometry
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
 from jarilab.masks import Mask
@@ -60,22 +61,42 @@ def choose(call: AttentionCall) -> str:
     # With dropout PyTorch has no fused kernel on a CPU, but the same products and a slower dropout.
     if call.dropout:
         return "explicit"
-    short = call.k.shape[2] < current().fused(call.q.dtype)
-    if torch.compiler.is_compiling() or call.q.requires_grad or call.q.dtype is torch.float64:
-        return "explicit" if short else "fused"
-    # Where the time is that of starting each operation, as for one query of one row, one is better than three.
-    if call.q.shape[:3].numel() * call.k.shape[2] <= FEWEST_EXPLICIT:
+    dtype, keys = call.q.dtype, call.k.shape[2]
+    if torch.compiler.is_compiling() or call.q.requires_grad or dtype is torch.float64:
+        return "explicit" if keys < current().fused(dtype) else "fused"
+    if few_scores(call.q, keys):
         return "fused"
-    return "explicit" if short or call.q.shape[2] <= FEW_QUERIES else "fused"
+    few = call.q.shape[2] <= FEW_QUERIES or keys < current().fused(dtype)
+    return "explicit" if few else "fused"
+
+
+def few_scores(q: Float[Tensor, "B H Q E"], keys: int) -> bool:
+    """Where the time is that of starting each operation, as for one query of one row, one is better than three."""
+    return q.shape[:3].numel() * keys <= FEWEST_EXPLICIT
+
+
+def attend_bare(
+    q: Float[Tensor, "B H Q E"],
+    k: Float[Tensor, "B H K E"],
+    v: Float[Tensor, "B H K W"],
+    geometry: Geometry,
+    scale: float,
+    kernel: Kernel,
+) -> Float[Tensor, "B H Q W"]:
+    """`attend` in evaluation, of a bare geometry: where that takes PyTorch's kernel for few scores, at once."""
+    if kernel == "auto" and q.dtype is not torch.float64 and few_scores(q, k.shape[2]):
+        return functional.scaled_dot_product_attention(q, k, v, scale=scale)
+    return attend(AttentionCall(q, k, v, geometry, scale), kernel)
 
 
 def _bare_and_long(call: AttentionCall) -> bool:
     """Where nothing is added PyTorch's kernel is the fastest in float32, and in bfloat16 it is not."""
     geometry, queries, keys = call.geometry, call.q.shape[2], call.k.shape[2]
+    if call.q.dtype is not torch.bfloat16 or torch.compiler.is_compiling():
+        return False
     ruled = geometry.allowed is None or geometry.mask is not None
     bare = ruled and not geometry.encoding.hooks & {"bias", "terms", "values"}
-    long = min(queries, keys) >= current().blocks(torch.bfloat16)
-    return bare and long and call.q.dtype is torch.bfloat16 and not torch.compiler.is_compiling()
+    return bare and min(queries, keys) >= current().blocks(torch.bfloat16)
 
 
 def lowers(
@@ -92,16 +113,16 @@ def lowers(
     if kernel != "auto":
         return kernel in ("flex", "blocks")
     device, shortest = q_pos.order.device.type, min(q_pos.length, k_pos.length)
-    known = "bias" not in hooks and (mask is None or mask.plain_causal)
     if device == "cuda":
+        known = "bias" not in hooks and (mask is None or mask.plain_causal)
         return shortest >= current().flex and not known and not dropout
-    plain = not hooks & {"bias", "terms", "values"} and (
-        mask is None or mask.plain_causal or mask.of_keys
-    )
-    eager = device == "cpu" and not torch.compiler.is_compiling()
+    if device != "cpu" or torch.compiler.is_compiling():
+        return False
     halved = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16
-    dtype = torch.bfloat16 if halved else torch.float32
-    return eager and shortest >= current().blocks(dtype) and bool(dropout or not plain)
+    if shortest < current().blocks(torch.bfloat16 if halved else torch.float32):
+        return False
+    ruled = mask is None or mask.plain_causal or mask.of_keys
+    return bool(dropout) or not ruled or bool(hooks & {"bias", "terms", "values"})
 
 
 def check(
@@ -117,12 +138,18 @@ def check(
         flex.check(encodings, score is None, dropout)
     if kernel == "blocks":
         blocks.check(encodings, score is None)
-    if kernel == "fused" and score is not None:
+    if kernel == "fused":
+        _check_fused(hooks, score)
+
+
+def _check_fused(hooks: frozenset[str], score: nn.Module | None) -> None:
+    """Raises UserError for what the fused kernel cannot do."""
+    if score is not None:
         raise UserError(
             "the fused kernel compares queries and keys by their product alone, and this score is a sum within a tanh; "
             "use kernel=explicit or auto, or score=dot or score=general"
         )
-    if kernel == "fused" and "values" in hooks:
+    if "values" in hooks:
         raise UserError(
             "the fused kernel never holds the attention weights, and the encoding's `values` hook needs them; "
             "use kernel=explicit or auto, or switch that part of the encoding off"
@@ -210,7 +237,7 @@ def _softmax(scores_BHQK: Tensor) -> Tensor:
 
 def _fused(call: AttentionCall) -> Tensor:
     geometry = call.geometry
-    check("fused", [geometry.encoding], call.score)
+    _check_fused(geometry.encoding.hooks, call.score)
     mask_BHQK = _fused_mask(call)
     y_BHQE = functional.scaled_dot_product_attention(
         call.q,

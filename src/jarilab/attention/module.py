@@ -170,6 +170,20 @@ class Attention(nn.Module):
         q_BHLE = split_heads(q_BLD, site.heads, site.head_width)
         k_BHLE = split_heads(k_BLD, site.heads, site.head_width)
         v_BHLE = split_heads(v_BLD, site.heads, site.value_head_width)
+        return self.placed(x_BLD, q_BHLE, k_BHLE, v_BHLE, geometry, cache)
+
+    @staticmethod
+    def placed(
+        x_BLD: Tensor,
+        q_BHLE: Tensor,
+        k_BHLE: Tensor,
+        v_BHLE: Tensor,
+        geometry: Geometry,
+        cache: LayerCache | None,
+    ) -> tuple[Tensor, ...]:
+        """Queries, keys and values of the same tokens where these are, and behind the keys in the cache; with states of
+        all keys."""
+        encoding = geometry.encoding
         turns, anew = "rotate" in encoding.hooks, geometry.rotates_anew
         if turns:
             q_BHLE = encoding.rotate(q_BHLE, geometry.q_rotation)

@@ -42,29 +42,39 @@ def greedy(
     A row that has ended is read no more. Raises UserError if `longest` is below 1.
     """
     check_longest(torch.tensor(longest), 0, 1)
-    state = model.start(source)
     batch, device = source.ids.shape[0], source.ids.device
     cache = model.new_cache() if cached else None
-    ids_RL = torch.full((batch, 1), first, device=device)
+    if not batch:
+        longest = 0
+    state = model.start(source)
     written = torch.full((batch, longest), padding, device=device)
     log_probabilities = torch.zeros(batch, longest, device=device)
     rows = torch.arange(batch, device=device)
-    length = 0
-    while len(rows) and length < longest:
-        start = length if cached else 0
-        positions = places(ids_RL, start, rows)
-        scores_RLV = model.step(state, ids_RL[:, start:], positions, cache)
+    # Of the rows that are read, with room for what comes.
+    ids_RL = torch.full((batch, 1 + longest), first, device=device)
+    logs_RL = torch.zeros_like(log_probabilities)
+    for length in range(1, longest + 1):
+        read_RL, start = ids_RL[:, :length], length - 1 if cached else 0
+        positions = places(read_RL, start, rows)
+        scores_RLV = model.step(state, read_RL[:, start:], positions, cache)
         best = scores_RLV[:, -1].float().log_softmax(-1).max(-1)
-        written[:, length].index_copy_(0, rows, best.indices)
-        log_probabilities[:, length].index_copy_(0, rows, best.values)
-        length += 1
-        ids_RL = torch.cat((ids_RL, best.indices.unsqueeze(1)), 1)
-        open_R = (best.indices != end).nonzero().squeeze(1)
-        if len(open_R) < len(rows):
-            rows, ids_RL, state = rows[open_R], ids_RL[open_R], state.select(open_R)
-            if cache is not None:
-                cache.select(open_R, open_R)
-    return Written(written[:, :length], log_probabilities[:, :length])
+        logs_RL[:, length - 1], ids_RL[:, length] = best.values, best.indices
+        over = length == longest
+        if not over and end not in best.indices.tolist():
+            continue
+        # Those that end are put down, and read no more.
+        over_R = (best.indices == end) | over
+        ended = rows[over_R]
+        written[ended, :length] = ids_RL[over_R, 1 : length + 1]
+        log_probabilities[ended, :length] = logs_RL[over_R, :length]
+        open_R = (~over_R).nonzero().squeeze(1)
+        if not len(open_R):
+            return Written(written[:, :length], log_probabilities[:, :length])
+        rows, ids_RL, logs_RL = rows[open_R], ids_RL[open_R], logs_RL[open_R]
+        state = state.select(open_R)
+        if cache is not None:
+            cache.select(open_R, open_R)
+    return Written(written, log_probabilities)
 
 
 def check_longest(longest_B: Tensor, shortest: int, batch: int) -> None:

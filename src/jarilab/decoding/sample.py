@@ -108,10 +108,12 @@ class _Choice:
 
     def take(self, scores_BV: Tensor, ids_BL: Tensor, generator: torch.Generator) -> Tensor:
         """A token for each row, `(B,)`."""
-        scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
+        if self.repetition_penalty != 1:
+            scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
         if self.temperature == 0:
             return scores_BV.argmax(-1)
-        scores_BV = scores_BV / self.temperature
+        if self.temperature != 1:
+            scores_BV = scores_BV / self.temperature
         if self.top_k is not None:
             scores_BV = keep_top_k(scores_BV, self.top_k)
         if self.top_p is not None:
@@ -192,6 +194,7 @@ def _drawn(
     state, cache = model.start(source), model.new_cache()
     rows_B = torch.arange(len(prompt), device=prompt.device)
     ids_BL, ended_B = prompt.cpu(), torch.zeros(len(prompt), dtype=torch.bool)
+    some_ended = False
     # The model reads what is in [first, last), and has read up to `read` of it.
     read = first = max(0, ids_BL.shape[1] - context) if context is not None else 0
     for _ in range(longest):
@@ -205,12 +208,16 @@ def _drawn(
         scores_BNV = model.step(state, window_BL[:, start:], positions, cache)
         scores_BV = scores_BNV[:, -1].float().cpu()
         read = last
-        ids_B = choice.take(scores_BV, ids_BL, generator).masked_fill(ended_B, end)
+        ids_B = choice.take(scores_BV, ids_BL, generator)
+        if some_ended:
+            ids_B = ids_B.masked_fill(ended_B, end)
         ids_B1 = ids_B.unsqueeze(1)
         log_B = scores_BV.log_softmax(-1).gather(1, ids_B1).squeeze(1)
-        log_B = log_B.masked_fill(ended_B, 0.0)
-        ended_B = ended_B | (ids_B == end)
+        if some_ended:
+            log_B = log_B.masked_fill(ended_B, 0.0)
+        if end in ids_B.tolist():
+            some_ended, ended_B = True, ended_B | (ids_B == end)
         ids_BL = torch.cat((ids_BL, ids_B1), 1)
         yield Drawn(ids_B, log_B, ended_B)
-        if bool(ended_B.all()):
+        if some_ended and bool(ended_B.all()):
             return

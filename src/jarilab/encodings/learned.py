@@ -47,12 +47,17 @@ class Learned(Encoding):
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         index = whole_numbers("learned", pos.index())
         # A compiled graph cannot stop to look at the data; embedding's own bounds check remains there.
-        if not torch.compiler.is_compiling() and index.numel():
+        if not torch.compiler.is_compiling() and index.numel() and not self._surely(pos):
             self._check(int(index.min()), int(index.max()))
         rows = nn.functional.embedding(index, self.table)
         if pos.unplaced is not None:
             rows = rows.masked_fill(pos.unplaced.unsqueeze(-1), 0.0)
         return x + rows.to(x.dtype)
+
+    def _surely(self, pos: Positions) -> bool:
+        """Whether the table is known to have the rows, without a look at the data."""
+        known = pos.known_bounds
+        return known is not None and known[0] >= 0 and known[1] < self.positions
 
     def _check(self, lowest: int, highest: int) -> None:
         """Raises UserError for positions that the table has no row for."""

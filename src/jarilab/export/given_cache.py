@@ -37,6 +37,7 @@ class GivenCache:
 
     positions: Any = None
     """A stack with a window drops keys by these; what a graph is given stays as long as it is."""
+    writes: Any = None
 
     def __init__(self, own: Sequence[GivenLayer], source: Sequence[GivenLayer], k_pos: Positions):
         self.own, self.source, self.k_pos = list(own), list(source), k_pos

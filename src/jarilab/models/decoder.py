@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Unpack, cast
+from typing import Annotated, Any, Unpack, cast
 
 import torch
 from annotated_types import Ge, Le
@@ -19,6 +19,7 @@ from jarilab.masks import Mask
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
+from jarilab.models.one_token import one_token
 from jarilab.nn.layers import Scale, TokenEmbedding
 from jarilab.options import unpacks
 from jarilab.positions import Positions, Tokens
@@ -71,17 +72,26 @@ class CausalStack(nn.Module):
         pairs = None if documents is None else (documents, documents)
         # A window may have dropped the first keys.
         keys = None if keep is None else keep[:, -k_pos.length :]
-        mask = replace(self.mask, keys=keys, documents=pairs)
-        first = cast(EncoderLayer, cast(nn.ModuleDict, self.layers[0])["self"])
-        lower = first.attention.lowers(self.encoding.hooks, positions, k_pos, mask)
+        bare = keys is None and pairs is None
+        mask = self.mask if bare else replace(self.mask, keys=keys, documents=pairs)
+        writes = one_token(self, self.in_order, x, cache)
+        lower = writes is None and self._lowers(positions, k_pos, mask)
         geometries = geometry_of_layers(
             self.encoding, positions, k_pos, mask, new_k_pos=positions, lower=lower
         )
         x_BLD = self.embedding_norm(self.encoding.embed(x, positions))
-        for i, (layer, geometry) in enumerate(zip(self.layers, geometries, strict=True)):
-            own_cache = None if cache is None else cache.own[i]
-            x_BLD = cast(nn.ModuleDict, layer)["self"](x_BLD, geometry, own_cache)
+        if cache is not None and writes is not None:
+            return self.norm(writes(x_BLD, geometries, cache.own))
+        for i, (layer, geometry) in enumerate(zip(self.in_order(), geometries, strict=True)):
+            x_BLD = layer(x_BLD, geometry, None if cache is None else cache.own[i])
         return self.norm(x_BLD)
+
+    def in_order(self) -> list[EncoderLayer]:
+        """Its layers."""
+        return [cast(Any, layer)["self"] for layer in self.layers]
+
+    def _lowers(self, q_pos: Positions, k_pos: Positions, mask: Mask) -> bool:
+        return self.in_order()[0].attention.lowers(self.encoding.hooks, q_pos, k_pos, mask)
 
     def _extended(self, cache: KVCache, new: Positions) -> Positions:
         """The positions of all keys that the new tokens may see; drops from the cache the keys that none can see."""
@@ -131,11 +141,10 @@ class Prompt:
     def reading(self, ids: Int[Tensor, "R L"], positions: Positions, cache: KVCache | None) -> Step:
         """The tokens of a step, those of the first one behind the prompt. Raises UserError for tokens that do not stand
         behind the prompt, and for rows that are not as many for each."""
-        prompt = self._of_rows(len(ids)).tokens
+        prompt = self._of_rows(ids.shape[0]).tokens
         held = None if cache is None else cache.positions
         if held is not None:
-            keys = torch.cat((held.order, positions.order))
-            return Step(ids, positions, _kept(prompt, keys))
+            return Step(ids, positions, _kept(prompt, held.order, positions.order))
         _check_behind(prompt.positions, positions)
         everywhere = prompt.positions.concat(positions)
         both = torch.cat((prompt.ids, ids), 1)
@@ -143,7 +152,7 @@ class Prompt:
 
     def _of_rows(self, rows: int) -> Prompt:
         """The prompt of each of so many rows."""
-        prompts = len(self.tokens.ids)
+        prompts = self.tokens.ids.shape[0]
         if rows == prompts:
             return self
         if rows % prompts:
@@ -154,12 +163,12 @@ class Prompt:
         return self.select(index_R.repeat_interleave(rows // prompts))
 
 
-def _kept(prompt: Tokens, order_K: Int[Tensor, " K"]) -> Bool[Tensor, "R K"] | None:
-    """Which of the keys of this order are no padding: what is behind the prompt is none."""
+def _kept(prompt: Tokens, *orders: Int[Tensor, " _"]) -> Bool[Tensor, "R K"] | None:
+    """Which of the keys of these orders are no padding: what is behind the prompt is none."""
     if prompt.keep is None:
         return None
     keep = functional.pad(prompt.keep, (0, 1), value=True)
-    index_K = order_K - prompt.positions.order[0]
+    index_K = torch.cat(orders) - prompt.positions.order[0]
     return keep[:, index_K.clamp_max(prompt.positions.length)]
 
 
@@ -178,16 +187,24 @@ def after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
     places=after(prompt), ...)`."""
     length = prompt.positions.length
     last = prompt.positions.slice(length - 1, length)
+    # Asked once: what looks places up in a table need not ask at each token then.
+    least, most = map(int, last.coordinates.aminmax())
+    counted = len(last.axes) == 1 and not last.coordinates.is_floating_point()
 
     def following(ids: Int[Tensor, "R L"], start: int, rows: Int[Tensor, " R"]) -> Positions:
-        before = positions_of(last, rows)
-        step_L = torch.arange(start, ids.shape[1], device=ids.device) + 1
+        before, first, end = positions_of(last, rows), start + 1, ids.shape[1] + 1
+        step_L = torch.arange(first, end, device=ids.device)
         coordinates = before.coordinates + step_L.unsqueeze(-1)
         unplaced = before.unplaced
         if unplaced is not None:
-            unplaced = unplaced.expand(*unplaced.shape[:-1], len(step_L))
-        order_L = before.order + step_L
-        return replace(before, coordinates=coordinates, order=order_L, unplaced=unplaced)
+            unplaced = unplaced.expand(*unplaced.shape[:-1], end - first)
+        return replace(
+            before,
+            coordinates=coordinates,
+            order=before.order + step_L,
+            unplaced=unplaced,
+            within=(least + first, most + end - 1, coordinates) if counted else None,
+        )
 
     return following
 

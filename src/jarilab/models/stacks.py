@@ -14,6 +14,7 @@ from jarilab.attention.geometry import geometry_of, geometry_of_layers
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions, StackKeywords
+from jarilab.models.one_token import one_token
 from jarilab.options import unpacks
 from jarilab.positions import Positions
 from jarilab.shapes import Bool, Float, Tensor
@@ -177,10 +178,18 @@ class Decoder(nn.Module):
             self.cross_encoding, q_pos, memory_positions, memory_mask, lower=lower
         )
         x_RQD = self.embedding_norm(self.encoding.embed(x, positions))
+        writes = one_token(self, self.in_order, x_RQD, cache)
+        # The first token finds no keys of the source yet.
+        if cache is not None and writes is not None and cache.source[0].length:
+            return self.norm(writes(x_RQD, own, cross, cache.own, cache.source))
         for i, layer in enumerate(self.layers):
             caches = (None, None) if cache is None else (cache.own[i], cache.source[i])
             x_RQD = layer(x_RQD, memory, own[i], cross[i], *caches)
         return self.norm(x_RQD)
+
+    def in_order(self) -> list[nn.Module]:
+        """Its layers."""
+        return list(self.layers)
 
 
 def _hypotheses(sources: int, rows: int) -> int:
