@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "testing": BASE | {"conformance"},
     "huggingface": BASE | {"storage", "positions", "masks", "encodings", "attention", "nn", "models"},
     "comparison": SPECS | {"storage", "attention", "inspect", "tasks", "predictors", "runs", "training", "web"},
-    "conformance": SPECS | {"positions", "masks", "encodings", "attention", "nn", "models", "decoding"},
+    "conformance": SPECS | {"positions", "skew", "masks", "encodings", "attention", "nn", "models", "decoding"},
     "api": SPECS
     | {"storage", "attention", "inspect", "tasks", "predictors", "runs", "training", "comparison", "devices"},
     "serving": SPECS | {"images", "predictors", "runs", "web"},
@@ -74,7 +74,7 @@ MAY_IMPORT = {
 # What others may import of a room that is full of implementations: what it asks of them.
 INTERFACES = {
     "models": {"base", "stacks"},
-    "encodings": {"base", "compose", "sums", "formulas", "oracle"},
+    "encodings": {"base", "by_distance", "compose", "sums", "formulas", "oracle"},
     "tasks": {"base", "metrics"},
     "policies": {"base", "sequential"},
     "predictors": {"base", "learner", "reading"},
@@ -182,7 +182,9 @@ def encodings_named(path: Path) -> list[str]:
         and node.value in names
         and id(node) not in allowed
     ]
-    own = {f"jarilab.encodings.{module}" for module in ("base", "compose", "oracle", "sums")} | {"jarilab.encodings"}
+    own = {f"jarilab.encodings.{module}" for module in ("base", "by_distance", "compose", "oracle", "sums")} | {
+        "jarilab.encodings"
+    }
     named += [name for name in imports(path) if name.startswith("jarilab.encodings") and name not in own]
     return named
 

@@ -56,7 +56,7 @@ class _Skew(torch.autograd.Function):
     # PyTorch's own gradient of as_strided asks for each number where else it is read.
     @staticmethod
     def forward(ctx: Any, x: Tensor, keys: int) -> Tensor:  # type: ignore[override]
-        return _shifted(x.clone(memory_format=torch.contiguous_format), keys)
+        return shifted(x.clone(memory_format=torch.contiguous_format), keys)
 
     @staticmethod
     @once_differentiable
@@ -72,10 +72,12 @@ class _Unskew(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_x: Tensor) -> Tensor:  # type: ignore[override]
-        return _shifted(d_x.contiguous(), d_x.shape[2] - d_x.shape[1] + 1)
+        return shifted(d_x.contiguous(), d_x.shape[2] - d_x.shape[1] + 1)
 
 
-def _shifted(x_NQR: Float[Tensor, "N Q R"], keys: int) -> Float[Tensor, "N Q K"]:
+def shifted(x_NQR: Float[Tensor, "N Q R"], keys: int) -> Float[Tensor, "N Q K"]:
+    """The same view of a contiguous x without a gradient. Where R is only K + 1, what would lie beyond a row's end is
+    what the next row begins with; no two numbers are the same one even then."""
     count, queries, distances = x_NQR.shape
     strides = (queries * distances, distances - 1, 1)
     first = x_NQR.storage_offset() + queries - 1
@@ -85,5 +87,5 @@ def _shifted(x_NQR: Float[Tensor, "N Q R"], keys: int) -> Float[Tensor, "N Q K"]
 def _unshifted(y_NQK: Float[Tensor, "N Q K"]) -> Float[Tensor, "N Q R"]:
     count, queries, keys = y_NQK.shape
     x_NQR = y_NQK.new_zeros(count, queries, keys + queries - 1)
-    _shifted(x_NQR, keys).copy_(y_NQK)
+    shifted(x_NQR, keys).copy_(y_NQK)
     return x_NQR

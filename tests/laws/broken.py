@@ -15,6 +15,7 @@ from torch import nn
 from helpers.places import placed, turn, waves
 from jarilab.conformance import Oracle
 from jarilab.encodings.base import ASKED, Encoding, Site
+from jarilab.encodings.by_distance import ByDistance, Lines, Vectors
 from jarilab.errors import UserError
 from jarilab.positions import Positions, distance
 from jarilab.shapes import Tensor
@@ -202,6 +203,44 @@ class ClaimsTooLittle(Encoding):
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         slope = 1 / torch.arange(1.0, self.site.heads + 1)
         return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
+
+
+class MisstatesVectors(Encoding):
+    """A vector for each distance up to 3, and says that those ahead are those behind."""
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.table = nn.Parameter(torch.randn(7, site.head_width))
+
+    def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        return distance(q_pos, k_pos).long().clamp(-3, 3) + 3
+
+    def terms(self, q: Tensor, k: Tensor, relation: Any) -> Tensor:
+        return torch.einsum("bhqe,...qke->bhqk", q, self.table[relation])
+
+    def by_distance(self, first: int, last: int) -> ByDistance:
+        return ByDistance(keys=Vectors(self.table.flip(0).unsqueeze(0), -3))
+
+
+class ForgetsToLearn(Encoding):
+    """A learned slope, and lines by distance that do not learn it."""
+
+    shift_invariant = False
+
+    def __init__(self, site: Site):
+        super().__init__(site)
+        self.slope = nn.Parameter(torch.ones(site.heads))
+
+    def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
+        by_place = q_pos.index().unsqueeze(-1) + 1
+        away = distance(q_pos, k_pos).abs() / by_place
+        return self.slope.view(-1, 1, 1) * away.to(self.slope.dtype).unsqueeze(-3)
+
+    def lines(self, q_pos: Positions, first: int, last: int) -> Lines:
+        share_Q = 1 / (q_pos.index() + 1).to(self.slope.dtype)
+        away_R = torch.arange(first, last + 1).abs()
+        slope_HR = self.slope.detach().unsqueeze(1) * away_R
+        return Lines(torch.zeros_like(slope_HR), share_Q, slope_HR)
 
 
 class Swells(Encoding):

@@ -31,6 +31,10 @@ RED = {
         "DoubleOnly": "no kernel can compute it: the explicit one is refused",
         "WakesTheDead": "of explicit, torch.float64, padding",
     },
+    "hooks by distance are as claimed": {
+        "MisstatesVectors": "terms by distance, from position 0 on",
+        "ForgetsToLearn": "gradient of slope through bias by distance, from position 0 on",
+    },
     "cached decoding equals the full forward": {
         "CountsQueries": "scores of 1, 2, 1 and 3 tokens at a time, from position 0 on",
         "Centred": "scores of 1, 2, 1 and 3 tokens at a time, from position 0 on",

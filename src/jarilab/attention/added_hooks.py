@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from jarilab.attention.added import Added, Block, ByDistance, Group, Opened
+from jarilab.attention.added import Added, Block, Group, Met, Opened, parameters_read, together
 from jarilab.attention.call import AttentionCall
+from jarilab.attention.room import Room
 from jarilab.shapes import Float
-from jarilab.skew import LONG, first_distance
 
 
 class ByHooks(Added):
@@ -19,22 +19,21 @@ class ByHooks(Added):
 
     by_hooks = True
 
-    def __init__(self, call: AttentionCall):
-        self.call = call
+    def __init__(self, call: AttentionCall, hooks: frozenset[str]):
+        """hooks: those that are asked."""
+        self.call, self.hooks = call, hooks
         self.encoding = call.geometry.encoding
-        self.whole = "values" in self.encoding.hooks
+        self.whole = "values" in hooks
         # Of the content of other keys, or of how many there are: then they have to be there.
         self.cuts = not self.encoding.asks("terms") and not self.encoding.length_decides
-        owners = self.encoding.modules_read
-        found = [each for owner in owners for each in owner.parameters() if each.requires_grad]
-        self.parameters = list(dict.fromkeys(found))
+        self.parameters = parameters_read(self.encoding)
         self.leaves = [*self.parameters, *call.states]
 
     def begin(self) -> None:
         self.d_leaves: list[Tensor | None] = [None] * len(self.leaves)
 
-    def open(self, block: Block, q: Tensor, k: Tensor, *, graph: bool) -> Opened:
-        keys = _at_least(LONG, block.keys, k.shape[2]) if self.cuts else slice(0, k.shape[2])
+    def open(self, block: Block, q: Tensor, k: Tensor, room: Room, *, graph: bool) -> Opened:
+        keys = block.keys if self.cuts else slice(0, k.shape[2])
         # What was hidden of the keys is cut off what the hooks gave.
         seen = slice(block.keys.start - keys.start, block.keys.stop - keys.start)
         with torch.set_grad_enabled(graph):
@@ -55,7 +54,7 @@ class ByHooks(Added):
             else whole.k_pos.slice(keys.start, keys.stop)
         )
         relation = None
-        if self.encoding.hooks & {"terms", "values"}:
+        if self.hooks & {"terms", "values"}:
             relation = self.encoding.relation(q_pos, k_pos)
         geometry = replace(whole, q_pos=q_pos, k_pos=k_pos, relation=relation, lowered=None)
         if whole.mask is not None and "allowed" in self.encoding.asks("terms"):
@@ -73,9 +72,10 @@ class ByHooks(Added):
         return replace(self.call, q=part_q, k=part_k, v=v_BHKW, geometry=geometry, states=states)
 
     def _scores(self, call: AttentionCall) -> Float[Tensor, "#B H Q K"] | None:
-        terms = call.terms(lambda: call.q @ call.k.transpose(2, 3))
-        bias = None
-        if "bias" in self.encoding.hooks:
+        terms = bias = None
+        if "terms" in self.hooks:
+            terms = call.terms(lambda: call.q @ call.k.transpose(2, 3))
+        if "bias" in self.hooks:
             bias = self.encoding.bias(call.geometry.q_pos, call.geometry.k_pos)
         if terms is not None:
             terms = call.scale * terms
@@ -85,21 +85,12 @@ class ByHooks(Added):
         made_BHQK = made.unsqueeze(0) if made.ndim == 3 else made
         return made_BHQK.to(call.q.dtype)
 
-    def gradients(self) -> list[Tensor | None]:
+    def gradients(self, d_v: Tensor) -> list[Tensor | None]:
         return self.d_leaves
 
     def give(self, found: Sequence[Tensor | None]) -> None:
         """Add gradients of the leaves."""
-        for i, d in enumerate(found):
-            if d is not None:
-                held = self.d_leaves[i]
-                self.d_leaves[i] = d if held is None else held + d
-
-
-def _at_least(count: int, keys: slice, of_all: int) -> slice:
-    """With the keys beside them, so that hooks see as many as they want for what they do with many."""
-    start = max(0, min(keys.start, of_all - count))
-    return slice(start, max(keys.stop, min(of_all, start + count)))
+        self.d_leaves = together(self.d_leaves, found)
 
 
 @dataclass
@@ -126,34 +117,38 @@ class HooksOpened(Opened):
         made = group.of(self.made.detach())
         return made.expand(*group.shape, -1, -1).flatten(0, 1)
 
-    def take(self, group: Group, d_scores: Tensor) -> None:
+    def take(self, met: Met, d_scores: Tensor, d_q: Tensor, d_k: Tensor) -> None:
         if self.made is None or not self.made.requires_grad:
             return
         if self.d_made is None:
             self.d_made = torch.zeros_like(self.made)
+        group = met.group
         d_group = group.split(d_scores)
         into = group.of(self.d_made)
         into += d_group.sum(0, keepdim=True) if len(into) < len(d_group) else d_group
 
-    def output(self, weights: Tensor) -> Tensor | None:
+    def output(self, group: Group, weights: Tensor) -> Tensor | None:
         if not self.added.whole:
             return None
         # The hooks were asked for keys beside those of the block.
         beside = self.seen.start, self.call.k.shape[2] - self.seen.stop
         of_all = nn.functional.pad(weights, beside) if any(beside) else weights
-        return self.added.encoding.values(of_all, self.call.geometry.relation)
+        output = self.added.encoding.values(group.split(of_all), self.call.geometry.relation)
+        return None if output is None else output.flatten(0, 1)
 
-    def d_weights(self, weights: Tensor, d_output: Tensor) -> Tensor | None:
+    def take_output(
+        self, group: Group, weights: Tensor, d_output: Tensor, d_weights: Tensor
+    ) -> None:
         if not self.added.whole:
-            return None
+            return
         with torch.enable_grad():
             leaf = weights.detach().requires_grad_()
-            output = self.output(leaf)
+            output = self.output(group, leaf)
         assert output is not None
         wanted = [leaf, *self.leaves]
-        d_weights, *d_leaves = torch.autograd.grad(output, wanted, d_output, allow_unused=True)
+        more, *d_leaves = torch.autograd.grad(output, wanted, d_output, allow_unused=True)
         self.added.give(d_leaves)
-        return d_weights
+        d_weights += more
 
     def close(self, d_q: Tensor, d_k: Tensor) -> None:
         if self.made is None or self.d_made is None:
@@ -167,15 +162,3 @@ class HooksOpened(Opened):
         if d_part_k is not None:
             d_k[:, :, self.keys] += d_part_k
         self.added.give(d_leaves)
-
-
-def added_by(call: AttentionCall) -> Added:
-    """What the encoding of a call adds."""
-    geometry = call.geometry
-    line = None if geometry.lowered is None else geometry.lowered.line
-    if line is not None:
-        first = first_distance(geometry.q_pos, geometry.k_pos)
-        if first is not None:
-            return ByDistance(line, first)
-    hooks = geometry.encoding.hooks
-    return ByHooks(call) if hooks & {"bias", "terms", "values"} else Added()

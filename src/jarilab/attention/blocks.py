@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
 
-from jarilab.attention.added import Added, Block, Group, Opened
-from jarilab.attention.added_hooks import added_by
+from jarilab.attention.added import Added, Block, Group, Met, Opened
+from jarilab.attention.added_by import added_by
 from jarilab.attention.call import AttentionCall
+from jarilab.attention.room import Room
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
 from jarilab.masks import Mask
@@ -32,7 +33,7 @@ from jarilab.shapes import Bool, Float
 ROWS = {torch.bfloat16: 256}
 """Queries of a block: products in bfloat16 are slow with fewer. `benchmarks/long.py` measures it."""
 ROWS_ELSE = 128
-GROUP_BYTES = 2**21
+GROUP_BYTES = 2**20
 """Of the scores that are worked out at once, of as many heads as there is room for."""
 
 HOOKS_BYTES = 2**23
@@ -101,10 +102,12 @@ class _Hidden:
             if allowed is None:
                 found.append(Block(rows, slice(0, keys), slice(0, 0)))
                 continue
-            by_any_K, by_all_K = allowed.any(0).any(0).any(0), allowed.all(0).all(0).all(0)
+            # As numbers: over another axis than the last, `any` and `all` take fifteen times as long as these.
+            number_RK = allowed.flatten(0, 2).view(torch.uint8)
+            by_any_K, by_all_K = number_RK.amax(0), number_RK.amin(0)
             seen = _range(by_any_K)
             if seen.stop:
-                part = _range(~by_all_K[seen])
+                part = _range(1 - by_all_K[seen])
                 found.append(Block(rows, seen, part))
         return found
 
@@ -132,9 +135,9 @@ class _Hidden:
         return hidden, has_key
 
 
-def _range(true_K: Bool[Tensor, " K"]) -> slice:
-    """From the first to the last."""
-    at = true_K.nonzero()
+def _range(number_K: Tensor) -> slice:
+    """From the first that is not 0 to the last."""
+    at = number_K.nonzero()
     return slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
 
 
@@ -163,75 +166,73 @@ class _Work:
 
     def output(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "B H Q W"]:
         batch, heads, queries, _ = self.size
-        q_NQE, k_NKE, v_NKW = _flat(q * self.scale), _flat(k), _flat(v)
+        added = self.added
+        q_NQE, k_NKE = _flat(added.to_queries(q) * self.scale), _flat(k)
+        v_NKW = _flat(added.to_values(v))
         y_NQW = v.new_zeros(batch * heads, queries, v.shape[3])
-        room, draws = _Room(self.dtype), self._draws()
+        room, draws = Room(self.dtype), self._draws()
         for block in self.blocks:
-            opened = self.added.open(block, q, k, graph=False)
+            opened = added.open(block, q, k, room, graph=False)
             hidden, has_key = self.hidden.of(block, self.dtype)
             for group in self._groups(block):
-                weights_NQK = self._weights(block, group, opened, hidden, q_NQE, k_NKE, room)
+                n = group.numbers
+                met = Met(group, q_NQE[n, block.rows], k_NKE[n, block.keys])
+                weights_NQK = self._weights(block, met, opened, hidden, room)
                 weights_NQK, _ = self._dropped(weights_NQK, draws)
-                sum_NQW = torch.bmm(weights_NQK, v_NKW[group.numbers, block.keys])
-                more = opened.output(group.split(weights_NQK))
-                sum_BHQW = group.split(sum_NQW)
+                sum_NQW = torch.bmm(weights_NQK, v_NKW[n, block.keys])
+                more = opened.output(group, weights_NQK)
                 if more is not None:
-                    sum_BHQW = sum_BHQW + more
+                    sum_NQW += more
                 if has_key is not None:
-                    sum_BHQW = sum_BHQW * group.of(has_key)
-                y_NQW[group.numbers, block.rows] = sum_BHQW.flatten(0, 1)
+                    sum_NQW = (group.split(sum_NQW) * group.of(has_key)).flatten(0, 1)
+                y_NQW[n, block.rows] = sum_NQW
         return y_NQW.view(batch, heads, queries, v.shape[3])
 
     def gradients(self, q: Tensor, k: Tensor, v: Tensor, d_y: Tensor) -> list[Tensor | None]:
         """Of q, k, v and what the encoding adds is made of."""
-        q_NQE, k_NKE, v_NKW, d_y_NQW = _flat(q * self.scale), _flat(k), _flat(v), _flat(d_y)
+        added = self.added
+        q_NQE, k_NKE = _flat(added.to_queries(q) * self.scale), _flat(k)
+        v_NKW, d_y_NQW = _flat(added.to_values(v)), _flat(d_y)
         d_q, d_k, d_v = (_zeros(like) for like in (q_NQE, k_NKE, v_NKW))
-        room, draws = _Room(self.dtype), self._draws()
-        self.added.begin()
+        room, draws = Room(self.dtype), self._draws()
+        added.begin()
         for block in self.blocks:
-            opened = self.added.open(block, q, k, graph=True)
+            opened = added.open(block, q, k, room, graph=True)
             hidden, has_key = self.hidden.of(block, self.dtype)
             for group in self._groups(block):
                 n, rows, keys = group.numbers, block.rows, block.keys
-                weights_NQK = self._weights(block, group, opened, hidden, q_NQE, k_NKE, room)
+                met = Met(group, q_NQE[n, rows], k_NKE[n, keys])
+                weights_NQK = self._weights(block, met, opened, hidden, room)
                 dropped, mask = self._dropped(weights_NQK, draws)
                 d_sum = d_y_NQW[n, rows]
                 if has_key is not None:
                     d_sum = (group.split(d_sum) * group.of(has_key)).flatten(0, 1)
-                d_v[n, keys] += room.product(2, dropped.transpose(1, 2), d_sum)
-                d_weights = room.product(0, d_sum, v_NKW[n, keys].transpose(1, 2))
-                more = opened.d_weights(group.split(dropped), group.split(d_sum))
-                if more is not None:
-                    d_weights += more.flatten(0, 1)
+                d_v[n, keys] += room.product("of keys", dropped.transpose(1, 2), d_sum)
+                d_weights = room.product("scores", d_sum, v_NKW[n, keys].transpose(1, 2))
+                opened.take_output(group, dropped, d_sum, d_weights)
                 if mask is not None:
                     d_weights *= mask
                 # In place, which the formula allows: each row is read as a whole before it is written.
                 d_scores = torch.ops.aten._softmax_backward_data.out(
                     d_weights, weights_NQK, -1, self.dtype, grad_input=d_weights
                 )
-                opened.take(group, d_scores)
-                d_q[n, rows] += self.scale * torch.bmm(d_scores, k_NKE[n, keys])
-                d_k[n, keys] += room.product(2, d_scores.transpose(1, 2), q_NQE[n, rows])
+                d_q_NQE = self.scale * torch.bmm(d_scores, met.k)
+                opened.take(met, d_scores, d_q_NQE, d_k[n, keys])
+                d_q[n, rows] += d_q_NQE
+                d_k[n, keys] += room.product("of keys", d_scores.transpose(1, 2), met.q)
             opened.close(d_q.view(q.shape), d_k.view(k.shape))
         found = [d.view(like.shape).to(self.dtype) for d, like in ((d_q, q), (d_k, k), (d_v, v))]
-        return [*found, *self.added.gradients()]
+        return [*found, *added.gradients(d_v.view(v.shape))]
 
     def _weights(
-        self,
-        block: Block,
-        group: Group,
-        opened: Opened,
-        hidden: Tensor | None,
-        q_NQE: Tensor,
-        k_NKE: Tensor,
-        room: _Room,
+        self, block: Block, met: Met, opened: Opened, hidden: Tensor | None, room: Room
     ) -> Float[Tensor, "N Q K"]:
-        n = group.numbers
-        k_NEK = k_NKE[n, block.keys].transpose(1, 2)
-        scores_NQK = room.product(0, q_NQE[n, block.rows], k_NEK, opened.scores(group))
+        k_NEK = met.k.transpose(1, 2)
+        scores_NQK = room.product("scores", met.q, k_NEK, opened.scores(met.group))
+        opened.add(met, scores_NQK)
         if hidden is not None:
-            group.split(scores_NQK)[..., block.part].add_(group.of(hidden))
-        return torch.softmax(scores_NQK, -1, out=room.of(1, scores_NQK.shape))
+            met.group.split(scores_NQK)[..., block.part].add_(met.group.of(hidden))
+        return torch.softmax(scores_NQK, -1, out=room.of("weights", scores_NQK.shape))
 
     def _groups(self, block: Block) -> Iterator[Group]:
         """All heads of all rows of the batch, as many at once as there is room for."""
@@ -256,25 +257,6 @@ class _Work:
         mask, scale = kept(weights_NQK, self.dropout, draws)
         mask *= scale
         return weights_NQK * mask, mask
-
-
-class _Room:
-    """Memory that block after block is written into: to ask the system for it anew would take longer than the work."""
-
-    def __init__(self, dtype: torch.dtype):
-        self.dtype = dtype
-        self.held: dict[int, Tensor] = {}
-
-    def of(self, number: int, shape: Sequence[int]) -> Tensor:
-        size = math.prod(shape)
-        if number not in self.held or self.held[number].numel() < size:
-            self.held[number] = torch.empty(size, dtype=self.dtype)
-        return self.held[number][:size].view(*shape)
-
-    def product(self, number: int, x: Tensor, y: Tensor, added: Tensor | None = None) -> Tensor:
-        """`x @ y`, and what is added to it."""
-        out = self.of(number, (x.shape[0], x.shape[1], y.shape[2]))
-        return torch.bmm(x, y, out=out) if added is None else torch.baddbmm(added, x, y, out=out)
 
 
 def _flat(x_BHLE: Tensor) -> Float[Tensor, "N L E"]:

@@ -86,15 +86,24 @@ def check(encodings: Sequence[Encoding], compares_by_product: bool, dropout: flo
 def lowers(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
     """Whether what an encoding adds between these places is a function of the distance alone, or nothing."""
     bare = "bias" not in encoding.hooks
-    return _able(encoding) and (bare or (_is_line(q_pos) and _is_line(k_pos)))
+    return _able(encoding) and (bare or has_line(encoding, q_pos, k_pos))
+
+
+def has_line(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
+    """Whether it has a bias, which between these places depends on the distance alone."""
+    by_distance = "bias" in encoding.hooks and _by_distance(encoding)
+    return by_distance and _is_line(q_pos) and _is_line(k_pos)
 
 
 def _able(encoding: Encoding) -> bool:
     if encoding.hooks & UNABLE:
         return False
+    return "bias" not in encoding.hooks or _by_distance(encoding)
+
+
+def _by_distance(encoding: Encoding) -> bool:
     varies = encoding.random_in_training or encoding.length_decides
-    by_distance = encoding.shift_invariant and not varies and 1 in encoding.axes
-    return "bias" not in encoding.hooks or by_distance
+    return encoding.shift_invariant and not varies and 1 in encoding.axes
 
 
 def _is_line(pos: Positions) -> bool:

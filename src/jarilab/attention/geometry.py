@@ -194,7 +194,7 @@ def _added(geometry: Geometry) -> dict[str, Any]:
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
     if geometry.lowered is not None:
         line = None
-        if flex.lowers(encoding, q_pos, k_pos):
+        if flex.has_line(encoding, q_pos, k_pos):
             line = flex.line_of(encoding, q_pos, k_pos)
         return {"lowered": replace(geometry.lowered, line=line)}
     bias = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from jarilab.conformance import (
     beside,
     computing_laws,
+    distance_laws,
     formula_laws,
     instance_laws,
     model_laws,
@@ -26,6 +27,7 @@ LAWS: dict[str, Law] = {
     FORMULA: formula_laws.formula,
     "a place means the same beside any others": beside.beside,
     "every kernel equals the definition": computing_laws.kernels,
+    "hooks by distance are as claimed": distance_laws.claimed,
     "every precision hears the same": precision_laws.precisions,
     "gradients are slopes": precision_laws.slopes,
     "cached decoding equals the full forward": model_laws.steps,

@@ -9,6 +9,7 @@ from annotated_types import Ge
 from torch import nn
 
 from jarilab.encodings.base import Encoding, Site, registry
+from jarilab.encodings.by_distance import ByDistance, Vectors
 from jarilab.encodings.numbers import whole_numbers
 from jarilab.encodings.shaw import Relation
 from jarilab.positions import Positions, distance, unrelated
@@ -67,6 +68,14 @@ class DeBERTa(Encoding):
         if relation.apart is not None:
             terms_BHQK = terms_BHQK.masked_fill(relation.apart.unsqueeze(-3), 0.0)
         return terms_BHQK
+
+    def by_distance(self, first: int, last: int) -> ByDistance:
+        """The tables the other way round: what is ahead comes last."""
+        keys, queries = (
+            Vectors(self._of_heads(made, self.table.dtype).transpose(1, 2).flip(1), 1 - self.clip)
+            for made in (self.key, self.query)
+        )
+        return ByDistance(keys=keys, queries=queries)
 
     def _of_heads(self, made: nn.Linear, dtype: torch.dtype) -> Float[Tensor, "H E R"]:
         """A vector of each head for each row of the table."""

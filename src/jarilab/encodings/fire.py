@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, final
+from typing import Annotated, final
 
 import torch
 from annotated_types import Ge, Gt
 from torch import nn
+from torch.nn import functional
 
 from jarilab.encodings.base import Encoding, Site, registry
+from jarilab.encodings.by_distance import Lines, More
 from jarilab.encodings.numbers import freed, of_distances, positive, precise_on, uncast, wide
 from jarilab.positions import Positions, distance, unrelated
 from jarilab.shapes import Float, Tensor
-from jarilab.skew import shift_of, skewed
-
-AT_ONCE = 256
-"""Queries between which few units of the network begin."""
 
 
 @final
@@ -78,9 +76,6 @@ class Fire(Encoding):
     def _of_pairs(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         threshold = self.threshold()
         place = q_pos.index().to(precise_on(q_pos.coordinates.device))
-        shift = shift_of(q_pos, k_pos) if 1 < q_pos.length <= AT_ONCE else None
-        if shift is not None:
-            return self._of_shifted(place, k_pos.length, shift, threshold)
         if not torch.compiler.is_compiling() and bool((place <= threshold).all()):
             return of_distances(q_pos, k_pos, lambda ahead_R: self._of(ahead_R, threshold))
         ahead = distance(q_pos, k_pos)
@@ -95,67 +90,47 @@ class Fire(Encoding):
         into_RF = share_R.unsqueeze(-1) * wide(self.inner.weight).t() + wide(self.inner.bias)
         return wide(self.outer.weight) @ into_RF.relu().t()
 
-    def _of_shifted(
-        self, place_Q: Tensor, keys: int, shift: int, threshold: Tensor
-    ) -> Float[Tensor, "H Q K"]:
-        """The same for queries and keys that follow each other.
-
-        What a unit of the network gives is linear where it is not 0, and at most distances it is 0 for all these
+    def lines(self, q_pos: Positions, first: int, last: int) -> Lines:
+        """What a unit of the network gives is linear where it is not 0, and at most distances it is 0 for all these
         queries or for none. There `MLP` is `near * psi(d) / psi(i) + level`, of sums over the units that are not 0.
         Only where a unit begins at one query and not at another is it asked for each pair.
         """
-        queries = len(place_Q)
-        away = torch.arange(shift - queries + 1, shift + keys, device=place_Q.device).abs()
-        psi_D = self._psi(away)
-        farthest_Q = torch.maximum(place_Q.to(threshold.dtype), threshold)
-        inverse_Q = 1 / self._psi(farthest_Q)
+        device = q_pos.coordinates.device
+        with uncast(device):
+            threshold = self.threshold()
+            place_Q = q_pos.index().to(precise_on(device))
+            away_D = torch.arange(first, last + 1, device=device).abs()
+            if bool(place_Q[-1] <= threshold):
+                return Lines(self._of(away_D, threshold))
+            psi_D = self._psi(away_D)
+            farthest_Q = torch.maximum(place_Q.to(threshold.dtype), threshold)
+            return self._in_proportion(psi_D, 1 / self._psi(farthest_Q))
+
+    def _in_proportion(self, psi_D: Tensor, inverse_Q: Tensor) -> Lines:
         slope_F, begin_F = wide(self.inner.weight)[:, 0], wide(self.inner.bias)
         outer_HF = wide(self.outer.weight)
         with torch.no_grad():
             edges = torch.stack((inverse_Q.min(), inverse_Q.max()))
             into_EFD = edges.view(2, 1, 1) * (slope_F[:, None] * psi_D) + begin_F[:, None]
             first_FD, second_FD = into_EFD > 0
-            moves_FD = first_FD != second_FD
             on_FD = (first_FD & second_FD).to(psi_D.dtype)
+            moves = _runs(first_FD != second_FD)
         near_HD = (outer_HF * slope_F) @ on_FD * psi_D
         level_HD = (outer_HF * begin_F) @ on_FD
-        # near * inverse + level, in one product.
-        both_H2D = torch.stack((near_HD, level_HD), 1)
-        by_Q2 = torch.stack((inverse_Q, torch.ones_like(inverse_Q)), 1)
-        bias_HQD = torch.bmm(by_Q2.expand(len(both_H2D), -1, -1), both_H2D)
-        where, moved = [], []
-        for unit in moves_FD.any(1).nonzero().flatten().tolist():
-            for some in _runs(moves_FD[unit]):
-                share_QD = inverse_Q.unsqueeze(-1) * psi_D[some]
-                active_QD = (slope_F[unit] * share_QD + begin_F[unit]).relu()
-                where.append(some)
-                moved.append(outer_HF[:, unit].view(-1, 1, 1) * active_QD)
-        bias_HQD = _Plus.apply(bias_HQD, where, *moved)
-        return skewed(bias_HQD, keys)
+        more = []
+        for unit, some in moves:
+            share_QD = inverse_Q.unsqueeze(-1) * psi_D[some]
+            active_QD = (slope_F[unit] * share_QD + begin_F[unit]).relu()
+            more.append(More(some, outer_HF[:, unit], active_QD))
+        return Lines(level_HD, inverse_Q, near_HD, more)
 
     def _psi(self, x: Tensor) -> Tensor:
         slope = positive(self.free_slope)
         return (slope * x.to(slope.dtype)).log1p()
 
 
-def _runs(true_D: Tensor) -> list[slice]:
-    """Where it is True without a gap."""
-    at = true_D.nonzero().flatten()
-    ends = (at.diff() != 1).nonzero().flatten() + 1
-    return [slice(int(run[0]), int(run[-1]) + 1) for run in at.tensor_split(ends)]
-
-
-class _Plus(torch.autograd.Function):
-    """Adds parts to some columns each, in place: each in turn would copy all columns for its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, where: list[slice], *parts: Tensor) -> Tensor:  # type: ignore[override]
-        for some, part in zip(where, parts, strict=True):
-            whole[..., some] += part
-        ctx.where = where
-        ctx.mark_dirty(whole)
-        return whole
-
-    @staticmethod
-    def backward(ctx: Any, d_whole: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return d_whole, None, *(d_whole[..., some] for some in ctx.where)
+def _runs(true_FD: Tensor) -> list[tuple[int, slice]]:
+    """Rows, and where they are True without a gap."""
+    edges_FD = functional.pad(true_FD.to(torch.int8), (1, 1)).diff(dim=1)
+    begins, ends = ((edges_FD == edge).nonzero().tolist() for edge in (1, -1))
+    return [(row, slice(begin, end)) for (row, begin), (_, end) in zip(begins, ends, strict=True)]

@@ -10,6 +10,7 @@ from annotated_types import Ge
 from torch import nn
 
 from jarilab.encodings.base import Encoding, Site, registry
+from jarilab.encodings.by_distance import ByDistance, Vectors
 from jarilab.encodings.numbers import whole_numbers
 from jarilab.errors import UserError
 from jarilab.positions import Positions, distance, unrelated
@@ -123,6 +124,16 @@ class Shaw(Encoding):
     ) -> Float[Tensor, "B H Q E"] | None:
         """Sum over j of alpha_ij a^V_ij: the second part of equation 3. None without value vectors."""
         return None if self.value_table is None else collected(weights, self.value_table, relation)
+
+    def by_distance(self, first: int, last: int) -> ByDistance | None:
+        """The tables as they are; None for labels."""
+        if self.labels:
+            return None
+        keys, values = (
+            None if table is None else Vectors(table.unsqueeze(0), -self.clip)
+            for table in (self.key_table, self.value_table)
+        )
+        return ByDistance(keys=keys, values=values)
 
 
 def table(rows: int, width: int) -> nn.Parameter:

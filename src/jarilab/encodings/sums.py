@@ -10,6 +10,7 @@ from typing import Any, cast, final
 from torch import nn
 
 from jarilab.encodings.base import Encoding, Side
+from jarilab.encodings.by_distance import ByDistance, Lines
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
@@ -210,6 +211,16 @@ class Sum(Encoding):
         self, weights: Float[Tensor, "B H Q K"], relation: list[Any] | None
     ) -> Float[Tensor, "B H Q E"] | None:
         return _total([part.values(weights, own) for part, own in self._with(relation)])
+
+    def by_distance(self, first: int, last: int) -> ByDistance | None:
+        """That of the only part that has terms or values; several would meet queries with biases of their own."""
+        parts = [part for part in self._encodings() if part.hooks & {"terms", "values"}]
+        return parts[0].by_distance(first, last) if len(parts) == 1 else None
+
+    def lines(self, q_pos: Positions, first: int, last: int) -> Lines | None:
+        """Those of the only part that has a bias."""
+        parts = self._using("bias")
+        return parts[0].lines(q_pos, first, last) if len(parts) == 1 else None
 
 
 def _total(summands: Sequence[Tensor | None]) -> Tensor | None:

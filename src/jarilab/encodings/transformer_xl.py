@@ -10,10 +10,14 @@ from annotated_types import Gt
 from torch import nn
 
 from jarilab.encodings.base import Encoding, Site, registry
+from jarilab.encodings.by_distance import ByDistance, Vectors
 from jarilab.encodings.numbers import angles, frequencies
 from jarilab.errors import UserError
 from jarilab.positions import Positions, unrelated
 from jarilab.shapes import Bool, Float, Tensor
+
+STEP = 64
+"""Distances between those whose sine is asked for. It changes no number by more than its last digit in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,7 @@ class TransformerXL(Encoding):
         index, count = pos.index(), self.site.width // 2
         frequency_F = frequencies(count, self.base, 1 / count, index.device)
         angle = angles(index, frequency_F).unsqueeze(-3)
-        return angle.cos().float(), angle.sin().float()
+        return angle.cos(), angle.sin()
 
     def terms(
         self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Waves
@@ -85,3 +89,25 @@ class TransformerXL(Encoding):
         if relation.apart is not None:
             terms_BHQK = terms_BHQK.masked_fill(relation.apart.unsqueeze(-3), 0.0)
         return terms_BHQK
+
+    def by_distance(self, first: int, last: int) -> ByDistance:
+        """`W_R r` of each distance, which takes less than to turn each query and key once they are many."""
+        sine_RF, cosine_RF = self._waves_behind(-last, -first)
+        waves_RD = torch.cat((sine_RF, cosine_RF), -1).flip(0).to(self.u.dtype)
+        w_HED = self.position.weight.unflatten(0, (self.site.heads, -1))
+        waves_HRD = waves_RD.expand(len(w_HED), -1, -1)
+        keys = Vectors(torch.bmm(waves_HRD, w_HED.transpose(1, 2)), first)
+        return ByDistance(keys=keys, content_bias=self.u, position_bias=self.v)
+
+    def _waves_behind(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Sine and cosine of whole distances: those of multiples of a step, turned by what is left, since to ask for
+        each would take as long as the product with W_R."""
+        count, device = self.site.width // 2, self.u.device
+        frequency_F = frequencies(count, self.base, 1 / count, device)
+        steps = -(-(last - first + 1) // STEP)
+        coarse = angles(first + STEP * torch.arange(steps, device=device), frequency_F).unsqueeze(1)
+        fine = angles(torch.arange(STEP, device=device), frequency_F)
+        sine = coarse.sin() * fine.cos() + coarse.cos() * fine.sin()
+        cosine = coarse.cos() * fine.cos() - coarse.sin() * fine.sin()
+        wanted = slice(0, last - first + 1)
+        return sine.flatten(0, 1)[wanted], cosine.flatten(0, 1)[wanted]

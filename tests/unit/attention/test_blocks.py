@@ -5,7 +5,7 @@ import torch
 
 import jarilab
 from jarilab import skew
-from jarilab.attention import added_hooks, blocks, kernels
+from jarilab.attention import added_by, blocks, kernels
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.crossings import Crossings, using
 from jarilab.attention.geometry import geometry_of
@@ -13,6 +13,7 @@ from jarilab.attention.module import site_of
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.encodings import compose
 from jarilab.encodings.base import hooks_of, registry
+from jarilab.encodings.by_distance import Lines
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.positions import Positions
@@ -26,6 +27,8 @@ MASKS = {
     "window": Mask(causal=True, window=3),
     "padding": Mask(keys=KEEP),
     "a row without keys": Mask(causal=True, keys=KEEP & torch.tensor([[True], [False]])),
+    "a query without keys": Mask(causal=True, pairs=(torch.arange(LENGTH) != 5).unsqueeze(1).expand(-1, LENGTH)),
+    "keys that end early": Mask(causal=True, keys=KEEP[1:].expand(2, -1)),
     "documents": Mask(causal=True, documents=(IDS, IDS)),
     "pairs": Mask(pairs=torch.rand(BATCH, LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)) > 0.4),
 }
@@ -42,8 +45,18 @@ BY_HOOKS = [
     "shaw:values=false,clip=3",
     "t5+shaw:clip=2",
     "transformer_xl",
-    "deberta",
+    "deberta:clip=3",
     "cope",
+]
+WITHOUT_PAIRS = [
+    "fire:length=304",
+    "shaw:clip=2",
+    "shaw:clip=0",
+    "transformer_xl",
+    "deberta:clip=3",
+    "t5+shaw",
+    "fire:length=304+deberta:clip=2",
+    "rotary+transformer_xl",
 ]
 
 
@@ -52,7 +65,6 @@ def small(monkeypatch):
     """Several blocks, and several groups of heads in some of them."""
     monkeypatch.setattr(blocks, "ROWS_ELSE", 4)
     monkeypatch.setattr(blocks, "GROUP_BYTES", 2 * 4 * 8 * 8)
-    monkeypatch.setattr(added_hooks, "LONG", 6)
     monkeypatch.setattr(skew, "LONG", 6)
 
 
@@ -84,6 +96,16 @@ def test_it_has_the_definitions_output_and_gradients(spec):
     for where, mask in cases:
         for expected, found in compared(spec, *PLACES[where], MASKS[mask]):
             torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("mask", ["nothing", "a query without keys", "keys that end early", "documents"])
+@pytest.mark.parametrize("spec", WITHOUT_PAIRS)
+def test_what_is_said_by_distance_needs_no_pairs(spec, mask, monkeypatch):
+    monkeypatch.setattr(added_by, "ByHooks", None)
+    if "fire" in spec and mask == "nothing":
+        mask = "causal"
+    for expected, found in compared(spec, *PLACES["far"], MASKS[mask]):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
 def test_every_encoding_for_sequences_can_be_computed_so():
@@ -126,13 +148,14 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
     assert torch.equal(attended("blocks", dropout=0.5)[0], output)
 
 
-def test_gradients_with_dropout_are_the_outputs_slopes():
-    output, inputs = attended("blocks", dropout=0.5)
+@pytest.mark.parametrize("spec", ["t5", "shaw:clip=2", "deberta:clip=2"])
+def test_gradients_with_dropout_are_the_outputs_slopes(spec):
+    output, inputs = attended("blocks", dropout=0.5, spec=spec)
     gradients = torch.autograd.grad(output.square().sum(), inputs)
 
     def height(step):
         torch.manual_seed(3)
-        encoding = compose.build("t5", site_of(HEADS * WIDTH, HEADS)).double()
+        encoding = compose.build(spec, site_of(HEADS * WIDTH, HEADS)).double()
         moved = [torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64) + step for _ in range(3)]
         geometry = geometry_of(encoding, *PLACES["far"], lower=True)
         return kernels.attend(AttentionCall(*moved, geometry, 0.3, 0.5), "blocks").square().sum()
@@ -141,7 +164,7 @@ def test_gradients_with_dropout_are_the_outputs_slopes():
     torch.testing.assert_close(sum(d.sum() for d in gradients), slope, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", ["none", "t5", "shaw"])
+@pytest.mark.parametrize("spec", ["none", "t5", "shaw", "transformer_xl", "deberta:clip=3"])
 def test_in_bfloat16_it_is_as_near_as_the_explicit_kernel(spec):
     precise = attended("definition", spec=spec)[0].float()
     found = attended("blocks", spec=spec, dtype=torch.bfloat16)[0].float()
@@ -203,17 +226,19 @@ def test_what_cannot_be_worked_out_again_is_refused_when_it_is_built():
         LuongAttention(8, "additive", kernel="blocks")
 
 
-def test_fire_sums_its_units_by_distance_and_those_that_begin_in_a_block_by_pair(monkeypatch):
+def test_fire_sums_its_units_by_distance_and_those_that_begin_among_the_queries_by_pair():
     encoding = compose.build("fire:length=4,hidden=8", site_of(HEADS * WIDTH, HEADS, causal=True)).double()
     with torch.no_grad():  # each unit begins at another share of the way
         encoding.inner.weight.copy_(torch.tensor([1.0, -1.0]).repeat(4).unsqueeze(1))
         encoding.inner.bias.copy_(torch.linspace(-0.9, 0.9, 8).abs() * -encoding.inner.weight[:, 0])
     keys = Positions.sequence(30)
-    queries, found = keys.slice(20, 26), []
-    for long in (30, 31):
-        monkeypatch.setattr(skew, "LONG", long)
-        bias = encoding.bias(queries, keys)[..., :20]  # no later keys
-        direction = torch.randn(bias.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        found.append([bias, *torch.autograd.grad((bias * direction).sum(), list(encoding.parameters()))])
-    for shifted, looked_up in zip(*found, strict=True):
-        torch.testing.assert_close(shifted, looked_up, atol=1e-10, rtol=1e-10)
+    queries = keys.slice(20, 26)
+    bias = encoding.bias(queries, keys)
+    assert bias is not None
+    lines = encoding.lines(queries, -25, 9)
+    assert isinstance(lines, Lines)
+    lines = lines.detached()
+    assert len(lines.more) > 2
+    written = torch.empty(HEADS, 6, 35, dtype=torch.float64)
+    lines.write(slice(0, HEADS), written)
+    torch.testing.assert_close(skew.skewed(written, 30), bias.detach(), atol=1e-10, rtol=1e-10)
