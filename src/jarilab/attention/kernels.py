@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention import blocks, flex
+from jarilab.attention import blocks, flex, short
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.crossings import current
@@ -130,6 +130,8 @@ def check(
 
 
 def _explicit(call: AttentionCall) -> Tensor:
+    if short.fits(call):
+        return short.attend(call)
     geometry = call.geometry
     scores_BHQK = _explicit_scores(call)
     if geometry.additive is not None:
