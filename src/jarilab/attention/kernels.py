@@ -19,11 +19,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention import blocks, flex
+from jarilab.attention import blocks, flex, short
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
 from jarilab.attention.crossings import current
 from jarilab.attention.geometry import Geometry
+from jarilab.attention.softmax import softmax
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError
 from jarilab.masks import Mask
@@ -157,12 +158,14 @@ def _check_fused(hooks: frozenset[str], score: nn.Module | None) -> None:
 
 
 def _explicit(call: AttentionCall) -> Tensor:
+    if short.fits(call):
+        return short.attend(call)
     geometry = call.geometry
     scores_BHQK = _explicit_scores(call)
     if geometry.additive is not None:
         # Not in place: writing into a view costs autograd a copy of the whole.
         scores_BHQK = scores_BHQK + geometry.additive.to(scores_BHQK.dtype)
-    weights_BHQK = dropout(_softmax(scores_BHQK), call.dropout)
+    weights_BHQK = dropout(softmax(scores_BHQK), call.dropout)
     y_BHQE = _explicit_sum(weights_BHQK, call.v)
     added_BHQE = geometry.encoding.values(weights_BHQK, geometry.relation)
     if added_BHQE is not None:
@@ -218,21 +221,6 @@ def _explicit_sum(
     weights_NQK = weights_BHQK.view(batch * heads, queries, keys)
     v_NKE = v_BHKE.reshape(batch * heads, keys, width)
     return torch.bmm(weights_NQK, v_NKE).view(batch, heads, queries, width)
-
-
-def _softmax(scores_BHQK: Tensor) -> Tensor:
-    """Softmax over the last axis. PyTorch's is not vectorised on a CPU where that is shorter than a vector of 64 bytes;
-    along the first axis it always is, which is faster even with the two transpositions."""
-    queries, keys = scores_BHQK.shape[-2:]
-    vectorised = keys * scores_BHQK.element_size() >= 64
-    if scores_BHQK.device.type != "cpu" or not scores_BHQK.numel() or vectorised:
-        return scores_BHQK.softmax(-1)
-    if queries == 1 and scores_BHQK.requires_grad:
-        # The gradient would come out transposed, and a product of single rows copies such a one row by row, which takes
-        # longer than all the rest of a recurrent decoder's attention.
-        return scores_BHQK.softmax(-1)
-    columns_KR = scores_BHQK.reshape(-1, keys).t().contiguous()
-    return columns_KR.softmax(0).t().contiguous().view(scores_BHQK.shape)
 
 
 def _fused(call: AttentionCall) -> Tensor:

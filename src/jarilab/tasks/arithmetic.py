@@ -104,9 +104,9 @@ class Arithmetic(TokenTask):
             shapes = digits(left) * 64 + digits(right)
             repeats = torch.from_numpy(root_repeats(shapes[~held_out]))
             self._training = self._training.repeat_interleave(repeats)
-        padded = operands == "padded"
-        source = source_tokens(left, right, operator, self.digits, padded=padded)
-        target = target_tokens(left, right, operator, self.answer_digits, answers)
+        which, padded = (minimum, maximum, operators), operands == "padded"
+        source = source_tokens(*which, self.digits, padded=padded)
+        target = target_tokens(*which, self.answer_digits, answers)
         self._source, self._target = torch.from_numpy(source), torch.from_numpy(target)
         self._operator = torch.from_numpy(operator)
 

@@ -25,54 +25,67 @@ def expressions(minimum: int, maximum: int, operators: str) -> tuple[Array, Arra
     return left.ravel(), right.ravel(), operator.ravel()
 
 
-def source_tokens(left: Array, right: Array, operator: Array, width: int, *, padded: bool) -> Array:
+def source_tokens(minimum: int, maximum: int, operators: str, width: int, *, padded: bool) -> Array:
     """`(N, K)` tokens of the expressions, padding behind. width: digits of the largest number. padded: write as many
     digits of every number."""
-    count = len(left)
-    characters = np.zeros((count, 2 * width + 1), dtype=np.uint8)
-    rows = np.arange(count)
-    place = np.zeros(count, dtype=np.int64)
-    _write_number(characters, place, left, width, padded)
-    adds = operator == ord("+")
-    characters[rows, place] = np.where(adds, PLUS, MINUS)
-    place += 1
-    _write_number(characters, place, right, width, padded)
-    return characters
+    numbers, lengths = _written(np.arange(minimum, maximum + 1), width, padded)
+    span = len(numbers)
+    source = np.zeros((span, span, len(operators), 2 * width + 1), dtype=np.uint8)
+    # Numbers of equal length stand side by side, and what is behind them begins at one place.
+    for length in np.unique(lengths):
+        first, last = np.searchsorted(lengths, (length, length + 1))
+        some = source[first:last]
+        some[..., :length] = numbers[first:last, None, None, :length]
+        some[..., length] = [PLUS if operator == "+" else MINUS for operator in operators]
+        some[..., length + 1 : length + 1 + width] = numbers[:, None]
+    return source.reshape(-1, 2 * width + 1)
 
 
 def target_tokens(
-    left: Array, right: Array, operator: Array, width: int, answers: Answers
+    minimum: int, maximum: int, operators: str, width: int, answers: Answers
 ) -> Array:
     """`(N, Q)` tokens of the answers, each with its end and padding behind. width: digits of the largest answer."""
-    adds = operator == ord("+")
-    value = np.where(adds, left + right, left - right)
-    # Room for a sign, the digits and the end; a column that no answer needs is cut off below.
-    count = len(left)
-    characters = np.zeros((count, width + 2), dtype=np.uint8)
-    place = np.zeros(count, dtype=np.int64)
-    negative = np.flatnonzero(value < 0)
-    characters[negative, 0] = MINUS
-    place[negative] = 1
-    pad = answers == "padded"
-    _write_number(characters, place, np.abs(value), width, pad)
-    length = (characters != PADDING).sum(1)
+    span = maximum - minimum + 1
+    left, right = np.arange(span)[:, None], np.arange(span)
+    written, chosen = [], []
+    for operator in operators:
+        if operator == "+":
+            values, index = np.arange(2 * minimum, 2 * maximum + 1), left + right
+        else:
+            values, index = np.arange(1 - span, span), left - right + span - 1
+        written.append(_answers(values, width, answers))
+        chosen.append(index)
+    # A column that no answer needs is cut off: every value is some expression's.
+    longest = max(int((tokens != PADDING).sum(1).max()) for tokens in written)
+    target = np.empty((span, span, len(operators), longest), dtype=np.uint8)
+    for number, (tokens, index) in enumerate(zip(written, chosen, strict=True)):
+        target[:, :, number] = tokens[:, :longest][index]
+    return target.reshape(-1, longest)
+
+
+def _answers(values: Array, width: int, answers: Answers) -> Array:
+    """`(N, width + 2)` tokens of values, each with its sign, its end and padding behind."""
+    digits, lengths = _written(np.abs(values), width, answers == "padded")
+    tokens = np.zeros((len(values), width + 2), dtype=np.uint8)
+    tokens[:, :width] = digits
+    negative = values < 0
+    tokens[negative, 1 : width + 1] = digits[negative]
+    tokens[negative, 0] = MINUS
+    lengths = lengths + negative
     if answers == "reversed":
-        characters = _reversed(characters, length)
-    characters[np.arange(count), length] = END
-    longest = int(length.max()) + 1
-    return characters[:, :longest]
+        tokens = _reversed(tokens, lengths)
+    tokens[np.arange(len(values)), lengths] = END
+    return tokens
 
 
-def _write_number(characters: Array, place: Array, number: Array, width: int, pad: bool) -> None:
-    """Write each number into its row of `characters` from `place` on, and move `place` behind it."""
-    rows = np.arange(len(number))
-    for power in range(width - 1, -1, -1):
-        always = pad or power == 0
-        shown = rows if always else np.flatnonzero(number >= 10**power)
-        digit = number[shown] // 10**power % 10
-        column = place[shown]
-        characters[shown, column] = ZERO + digit
-        place[shown] = column + 1
+def _written(numbers: Array, width: int, pad: bool) -> tuple[Array, Array]:
+    """`(N, width)` tokens of numbers with padding behind, and how many each has. pad: with zeros to the width."""
+    powers = 10 ** np.arange(width - 1, -1, -1)
+    tokens = (ZERO + numbers[:, None] // powers % 10).astype(np.uint8)
+    lengths = np.full(len(numbers), width) if pad else digits(numbers)
+    column = np.arange(width) + (width - lengths)[:, None]
+    moved = np.take_along_axis(tokens, np.minimum(column, width - 1), 1)
+    return np.where(column < width, moved, PADDING).astype(np.uint8), lengths
 
 
 def _reversed(characters: Array, length: Array) -> Array:

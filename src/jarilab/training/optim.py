@@ -9,6 +9,7 @@ from jarilab.encodings.base import Encoding
 from jarilab.nn.layers import Table, TokenEmbedding
 from jarilab.runs.options import Training
 from jarilab.training.muon import StackedMuon
+from jarilab.training.uncompiled import AdamW
 
 BETAS, EPSILON = (0.9, 0.98), 1e-9  # the paper's, section 5.3
 
@@ -35,11 +36,9 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, torch.opt
             {"params": matrices, "weight_decay": decay},
             {"params": rest, "weight_decay": 0.0},
         ]
-        return {"adamw": torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)}
+        return {"adamw": AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)}
     # match_rms_adamw scales the update like AdamW's, so that one learning rate serves both.
     return {
         "muon": StackedMuon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
-        "adamw": torch.optim.AdamW(
-            rest, lr=rate, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True
-        ),
+        "adamw": AdamW(rest, lr=rate, betas=BETAS, eps=EPSILON, weight_decay=0.0, fused=True),
     }

@@ -14,7 +14,7 @@ from torch.nn import functional
 from jarilab.errors import UserError
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import registry
-from jarilab.tasks.expressions import carries
+from jarilab.tasks.expressions import carries, source_tokens, target_tokens
 from jarilab.text import END, FIRST, PADDING, CharacterVocabulary
 
 OPTIONS = [
@@ -133,6 +133,25 @@ def test_every_answer_is_right(span, options):
         assert max(map(len, answers)) == task.answer_digits
     else:
         assert all(answer == str(int(answer)) for answer in answers)
+
+
+@pytest.mark.parametrize("span", [*SPANS, {"minimum": 10**15 - 12, "maximum": 10**15 - 1}], ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_row_of_tokens_is_that_of_the_expression_written_out(span, options):
+    task = Arithmetic(**span, **options)
+    numbers = range(task.minimum, task.maximum + 1)
+    padded = task.operands == "padded"
+    sources, targets = [], []
+    for i, j, operator in itertools.product(numbers, numbers, task.operators):
+        width = task.digits if padded else 1
+        sources.append(task.vocabulary.encode(f"{i:0{width}}{operator}{j:0{width}}"))
+        targets.append(answer_of(task, i, operator, j))
+    which = task.minimum, task.maximum, task.operators
+    found = source_tokens(*which, task.digits, padded=padded), target_tokens(*which, task.answer_digits, task.answers)
+    for rows, expected, width in zip(found, (sources, targets), (2 * task.digits + 1, None), strict=True):
+        width = width or max(map(len, expected))
+        assert rows.dtype == np.uint8
+        assert rows.tolist() == [row + [PADDING] * (width - len(row)) for row in expected]
 
 
 def test_padded_answers_are_as_wide_as_the_longest():
