@@ -397,7 +397,7 @@ def test_the_command_below_a_page_makes_that_page(
 
 def test_the_command_goes_with_what_is_looked_at(pages: Pages, payload: dict[str, Any], runs: Path) -> None:
     shown = copy.deepcopy(payload)
-    shown["views"][0]["run"] = "it's; rm -rf $HOME"
+    shown["views"][0]["words"] = ["it's; rm -rf $HOME"]
     page = pages.open(render(shown), READY)
     page.locator("[data-view='1'][data-site='decoder.0.self'][data-head='1']").click()
     page.locator("#input").fill("3+0")

@@ -121,6 +121,7 @@ def test_sound_encodings_of_a_user_keep_all_laws(name: str) -> None:
         "rotation keeps norms": "skipped",
         "every parameter learns": "skipped",
         "a grid of one row is a line": "skipped",
+        "hooks by distance are as claimed": "skipped",
     }
 
 

@@ -89,6 +89,8 @@ REASONS = (
     "no formula was given",
     "it does not take both",
     "it looks at no places",
+    "it says nothing by distance",
+    "it has no distances on one axis",
     "it does not claim to: keeps_norms = False",
     "what it does depends on the length everywhere, as it claims",
 )
