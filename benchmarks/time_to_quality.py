@@ -168,6 +168,13 @@ def draw(row: Row, curves: Mapping[tuple[str, int], Sequence[Look]], path: Path)
         axes.plot(seconds, values, dash, color=colour, label=contender if seed == 1 else None)
     for mark in row.marks:
         axes.axhline(mark, color="grey", linewidth=0.8)
+    # What lies far below all marks is left out.
+    values = [value for looks in curves.values() for _, value in looks]
+    first, last = row.marks[0], row.marks[-1]
+    best = max(values) if row.higher else min(values)
+    axes.set_ylim(first - 4 * (last - first), best + (last - first) / 4)
+    if not row.higher:
+        axes.set_ylim(*sorted(axes.get_ylim()))
     axes.set_xlabel("CPU-seconds of training")
     axes.set_ylabel(row.unit)
     axes.set_xscale("log")

@@ -58,7 +58,7 @@ class Geometry:
         whole = replace(self, allowed=allowed, has_key=has_key, relation=relation, lowered=None)
         return replace(whole, **_added(whole))
 
-    @cached_property
+    @property  # torch.compile does not trace the lock of a cached one
     def bare(self) -> bool:
         """All that an attention between these places does is q.k: nothing is turned, added, hidden or remembered."""
         nothing = self.allowed is None and self.lowered is None and not self.causal
