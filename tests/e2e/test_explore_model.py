@@ -8,13 +8,14 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from helpers import folders
 from helpers.browser import ServedPages, until
 from helpers.command import command
 from helpers.folders import FELT, SENTENCE
 from helpers.runs import tiny, train
-from jarilab.explorer import ForeignExplorer
+from jarilab.explorer import ForeignExplorer, render
 
 MASKED = SENTENCE.replace("tired", "[MASK]")
 
@@ -149,3 +150,15 @@ def test_a_live_page_reads_another_text_and_switches_heads_and_links(browser, li
         context.close()
     refused = [trouble for trouble in watched.troubles if "status of 400" not in trouble]
     assert (refused, watched.foreign) == ([], [])
+
+
+@pytest.mark.browser
+def test_windows_of_one_layer_are_told_apart(pages, models, here):
+    Image.new("RGB", (64, 64)).save("black.png")
+    explorer = ForeignExplorer([folders.swin(here / "swin")])
+    page = pages.open(render(explorer.look("black.png", live=False)))
+    rows = page.locator("#overview .heads > span[title]")
+    assert rows.all_inner_texts() == [
+        *(f"0.{layer}·{window}" for layer in (0, 1) for window in (0, 5, 10, 15)),
+        *(f"1.0·{window}" for window in range(4)),
+    ]

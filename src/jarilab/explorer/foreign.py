@@ -15,7 +15,7 @@ from jarilab.errors import UserError
 from jarilab.explorer.detail import lens_of, scores_of
 from jarilab.explorer.intervention import CONTROLS, Operation, controls_told
 from jarilab.explorer.page_file import view_of_tape
-from jarilab.explorer.payload import weights_of
+from jarilab.explorer.payload import LARGEST, weights_of
 from jarilab.explorer.remembering import remembered
 from jarilab.explorer.saying import Saying, saying_of
 from jarilab.explorer.windows import Windows
@@ -93,6 +93,9 @@ class ExploredModel:
     def _look(self, line: str) -> Looked:
         loaded = self.loaded
         reading = read(loaded, line)
+        # A tape is large then: no two of them.
+        if max(map(len, reading.names.values()), default=0) > LARGEST:
+            self._looked.clear()
         with _unwarned(), record(loaded.model) as tape:
             outputs = loaded.model(**reading.inputs)
         windows = Windows.of(_apart(tape), reading.grid)

@@ -184,11 +184,12 @@ def _sound(loaded: Loaded, line: str) -> Reading:
         rate, wave = wavfile.read(path)
     except (ValueError, OSError) as error:
         raise UserError(f"{path} could not be read as a sound: {error}; give a .wav file") from None
+    if not len(wave):
+        raise UserError(f"{path} holds no sound; give a .wav file that is longer")
     extractor = loaded.feature_extractor
-    wave = torch.as_tensor(wave.copy()).double()
-    wave = wave.mean(-1) if wave.ndim == 2 else wave
-    wave = wave / wave.abs().max().clamp_min(1e-9)
-    heard = resample_poly(wave.numpy(), extractor.sampling_rate, rate)
+    heard = resample_poly(
+        _mono(torch.as_tensor(wave.copy())).numpy(), extractor.sampling_rate, rate
+    )
     encoded = extractor(heard, sampling_rate=extractor.sampling_rate, return_tensors="pt")
     inputs = {name: value for name, value in encoded.items() if name in _known(loaded)}
     if loaded.config.is_encoder_decoder:
@@ -196,10 +197,24 @@ def _sound(loaded: Loaded, line: str) -> Reading:
     return Reading(inputs, {})
 
 
+def _mono(wave: Tensor) -> Tensor:
+    """One channel from -1 to 1, as loud as the file says: whole numbers over the largest, 8 bits around 128."""
+    sound = wave.double()
+    if wave.dtype == torch.uint8:
+        sound = (sound - 128) / 128
+    elif not wave.dtype.is_floating_point:
+        sound = sound / -torch.iinfo(wave.dtype).min
+    return sound.mean(-1) if sound.ndim == 2 else sound
+
+
 def _file(line: str, what: str) -> Path:
     path = Path(line)
-    if not path.is_file():
-        raise UserError(f"this model reads {what}: --input names a file, and {line!r} is none")
+    try:
+        there = path.is_file()
+    except OSError:  # a name longer than any file's, as a text is
+        there = False
+    if not there:
+        raise UserError(f"this model reads {what}: --input names a file, and {line[:80]!r} is none")
     return path
 
 

@@ -57,8 +57,9 @@ def _check_continues(site: str, steps: Sequence[Heard]) -> None:
         if not alike or not all(torch.equal(own, of[:, :, :keys]) for own, of in pairs):
             raise UserError(
                 f"the calls of {site} do not continue each other: expected call {number} to have the first {expected} "
-                "keys of the last, got others, as of another text, of beams that changed places, or of a cache that "
-                "forgets; record one greedy generation, or look at each call by its index"
+                "keys of the last, got others, as of another text, of beams that changed places, of a cache that "
+                "forgets or has a fixed size, or of none (use_cache=False), where the last call is the whole map: "
+                "index=-1; record one greedy generation with its usual cache, or look at each call by its index"
             )
 
 

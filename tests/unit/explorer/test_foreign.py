@@ -11,7 +11,8 @@ import torch
 from helpers import folders
 from helpers.folders import FELT, SENTENCE
 from jarilab.errors import UserError
-from jarilab.explorer import ForeignExplorer, explore, server
+from jarilab.explorer import ForeignExplorer, explore, foreign, server
+from jarilab.huggingface import load
 from jarilab.inspect.interventions import Link, operate
 
 pytestmark = [
@@ -201,6 +202,16 @@ def test_the_page_opens_at_the_link_where_the_line_has_it(models):
     assert (chosen["site"], chosen["head"]) == ("encoder.1", 3)
     with pytest.raises(UserError, match="this model has the heads 0 to 3, got 9"):
         explorer.look(SENTENCE, live=True, head=9)
+
+
+def test_of_long_lines_the_last_alone_is_kept(models, monkeypatch):
+    model = foreign.ExploredModel(load(models / "masked"), "--model")
+    for line in ("the animal", "the street"):
+        model.look(line)
+    assert list(model._looked) == ["the animal", "the street"]
+    monkeypatch.setattr(foreign, "LARGEST", 3)
+    model.look("the animal was tired")
+    assert list(model._looked) == ["the animal was tired"]
 
 
 def test_in_python_it_is_the_same_page_as_a_file(models):

@@ -145,6 +145,8 @@ def test_images_and_sounds_are_files(tmp_path):
     assert reading.answer in ("cat", "dog")
     with pytest.raises(UserError, match=r"reads an image: --input names a file, and 'nothing\.png' is none"):
         read(vit, "nothing.png")
+    with pytest.raises(UserError, match=r"--input names a file, and 'wordword\w{72}' is none"):
+        read(vit, "word" * 100)  # longer than a file's name may be
     with pytest.raises(UserError, match="could not be read as an image"):
         read(vit, str(wave))
 
@@ -154,6 +156,31 @@ def test_images_and_sounds_are_files(tmp_path):
     assert reading.names["target"][0] == "[CLS]"
     with pytest.raises(UserError, match="could not be read as a sound"):
         read(whisper, str(picture))
+    wavfile.write(wave, 8000, samples[:0].numpy())
+    with pytest.raises(UserError, match=r"holds no sound; give a \.wav file that is longer"):
+        read(whisper, str(wave))
+
+
+def test_a_sound_is_as_loud_as_its_file_says(tmp_path):
+    from scipy.io import wavfile
+
+    wave = tmp_path / "wave.wav"
+    whisper = load(folders.whisper(tmp_path / "whisper"))
+    sound = torch.arange(16000).div(9).sin() / 4
+    extractor = whisper.feature_extractor
+    rate = extractor.sampling_rate
+    in_16, in_8 = sound.mul(2**15).round(), sound.mul(128).round()
+    in_files = {
+        "float": (sound, sound),
+        "16 bits": (in_16.to(torch.int16), in_16 / 2**15),
+        "8 bits": ((in_8 + 128).to(torch.uint8), in_8 / 128),
+        "two channels": (torch.stack((sound, -sound / 2), 1), sound / 4),
+    }
+    for name, (samples, meant) in in_files.items():
+        wavfile.write(wave, rate, samples.numpy())
+        heard = read(whisper, str(wave)).inputs["input_features"]
+        expected = extractor(meant.numpy(), sampling_rate=rate, return_tensors="pt").input_features
+        assert torch.allclose(heard, expected, atol=1e-3), name
 
 
 def test_a_name_comes_from_the_folder(tmp_path, monkeypatch):

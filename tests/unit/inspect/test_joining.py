@@ -100,6 +100,11 @@ def test_calls_that_do_not_continue_each_other_are_refused():
         model.generate(IDS, num_beams=3, **GREEDY)
     with pytest.raises(UserError, match=r"decoder\.0\.self do not continue each other.*beams that changed places"):
         beams.joined()
+    with jarilab.record(model) as uncached, torch.no_grad():
+        model.generate(IDS, **{**GREEDY, "use_cache": False})
+    with pytest.raises(UserError, match=r"use_cache=False\), where the last call is the whole map: index=-1"):
+        uncached.joined()
+    assert uncached.weights("decoder.0.self", -1).shape[-2:] == (11, 11)
 
 
 def test_steps_of_jari_are_refused_in_words():

@@ -43,9 +43,15 @@ function cellsIn(root, app) {
 
 function kindFigure(app, index, kind, sites) {
   const view = app.view(index);
-  const rows = sites.map((site) => ({ label: site.layer, title: site.site, heads: site.heads }));
+  const rows = sites.map((site) => ({ label: rowName(site, sites), title: site.site, heads: site.heads }));
   const grid = headsGrid(`${view.name}: ${t(`kind_${kind}`)}`, rows, (place, head) => headCell(app, index, sites[place], head));
   return el("figure", { class: "kind" }, el("figcaption", {}, el("b", {}, t(`kind_${kind}`)), " ", t(wordsOf(view, `sides_${kind}`))), grid);
+}
+
+/** The layer; where several sites have it, such as windows, what their names say behind the kind: 0.1·15. */
+function rowName(site, sites) {
+  const several = sites.some((other) => other !== site && other.layer === site.layer);
+  return several ? site.site.replace(/^\D+/, "").replace(/ \D+/, "·") : site.layer;
 }
 
 function headCell(app, view, site, head) {
