@@ -54,7 +54,11 @@ docs: .venv/documented
 	$(BIN)/python docs/build $(if $(FAST),--fast)
 
 addressed:
-	@test -n "$(REPOSITORY)" || { echo "where will this repository be? The index shows it, and the README's links lead there: make release REPOSITORY=https://HOST/OWNER/NAME" >&2; exit 2; }
+	@case "$(REPOSITORY)" in \
+	*/ | *[!A-Za-z0-9._~:/-]*) ;; \
+	https://?*/?*) exit 0 ;; \
+	esac; \
+	echo "where will this repository be? The index shows it, and the README's links lead there: make release REPOSITORY=https://HOST/OWNER/NAME, without a slash behind it; got '$(REPOSITORY)'" >&2; exit 2
 
 # The time of the commit, so that whoever builds it gets the same bytes.
 release: addressed .venv/developed

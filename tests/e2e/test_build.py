@@ -72,8 +72,9 @@ def test_what_is_no_address_is_refused(address: str, hook: Any, monkeypatch: pyt
         filled(hook)
 
 
-def test_a_release_without_an_address_says_what_to_give() -> None:
-    asked = ["make", "--no-print-directory", "release", "REPOSITORY="]
+@pytest.mark.parametrize("address", ["", "http://host/owner/name", "https://host/owner/", "https://host"])
+def test_a_release_without_an_address_says_what_to_give(address: str) -> None:
+    asked = ["make", "--no-print-directory", "release", f"REPOSITORY={address}"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "make release REPOSITORY=https://HOST/OWNER/NAME" in done.stderr

@@ -243,13 +243,15 @@ def check_model(
     *,
     vocabulary: int | None = None,
     image: tuple[int, int, int] | None = None,
+    causal: bool = False,
 ) -> list[Outcome]:
     """Try all laws of whole models on one: seconds for a small one, since it is copied and asked some fifty times.
 
     Arguments as transformers names them (`attention_mask`, `position_ids`, `past_key_values`) are used where the
-    model's forward has them; a law that needs one it lacks is skipped. vocabulary, image, errors: as `WholeModel` says.
+    model's forward has them; a law that needs one it lacks is skipped. The other arguments, and errors: as `WholeModel`
+    says.
     """
-    asked = WholeModel(model, vocabulary=vocabulary, image=image)
+    asked = WholeModel(model, vocabulary=vocabulary, image=image, causal=causal)
     asked.check()
     outcomes = [judge(name, law, asked) for name, law in LAWS.items()]
     return without_echoes(outcomes, tuple(LAWS)[:1])

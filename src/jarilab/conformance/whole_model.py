@@ -35,7 +35,8 @@ class WholeModel:
     """What laws ask of a model. Raises UserError for one that reads neither ids nor images.
 
     vocabulary: how many ids it reads; needed for one without a configuration or a table of them. image: the shape
-    `(C, H, W)` that it reads, where its configuration does not say.
+    `(C, H, W)` that it reads, where its configuration does not say. causal: no token of what it reads may see a later
+    one; needed for one that writes without a cache.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class WholeModel:
         *,
         vocabulary: int | None = None,
         image: tuple[int, int, int] | None = None,
+        causal: bool = False,
     ):
         _check_forward(model)
+        self._told_causal = causal
         self._given = model
         self.config: Any = getattr(model, "config", None)
         self.way = way_of(model, images=image is not None)
@@ -144,8 +147,11 @@ class WholeModel:
         """The name of what it writes, token by token. Raises SkippedError."""
         if self.writes:
             return WRITTEN
-        self.needs_causal()
-        return READ
+        if self.causal or self._told_causal:
+            return READ
+        raise SkippedError(
+            "it keeps no cache, so it is taken to read whole inputs; causal=True says that it may not"
+        )
 
     @property
     def longest(self) -> int | None:

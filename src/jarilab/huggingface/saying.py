@@ -63,7 +63,11 @@ def says_of_text(loaded: Loaded, ids: Sequence[int], outputs: Any) -> Says | Non
         return None
     if scores.ndim == 2:
         return says_class(loaded, outputs)
-    tokenizer, names = loaded.tokenizer, names_of(loaded.tokenizer)
+    tokenizer, names, text = (
+        loaded.tokenizer,
+        names_of(loaded.tokenizer),
+        _text_of(loaded.tokenizer),
+    )
     everywhere = list(range(len(ids)))
     if scores.shape[1] != len(ids):
         return None
@@ -72,10 +76,10 @@ def says_of_text(loaded: Loaded, ids: Sequence[int], outputs: Any) -> Says | Non
         masks = [place for place in everywhere if ids[place] == tokenizer.mask_token_id]
         if not masks:
             return Says("words", everywhere, list(ids), names, _nothing, mask=tokenizer.mask_token)
-        return Says("masked", masks, likeliest_L[masks].tolist(), names, tokenizer.decode)
+        return Says("masked", masks, likeliest_L[masks].tolist(), names, text)
     if "CausalLM" in loaded.kind or "LMHead" in loaded.kind:
         labels = [*ids[1:], int(likeliest_L[-1])]
-        return Says("next", everywhere, labels, names, tokenizer.decode, len(ids) - 1)
+        return Says("next", everywhere, labels, names, text, len(ids) - 1)
     if "TokenClassification" in loaded.kind:
         return Says("labels", everywhere, likeliest_L.tolist(), _classes(loaded), _nothing)
     return None
@@ -101,6 +105,16 @@ def says_written(
     places = list(range(len(labels)))
     names = names_of(loaded.target_tokenizer)
     return Says("written", places, labels, names, lambda _: writes(), anew=True)
+
+
+def _text_of(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+    """What tokens say together; by their names where that is no whole character, as one byte of Korean is not."""
+
+    def text(ids: Sequence[int]) -> str:
+        read = tokenizer.decode(ids)
+        return " ".join(names_of(tokenizer)(ids)) if "�" in read else read
+
+    return text
 
 
 def names_of(tokenizer: Any) -> Names:

@@ -195,6 +195,12 @@ def test_padding_that_is_read_is_found_on_the_right():
     assert verdicts["no token sees a later one"] == "skipped"
 
 
+def test_a_model_that_writes_without_a_cache_is_asked_for_its_future_when_it_is_said_to():
+    verdicts = {one.law: one for one in check_model(Optional(), causal=True)}
+    assert verdicts["no token sees a later one"].verdict == "broken"
+    assert "causal=True" in {one.law: one for one in check_model(Optional())}["no token sees a later one"].detail
+
+
 class Unstored(nn.Module):
     """Hides what it reads from its state."""
 

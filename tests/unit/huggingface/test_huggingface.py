@@ -58,6 +58,13 @@ def test_a_text_is_read_by_its_own_tokenizer_and_masks_are_filled_in(bert):
     assert masked.answer == loaded.tokenizer.decode([int(likeliest)])
 
 
+def test_an_answer_that_is_no_whole_character_is_named(tmp_path, monkeypatch):
+    llama = load(folders.llama(tmp_path / "llama"))
+    monkeypatch.setattr(llama.tokenizer, "decode", lambda ids: "\ufffd")
+    reading = read(llama, SENTENCE)
+    assert reading.answer in llama.tokenizer.get_vocab()
+
+
 def test_a_decoder_goes_on_and_an_encoder_decoder_writes(tmp_path):
     llama = load(folders.llama(tmp_path / "llama"))
     reading = read(llama, SENTENCE)
