@@ -128,8 +128,10 @@ def names_of(tokenizer: Any) -> Names:
 
 def _name(tokenizer: Any, number: int) -> str:
     text = tokenizer.decode([number])
-    whole = text.strip() and "�" not in text
-    return text.strip() if whole else str(tokenizer.convert_ids_to_tokens(number))
+    if text.strip() and "�" not in text:
+        return text.strip()
+    # A model may score more numbers than its tokenizer has tokens.
+    return tokenizer.convert_ids_to_tokens(number) or f"#{number}"
 
 
 def _classes(loaded: Loaded) -> Names:
