@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser, Words
-from jarilab.cli.runs import add_shared
+from jarilab.cli.runs import TRUST
 
 if TYPE_CHECKING:
     from jarilab.conformance import Outcome
@@ -29,7 +29,10 @@ def arguments(parser: Parser, words: Words) -> None:
         help="a run, or a model of Hugging Face transformers, in place of an encoding: do batches, padding, caching, "
         "packing, a shift of places or bfloat16 change what it says?",
     )
-    add_shared(parser, "trust_code")
+    # Not by the options of a verb, which would import torch for a word of help.
+    parser.add_argument(
+        TRUST, action="store_true", help="execute the Python files that the run names"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -66,7 +69,11 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
     folder: str = options.model
     with working(f"asking {folder}"):
         a_run = (Path(folder) / "run.json").is_file()
-        model = load(folder, **options.verb).model if a_run else huggingface.load(folder).model
+        model = (
+            load(folder, trust_code=options.trust_code).model
+            if a_run
+            else huggingface.load(folder).model
+        )
         return check_model(model)
 
 
