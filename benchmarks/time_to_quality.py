@@ -172,9 +172,8 @@ def draw(row: Row, curves: Mapping[tuple[str, int], Sequence[Look]], path: Path)
     values = [value for looks in curves.values() for _, value in looks]
     first, last = row.marks[0], row.marks[-1]
     best = max(values) if row.higher else min(values)
-    axes.set_ylim(first - 4 * (last - first), best + (last - first) / 4)
-    if not row.higher:
-        axes.set_ylim(*sorted(axes.get_ylim()))
+    ends = first - 4 * (last - first), best + (last - first) / 4
+    axes.set_ylim(*sorted(ends))
     axes.set_xlabel("CPU-seconds of training")
     axes.set_ylabel(row.unit)
     axes.set_xscale("log")
