@@ -18,6 +18,7 @@ from jarilab.explorer.page_file import view_of_tape
 from jarilab.explorer.payload import LARGEST, weights_of
 from jarilab.explorer.remembering import remembered
 from jarilab.explorer.saying import Saying, saying_of
+from jarilab.explorer.summaries import rollout
 from jarilab.explorer.windows import Windows
 from jarilab.huggingface import Loaded, Reading, read
 from jarilab.inspect.capture import Tape, record
@@ -116,8 +117,12 @@ class ExploredModel:
         view = view_of_tape(looked.tape, names | looked.windows.names, loaded.name)
         more = looked.windows.told or view["purpose"] or ("", "")
         proven = any(looked.tape.proven(site) for site in looked.tape.sites)
+        sides = {side: shown["tokens"] for side, shown in view["sides"].items()}
+        # From layer to layer it is of the same places: a model that pools, or cuts windows, has others.
+        rolls = lengths.get("source") == {len(sides.get("source", ()))}
         return {
             **view,
+            "rollout": rollout(looked.tape, sides) if rolls else None,
             "purpose": [
                 f"{loaded.kind} of Hugging Face transformers. {more[0]}".strip(),
                 f"Hugging Face transformers의 {loaded.kind}입니다. {more[1]}".strip(),

@@ -14,6 +14,7 @@ from jarilab.errors import UserError
 from jarilab.explorer import ForeignExplorer, explore, foreign, server
 from jarilab.huggingface import load
 from jarilab.inspect.interventions import Link, operate
+from jarilab.web.blocks import unpacked
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -173,6 +174,21 @@ def test_what_cannot_be_known_is_not_offered(models):
     assert detail["lens"]["own"] == 16  # sqrt(8)
     with pytest.raises(UserError, match="wrote its scores out itself"):
         opened(models, "seen").head(SENTENCE, 0, "decoder.0.self", 0)
+
+
+@torch.no_grad()
+def test_rollout_is_that_of_the_models_own_maps(models):
+    model = foreign.ExploredModel(load(models / "masked"), "--model")
+    shown = model.view(SENTENCE)["rollout"]
+    loaded = model.loaded.model
+    loaded.set_attn_implementation("eager")
+    maps = loaded(**model.look(SENTENCE).reading.inputs, output_attentions=True).attentions
+    expected = torch.eye(maps[0].shape[-1])
+    for of_layer in maps:
+        expected = (of_layer[0].mean(0) + torch.eye(len(expected))) / 2 @ expected
+    assert torch.allclose(torch.as_tensor(unpacked(shown)).float(), expected, atol=1e-4)
+    causal = foreign.ExploredModel(load(models / "next"), "--model")
+    assert causal.view(SENTENCE)["rollout"] is None
 
 
 def test_models_and_runs_are_asked_by_the_number_of_their_view(models, runs):
