@@ -72,7 +72,7 @@ ROWS = {
         lambda data: {"task.train": str(data / "tinyshakespeare" / "input.txt")},
     ),
     "arithmetic": Row(
-        "arithmetic", "sinusoidal", {"training.examples": 150_000, "training.evaluations": 1}, "exact_match", True,
+        "arithmetic", "sinusoidal", {"training.examples": 300_000, "training.evaluations": 1}, "exact_match", True,
         {"1+1 layers of width 96": sides(1, 96), "4+4 layers of width 48": sides(4, 48)},
     ),
     "images": Row(

@@ -115,7 +115,7 @@ def live(models):
 
 
 @pytest.mark.browser
-def test_a_live_page_reads_another_text_and_switches_heads_and_links(browser, live, models, tmp_path):
+def test_a_live_page_reads_another_text_and_switches_heads_links_and_tokens(browser, live, models, tmp_path):
     explorer = ForeignExplorer([models / "felt"], link=("it", "animal"))
     opens = explorer.look(MASKED, live=True)
     watched = ServedPages(browser, tmp_path, live)
@@ -141,6 +141,9 @@ def test_a_live_page_reads_another_text_and_switches_heads_and_links(browser, li
     page.locator("#input").fill(SENTENCE + " <script>alert(1)</script>")
     page.keyboard.press("Enter")
     says("It gives no answer: it fills in [MASK]", "edits of the same kind at random other places")
+    page.get_by_role("button", name="Hide it from all").click()
+    says("no query sees", "of 20 edits of the same kind at random other places")
+    page.get_by_role("button", name="Undo: no query sees").first.click()
     panel.get_by_role("button", name="Add").click()  # a link of the open cell, which that head gave up
     until(page, lambda: "forbids this query to look there" in card.inner_text(), 60_000)
     page.locator("#input").fill("the " * 200)

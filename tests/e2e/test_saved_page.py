@@ -89,6 +89,7 @@ def test_an_input_that_no_page_can_read_is_told(pages: Pages, payload: dict[str,
     [
         [{"kind": "head", "site": "encoder.0", "head": 1}],
         [{"kind": "link", "site": "encoder.0", "head": 0, "query": 1, "key": 2, "how": "erase"}],
+        [{"kind": "token", "side": "source", "key": 2}],
     ],
 )
 def test_an_edit_does_in_the_page_what_it_does_in_python(
@@ -102,11 +103,17 @@ def test_an_edit_does_in_the_page_what_it_does_in_python(
     else:
         page.locator("[data-view='1'][data-site='encoder.0'][data-head='0']").click()
         page.locator(".field").nth(1).press("Home")
-        for key in ["ArrowUp"] * 4 + ["ArrowDown", "ArrowRight", "ArrowRight", "x"]:
+        cut = "x" if edit["kind"] == "link" else "X"
+        for key in ["ArrowUp"] * 4 + ["ArrowDown", "ArrowRight", "ArrowRight", "Enter", cut]:
             page.keyboard.press(key)
     edited = page.locator(".edited").first
     until(page, lambda: "other places" in edited.text_content())
     effect = explorer.operate("12+7", 1, edits)["effect"]
+    if edit["kind"] == "token":
+        assert not page.locator("[data-keep='cut 1']").count(), "a link to nobody can be cut"
+        assert "no query sees + (2)" in edited.text_content()
+        smaller = sum(control["divergence"] < effect["divergence"] for control in effect["controls"])
+        assert f"A larger effect than {smaller} of 3 edits" in edited.text_content()
     assert edited.locator(".token.big").text_content() == (effect["answer"] or "∅")
     found = re.search(r"log p (\S+) → (\S+?)\. ", edited.text_content())
     assert found

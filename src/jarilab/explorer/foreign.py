@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -133,7 +133,7 @@ class ExploredModel:
             "answer": reading.answer,
             "outputs": looked.shown,
             "words": [self._flag, str(loaded.folder)],
-            "edits": [] if looked.uneditable else ["head", "link"],
+            "edits": [] if looked.uneditable else ["head", "link", "token"],
             "uneditable": looked.uneditable,
             "opens": ["lens"] if proven else [],
             "says": looked.saying.kind,
@@ -152,11 +152,13 @@ class ExploredModel:
             "valued": None,
         }
 
-    def operate(self, line: str, operation: Operation, *, controls: bool) -> dict[str, Any]:
-        """The answer and the maps under edits, and how far they are from what they were. controls: and how far they are
-        under the same edits at random other places."""
+    def operate(
+        self, line: str, changes: Sequence[Mapping[str, Any]], *, controls: bool
+    ) -> dict[str, Any]:
+        """The answer and the maps under changes, and how far they are from what they were. controls: and how far they
+        are under the same changes at random other places."""
         looked = self.look(line)
-        _check(looked, operation)
+        operation = _operation(looked, changes)
         model, inputs, saying = self.loaded.model, looked.reading.inputs, looked.saying
 
         def says() -> torch.Tensor:
@@ -180,7 +182,7 @@ class ExploredModel:
         looked = self.look(line)
         if looked.reading.answer is None or looked.uneditable:
             return None
-        operation = Operation([{"kind": "head", "site": site, "head": head}])
+        operation = Operation([{"kind": "head", "site": site, "head": head}], looked.tape)
         model = self.loaded.model
         with torch.no_grad(), operate(model, operation.edits):
             outputs = model(**looked.reading.inputs)
@@ -195,17 +197,20 @@ class ExploredModel:
             return looked.saying.answer(outputs)
 
 
-def _check(looked: Looked, operation: Operation) -> None:
+def _operation(looked: Looked, changes: Sequence[Mapping[str, Any]]) -> Operation:
     """Raises UserError for what cannot be edited here."""
+    if looked.uneditable:
+        raise UserError(f"{looked.uneditable[0]} Look at its maps without edits")
+    operation = Operation(changes, looked.tape)
     if operation.places:
         raise UserError(
             f"{looked.loaded.name} is a model of another library, whose tokens have places that it alone knows; switch "
-            "heads or links off instead"
+            "heads, links or tokens off instead"
         )
-    if looked.uneditable:
-        raise UserError(f"{looked.uneditable[0]} Look at its maps without edits")
     for edit in operation.edits:
-        looked.tape.head(edit.site, edit.head or 0)
+        for site in edit.sites:
+            looked.tape.head(site, edit.head or 0)
+    return operation
 
 
 @contextmanager

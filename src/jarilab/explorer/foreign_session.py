@@ -11,7 +11,6 @@ from jarilab.errors import UserError
 from jarilab.explorer import page_file, payload
 from jarilab.explorer.explored import check_file
 from jarilab.explorer.foreign import ExploredModel, Looked
-from jarilab.explorer.intervention import Operation
 from jarilab.explorer.opening import check_head, opening_of
 from jarilab.explorer.session import Explorer
 from jarilab.huggingface import load, reads_files
@@ -139,14 +138,13 @@ class ForeignExplorer:
         *,
         controls: bool = True,
     ) -> dict[str, Any]:
-        """What becomes of one view's answer and maps under changes of heads and links; see `Explored.operate`."""
+        """What becomes of one view's answer and maps under changes; see `Explored.operate`."""
         runs, number = self._owner(view)
         if runs is not None:
             return runs.operate(line, number, changes, step, controls=controls)
         self._check_step(number, step)
-        operation = Operation(changes)
         with self._lock:
-            return self.models[number].operate(line, operation, controls=controls)
+            return self.models[number].operate(line, changes, controls=controls)
 
     def _owner(self, view: int) -> tuple[Explorer | None, int]:
         """The runs, and which of them; of a model of another library None, and its number. Raises UserError where there

@@ -1,4 +1,4 @@
-"""What becomes of an answer when positions, a head or a link are taken away: a request from the page, carried out."""
+"""What becomes of an answer when positions, a head, a link or a token are taken away: a request from the page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch import nn
 from jarilab.errors import UserError
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.controls import Controls, controls
+from jarilab.inspect.edit import Edit
+from jarilab.inspect.edits import HeadOff, Link, TokenOff
 from jarilab.inspect.effects import Effect, effect
-from jarilab.inspect.interventions import Edit, HeadOff, Link, edited_weights, operate
+from jarilab.inspect.interventions import edited_weights, operate
 from jarilab.inspect.model_io import Inputs
 from jarilab.inspect.places import Places, displaced, moved
 from jarilab.patches import Images
@@ -26,10 +28,11 @@ CONTROLS = 20
 class Operation:
     """Edits to one forward: of the places of tokens, and inside attention.
 
-    changes: as the page sends them. Raises UserError for a change that lacks something or contradicts another.
+    changes: as the page sends them. tape: of the forward before them, which knows where a token is looked at. Raises
+    UserError for a change that lacks something or contradicts another, and for a token that is not there.
     """
 
-    def __init__(self, changes: Sequence[Mapping[str, Any]]):
+    def __init__(self, changes: Sequence[Mapping[str, Any]], tape: Tape):
         self.places: dict[str, Places] = {}
         self.edits: list[Edit] = []
         for change in changes:
@@ -37,6 +40,8 @@ class Operation:
                 self._move(change)
             elif change["kind"] == "head":
                 self.edits.append(HeadOff(*_needed(change, "site", "head")))
+            elif change["kind"] == "token":
+                self.edits.append(TokenOff.everywhere(tape, *_needed(change, "side", "key")))
             else:
                 site, query, key, how = _needed(change, "site", "query", "key", "how")
                 self.edits.append(Link(site, change.get("head"), query, key, how))
@@ -104,7 +109,7 @@ class Operation:
 
     def weights(self, tape: Tape, site: str) -> torch.Tensor | None:
         """The edited map `(H, Q, K)` of a site whose weights were edited: a tape knows those the model meant to use."""
-        if not any(edit.site == site for edit in self.edits):
+        if not any(site in edit.sites for edit in self.edits):
             return None
         rows = []
         for recorded in tape.calls[site]:

@@ -82,7 +82,15 @@ class LinkEdit(_Edit):
     how: Literal["force", "erase"]
 
 
-Edit = Annotated[PlaceEdit | HeadEdit | LinkEdit, Field(discriminator="kind")]
+class TokenEdit(_Edit):
+    """A token that nobody looks at."""
+
+    kind: Literal["token"]
+    side: Literal["source", "target"]
+    key: Number
+
+
+Edit = Annotated[PlaceEdit | HeadEdit | LinkEdit | TokenEdit, Field(discriminator="kind")]
 
 
 class Surgery(_Asked):

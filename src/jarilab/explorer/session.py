@@ -169,7 +169,7 @@ class ExploredRun:
             "checks": [],
             "lens": None,
             "words": [str(self.folder)],
-            "edits": ["place", "head", "link"],
+            "edits": ["place", "head", "link", "token"],
             "opens": ["walk", "lens", "parts", "erasure"],
             "says": None,
         }
@@ -203,12 +203,17 @@ class ExploredRun:
         return self._inside[line, step]
 
     def operate(
-        self, line: str, step: int, operation: Operation, *, controls: bool = True
+        self,
+        line: str,
+        step: int,
+        changes: Sequence[Mapping[str, Any]],
+        *,
+        controls: bool = True,
     ) -> dict[str, Any]:
-        """The answer and the maps under edits, and how far they are from what they were. controls: and how far they are
-        under the same edits at random other places."""
+        """The answer and the maps under changes, and how far they are from what they were. controls: and how far they
+        are under the same changes at random other places."""
         recorded, model, predictor = self.record(line, step), self.model(step), self.predictor(step)
-        trace = recorded.trace
+        operation, trace = Operation(changes, recorded.tape), recorded.trace
         tape = operation.run(model, trace)
         sites = [
             payload.weights_of(tape, site, operation.weights(tape, site)) for site in tape.sites
@@ -221,8 +226,9 @@ class ExploredRun:
 
     def without(self, line: str, step: int, site: str, head: int) -> str | None:
         """The answer without one head; None where an edited model says nothing new."""
-        off = Operation([{"kind": "head", "site": site, "head": head}])
-        return self.predictor(step).edited(self.record(line, step).trace, off)
+        recorded = self.record(line, step)
+        off = Operation([{"kind": "head", "site": site, "head": head}], recorded.tape)
+        return self.predictor(step).edited(recorded.trace, off)
 
     def engine(self, line: str, step: int, program: Writer = program_of) -> dict[str, Any]:
         """What a page computes with by itself: the model after this step as a program, with this input as its example,
@@ -352,10 +358,10 @@ class Explorer:
     ) -> dict[str, Any]:
         """What becomes of one view's answer and maps under changes; see `Operation`. controls: and under the same
         changes at random other places."""
-        opened, operation = self.view(view), Operation(changes)
+        opened = self.view(view)
         with self._lock:
             step = opened.run.step if step is None else step
-            return opened.operate(line, step, operation, controls=controls)
+            return opened.operate(line, step, changes, controls=controls)
 
     def view(self, number: int) -> ExploredRun:
         """The run with this number. Raises UserError where there is none."""

@@ -9,7 +9,7 @@ from typing import final
 
 from torch import nn
 
-from jarilab.inspect.interventions import Edit
+from jarilab.inspect.edit import Edit
 from jarilab.inspect.likelihood import Written, divergence, labels_of, log_probabilities, picked
 from jarilab.inspect.model_io import Inputs
 from jarilab.inspect.places import Places, displaced

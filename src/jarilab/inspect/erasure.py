@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from jarilab.errors import UserError
-from jarilab.inspect.interventions import Cut, Edit, operate_on_copies
+from jarilab.inspect.edit import Edit
+from jarilab.inspect.edits import Cut
+from jarilab.inspect.interventions import operate_on_copies
 from jarilab.inspect.likelihood import Written, labels_of, log_softmax, mean_over, picked
 from jarilab.inspect.model_io import Inputs, repeated
 from jarilab.shapes import Float, Tensor

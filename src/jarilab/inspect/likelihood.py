@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from jarilab.errors import UserError
-from jarilab.inspect.interventions import Edit, operate
+from jarilab.inspect.edit import Edit
+from jarilab.inspect.interventions import operate
 from jarilab.inspect.model_io import Inputs, keep_of, scores_of
 from jarilab.positions import Tokens
 from jarilab.shapes import Float, Int, Tensor

@@ -130,7 +130,7 @@ class Intervention(Protocol):
 
     @property
     def edits(self) -> Sequence[Any]:
-        """Of heads and links."""
+        """Of heads, links and tokens."""
         ...
 
     def moving(

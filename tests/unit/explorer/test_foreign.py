@@ -133,6 +133,29 @@ def test_vectors_move_where_a_query_looks_elsewhere_and_nowhere_else(models):
     assert found["effect"]["divergence"] == pytest.approx(moved[3] / 13, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "side"),
+    [("masked", MASKED, "source"), ("next", SENTENCE, "target"), ("written", SENTENCE, "source")],
+)
+def test_a_token_that_is_off_is_as_if_it_were_padding(models, name, line, side):
+    explorer = opened(models, name)
+    found = explorer.operate(line, 0, [{"kind": "token", "side": side, "key": 3}])["effect"]
+    looked = explorer.looked(line)[0]
+    says, model, inputs = looked.reading.says, looked.loaded.model, dict(looked.reading.inputs)
+    mask = torch.ones_like(inputs["input_ids"])
+    mask[:, 3] = 0
+    # Of padding a text without a key hides nothing more: its place is counted still.
+    places = {"position_ids": torch.arange(mask.shape[1])[None]} if name == "next" else {}
+    with torch.no_grad():
+        outputs = model(**{**inputs, "attention_mask": mask, **places})
+    shares = says.scores(outputs).double().softmax(-1)
+    expected = [float(share[label]) for share, label in zip(shares, says.said, strict=True)]
+    assert [row["after"] for row in found["tokens"]] == pytest.approx(expected, abs=1e-5)
+    assert found["divergence"] > 1e-6
+    others = {control["what"].rpartition(" ")[2] for control in found["controls"]}
+    assert others == {str(key) for key in range(mask.shape[1]) if key != 3}
+
+
 def test_several_edits_at_once_are_held_against_others_that_can_be_made(models):
     explorer = opened(models, "masked")
     link = {"kind": "link", "site": "encoder.0", "head": 0, "query": 3, "key": 0, "how": "force"}
@@ -147,6 +170,8 @@ def test_several_edits_at_once_are_held_against_others_that_can_be_made(models):
         ("masked", {"head": 9}, "encoder.0 has the heads 0 to 3, got 9"),
         ("masked", {"kind": "link", "query": 99, "key": 0, "how": "erase"}, "has the queries 0 to 12, got 99"),
         ("masked", {"kind": "link", "query": 0, "key": 99, "how": "erase"}, "has the keys 0 to 12, got 99"),
+        ("masked", {"kind": "token", "side": "source", "key": 13}, "the source has the tokens 0 to 12, got 13"),
+        ("masked", {"kind": "token", "side": "target", "key": 0}, "unknown side with keys 'target'. Known: source"),
         ("masked", {"kind": "place", "how": "off"}, "masked is a model of another library, whose tokens have places"),
         (
             "next",
@@ -164,8 +189,8 @@ def test_an_edit_that_cannot_be_made_is_told(models, name, edit, message):
 def test_what_cannot_be_known_is_not_offered(models):
     views = {name: opened(models, name).look(SENTENCE, live=True)["views"][0] for name in ("masked", "seen", "shared")}
     assert {name: view["edits"] for name, view in views.items()} == {
-        "masked": ["head", "link"],
-        "seen": ["head", "link"],
+        "masked": ["head", "link", "token"],
+        "seen": ["head", "link", "token"],
         "shared": [],
     }
     assert {name: view["opens"] for name, view in views.items()} == {"masked": ["lens"], "seen": [], "shared": ["lens"]}

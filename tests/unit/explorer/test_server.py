@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_told(explorer: Explorer, body: Any, status: int,
         ({"kind": "link", "how": "erase", "key": 0}, 422, "edits.0.link.query: Field required"),
         ({"kind": "head", "how": "off", "head": 0}, 422, "edits.0.head.how: Extra inputs are not permitted"),
         ({"kind": "head", "head": 9}, 400, "encoder.0 has the heads 0 to 1, got 9"),
-        ({"kind": "none"}, 422, "expected tags: 'place', 'head', 'link'"),
+        ({"kind": "none"}, 422, "expected tags: 'place', 'head', 'link', 'token'"),
     ],
 )
 def test_an_edit_that_there_is_not_is_told(explorer: Explorer, edit: Any, status: int, words: str) -> None:
@@ -87,7 +87,8 @@ def test_an_edit_that_there_is_not_is_told(explorer: Explorer, edit: Any, status
 def test_edits_of_every_kind_are_carried_out(explorer: Explorer) -> None:
     link = {"kind": "link", "site": "encoder.0", "head": None, "query": 0, "key": 1, "how": "erase"}
     place = {"kind": "place", "side": "both", "how": "shift", "amount": 2}
-    edits = [link, place, {"kind": "head", "site": "encoder.0", "head": 0}]
+    token = {"kind": "token", "side": "source", "key": 2}
+    edits = [link, place, {"kind": "head", "site": "encoder.0", "head": 0}, token]
     response = post(explorer, "/api/surgery", {"input": "1+2", "view": 1, "edits": edits})
     assert response.json()["effect"]["divergence"] > 0
 

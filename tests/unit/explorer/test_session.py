@@ -167,6 +167,19 @@ def test_a_forced_link_stands_in_the_map(runs: Path) -> None:
     assert len(edited["effect"]["controls"]) == 20
 
 
+def test_a_token_that_is_off_stands_in_no_map(runs: Path) -> None:
+    explorer = Explorer([runs / "rotary"])
+    found = explorer.operate("12+7", 0, [{"kind": "token", "side": "source", "key": 1}])
+    maps = {site["site"]: unpacked(site["weights"]) for site in found["view"]["sites"]}
+    for site in ("encoder.0", "decoder.0.cross"):
+        assert not maps[site][:, :, 1].any()
+        assert maps[site][:, :, [0, 2, 3]].all()
+    assert maps["decoder.0.self"].all(), "the other side has changed"
+    assert {control["what"].rpartition(": ")[2] for control in found["effect"]["controls"]} == {
+        f"no key {key}" for key in (0, 2, 3)
+    }
+
+
 def test_moving_all_places_means_nothing_to_rotary_and_all_to_no_model_without(runs: Path) -> None:
     explorer = Explorer([runs / "none", runs / "rotary"])
     shift = [{"kind": "place", "side": "both", "how": "shift", "amount": 5}]
@@ -182,6 +195,8 @@ def test_moving_all_places_means_nothing_to_rotary_and_all_to_no_model_without(r
         ({"kind": "head", "site": "encoder.0"}, "needs site, head; head is missing"),
         ({"kind": "head", "site": "encoder.7", "head": 0}, "unknown site"),
         ({"kind": "link", "site": "encoder.0", "query": 0, "key": 9, "how": "erase"}, "keys 0 to 3, got 9"),
+        ({"kind": "token", "side": "source", "key": 4}, "the source has the tokens 0 to 3, got 4"),
+        ({"kind": "token", "key": 0}, "an edit of kind token needs side, key; side is missing"),
         ({"kind": "place", "how": "stretch", "amount": 1e300}, "places are moved by"),
     ],
 )

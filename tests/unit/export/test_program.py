@@ -21,7 +21,7 @@ from jarilab.encodings.base import registry
 from jarilab.export.halves import halved
 from jarilab.export.operators import OPERATORS
 from jarilab.export.program import LARGEST, program_of
-from jarilab.inspect.interventions import Edit, HeadOff, Link, edited_weights, operate
+from jarilab.inspect.interventions import Edit, HeadOff, Link, TokenOff, edited_weights, operate
 from jarilab.inspect.places import Places, moved
 from jarilab.patches import Images
 from jarilab.web.page import bundle
@@ -264,6 +264,7 @@ EDITS: list[list[Edit]] = [
 ] + [
     [Link("encoder.0", 0, 1, 2, "erase"), Link("encoder.0", None, 3, 3, "force"), HeadOff("decoder.0.cross", 0)],
     [Link("decoder.0.self", None, 0, 0, "erase")],  # the only key of its query
+    [TokenOff(("encoder.0", "decoder.0.cross"), None, 3), TokenOff(("decoder.0.self",), None, 1)],
 ]  # fmt: skip
 
 
@@ -271,6 +272,8 @@ def change_of(edit: Any) -> dict[str, Any]:
     """An edit as the page says it."""
     if isinstance(edit, HeadOff):
         return {"kind": "head", "site": edit.site, "head": edit.head}
+    if isinstance(edit, TokenOff):
+        return {"kind": "token", "sites": edit.sites, "key": edit.key}
     return {"kind": "link", **vars(edit)}
 
 

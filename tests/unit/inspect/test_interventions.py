@@ -14,7 +14,16 @@ from jarilab.inspect.controls import controls
 from jarilab.inspect.effects import effect
 from jarilab.inspect.erasure import erasure
 from jarilab.inspect.head_importance import ablation, importance
-from jarilab.inspect.interventions import Cut, HeadOff, Link, Uniform, edited_weights, operate, operate_on_copies
+from jarilab.inspect.interventions import (
+    Cut,
+    HeadOff,
+    Link,
+    TokenOff,
+    Uniform,
+    edited_weights,
+    operate,
+    operate_on_copies,
+)
 from jarilab.inspect.invariance import permuted, shifted
 from jarilab.inspect.model_io import repeated
 from jarilab.inspect.places import Displaced, Places, moved
@@ -169,6 +178,48 @@ def test_a_forced_link_gives_the_row_of_the_value(encoding):
     assert ("shaw" in encoding) == (added is not None)
 
 
+def taken_out(model, side, key, given=None):
+    """The edit, wherever the model looks at this token."""
+    return TokenOff.everywhere(outputs(model, [], given), side, key)
+
+
+@every_encoding
+def test_a_token_that_is_off_is_as_if_it_were_padding(encoding):
+    model = model_of(encoding)
+    keep = torch.tensor([[True, True, False, True, True, True]])
+    off = taken_out(model, "source", 2)
+    assert off.sites == ("encoder.0", "encoder.1", "decoder.0.cross", "decoder.1.cross")
+    with torch.no_grad():
+        expected = model(*inputs(keep))
+    torch.testing.assert_close(edited(model, [off]), expected)
+    assert not torch.allclose(edited(model, []), expected), "the token meant nothing"
+
+
+@every_recurrent
+def test_no_step_of_a_recurrent_decoder_sees_a_token_that_is_off(options):
+    model = recurrent(**options)
+    off = taken_out(model, "source", 2)
+    assert off.sites == ("decoder.0.cross",)
+    links = [Link("decoder.0.cross", None, step, 2, "erase") for step in range(3)]
+    torch.testing.assert_close(edited(model, [off]), edited(model, links), rtol=0, atol=0)
+
+
+def test_only_who_saw_a_token_changes_when_it_goes():
+    model, given = language_model(window=3), text(8)
+    off = TokenOff(("decoder.0.self",), 1, 2)
+    whole, found = (outputs(model, edits, given).recorded("decoder.0.self").output for edits in ([], [off]))
+    differs_HQ = (found != whole).any(-1)[0]
+    assert not differs_HQ[0].any(), "another head has changed"
+    assert differs_HQ[1].nonzero().flatten().tolist() == [2, 3, 4]
+
+
+def test_the_only_key_of_a_query_leaves_nothing():
+    found = outputs(language_model(), [TokenOff(("decoder.0.self",), None, 0)], text())
+    output = found.recorded("decoder.0.self").output
+    assert not output[:, :, 0].any()
+    assert output[:, :, 1].any()
+
+
 def test_uniform_weights_are_the_mean_of_what_may_be_looked_at():
     keep = torch.tensor([[True] * 4 + [False] * 2])
     tape = outputs(model_of(), [Uniform("encoder.0", 1), Uniform("decoder.0.self")], inputs(keep))
@@ -219,11 +270,14 @@ def test_an_edit_in_half_precision_gives_half_precision():
 LINKS = [Link("decoder.0.cross", None, 1, 2), Link("decoder.0.cross", 0, 2, 3, "erase")]
 
 
+TOKENS = [TokenOff(("decoder.0.cross",), None, 3), TokenOff(("decoder.1.self",), 1, 1)]
+
+
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("kind", ["transformer", "fed", "at once"])
 def test_an_edit_holds_while_an_answer_is_written_freely(kind, cached):
     model = model_of() if kind == "transformer" else recurrent(input_feeding=kind == "fed")
-    edits = [*LINKS, Link("decoder.1.self", 1, 3, 0)] if kind == "transformer" else LINKS
+    edits = [*LINKS, Link("decoder.1.self", 1, 3, 0), *TOKENS] if kind == "transformer" else [*LINKS[:1], TOKENS[0]]
     source = inputs()[0]
     with operate(model, edits, free=True):
         options = {"first": 1, "end": 0, "longest": 6}
@@ -274,6 +328,10 @@ KEEP = torch.tensor([[True] * 4 + [False] * 2])
         (Link("decoder.0.self", 0, 1, 2), r"^cannot force the link from query 1 to key 2 at decoder.0.self: the mask"),
         (Link("encoder.0", 0, 1, 5, "erase"), r"^cannot erase .* query 1 to key 5 at encoder.0: the mask, or another"),
         (Link("decoder.0.cross", None, 1, 4), r"^cannot force .* choose a key that it may look at$"),
+        (TokenOff(("encoder.2",), None, 0), r"^unknown site 'encoder.2'; did you mean 'encoder.\d'"),
+        (TokenOff(("encoder.0",), 2, 0), r"^encoder.0 has the heads 0 to 1, got 2$"),
+        (TokenOff(("encoder.0", "decoder.0.self"), None, 3), r"^decoder.0.self has the keys 0 to 2, got 3$"),
+        (TokenOff(("decoder.0.self",), None, -1), r"^decoder.0.self has the keys 0 to 2, got -1$"),
     ],
     ids=str,
 )
@@ -291,11 +349,26 @@ def test_edits_that_are_no_edits_are_refused(unchecked):
         Cut("encoder.0", 0, 1, "all")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="expected 1 or more keys to take from each query, got 0"):
         Cut("encoder.0", 0, 0)
+    for sites in ((), "encoder.0", ["encoder.0"]):
+        with pytest.raises(UserError, match="expected the names of sites as a tuple, such as"):
+            TokenOff(sites, None, 3)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="unknown way to move places 'shuffel'; did you mean 'shuffle'"):
         Places("shuffel")  # type: ignore[arg-type]
     for amount in (float("nan"), float("inf"), 1e300):
         with pytest.raises(UserError, match="places are moved by 1099511627776 at most, got"):
             Places("shift", amount)
+
+
+def test_a_token_that_is_not_there_is_told():
+    tape = outputs(model_of(), [])
+    with pytest.raises(UserError, match="unknown side with keys 'sauce'; did you mean 'source'"):
+        TokenOff.everywhere(tape, "sauce", 0)
+    for key in (-1, 6):
+        with pytest.raises(UserError, match=f"the source has the tokens 0 to 5, got {key}"):
+            TokenOff.everywhere(tape, "source", key)
+    tape.calls["decoder.0.cross"] = outputs(model_of(), [], (text(5)[0], inputs()[1])).calls["decoder.0.cross"]
+    with pytest.raises(UserError, match="the attentions over the source have 5 to 6 keys, so that a token has no one"):
+        TokenOff.everywhere(tape, "source", 0)
 
 
 def test_a_model_in_training_or_that_did_not_run_is_refused():
@@ -553,6 +626,24 @@ def test_controls_of_several_edits_do_not_take_each_others_links_away(edits):
     assert len(found.each) == (36 if isinstance(edits[0], HeadOff) else 60)
     for first, link in [places for places, _ in found.each]:
         assert isinstance(first, Link) or first.head != link.head
+
+
+def test_other_tokens_that_can_be_seen_are_controls():
+    model = model_of()
+    off = taken_out(model, "source", 2)
+    found = controls(model, inputs(KEEP), [off], 20)
+    assert {places for places, _ in found.each} == {(TokenOff(off.sites, None, key),) for key in (0, 1, 3)}
+    assert found.divergence == effect(model, inputs(KEEP), WRITTEN, [off]).divergence > 0
+    of_one = TokenOff(("encoder.0",), 1, 0)
+    several = controls(model, inputs(), [off, of_one, TokenOff(off.sites, None, 3)], 20)
+    assert len(several.each) == 9
+    for places, _ in several.each:
+        assert [place.sites for place in places] == [off.sites, off.sites, of_one.sites]
+        assert {place.key for place in places} <= {1, 4, 5}
+    # A link is not drawn where the token that it leads to is gone.
+    both = controls(model, inputs(), [TokenOff(("decoder.0.cross",), None, 2), Link("decoder.0.cross", 0, 1, 1)], 60)
+    assert len(both.each) == 60
+    assert all(link.site != off.sites[0] or link.key != off.key for (off, link), _ in both.each)
 
 
 def test_controls_of_nothing_are_refused():

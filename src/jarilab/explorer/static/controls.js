@@ -1,6 +1,6 @@
 // Edits like those in force at random other places: an effect alone says little. As inspect/controls.py draws them.
 import { block } from "web/blocks.js";
-import { known } from "web/numbers.js";
+import { known, unique } from "web/numbers.js";
 
 /** The same numbers each time, from 0 to below 1 (mulberry32). */
 function random(seed) {
@@ -13,10 +13,14 @@ function random(seed) {
   };
 }
 
-const nameOf = ({ kind, site, head, query, key, how }) => kind === "head" ? `${site} head ${head}` : `${site}${known(head) ? ` head ${head}` : ""}: ${how} ${query} -> ${key}`;
+const nameOf = ({ kind, site, sites, head, query, key, how }) => kind === "token" ? `${sites.join(", ")}: no key ${key}` : kind === "head" ? `${site} head ${head}` : `${site}${known(head) ? ` head ${head}` : ""}: ${how} ${query} -> ${key}`;
 
-/** Every place where an edit like this one could be: other heads, or open links, of sites of the same kind. */
+/** Every place where an edit like this one could be: other heads, or open links, of sites of the same kind; other tokens at the same sites. */
 function elsewhere(edit, sites) {
+  if (edit.kind === "token") {
+    const links = sites.filter(({ site }) => edit.sites.includes(site)).flatMap((site) => linksOf(site, "erase"));
+    return unique(links.map(({ key }) => key)).map((key) => ({ ...edit, key }));
+  }
   const { kind } = sites.find((site) => site.site === edit.site);
   return sites.filter((site) => site.kind === kind).flatMap((site) => {
     const heads = known(edit.head) ? [...Array(site.heads).keys()] : [edit.head];

@@ -2,7 +2,7 @@
 import { pressable } from "web/controls.js";
 import { el, painted } from "web/elements.js";
 import { known, number, percent } from "web/numbers.js";
-import { tokenNode } from "web/tokens.js";
+import { token, tokenNode } from "web/tokens.js";
 import { speaking } from "web/words.js";
 import { answerOf } from "./sites.js";
 import { WORDS } from "./words.js";
@@ -17,6 +17,7 @@ const t = speaking({
   how_shift: ["moved by {0}", "{0} 이동"],
   how_stretch: ["stretched by {0}", "{0}배 늘임"],
   how_shuffle: ["shuffled", "뒤섞음"],
+  tokenOff: ["no query sees {0} ({1})", "어느 쿼리도 {0} ({1})을(를) 보지 못함"],
   how_erase: ["{0}: query {1} no longer sees key {2}", "{0}: 쿼리 {1}이(가) 키 {2}을(를) 보지 못함"],
   how_force: ["{0}: query {1} sees key {2} alone", "{0}: 쿼리 {1}이(가) 키 {2}만 봄"],
   allHeads: ["{0}, all heads", "{0}, 모든 헤드"],
@@ -40,6 +41,8 @@ export const drawnSite = (index, site) => editsOf(index).result?.view.sites.find
 
 export const headEdit = (site, head) => ({ kind: "head", site, head });
 export const linkEdit = (site, head, query, key, how = "erase") => ({ kind: "link", site, head, query, key, how });
+
+export const tokenEdit = (side, key) => ({ kind: "token", side, key });
 
 /** Put an edit in force, or take it back. */
 export function toggleEdit(app, index, edit) {
@@ -76,18 +79,19 @@ export function forgetResults() {
   for (const [index, state] of inForce) inForce.set(index, { ...state, result: null });
 }
 
-/** After other inputs or steps came: heads stay off and tokens moved, but a cut of a cell meant a cell of the input before. */
+/** After other inputs or steps came: heads stay off and tokens moved, but a link or a token meant one of the input before. */
 export function carryEdits(app, otherInput) {
   for (const [index, { edits }] of [...inForce]) {
     if (!edits.length) continue;
-    setEdits(app, index, app.view(index) && app.computing(index).yes ? edits.filter((edit) => !otherInput || edit.kind !== "link") : []);
+    setEdits(app, index, app.view(index) && app.computing(index).yes ? edits.filter((edit) => !otherInput || ["head", "place"].includes(edit.kind)) : []);
   }
 }
 
 /** An edit in words. */
-export function wordsOfEdit(edit) {
+function wordsOfEdit(edit, { sides }) {
   if (edit.kind === "place") return t("place", t(`places_${edit.side}`), t(`how_${edit.how}`, edit.amount ?? ""));
   if (edit.kind === "head") return t("headOff", edit.site, edit.head);
+  if (edit.kind === "token") return t("tokenOff", token(sides[edit.side]?.tokens[edit.key] ?? ""), edit.key);
   const where = known(edit.head) ? t("headName", edit.site, edit.head) : t("allHeads", edit.site);
   return t(`how_${edit.how}`, where, edit.query, edit.key);
 }
@@ -98,8 +102,9 @@ export function editedNode(app, index, where = "card") {
   if (!edits.length) return null;
   const chips = edits.map((edit, place) => {
     const button = pressable(`undo ${where} ${index} ${place}`, "×", () => toggleEdit(app, index, edit));
-    button.setAttribute("aria-label", t("remove", wordsOfEdit(edit)));
-    return el("span", { class: "edit" }, `✂ ${wordsOfEdit(edit)} `, button);
+    const words = wordsOfEdit(edit, app.view(index));
+    button.setAttribute("aria-label", t("remove", words));
+    return el("span", { class: "edit" }, `✂ ${words} `, button);
   });
   const all = edits.length > 1 ? pressable(`undo ${where} ${index}`, t("restore"), () => setEdits(app, index, [])) : null;
   return el("div", { class: "edited", role: "status" }, el("p", {}, chips, all), error ? el("p", { class: "error" }, error) : busy && !result ? el("p", {}, t("wait")) : result && whatItDid(app, index, result));

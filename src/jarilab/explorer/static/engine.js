@@ -132,8 +132,16 @@ export class Engine {
     return { ...this.view, ...patch, sides, outputs, sites };
   }
 
+  /** A change as the program knows it: a token is hidden at every site whose keys are of its side. */
+  editOf(change) {
+    if (change.kind !== "token") return change;
+    const sites = this.view.sites.filter(({ keys }) => keys === change.side);
+    return { ...change, sites: sites.map(({ site }) => site) };
+  }
+
   /** The answer and the maps under edits, and how far they are from what they were; as the server's `operate`. */
-  async operate(input, edits, withControls) {
+  async operate(input, changes, withControls) {
+    const edits = changes.map((change) => this.editOf(change));
     const before = await this.before(input);
     const forward = await this.program.run({ ...before.given, edits });
     const after = await this.answered({ ...this.sample, ...before.given }, input, edits);

@@ -8,10 +8,11 @@ import { nameNode, token, tokenNode } from "web/tokens.js";
 import { toned } from "web/tones.js";
 import { largestOf, maxPool, rankOf, looksSame } from "web/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
-import { drawnSite, isInForce, linkEdit, toggleEdit } from "./edits.js";
+import { drawnSite, headEdit, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
 import { linesNode } from "./lines.js";
 import { meaningsOf } from "./meaning.js";
-import { headWeights, kindsOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
+import { trustNode } from "./proof.js";
+import { headWeights, isOfTokens, kindsOf, siteHidden, siteTokens, wordsOf } from "./sites.js";
 import { tableNode } from "./table.js";
 import { t } from "./words.js";
 
@@ -120,7 +121,7 @@ function paneNode(app, pane, lines) {
   const figure = tonedAs(pane.kind === "difference" ? null : pane.view, el("figure", { class: "pane" }, el("h3", {}, nameNode(pane.name),
     pane.kind === "map" && trained(pane.view) ? el("small", {}, " ", t("atStep", pane.view.step)) : null)));
   if (pane.why) return figure.append(el("p", { class: "note" }, pane.why)), figure;
-  const proof = pane.kind === "map" && drawnOf(app) !== "rollout" ? trustNode(app, pane) : "";
+  const proof = pane.kind === "map" && drawnOf(app) !== "rollout" ? trustNode(pane.site) : "";
   if (lines) return figure.append(linesNode(app, pane), proof), figure;
   pane.below = numbersBelow(app, pane);
   figure.append(boardNode(app, pane), proof, ...pane.below);
@@ -186,6 +187,7 @@ function moveByKey(event, app, pane) {
   } else if (key === "Enter" || key === " ") pinCell(app);
   else if (key === "Escape" && pointed) { pointCell(app, null); sayCell(app); }
   else if (key === "x") cutCell(app, pane, from);
+  else if (key === "X") cutColumn(app, pane, from);
   else if (key === "[" || key === "]") stepHead(app, key === "]" ? 1 : -1, 0);
   else if (key === "{" || key === "}") stepHead(app, 0, key === "}" ? 1 : -1);
   else return;
@@ -197,16 +199,36 @@ function cutCell(app, pane, cell) {
   const edit = cutOf(app, pane, cell);
   if (edit) toggleEdit(app, pane.index, edit);
 }
-/** The edit of a cell; null where none can be made. */
-function cutOf(app, { kind, index, site, hidden }, { query, key }) {
-  if (kind !== "map" || drawnOf(app) !== "weights" || site.pooled > 1 || hidden?.[query * site.shape[1] + key] || !app.computing(index).yes) return null;
-  return linkEdit(site.site, app.state.head, query, key);
+/** The edit of a cell; null where none can be made: nobody looks there. */
+function cutOf(app, pane, { query, key }) {
+  const { index, site, hidden } = pane;
+  if (!isEditable(app, pane) || hidden?.[query * site.shape[1] + key]) return null;
+  const edit = linkEdit(site.site, app.state.head, query, key);
+  const gone = [headEdit(site.site, app.state.head), tokenEdit(site.keys, key)].some((other) => isInForce(index, other));
+  return gone && !isInForce(index, edit) ? null : edit;
 }
-function cutButton(app, pane) {
-  const edit = cutOf(app, pane, app.state);
-  if (!edit || pointed) return null;
-  const words = t(isInForce(pane.index, edit) ? "uncut" : "cut");
-  return el("button", { type: "button", class: "cut", title: `${words} (x)`, "data-keep": `cut ${pane.index}`, onclick: () => toggleEdit(app, pane.index, edit) }, `✂ ${words}`);
+const isEditable = (app, { kind, index, site }) => kind === "map" && drawnOf(app) === "weights" && site.pooled <= 1 && app.computing(index).yes;
+
+/** Take the token of a column away from everybody, or give it back. */
+function cutColumn(app, pane, cell) {
+  const edit = cutTokenOf(app, pane, cell);
+  if (edit) toggleEdit(app, pane.index, edit);
+}
+/** The edit of a column's token; null where none can be made. */
+function cutTokenOf(app, pane, { key }) {
+  const { view, site } = pane;
+  return isEditable(app, pane) && isOfTokens(view, site.keys) ? tokenEdit(site.keys, key) : null;
+}
+
+/** What can be cut at the pinned cell. */
+function cutButtons(app, pane) {
+  if (pointed) return [];
+  const offered = [["cut", "x", cutOf(app, pane, app.state)], ["cutToken", "X", cutTokenOf(app, pane, app.state)]];
+  return offered.map(([name, key, edit]) => {
+    if (!edit) return null;
+    const words = t(isInForce(pane.index, edit) ? `un${name}` : name);
+    return el("button", { type: "button", class: "cut", title: `${words} (${key})`, "data-keep": `${name} ${pane.index}`, onclick: () => toggleEdit(app, pane.index, edit) }, `✂ ${words}`);
+  });
 }
 
 /** Open the head beside, or the same head one layer on. */
@@ -256,7 +278,7 @@ function readingOf(app, panes) {
       const [name, words] = valueIn(app, pane, spot);
       const own = cellIn(pane, spot); // models may have written different tokens
       const other = own[0] !== queryToken || own[2] !== keyToken ? ["(", tokenNode(own[0]), " → ", tokenNode(own[2]), ") "] : null;
-      return el("span", {}, shownPanes.length > 1 ? [nameNode(name), ": "] : `${t(`drawn_${drawnOf(app)}`)} `, other, el("b", {}, words), cutButton(app, pane));
+      return el("span", {}, shownPanes.length > 1 ? [nameNode(name), ": "] : `${t(`drawn_${drawnOf(app)}`)} `, other, el("b", {}, words), cutButtons(app, pane));
     })];
 }
 /** For people who listen: only after keys, not after each move of a pointer. */
@@ -271,28 +293,3 @@ function sayCell(app, prefix) {
   byId("live").replaceChildren([prefix ? t(prefix) : "", cell,
     ...panes.map((pane) => valueIn(app, pane, spot).join(" "))].filter(Boolean).join("; "));
 }
-
-// ---------------------------------------------------------------- proof
-
-/** Name in the payload, the most that is well, words. */
-const CHECKS = [["row_sum_error", 1e-5, "trustRows"], ["masked_weight", 0, "trustMask"],
-  ["rebuild_error", 1e-4, "trustRebuild"], ["dropout", 0, "trustDropout"]];
-
-function trustNode(app, { site }) {
-  const items = CHECKS.map(([name, most, words]) => {
-    const value = site.trust?.[name];
-    const verdict = verdictOf(value, most);
-    const spoken = el("span", { class: "unseen" }, ` ${t(verdict)}: `);
-    return el("li", { class: verdict }, el("b", {}, SIGNS[verdict], spoken), ` ${t(words)}: `, el("span", { class: "figure" }, number(value)));
-  });
-  const keys = site.shape[1] * site.pooled;
-  const warn = (words) => items.push(el("li", { class: "warning" }, el("b", { "aria-hidden": "true" }, "!"), ` ${words}`));
-  if (keys > site.head_width) warn(t("wideWarning", keys, site.head_width));
-  if (site.pooled > 1) warn(t("pooled", site.pooled));
-  const verdicts = CHECKS.map(([name, most]) => verdictOf(site.trust?.[name], most));
-  const whole = ["faulty", "unknown", "fine"].find((one) => verdicts.includes(one));
-  return el("details", { class: `proof ${whole}`, open: whole === "faulty" }, el("summary", {}, el("b", {}, SIGNS[whole]), ` ${t(`proof_${whole}`)}`),
-    el("ul", { class: "trust", "aria-label": t("trust") }, items));
-}
-const SIGNS = { unknown: "?", fine: "✓", faulty: "✗" };
-const verdictOf = (value, most) => !known(value) ? "unknown" : value <= most ? "fine" : "faulty";

@@ -18,6 +18,8 @@ export function siteTokens(view, site, side) {
   return Array.from({ length: count }, (_, place) => tokens.slice(place * site.pooled, (place + 1) * site.pooled).join(""));
 }
 
+/** Whether each attention over a side has all of its tokens as keys: where some are pooled, a token has no number. */
+export const isOfTokens = (view, side) => view.sites.every((site) => site.keys !== side || (site.pooled <= 1 && site.shape[1] === view.sides[side].tokens.length));
 /** The side whose tokens have painted a picture, or null. */
 export const paintedSide = (view) => view.sides.target?.picture ? "target" : null;
 /** Words for a view: those for images where it is of one, or has painted one. */

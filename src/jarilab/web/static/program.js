@@ -54,7 +54,7 @@ export class Program {
    * One forward: {scores: (L, V), weights: {site: (H, Q, K)}}, each {shape, data}.
    *
    * source, target: token numbers; image: numbers of pixels. edits: as the page describes them, {kind: "head" | "link" |
-   * "place", ...}. Throws an Error for what the model cannot read.
+   * "place", ...}, and {kind: "token", sites, key}. Throws an Error for what the model cannot read.
    */
   run({ edits = [], ...given }) {
     const values = [...inputsOf(this, given, edits), ...this.held.slice(this.source.inputs.length)];

@@ -4,9 +4,9 @@ import { known, number, percent } from "web/numbers.js";
 import { tokenNode } from "web/tokens.js";
 import { speaking } from "web/words.js";
 import { commandOf } from "../command.js";
-import { beginPanel, cellAt, hiddenOf, nameCell, smallMap, withDetail } from "./kit.js";
-import { editedNode, editsOf, isInForce, toggleEdit } from "../edits.js";
-import { headWeights } from "../sites.js";
+import { beginPanel, cellAt, hiddenOf, nameCell, numbered, smallMap, withDetail } from "./kit.js";
+import { editedNode, editsOf, isInForce, toggleEdit, tokenEdit } from "../edits.js";
+import { headWeights, isOfTokens } from "../sites.js";
 import { WORDS } from "../words.js";
 
 const t = speaking({
@@ -29,15 +29,20 @@ const t = speaking({
   how: ["How", "방법"],
   amount: ["Amount", "양"],
   add: ["Add", "추가"],
+  head: ["Head", "헤드"],
   headOff: ["Switch {0} head {1} off", "{0} 헤드 {1} 끄기"],
   link: ["Link", "연결"],
   link_force: ["force", "강제"],
   link_erase: ["erase", "지우기"],
+  token: ["Token", "토큰"],
+  tokenOff: ["Hide it from all", "모두에게서 숨기기"],
+  tokenWhere: ["{0}: no query of any head and layer sees it, as if it were padding.", "{0}: 어느 층과 헤드의 쿼리도 보지 못합니다(패딩처럼)."],
+  tokenless: ["The attentions over this side have not all its tokens as keys, so none can be hidden from all.", "이쪽을 보는 어텐션들의 키가 토큰과 하나씩 맞지 않아 숨길 수 없습니다."],
   allHeads: ["in all heads", "모든 헤드에서"],
   none: ["No edit is in force.", "적용된 편집이 없습니다."],
   before: ["before", "전"],
   after: ["after", "후"],
-  token: ["token", "토큰"],
+  ofToken: ["token", "토큰"],
   log: ["log-probability of the first answer: {0} → {1}", "처음 답의 로그 확률: {0} → {1}"],
   probability: ["Probability of each token of the first answer", "처음 답의 토큰별 확률"],
   divergence: ["Divergence of the next-token distributions: {0} nats (at most ln 2 = 0.693)", "다음 토큰 분포의 발산: {0} nat(최대 ln 2 = 0.693)"],
@@ -119,12 +124,17 @@ function formNode(app, add) {
   const hidden = hiddenOf(app, app.site().shape)?.[app.state.query * app.site().shape[1] + app.state.key];
   const linked = pressable("add-link", t("add"), () => add({ kind: "link", site, head: form.all ? null : head, query: cell[0], key: cell[1], how: form.link }));
   linked.disabled = Boolean(hidden);
+  const { keys } = app.site();
+  const ofTokens = isOfTokens(app.view(), keys);
+  const hide = pressable("add-token", t("tokenOff"), () => add(tokenEdit(keys, cell[1])));
+  hide.disabled = !ofTokens;
   const group = (title, ...children) => el("fieldset", {}, el("legend", {}, t(title)), ...children);
   return el("div", { class: "surgery-forms" },
     app.view().edits.includes("place") && group("places", labelled(t("how"), how), labelled(t("amount"), amount), sides && labelled(t("side"), sides), pressable("add-place", t("add"), moved)),
     group("head", pressable("add-head", t("headOff", site, head), () => add({ kind: "head", site, head }))),
     group("link", el("p", {}, nameCell(app, cell), hidden ? ` · ${t("hiddenShort")}` : ""), labelled(t("how"), link),
-      el("label", {}, all, " ", t("allHeads")), linked));
+      el("label", {}, all, " ", t("allHeads")), linked),
+    group("token", el("p", {}, ofTokens ? t("tokenWhere", numbered(app.view().sides[keys].tokens, cell[1])) : t("tokenless")), hide));
 }
 
 // What came of it -----------------------------------------------------------------------------------------------------
@@ -136,7 +146,7 @@ function resultNode(app, { view, effect }, busy) {
   const said = (key) => SAYS[app.view().says]?.includes(key) ? `${key}_${app.view().says}` : key;
   return el("section", { class: "surgery-result", "aria-label": t("after") },
     log ? [el("p", {}, t(said("log"), number(log.before), number(log.after))),
-      scrolling(t(said("probability")), tableOf([t("token"), t("before"), t("after")], tokens, t(said("probability"))))] : null,
+      scrolling(t(said("probability")), tableOf([t("ofToken"), t("before"), t("after")], tokens, t(said("probability"))))] : null,
     likeliestNode(effect.likeliest),
     el("p", {}, log ? t(said("divergence"), number(effect.divergence)) : t("vectorsMoved", percent(effect.divergence))), busy ? note(t("wait")) : stripOf(app, effect), maps(app, view));
 }

@@ -1,13 +1,14 @@
-// Edits of a forward, as the page describes them: heads switched off, links forced or erased, tokens at other places.
+// Edits of a forward: heads switched off, links forced or erased, tokens that nobody sees or that are at other places.
 import { known } from "web/numbers.js";
 import { sizeOf } from "./tensors.js";
 
-/** Who may look at whom at a site, 1 or 0 by head, query and key. A link whose query is not there changes nothing. */
+/** Who may look at whom at a site, 1 or 0 by head, query and key. A link whose query, and a token that, is not there changes nothing. */
 export function linksOf(site, shape, edits) {
   const links = new Uint8Array(sizeOf(shape)).fill(1);
   const [heads, queries, keys] = shape;
   for (const edit of edits) {
-    if (edit.site !== site || edit.kind === "place") continue;
+    if (edit.kind === "token" && edit.sites.includes(site)) takeColumn(links, keys, edit.key);
+    if (edit.site !== site) continue;
     if (known(edit.head) && !(edit.head >= 0 && edit.head < heads)) throw new Error(`${site} has the heads 0 to ${heads - 1}, got ${edit.head}`);
     for (const head of known(edit.head) ? [edit.head] : Array(heads).keys()) {
       const first = head * queries * keys;
@@ -18,6 +19,10 @@ export function linksOf(site, shape, edits) {
   return links;
 }
 
+/** Of all queries of all heads: erase a key. */
+function takeColumn(links, keys, key) {
+  if (key < keys) for (let at = key; at < links.length; at += keys) links[at] = 0;
+}
 /** Of one query: erase a key, or all others. */
 function takeLinks(row, { key, how }) {
   if (!(key >= 0 && key < row.length)) throw new Error(`expected a key from 0 to ${row.length - 1}, got ${key}`);
