@@ -156,6 +156,7 @@ VARIANTS = {
     "default": Variant(),
     "half the rate": Variant({"learning_rate": 0.5}),
     "twice the rate": Variant({"learning_rate": 2}),
+    "half the batch": Variant({"batch": 0.5}),
     "warm-up of 1 %": Variant(settings={"training.warm_up": 0.01}),
     "warm-up of 15 %": Variant(settings={"training.warm_up": 0.15}),
     "cosine": Variant(change=cosine),
@@ -173,11 +174,28 @@ VARIANTS = {
 # Trained and told -----------------------------------------------------------------------------------------------------
 
 
-def trained(row: Row, variant: Variant, folder: Path, data: Path, seed: int) -> Mapping[str, Any]:
-    """The result of a run, trained unless it is there already."""
+def settings_of(row: Row, variant: Variant, data: Path) -> dict[str, Any]:
     settings = {**row.settings, **row.files(data), **variant.settings}
     plain = Experiment.of(row.task, row.encoding, settings=settings)
-    settings |= {f"training.{name}": plain.training[name] * factor for name, factor in variant.times.items()}
+    for name, factor in variant.times.items():
+        # A batch of so many tokens takes the place of one of so many examples.
+        by_tokens = name == "batch" and plain.training["tokens"] is not None
+        key = "tokens" if by_tokens else name
+        value = plain.training[key]
+        settings[f"training.{key}"] = type(value)(value * factor)
+    return settings
+
+
+def is_default(row: Row, variant: Variant, data: Path) -> bool:
+    """Whether nothing is changed: a variant may say what the task has by default."""
+    each = (settings_of(row, one, data) for one in (variant, VARIANTS["default"]))
+    varied, plain = (Experiment.of(row.task, row.encoding, settings=settings).hash for settings in each)
+    return varied == plain and variant.change is nullcontext
+
+
+def trained(row: Row, variant: Variant, folder: Path, data: Path, seed: int) -> Mapping[str, Any]:
+    """The result of a run, trained unless it is there already."""
+    settings = settings_of(row, variant, data)
     with variant.change():
         return jarilab.train(row.task, folder, encoding=row.encoding, seed=seed, settings=settings, threads=1)
 
@@ -214,7 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     base: list[Mapping[str, Any]] = []
     print(f"| {given.row} | {row.metric} | better by | CPU-seconds |\n| :--- | ---: | ---: | ---: |", flush=True)
     try:
-        for name in dict.fromkeys(["default", *chosen]):
+        others = [name for name in chosen if not is_default(row, variants[name], given.data)]
+        for name in ["default", *others]:
             folder = given.out / given.row / name.replace(" ", "-").replace("%", "percent")
             runs = range(1, given.seeds + 1)
             results = [trained(row, variants[name], folder / str(seed), given.data, seed) for seed in runs]
