@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.helpers.command import command
 from tests.helpers.runs import tiny, train
-from torch import nn
+from tests.helpers.small import SMALL, initialised
 
 import jarilab
 from jarilab import UserError
@@ -23,14 +22,6 @@ pytestmark = [
     ),
     pytest.mark.filterwarnings("ignore"),
 ]
-SMALL = {"width": 16, "heads": 2}
-
-
-def initialised(model: nn.Module) -> Any:
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return model.eval()
 
 
 def language_model(**options: Any) -> Any:

@@ -8,10 +8,9 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
-import torch
 from tests.helpers.command import command
 from tests.helpers.runs import tiny, train
-from torch import nn
+from tests.helpers.small import SMALL, initialised
 
 import jarilab
 from jarilab import UserError
@@ -22,7 +21,6 @@ from jarilab.export.programs import Onnx, Target, Torch, export, exportable, pro
 from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
 from jarilab.models.recurrent import Recurrent
 
-SMALL = {"width": 16, "heads": 2}
 ONE_LAYER = {**SMALL, "encoder_layers": 1, "decoder_layers": 1}
 
 
@@ -39,13 +37,6 @@ def targets() -> list[Target]:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason=f"NO {name}: graphs of ONNX were NOT checked (pip install 'jarilab[onnx]')")
     return [Onnx(), Torch()]
-
-
-def initialised(model: nn.Module) -> Any:
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return model.eval()
 
 
 MODELS = {

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.small import SMALL, initialised
 from tests.unit.web.test_spelling import MADE, TEXTS
 from torch import nn
 
@@ -31,15 +32,7 @@ pytestmark = [
     ),
     pytest.mark.filterwarnings("ignore"),
 ]
-SMALL = {"width": 16, "heads": 2}
 WORDS = ("ein Hund rennt", "zwei Katzen schlafen", "Ärger <eos> über Öl!", "이백 이십", "12 34")
-
-
-def initialised(model: nn.Module) -> Any:
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return model.eval()
 
 
 def run_of(task: Any, model: nn.Module) -> Any:
