@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from helpers import folders
-from helpers.browser import ServedPages, until
+from helpers.browser import Pages, ServedPages, until
 from helpers.command import command
 from helpers.folders import FELT, SENTENCE
 from helpers.runs import tiny, train
@@ -153,6 +153,21 @@ def test_a_live_page_reads_another_text_and_switches_heads_links_and_tokens(brow
         context.close()
     refused = [trouble for trouble in watched.troubles if "status of 400" not in trouble]
     assert (refused, watched.foreign) == ([], [])
+
+
+@pytest.mark.browser
+def test_no_token_is_hidden_where_an_attention_that_nobody_hears_would_see_it(browser, models, here):
+    # Nobody serves these pages, so what they miss is not asked about.
+    pages, offered = Pages(browser, here), []
+    for folder in (models / "felt", folders.led(here / "led")):
+        page = pages.open(render(ForeignExplorer([folder]).look(SENTENCE, live=True)))
+        page.locator("#tab-surgery").click()
+        buttons = page.get_by_role("button").all_inner_texts()
+        assert "✂ cut this link" in buttons
+        offered.append({"✂ hide this key from all", "Hide it from all"} & set(buttons))
+    assert [len(of_page) for of_page in offered] == [2, 0]
+    for context in pages.contexts:
+        context.close()
 
 
 @pytest.mark.browser

@@ -70,6 +70,18 @@ def bart(folder: Path, **settings) -> Path:
     return folder
 
 
+def led(folder: Path, **settings) -> Path:
+    """An encoder that cuts its attention up itself, so that nobody hears it, and a decoder that is heard."""
+    from transformers import LEDConfig, LEDForConditionalGeneration
+
+    torch.manual_seed(0)
+    lengths = {"max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64, "attention_window": 4}
+    config = LEDConfig(**{"d_model": 32, "vocab_size": 24, **lengths, **BOTH, **IDS, **settings})
+    LEDForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return folder
+
+
 def vit(folder: Path) -> Path:
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 

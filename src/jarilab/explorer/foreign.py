@@ -63,6 +63,13 @@ class Looked:
         return sorted(once.values(), key=lambda one: -one.above)
 
     @property
+    def edits(self) -> list[str]:
+        """The kinds of edits that can be made. What cannot be heard would see a token still."""
+        if self.uneditable:
+            return []
+        return ["head", "link"] if self.tape.unheard else ["head", "link", "token"]
+
+    @property
     def uneditable(self) -> tuple[str, str] | None:
         """Why no head of this model is switched off, in English and in Korean; None where each can be."""
         if self.windows.told is not None:
@@ -133,7 +140,7 @@ class ExploredModel:
             "answer": reading.answer,
             "outputs": looked.shown,
             "words": [self._flag, str(loaded.folder)],
-            "edits": [] if looked.uneditable else ["head", "link", "token"],
+            "edits": looked.edits,
             "uneditable": looked.uneditable,
             "opens": ["lens"] if proven else [],
             "says": looked.saying.kind,

@@ -148,7 +148,7 @@ class TokenOff:
     @staticmethod
     def everywhere(tape: Tape, side: str, key: int) -> TokenOff:
         """At every attention of a tape whose keys are tokens of one side, `source` or `target`. Raises UserError where
-        there is none, no such token, or not the same number of keys at each."""
+        there is none, no such token, not the same number of keys at each, or attention that was not heard."""
         keys_of: dict[str, int] = {}
         sides = dict.fromkeys(tape.site(name).keys for name in tape.sites)
         for name, calls in tape.calls.items():
@@ -156,11 +156,17 @@ class TokenOff:
                 keys_of[name] = max(recorded.call.k.shape[2] for recorded in calls)
         if not keys_of:
             raise unknown("side with keys", side, sides)
+        named = f'TokenOff(("{next(iter(keys_of))}",), None, {key})'
+        if tape.unheard:
+            raise UserError(
+                f"{tape.unheard[0]} seems to attend in a way that cannot be heard (tape.unheard), and would see the "
+                f"token still; name the sites that are to lose it: {named}"
+            )
         fewest, most = min(keys_of.values()), max(keys_of.values())
         if fewest < most:
             raise UserError(
                 f"the attentions over the {side} have {fewest} to {most} keys, so that a token has no one number; name "
-                f'the sites: TokenOff(("{next(iter(keys_of))}",), None, {key})'
+                f"the sites: {named}"
             )
         if not 0 <= key < most:
             raise UserError(f"the {side} has the tokens 0 to {most - 1}, got {key}")

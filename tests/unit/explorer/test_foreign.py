@@ -38,6 +38,7 @@ def models(tmp_path_factory):
     folders.saved(root / "labels", "Bert", "ForTokenClassification", **FELT, **names)
     folders.saved(root / "vectors", "Bert", "Model", **FELT)
     folders.saved(root / "seen", "Bloom", "ForCausalLM", **FELT, n_layer=2, n_head=4)
+    folders.led(root / "split", vocab_size=17)
     folders.saved(root / "shared", "Albert", "ForMaskedLM", **FELT, embedding_size=16)
     return root
 
@@ -154,6 +155,19 @@ def test_a_token_that_is_off_is_as_if_it_were_padding(models, name, line, side):
     assert found["divergence"] > 1e-6
     others = {control["what"].rpartition(" ")[2] for control in found["controls"]}
     assert others == {str(key) for key in range(mask.shape[1]) if key != 3}
+    if name == "written":
+        ids = model.generate(inputs["input_ids"], attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=48)
+        assert found["answer"] == looked.loaded.target_tokenizer.decode(ids[0], skip_special_tokens=True)
+        assert found["answer"] != looked.reading.answer
+
+
+def test_an_answer_that_ends_before_the_token_that_is_off_is_told(models, monkeypatch):
+    explorer = opened(models, "written")
+    model = explorer.looked(SENTENCE)[0].loaded.model
+    writes = model.generate
+    monkeypatch.setattr(model, "generate", lambda *given, **how: writes(*given, **{**how, "max_new_tokens": 3}))
+    off = {"kind": "token", "side": "target", "key": 20}
+    assert len(explorer.operate(SENTENCE, 0, [off], controls=False)["effect"]["answer"].split()) == 2
 
 
 def test_several_edits_at_once_are_held_against_others_that_can_be_made(models):
@@ -172,6 +186,11 @@ def test_several_edits_at_once_are_held_against_others_that_can_be_made(models):
         ("masked", {"kind": "link", "query": 0, "key": 99, "how": "erase"}, "has the keys 0 to 12, got 99"),
         ("masked", {"kind": "token", "side": "source", "key": 13}, "the source has the tokens 0 to 12, got 13"),
         ("masked", {"kind": "token", "side": "target", "key": 0}, "unknown side with keys 'target'. Known: source"),
+        (
+            "split",
+            {"kind": "token", "side": "source", "key": 1},
+            "self_attn seems to attend in a way that cannot be heard",
+        ),
         ("masked", {"kind": "place", "how": "off"}, "masked is a model of another library, whose tokens have places"),
         (
             "next",
@@ -187,13 +206,16 @@ def test_an_edit_that_cannot_be_made_is_told(models, name, edit, message):
 
 
 def test_what_cannot_be_known_is_not_offered(models):
-    views = {name: opened(models, name).look(SENTENCE, live=True)["views"][0] for name in ("masked", "seen", "shared")}
+    names = ("masked", "seen", "shared", "split")
+    views = {name: opened(models, name).look(SENTENCE, live=True)["views"][0] for name in names}
     assert {name: view["edits"] for name, view in views.items()} == {
         "masked": ["head", "link", "token"],
         "seen": ["head", "link", "token"],
         "shared": [],
+        "split": ["head", "link"],
     }
-    assert {name: view["opens"] for name, view in views.items()} == {"masked": ["lens"], "seen": [], "shared": ["lens"]}
+    opens = {name: view["opens"] for name, view in views.items()}
+    assert opens == {"masked": ["lens"], "seen": [], "shared": ["lens"], "split": []}
     assert views["shared"]["uneditable"][0].startswith("One layer of this model runs several times")
     detail = opened(models, "masked").head(SENTENCE, 0, "encoder.1", 2)
     assert detail["lens"]["own"] == 16  # sqrt(8)

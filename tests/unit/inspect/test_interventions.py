@@ -26,6 +26,7 @@ from jarilab.inspect.interventions import (
 )
 from jarilab.inspect.invariance import permuted, shifted
 from jarilab.inspect.model_io import repeated
+from jarilab.inspect.openings import Opening
 from jarilab.inspect.places import Displaced, Places, moved
 from jarilab.masks import Mask
 from jarilab.models.decoder import LanguageModel
@@ -644,6 +645,22 @@ def test_other_tokens_that_can_be_seen_are_controls():
     both = controls(model, inputs(), [TokenOff(("decoder.0.cross",), None, 2), Link("decoder.0.cross", 0, 1, 1)], 60)
     assert len(both.each) == 60
     assert all(link.site != off.sites[0] or link.key != off.key for (off, link), _ in both.each)
+
+
+def test_a_token_that_only_one_of_its_attentions_sees_is_a_control_too():
+    opening = [
+        Opening("cross", 2, torch.tensor(links), torch.tensor([1] * len(links))) for links in ([[0, 0]], [[1, 3]])
+    ]
+    off = TokenOff(("decoder.0.cross", "decoder.1.cross"), None, 0)
+    assert off.spots(dict(zip(off.sites, opening, strict=True))).tolist() == [[-1, 0], [-1, 3]]
+    assert str(off) == "decoder.0.cross all heads and 1 more: no key 0"
+    assert str(TokenOff(("encoder.0",), 1, 2)) == "encoder.0 head 1: no key 2"
+
+
+def test_an_edit_of_another_kind_takes_no_place_of_a_control():
+    found = controls(model_of(), inputs(), [HeadOff("encoder.0", 0), Uniform("encoder.1", 1)], 60)
+    assert HeadOff("encoder.1", 1) in {first for (first, _), _ in found.each}
+    assert len(found.each) == 3 * 3
 
 
 def test_controls_of_nothing_are_refused():

@@ -217,7 +217,7 @@ function cutColumn(app, pane, cell) {
 /** The edit of a column's token; null where none can be made. */
 function cutTokenOf(app, pane, { key }) {
   const { view, site } = pane;
-  return isEditable(app, pane) && isOfTokens(view, site.keys) ? tokenEdit(site.keys, key) : null;
+  return isEditable(app, pane) && view.edits.includes("token") && isOfTokens(view, site.keys) ? tokenEdit(site.keys, key) : null;
 }
 
 /** What can be cut at the pinned cell. */

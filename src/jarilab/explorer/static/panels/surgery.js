@@ -134,7 +134,7 @@ function formNode(app, add) {
     group("head", pressable("add-head", t("headOff", site, head), () => add({ kind: "head", site, head }))),
     group("link", el("p", {}, nameCell(app, cell), hidden ? ` · ${t("hiddenShort")}` : ""), labelled(t("how"), link),
       el("label", {}, all, " ", t("allHeads")), linked),
-    group("token", el("p", {}, ofTokens ? t("tokenWhere", numbered(app.view().sides[keys].tokens, cell[1])) : t("tokenless")), hide));
+    app.view().edits.includes("token") && group("token", el("p", {}, ofTokens ? t("tokenWhere", numbered(app.view().sides[keys].tokens, cell[1])) : t("tokenless")), hide));
 }
 
 // What came of it -----------------------------------------------------------------------------------------------------
