@@ -69,6 +69,9 @@ def test_a_run_of_jari_beside_a_model(models, here):
     views = json.loads(held)["views"]
     assert [(view["name"], view["sites"][0]["site"]) for view in views] == [("bert", "encoder.0"), ("run", "encoder.0")]
     assert views[1]["sides"]["source"]["tokens"][:3] == ["1", "+", "1"]
+    said = command("explore", "run", "--model", str(models / "bert"), "--input", SENTENCE, "--save", "both.html")
+    assert said.returncode == 2
+    assert said.stderr.startswith("jarilab: run: "), said.stderr
 
 
 @pytest.mark.parametrize(
@@ -180,3 +183,11 @@ def test_windows_of_one_layer_are_told_apart(pages, models, here):
         *(f"0.{layer}·{window}" for layer in (0, 1) for window in (0, 5, 10, 15)),
         *(f"1.0·{window}" for window in range(4)),
     ]
+
+
+def test_windows_of_an_attention_are_one_attention(here):
+    Image.new("RGB", (64, 64)).save("black.png")
+    said = command(
+        "explore", "--model", str(folders.swin(here / "swin")), "--input", "black.png", "--save", "swin.html"
+    )
+    assert "swin: SwinForImageClassification, 3 attentions" in said.stdout

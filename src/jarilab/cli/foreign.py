@@ -95,6 +95,8 @@ def run(options: argparse.Namespace) -> None:
 
 def _tell(looked: Sequence[Looked], heads: Sequence[HeadOfLink]) -> None:
     """The heads of a link, and what is known of each model's maps."""
+    from jarilab.explorer.windows import attentions_in
+
     if heads:
         print(
             "usual: what a head gives as far elsewhere, or to this key from elsewhere, whichever is more"
@@ -104,12 +106,13 @@ def _tell(looked: Sequence[Looked], heads: Sequence[HeadOfLink]) -> None:
         print(f"{one.weight:8.3f} {one.usual:8.3f}  {one.site} head {one.head}")
     for one in looked:
         trusts = [one.tape.trust(site).rebuild_error for site in one.tape.sites]
-        seen = [site for site in one.tape.sites if not one.tape.proven(site)]
+        attentions = attentions_in(one.tape.sites)
+        seen = attentions_in(site for site in one.tape.sites if not one.tape.proven(site))
         told = f", {len(seen)} of them by the model's own softmax" if seen else ""
         if one.tape.unheard:
             told += f" ({len(one.tape.unheard)} more cannot be heard: {one.tape.unheard[0]})"
         answer = "" if one.reading.answer is None else f"; it answers {one.reading.answer!r}"
         print(
-            f"{one.loaded.name}: {one.loaded.kind}, {len(trusts)} attentions{told}; weights times values give their "
-            f"outputs back within {max(trusts):.0e}{answer}"
+            f"{one.loaded.name}: {one.loaded.kind}, {len(attentions)} attentions{told}; weights times values give "
+            f"their outputs back within {max(trusts):.0e}{answer}"
         )

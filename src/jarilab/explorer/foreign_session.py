@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,10 @@ class ForeignExplorer:
             return self._looked(line)
 
     def _looked(self, line: str) -> list[Looked]:
-        looked = [model.look(line) for model in self.models]
+        looked = []
+        for model in self.models:
+            with self._read_by(model.loaded.name):
+                looked.append(model.look(line))
         first = looked[0]
         for other in looked[1:]:
             if other.reading.names.get("source") != first.reading.names.get("source"):
@@ -105,11 +109,23 @@ class ForeignExplorer:
     ) -> list[dict[str, Any]]:
         if self._runs is None:
             return []
-        if not live:
-            return page_file.whole(self._runs, line, None, None, still=True)["views"]
         before = len(self.models)
         own = {number - before: step for number, step in steps.items() if number >= before}
-        return self._runs.look(line, own, live=True)["views"]
+        with self._read_by(", ".join(opened.name for opened in self._runs.opened)):
+            if not live:
+                return page_file.whole(self._runs, line, None, None, still=True)["views"]
+            return self._runs.look(line, own, live=True)["views"]
+
+    @contextmanager
+    def _read_by(self, name: str) -> Iterator[None]:
+        """Where several read a line, an error says who could not."""
+        try:
+            yield
+        except UserError as error:
+            alone = len(self.models) == 1 and self._runs is None
+            if alone or str(error).startswith(name):
+                raise
+            raise UserError(f"{name}: {error}") from None
 
     def _without(self, line: str, opening: Mapping[str, Any]) -> str | None:
         """The answer without the head that the page opens at, of a model that is not jari's."""

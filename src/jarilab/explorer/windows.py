@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ SHOWN = 4
 DEEPEST = 8
 """Times that a grid of patches may have been halved."""
 PADDING = "padding"
+WINDOW = " window "
+"""Between the name of an attention and the number of its window."""
 
 Grid = tuple[int, int]
 
@@ -42,7 +45,7 @@ class Windows:
             if count > 1:
                 counts.setdefault(count, []).append(site)
             for window in _spread(count):
-                shown = f"{site} window {window}" if count > 1 else site
+                shown = f"{site}{WINDOW}{window}" if count > 1 else site
                 calls[shown] = [recorded.row(window) if count > 1 else recorded]
                 patches_of = _patches(recorded, window, patches)
                 if patches_of is not None:
@@ -50,6 +53,11 @@ class Windows:
         if not counts:
             return Windows(tape, {}, None)
         return Windows(Tape(calls, unheard=tape.unheard), names, _told(counts))
+
+
+def attentions_in(sites: Iterable[str]) -> set[str]:
+    """The names of the attentions that these sites, which may be windows, belong to."""
+    return {site.partition(WINDOW)[0] for site in sites}
 
 
 def _told(counts: dict[int, list[str]]) -> tuple[str, str]:
