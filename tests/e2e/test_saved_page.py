@@ -142,6 +142,20 @@ def test_a_switch_goes_by_key_and_stays_with_another_input(
     assert number_in(found[2]) == pytest.approx(effect["log_probability"]["after"], rel=6e-3)
 
 
+def test_a_token_belongs_to_its_input(pages: Pages, payload: dict[str, Any]) -> None:
+    page = pages.open(render(payload), READY)
+    models = page.locator("#models")
+    page.locator("#tab-surgery").click()
+    page.get_by_role("button", name="Hide it from all").click()
+    in_hangul_mode = {"key": "ㅌ", "code": "KeyX", "bubbles": True}
+    page.locator("[data-view='1'][data-site='encoder.0'][data-head='1']").dispatch_event("keydown", in_hangul_mode)
+    until(page, lambda: "no query sees" in models.text_content() and "encoder.0 head 1 off" in models.text_content())
+    page.locator("#input").fill("3+0")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.title().startswith("3+0") and "encoder.0 head 1 off" in models.text_content())
+    assert "no query sees" not in models.text_content()
+
+
 def test_a_switch_redraws_only_what_it_changes(pages: Pages, payload: dict[str, Any]) -> None:
     page = pages.open(render(payload), READY)
     heads = page.locator("#overview [data-view='1'] canvas")

@@ -75,13 +75,14 @@ def test_what_cannot_be_read_is_told(explorer: Explorer, body: Any, status: int,
         ({"kind": "head", "how": "off", "head": 0}, 422, "edits.0.head.how: Extra inputs are not permitted"),
         ({"kind": "head", "head": 9}, 400, "encoder.0 has the heads 0 to 1, got 9"),
         ({"kind": "token", "side": "both", "key": 0}, 422, "edits.0.token.side: Input should be 'source' or 'target'"),
-        ({"kind": "token", "side": "source", "key": -1}, 422, "edits.0.token.key: Input should be greater than"),
+        ({"kind": "token", "side": "source", "key": -1}, 400, "the source has the tokens 0 to 2, got -1"),
         ({"kind": "token", "side": "source", "key": 0, "head": 1}, 422, "edits.0.token.head: Extra inputs"),
         ({"kind": "none"}, 422, "expected tags: 'place', 'head', 'link', 'token'"),
     ],
 )
 def test_an_edit_that_there_is_not_is_told(explorer: Explorer, edit: Any, status: int, words: str) -> None:
-    body = {"input": "1+2", "edits": [{"site": "encoder.0", **edit}]}
+    where = {} if edit["kind"] == "token" else {"site": "encoder.0"}
+    body = {"input": "1+2", "edits": [{**where, **edit}]}
     response = post(explorer, "/api/surgery", body)
     assert response.status_code == status
     assert words in response.json()["error"]

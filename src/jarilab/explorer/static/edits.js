@@ -44,6 +44,9 @@ export const linkEdit = (site, head, query, key, how = "erase") => ({ kind: "lin
 
 export const tokenEdit = (side, key) => ({ kind: "token", side, key });
 
+/** Whether the head is off, or nobody sees the key: there is no link to cut then. */
+export const isGone = (index, site, head, key) => [headEdit(site.site, head), tokenEdit(site.keys, key)].some((edit) => isInForce(index, edit));
+
 /** Put an edit in force, or take it back. */
 export function toggleEdit(app, index, edit) {
   const { edits } = editsOf(index);

@@ -2,13 +2,14 @@
 import { block } from "web/blocks.js";
 import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
 import { drawMap, legendNode } from "web/draw.js";
+import { letterOf } from "web/controls.js";
 import { byId, el, refill, styled } from "web/elements.js";
 import { clamp, known, number } from "web/numbers.js";
 import { nameNode, token, tokenNode } from "web/tokens.js";
 import { toned } from "web/tones.js";
 import { largestOf, maxPool, rankOf, looksSame } from "web/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
-import { drawnSite, headEdit, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
+import { drawnSite, isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
 import { linesNode } from "./lines.js";
 import { meaningsOf } from "./meaning.js";
 import { trustNode } from "./proof.js";
@@ -177,7 +178,7 @@ function pinCell(app) {
 
 function moveByKey(event, app, pane) {
   if (event.ctrlKey || event.metaKey) return;
-  const [{ board }, { key }] = [pane, event];
+  const [{ board }, key] = [pane, letterOf(event)];
   const from = pointed ?? app.state;
   const next = cellAfter(event, board, [from.query, from.key]);
   if (next) {
@@ -199,13 +200,12 @@ function cutCell(app, pane, cell) {
   const edit = cutOf(app, pane, cell);
   if (edit) toggleEdit(app, pane.index, edit);
 }
-/** The edit of a cell; null where none can be made: nobody looks there. */
+/** The edit of a cell; null where none can be made. */
 function cutOf(app, pane, { query, key }) {
   const { index, site, hidden } = pane;
   if (!isEditable(app, pane) || hidden?.[query * site.shape[1] + key]) return null;
   const edit = linkEdit(site.site, app.state.head, query, key);
-  const gone = [headEdit(site.site, app.state.head), tokenEdit(site.keys, key)].some((other) => isInForce(index, other));
-  return gone && !isInForce(index, edit) ? null : edit;
+  return isGone(index, site, app.state.head, key) && !isInForce(index, edit) ? null : edit;
 }
 const isEditable = (app, { kind, index, site }) => kind === "map" && drawnOf(app) === "weights" && site.pooled <= 1 && app.computing(index).yes;
 
@@ -220,14 +220,13 @@ function cutTokenOf(app, pane, { key }) {
   return isEditable(app, pane) && view.edits.includes("token") && isOfTokens(view, site.keys) ? tokenEdit(site.keys, key) : null;
 }
 
-/** What can be cut at the pinned cell. */
+/** What can be cut at the pinned cell. While another is pointed at they keep their room, so that the map stays where it is. */
 function cutButtons(app, pane) {
-  if (pointed) return [];
   const offered = [["cut", "x", cutOf(app, pane, app.state)], ["cutToken", "X", cutTokenOf(app, pane, app.state)]];
   return offered.map(([name, key, edit]) => {
     if (!edit) return null;
     const words = t(isInForce(pane.index, edit) ? `un${name}` : name);
-    return el("button", { type: "button", class: "cut", title: `${words} (${key})`, "data-keep": `${name} ${pane.index}`, onclick: () => toggleEdit(app, pane.index, edit) }, `✂ ${words}`);
+    return el("button", { type: "button", class: pointed ? "cut away" : "cut", title: `${words} (${key})`, "data-keep": `${name} ${pane.index}`, onclick: () => toggleEdit(app, pane.index, edit) }, `✂ ${words}`);
   });
 }
 

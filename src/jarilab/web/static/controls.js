@@ -4,6 +4,12 @@ import { clamp } from "./numbers.js";
 
 export const note = (...words) => el("p", { class: "note" }, ...words);
 
+/** The letter of a pressed key as a Latin keyboard has it there: in Hangul mode another one comes. Of other keys their name. */
+export function letterOf({ key, code, shiftKey }) {
+  const letter = /^Key([A-Z])$/.exec(code)?.[1];
+  return !letter || /^[a-z]$/i.test(key) ? key : shiftKey ? letter : letter.toLowerCase();
+}
+
 /** A labelled control of a form. */
 export const labelled = (words, control, tag = "label") => el(tag, { class: "field-of" }, el("span", {}, words), control);
 /** A choice among options [value, words]. */

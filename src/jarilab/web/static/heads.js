@@ -1,4 +1,5 @@
 // Every head as a small map: layers down, heads across. A grid is one tab stop; arrow keys move inside it.
+import { letterOf } from "./controls.js";
 import { drawMap } from "./draw.js";
 import { el, styled } from "./elements.js";
 import { clamp } from "./numbers.js";
@@ -57,7 +58,7 @@ export function headsGrid(label, rows, cell) {
 
 function headCell(place, head, { flip, attributes, ...cell }) {
   if (!flip) return headButton(place, head, { ...cell, attributes });
-  const byKey = (event) => { if (event.key === "x") flip.press(); else moveFocus(event); };
+  const byKey = (event) => { if (letterOf(event) === "x") flip.press(); else moveFocus(event); };
   const button = headButton(place, head, { ...cell, attributes: { ...attributes, onkeydown: byKey } });
   const flipper = el("button", { type: "button", class: "flip", role: "switch", "aria-label": flip.label, title: flip.label,
     tabindex: -1, "data-keep": flip.keep, onclick: flip.press });

@@ -5,7 +5,7 @@ import { tokenNode } from "web/tokens.js";
 import { speaking } from "web/words.js";
 import { commandOf } from "../command.js";
 import { beginPanel, cellAt, hiddenOf, nameCell, numbered, smallMap, withDetail } from "./kit.js";
-import { editedNode, editsOf, isInForce, toggleEdit, tokenEdit } from "../edits.js";
+import { editedNode, editsOf, isGone, isInForce, toggleEdit, tokenEdit } from "../edits.js";
 import { headWeights, isOfTokens } from "../sites.js";
 import { WORDS } from "../words.js";
 
@@ -123,7 +123,7 @@ function formNode(app, add) {
   const link = chooser("surgery-link", form.link, ["erase", "force"].map((name) => [name, t(`link_${name}`)]), set("link"));
   const hidden = hiddenOf(app, app.site().shape)?.[app.state.query * app.site().shape[1] + app.state.key];
   const linked = pressable("add-link", t("add"), () => add({ kind: "link", site, head: form.all ? null : head, query: cell[0], key: cell[1], how: form.link }));
-  linked.disabled = Boolean(hidden);
+  linked.disabled = Boolean(hidden) || isGone(app.state.view, app.site(), head, cell[1]);
   const { keys } = app.site();
   const ofTokens = isOfTokens(app.view(), keys);
   const hide = pressable("add-token", t("tokenOff"), () => add(tokenEdit(keys, cell[1])));
