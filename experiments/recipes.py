@@ -7,7 +7,7 @@ FOLDER/multi30k, German to English) is trained by its defaults, and with one thi
 the same, seed by seed: each row says how much better it is than the default of the same seeds, with a 95 % interval of
 the mean over seeds, and what it costs in CPU-seconds. `linear`, jari's schedule, falls to 0 in a line.
 
-Hours: about one of one core for a task. Measured: docs/results/recipes.md.
+Hours: one or two of one core for a task. Measured: docs/results/recipes.md.
 """
 
 from __future__ import annotations
