@@ -73,7 +73,7 @@ def operate_on_copies(
     check_evaluating(model)
     placed = attentions_of(model)
     all_edits = [edit for of_copy in edits for edit in of_copy]
-    sites = {site for edit in all_edits for site in edit.sites}
+    sites = dict.fromkeys(site for edit in all_edits for site in edit.sites)
     for site in sites:
         # Those of a model of another library are known when they have run.
         if placed and site not in placed:
