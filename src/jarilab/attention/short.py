@@ -70,6 +70,7 @@ class _Product(torch.autograd.Function):
 
 
 def _batch_last(x_BHLE: Tensor) -> Float[Tensor, "L E N"]:
-    x_LEHB = x_BHLE.permute(2, 3, 1, 0).contiguous()
-    precise = x_LEHB if x_LEHB.dtype is torch.float64 else x_LEHB.float()
-    return precise.flatten(2)
+    dtype = torch.float64 if x_BHLE.dtype is torch.float64 else torch.float32
+    # Laid out anew and made precise by one copy.
+    x_LEHB = x_BHLE.permute(2, 3, 1, 0).to(dtype, memory_format=torch.contiguous_format)
+    return x_LEHB.flatten(2)

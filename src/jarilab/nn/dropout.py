@@ -32,9 +32,9 @@ def kept(x: Tensor, share: float, generator: torch.Generator | None = None) -> t
     dropped, count = round(share * 256), x.numel()
     words = torch.randint(-(2**63), 2**63 - 1, ((count + 7) // 8,), generator=generator)
     byte_of_each = words.view(torch.uint8)[:count]
-    keep = (byte_of_each >= dropped).view(x.shape)
-    # In the dtype of x, since a product with booleans is not vectorised.
-    return keep.view(torch.uint8).to(x.dtype), 256 / (256 - dropped)
+    # 1 from `dropped` on: to compare, and to multiply by booleans, is not vectorised.
+    keep = byte_of_each.clamp_(dropped - 1, dropped).sub_(dropped - 1)
+    return keep.view(x.shape).to(x.dtype), 256 / (256 - dropped)
 
 
 def check_share(share: float) -> float:

@@ -27,7 +27,7 @@ from jarilab.runs.signals import Interrupted, StopSignals
 from jarilab.training.batching import batches_of
 from jarilab.training.checks import check_forward, check_parts
 from jarilab.training.execution import Execution
-from jarilab.training.memory import keep_freed_memory
+from jarilab.training.memory import keep_freed_memory, keep_kernels
 from jarilab.training.numerics import deterministic
 from jarilab.training.onlooker import Onlooker
 from jarilab.training.randomness import seed_all
@@ -61,6 +61,7 @@ def train(
     """
     deterministic(threads)
     keep_freed_memory()
+    keep_kernels()
     execution = execution or Execution()
     world, device = joined(execution.device)
     try:

@@ -178,10 +178,11 @@ def test_label_smoothing_by_hand(smoothing):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_the_loss_and_its_gradient_are_those_of_torch(monkeypatch, dtype, smoothing):
+@pytest.mark.parametrize("counted", [5, 2])  # most of the places, and so few that they are taken out first
+def test_the_loss_and_its_gradient_are_those_of_torch(monkeypatch, dtype, smoothing, counted):
     monkeypatch.setattr("jarilab.nn.loss.AT_ONCE", 20)  # in pieces
     scores = torch.randn(4, 6, 7).to(dtype).requires_grad_()
-    labels = torch.randint(0, 7, (4, 6)).index_fill(1, torch.tensor([5]), 0)
+    labels = torch.randint(1, 7, (4, 6)).index_fill(1, torch.arange(counted, 6), 0)
     loss = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)
     (gradient,) = torch.autograd.grad(3 * loss, scores)
     plain = scores.detach().double().requires_grad_()
@@ -191,6 +192,14 @@ def test_the_loss_and_its_gradient_are_those_of_torch(monkeypatch, dtype, smooth
     torch.testing.assert_close(loss.double(), wanted, rtol=1e-6, atol=0)
     exact = {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
     torch.testing.assert_close(gradient.double(), wanted_gradient, rtol=exact, atol=exact / 10)
+
+
+def test_the_loss_of_what_is_all_but_impossible_is_finite_and_of_what_is_all_but_sure_is_not_lost():
+    scores = torch.tensor([[[0.0, 300.0, 0.0], [1000.0, 1000.0, 1010.0]]])
+    unlikely = Arithmetic(maximum=30).loss(scores, batch_of([[2, 0]]))
+    sure = Arithmetic(maximum=30).loss(scores, batch_of([[0, 2]]))
+    assert unlikely.item() == 300
+    assert sure.item() == pytest.approx(2 * math.exp(-10), rel=1e-3)
 
 
 def test_the_experiment_says_how_much_is_smoothed(tmp_path, monkeypatch):

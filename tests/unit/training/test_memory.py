@@ -1,5 +1,6 @@
 """What training asks of the allocator."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -8,8 +9,9 @@ import pytest
 
 from helpers.runs import tiny
 from jarilab.training import loop
+from jarilab.training.memory import keep_kernels
 
-STEPS = """
+ALLOCATES = """
 import ctypes, os, resource
 import torch
 from jarilab.training.memory import keep_freed_memory
@@ -24,12 +26,12 @@ else:
     os.waitpid(child, 0)
 
 def step():
-    return [torch.ones(2**20) for _ in range(16)]  # 64 MiB, in arrays of four
+    return [torch.ones({size}) for _ in range({arrays})]
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-for _ in range(3):
+for _ in range(8):  # until the holes that large arrays leave are large enough for them
     step()
 before = faults()
 for _ in range(5):
@@ -39,18 +41,52 @@ print((faults() - before) // 5, flush=True)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
-def test_a_step_gets_the_memory_that_the_one_before_freed():
+@pytest.mark.parametrize(("arrays", "size"), [(16, 2**20), (2, 2**24)])  # of 4 and of 64 MiB
+def test_a_step_gets_the_memory_that_the_one_before_freed(arrays, size):
     """The child of a process keeps it, which ends before its parent begins."""
-    said = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True).stdout
+    steps = ALLOCATES.format(arrays=arrays, size=size)
+    said = subprocess.run([sys.executable, "-c", steps], capture_output=True, text=True, check=True).stdout
     kept, handed_back = map(int, said.split())
     assert handed_back > 100, "so that there is something to keep, whatever the size of a page"
     assert kept < handed_back / 20
 
 
-def test_training_asks_for_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["keep_freed_memory", "keep_kernels"])
+def test_training_asks_for_it(tmp_path, monkeypatch, name):
     asked = []
-    monkeypatch.setattr(loop, "keep_freed_memory", lambda: asked.append(True))
+    monkeypatch.setattr(loop, name, lambda: asked.append(True))
     monkeypatch.setattr(loop, "TrainingState", None)
     with pytest.raises(TypeError):  # right after it
         loop.train(tiny(), tmp_path / "run")
     assert asked
+
+
+MULTIPLIES = """
+import torch
+from jarilab.training.memory import keep_kernels
+
+keep_kernels()
+for number in range(2):
+    print("round", number, flush=True)
+    for rows in range(1, 1101):  # more than oneDNN would keep
+        torch.ones(rows, 64, dtype=torch.bfloat16) @ torch.ones(64, 64, dtype=torch.bfloat16)
+"""
+
+
+def test_a_step_gets_the_kernels_that_the_one_before_had_made():
+    environment = os.environ | {"ONEDNN_VERBOSE": "profile_create"}
+    environment.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY", None)  # training in this process may have set it
+    said = subprocess.run(
+        [sys.executable, "-c", MULTIPLIES], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    first, second = said.split("round 1")
+    made = first.count("cache_miss")
+    if made < 1024:
+        pytest.skip("PyTorch does not multiply by oneDNN in bfloat16 on this processor")
+    assert "cache_miss" not in second
+
+
+def test_what_the_environment_says_of_kernels_is_left_alone(monkeypatch):
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    keep_kernels()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
