@@ -1,5 +1,6 @@
 """What training asks of the allocator."""
 
+import argparse
 import os
 import platform
 import subprocess
@@ -8,7 +9,8 @@ import sys
 import pytest
 
 from helpers.runs import tiny
-from jarilab.training import loop
+from jarilab.cli.commands import evaluate, predict
+from jarilab.training import loop, memory
 from jarilab.training.memory import keep_kernels
 
 ALLOCATES = """
@@ -58,6 +60,15 @@ def test_training_asks_for_it(tmp_path, monkeypatch, name):
     monkeypatch.setattr(loop, "TrainingState", None)
     with pytest.raises(TypeError):  # right after it
         loop.train(tiny(), tmp_path / "run")
+    assert asked
+
+
+@pytest.mark.parametrize("command", [evaluate, predict])
+def test_commands_that_answer_ask_for_memory_too(monkeypatch, command):
+    asked = []
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: asked.append(True))
+    with pytest.raises(AttributeError):  # right after it: of no run
+        command.run(argparse.Namespace())
     assert asked
 
 

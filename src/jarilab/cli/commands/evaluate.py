@@ -22,8 +22,10 @@ def run(options: argparse.Namespace) -> None:
     from jarilab import api
     from jarilab.cli.results import metrics_text
     from jarilab.cli.terminal import say, show
+    from jarilab.training.memory import keep_freed_memory
     from jarilab.training.progress import working
 
+    keep_freed_memory()
     with working(f"measuring {options.run}"):
         metrics = api.evaluate(options.run, **options.verb, **options.answer)
     for notice in metrics["notices"]:

@@ -43,8 +43,10 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from jarilab import api
+    from jarilab.training.memory import keep_freed_memory
     from jarilab.training.progress import working
 
+    keep_freed_memory()
     api.use_threads(options.verb.pop("threads", None))
     with working(f"opening {options.run}"):
         opened = api.open_run(options.run, **options.verb)
