@@ -32,7 +32,7 @@ def keep_freed_memory() -> None:
 
     Otherwise it hands much of it back to the system in every step, and the next step gets the pages anew, each filled
     with zeros first: up to 13 % of a step of a small Vision Transformer, 15 % of one of the default language model in
-    float32. The process may stay somewhat larger (3 % smaller to 9 % larger seen), and a few large arrays may take
+    float32. The process may stay somewhat larger (7 % smaller to 9 % larger seen), and a few large arrays may take
     their place twice or more. It holds for the whole process and from then on; what the environment sets
     (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_) is left alone. With another allocator this does
     nothing.
