@@ -71,6 +71,7 @@ class _Product(torch.autograd.Function):
 
 def _batch_last(x_BHLE: Tensor) -> Float[Tensor, "L E N"]:
     dtype = torch.float64 if x_BHLE.dtype is torch.float64 else torch.float32
-    # Laid out anew and made precise by one copy.
-    x_LEHB = x_BHLE.permute(2, 3, 1, 0).to(dtype, memory_format=torch.contiguous_format)
+    # Laid out anew and made precise by one copy. Without `copy`, a float32 of one head or row would stay as it lies.
+    x_LEHB = x_BHLE.permute(2, 3, 1, 0)
+    x_LEHB = x_LEHB.to(dtype, memory_format=torch.contiguous_format, copy=True)
     return x_LEHB.flatten(2)

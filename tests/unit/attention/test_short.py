@@ -69,6 +69,14 @@ def test_in_bfloat16_it_is_as_near_as_bfloat16():
         torch.testing.assert_close(mine, right, atol=0.02, rtol=0.02)
 
 
+@pytest.mark.parametrize(("batch", "heads"), [(5, 3), (5, 1), (1, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_of_all_matrices_lie_side_by_side(batch, heads, dtype):
+    """With one head or one row it could be a view, over whose numbers each operation would jump."""
+    of_projections = torch.randn(batch, LENGTH, heads, WIDTH, dtype=dtype).transpose(1, 2)
+    assert short._batch_last(of_projections).is_contiguous()
+
+
 def test_its_gradient_has_one_too():
     x, y = (torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     assert torch.autograd.gradgradcheck(short._Product.apply, (x, y))
