@@ -202,6 +202,28 @@ def test_the_loss_of_what_is_all_but_impossible_is_finite_and_of_what_is_all_but
     assert sure.item() == pytest.approx(2 * math.exp(-10), rel=1e-3)
 
 
+@pytest.mark.parametrize("score", [-math.inf, math.inf, math.nan])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("padding", [1, 3])  # places, of four
+def test_the_loss_does_not_depend_on_scores_where_padding_is(score, smoothing, padding):
+    scores = torch.randn(1, 4, 5)
+    labels = torch.tensor([[3, 2, 4, 1]]).index_fill(1, torch.arange(4 - padding, 4), 0)
+    expected = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)
+    scores[:, 4 - padding :, 0] = score
+    found = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)
+    assert found.item() == expected.item()
+
+
+def test_scores_may_rule_padding_out():
+    scores = torch.randn(1, 4, 5).index_fill(2, torch.tensor([0]), -math.inf).requires_grad_()
+    loss = Arithmetic(maximum=30).loss(scores, batch_of([[3, 2, 4, 0]]))
+    (gradient,) = torch.autograd.grad(loss, scores)
+    wanted = cross_entropy(scores.flatten(0, 1), torch.tensor([3, 2, 4, 0]), ignore_index=0)
+    (wanted_gradient,) = torch.autograd.grad(wanted, scores)
+    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(gradient, wanted_gradient)
+
+
 def test_the_experiment_says_how_much_is_smoothed(tmp_path, monkeypatch):
     seen, loss = [], Arithmetic.loss
     monkeypatch.setattr(Arithmetic, "loss", lambda *a: seen.append(a[3]) or loss(*a))
