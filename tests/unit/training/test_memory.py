@@ -1,10 +1,12 @@
 """What training asks of the allocator."""
 
 import argparse
+import ctypes
 import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +56,40 @@ def test_a_step_gets_the_memory_that_the_one_before_freed(arrays, size):
     assert kept < handed_back / 20
 
 
+@pytest.fixture
+def allocator(monkeypatch):
+    """Of a process whose environment says nothing of it, on Linux: what it is told."""
+    told = []
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    library = SimpleNamespace(mallopt=lambda parameter, value: told.append((parameter, value)))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "asks"),
+    [
+        ("MALLOC_TRIM_THRESHOLD_", "131072", False),
+        ("MALLOC_MMAP_THRESHOLD_", "131072", False),
+        ("MALLOC_MMAP_MAX_", "65536", False),
+        ("GLIBC_TUNABLES", "glibc.rtld.nns=4:glibc.malloc.mmap_max=65536", False),
+        ("GLIBC_TUNABLES", "glibc.rtld.nns=4", True),
+        ("MALLOC_ARENA_MAX", "2", True),
+    ],
+)
+def test_what_the_environment_says_of_memory_is_left_alone(monkeypatch, allocator, name, value, asks):
+    monkeypatch.setenv(name, value)
+    memory.keep_freed_memory()
+    assert bool(allocator) is asks
+
+
+def test_a_library_that_cannot_be_told_is_left_alone(monkeypatch, allocator):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())  # musl
+    memory.keep_freed_memory()
+
+
 @pytest.mark.parametrize("name", ["keep_freed_memory", "keep_kernels"])
 def test_training_asks_for_it(tmp_path, monkeypatch, name):
     asked = []
@@ -98,7 +134,10 @@ def test_a_step_gets_the_kernels_that_the_one_before_had_made():
     assert "cache_miss" not in second
 
 
-def test_what_the_environment_says_of_kernels_is_left_alone(monkeypatch):
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+@pytest.mark.parametrize("name", ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"])
+def test_what_the_environment_says_of_kernels_is_left_alone(monkeypatch, name):
+    """By either name; oneDNN goes by the first where both are set."""
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    monkeypatch.setenv(name, "7")
     keep_kernels()
-    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
+    assert {key: value for key, value in os.environ.items() if "PRIMITIVE_CACHE" in key} == {name: "7"}
