@@ -11,9 +11,8 @@ from torch.autograd.function import once_differentiable
 from jarilab.shapes import Float, Int
 
 AT_ONCE = 1 << 18  # scores taken to float32 at a time: they stay in a processor's cache
-AT_ONCE_BESIDE = (
-    1 << 28
-)  # the same on an accelerator, where a piece is a launch: they take a gigabyte
+# The same on an accelerator, where a piece is a launch: they take a gigabyte.
+AT_ONCE_BESIDE = 1 << 28
 FEW = 0.5  # the share of rows that count below which a processor takes them out first
 
 
