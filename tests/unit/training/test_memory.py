@@ -86,8 +86,10 @@ def test_what_the_environment_says_of_memory_is_left_alone(monkeypatch, allocato
 
 
 def test_a_library_that_cannot_be_told_is_left_alone(monkeypatch, allocator):
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())  # musl
+    opened = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: opened.append(name) or SimpleNamespace())  # musl
     memory.keep_freed_memory()
+    assert opened == [None]
 
 
 @pytest.mark.parametrize("name", ["keep_freed_memory", "keep_kernels"])
