@@ -44,7 +44,11 @@ def unknown(kind: str, name: str, choices: Iterable[str], also: Iterable[str] = 
     return UserError(f"unknown {kind} {name!r};{guess} Known: {', '.join(known) or 'nothing'}")
 
 
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "prometheus_client": "prometheus-client",
+    "sklearn": "scikit-learn",
+}
 """What an index calls a package, where that is not what it is imported as."""
 
 

@@ -7,3 +7,4 @@ def check_installed() -> None:
     """Raises UserError where what serves is not installed."""
     needs("fastapi", "explore")
     needs("hypercorn", "explore")
+    needs("prometheus_client", "explore")

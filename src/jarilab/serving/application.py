@@ -18,7 +18,7 @@ from jarilab.runs.loaded import OpenRun
 from jarilab.serving.answers import DOCUMENTED, Refusal, answer, tell_mistakes
 from jarilab.serving.batches import Batches, Event, Job
 from jarilab.serving.guard import Guard, Limits
-from jarilab.serving.metrics import CONTENT, Metrics
+from jarilab.serving.metrics import CONTENT_TYPE, Metrics
 from jarilab.serving.queue import Queue
 from jarilab.serving.requests import Asking, Serving
 from jarilab.web.page import to_json
@@ -47,8 +47,11 @@ class Server:
     def __init__(self, run: OpenRun, limits: Serving):
         self.run, self.limits = run, limits
         self.asking = Asking(run.predictor, limits)
-        self.queue, self.metrics = Queue(limits.queue), Metrics()
-        self.batches = Batches(run.predictor.predict, self.queue, limits.batch, self.metrics.batch)
+        self.queue = Queue(limits.queue)
+        self.metrics = Metrics(lambda: self.queue.taken)
+        self.batches = Batches(
+            run.predictor.predict, self.queue, limits.batch, self.metrics.observe_batch
+        )
         self.ending = False
 
     def end(self) -> None:
@@ -62,7 +65,7 @@ class Server:
         tell_mistakes(app)
         self._add_state(app)
         self._add_predictions(app)
-        return Guard(app, hosts, Limits(body=self.asking.largest), self.metrics.answered)
+        return Guard(app, hosts, Limits(body=self.asking.largest), self.metrics.observe_request)
 
     def _add_state(self, app: FastAPI) -> None:
         @app.get("/health", response_model=Status, responses=DOCUMENTED)
@@ -79,7 +82,7 @@ class Server:
         @app.get("/metrics", response_class=PlainTextResponse, responses=DOCUMENTED)
         async def metrics() -> Response:
             """Counts and seconds, for Prometheus."""
-            return PlainTextResponse(self.metrics.text(self.queue.taken), media_type=CONTENT)
+            return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
     def _check_ending(self) -> None:
         if self.ending:

@@ -202,13 +202,13 @@ def test_what_was_done_is_counted(add: OpenRun) -> None:
 
     lines = asked(app, talk).splitlines()
     for line in (
-        "jarilab_requests_total 2",
-        'jarilab_answers_total{status="200"} 1',
-        'jarilab_answers_total{status="422"} 1',
-        "jarilab_queue_length 0",
-        'jarilab_batch_size_bucket{le="4"} 0',
-        'jarilab_batch_size_bucket{le="8"} 1',
-        "jarilab_batch_size_sum 6.000000",
-        "jarilab_request_seconds_count 2",
+        "jarilab_requests_total 2.0",
+        'jarilab_answers_total{status="200"} 1.0',
+        'jarilab_answers_total{status="422"} 1.0',
+        "jarilab_queue_length 0.0",
+        'jarilab_batch_size_bucket{le="4.0"} 0.0',
+        'jarilab_batch_size_bucket{le="8.0"} 1.0',
+        "jarilab_batch_size_sum 6.0",
+        "jarilab_request_seconds_count 2.0",
     ):
         assert line in lines
