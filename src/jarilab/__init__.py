@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jarilab.huggingface.whole import from_huggingface as from_huggingface
     from jarilab.inspect.capture import Tape as Tape
     from jarilab.inspect.capture import record as record
+    from jarilab.inspect.measuring import measure_heads as measure_heads
     from jarilab.masks import Mask as Mask
     from jarilab.models.base import Generates as Generates
     from jarilab.models.decoder import LanguageModel as LanguageModel
@@ -85,6 +86,7 @@ _HOME = {
     "UserError": "jarilab.errors",
     "initialise": "jarilab.nn.init",
     "Tape": "jarilab.inspect.capture",
+    "measure_heads": "jarilab.inspect.measuring",
     "record": "jarilab.inspect.capture",
     "swap": "jarilab.huggingface.swapping",
     "from_huggingface": "jarilab.huggingface.whole",

@@ -188,19 +188,17 @@ class Tape:
         self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape"
     ) -> Any:
         """The page of `jarilab explore` for this tape; a notebook draws it. See `jarilab.show`."""
-        import jarilab  # the page stands above this room, and the front door finds it when asked
+        import jarilab  # imported here because the explorer imports this module
 
         return jarilab.show(self, tokens, title)
 
     def measures(
         self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
     ) -> dict[str, Any]:
-        """By site and name what is measured of each head, `value` and `chance`: see `jarilab.inspect.measures`.
+        """Every measure of every head, with `value` and `chance`: see `jarilab.measure_heads`."""
+        import jarilab  # imported here because measures are computed from tapes
 
-        tokens: as in `show`. Raises UserError for a batch of several inputs, and for names that do not fit."""
-        from jarilab.inspect.measuring import measures_of  # which reads tapes
-
-        return measures_of(self, tokens)
+        return jarilab.measure_heads(self, tokens)
 
     def joined(self) -> Tape:
         """A tape of whole maps of what `generate` wrote token by token: the rows of the prompt, then one of each step.

@@ -5,16 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from jarilab.attention.geometry import Geometry
 from jarilab.errors import UserError
 from jarilab.inspect.calls import allowed_links
-from jarilab.inspect.capture import Tape
+from jarilab.inspect.recorded import Recorded
 from jarilab.inspect.sites import AttentionSite
 from jarilab.positions import Positions, unrelated
 from jarilab.shapes import Bool, Float, Int, Tensor
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """The part of a `Tape` that maps are made from."""
+
+    @property
+    def calls(self) -> Mapping[str, Sequence[Recorded]]: ...
+
+    @property
+    def sites(self) -> list[str]: ...
+
+    def site(self, name: str) -> AttentionSite: ...
+
+    def weights(self, site: str) -> Float[Tensor, "B H Q K"]: ...
+
+    def scores(self, site: str) -> Float[Tensor, "B H Q K"]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +63,7 @@ class Map:
         _check_names("keys", self.keys, len(self.k_order))
 
     @staticmethod
-    def of(tape: Tape, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map:
+    def of(tape: Recording, site: str, queries: Sequence[str], keys: Sequence[str]) -> Map:
         """The map at `site` of a forward of one input, in float64.
 
         Raises UserError as `Tape.weights` does, for a batch of several, and for names that do not fit.
@@ -111,7 +129,7 @@ def _check_names(side: str, names: Sequence[str], count: int) -> None:
 
 
 def names_of_sides(
-    tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
+    tape: Recording, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
 ) -> dict[str, list[str]]:
     """What the places of each sequence are called. tokens: by sequence, or of all where they are the same, or by the
     name of a site that has tokens of its own; without, their numbers. A site that has more or fewer places than its
@@ -135,7 +153,7 @@ def names_of_sides(
     return names
 
 
-def fitting(tape: Tape, name: str, names: Mapping[str, Sequence[str]]) -> AttentionSite:
+def fitting(tape: Recording, name: str, names: Mapping[str, Sequence[str]]) -> AttentionSite:
     """A site, and as its queries and keys those of `names_of_sides` that are its own."""
     site = tape.site(name)
     if name in names:
@@ -147,7 +165,7 @@ def fitting(tape: Tape, name: str, names: Mapping[str, Sequence[str]]) -> Attent
     return replace(site, queries=queries, keys=keys)
 
 
-def _sides(tape: Tape, name: str) -> tuple[tuple[str, int], tuple[str, int]]:
+def _sides(tape: Recording, name: str) -> tuple[tuple[str, int], tuple[str, int]]:
     """Whose places queries and keys are, and how many."""
     site, calls = tape.site(name), [recorded.call for recorded in tape.calls[name]]
     queries = sum(call.q.shape[2] for call in calls)
@@ -162,7 +180,7 @@ def _numbers(count: int) -> list[str]:
     return [str(place) for place in range(count)]
 
 
-def allowed_of(tape: Tape, site: str) -> Bool[Tensor, "Q K"]:
+def allowed_of(tape: Recording, site: str) -> Bool[Tensor, "Q K"]:
     """Who may look at whom at a site of a forward of one input, as a `Map` has it."""
     allowed = [allowed_links(recorded.call)[0, 0] for recorded in tape.calls[site]]
     return torch.cat(allowed).cpu()

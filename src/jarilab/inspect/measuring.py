@@ -1,21 +1,24 @@
-"""What a tape's maps measure, all at once."""
+"""Every measure of every head on a tape."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jarilab.inspect.capture import Tape
-from jarilab.inspect.maps import Map, Scored, fitting, names_of_sides
+from jarilab.inspect.maps import Map, Recording, Scored, fitting, names_of_sides
 from jarilab.inspect.measures import measure
 
 
-def measures_of(
-    tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
+def measure_heads(
+    tape: Recording, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
 ) -> dict[str, dict[str, Scored]]:
-    """Every measure of every site. tokens, and errors: as `names_of_sides` and `Map.of` have them."""
+    """Every measure of every head, by site and name of the measure; see `jarilab.inspect.measures`.
+
+    tokens: the names of the tokens, as in `jarilab.show`. Raises UserError for a batch of several inputs, and if the
+    number of names does not match the number of tokens.
+    """
     names = names_of_sides(tape, tokens)
-    found = {}
+    measures = {}
     for name in tape.sites:
         site = fitting(tape, name, names)
-        found[name] = measure(Map.of(tape, name, names[site.queries], names[site.keys]))
-    return found
+        measures[name] = measure(Map.of(tape, name, names[site.queries], names[site.keys]))
+    return measures

@@ -15,7 +15,7 @@ from jarilab import api
 from jarilab.cli.arguments import parse
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
-from jarilab.inspect.measuring import measures_of
+from jarilab.inspect.measuring import measure_heads
 from jarilab.inspect.model_io import precise
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
@@ -114,7 +114,7 @@ def test_maps_are_those_of_the_weights_that_were_saved(shown):
 def test_measures_are_means_over_the_inputs_beside_chance(shown):
     found = []
     for line in Arithmetic(maximum=30).sample_inputs()[:3]:
-        found.append(measures_of(*tape_of(shown, line))["decoder.0.cross"]["entropy"])
+        found.append(measure_heads(*tape_of(shown, line))["decoder.0.cross"]["entropy"])
     value = np.mean([float(one.value[1]) for one in found])
     chance = np.mean([float(one.chance[1]) for one in found])
     tag = "measures, entropy/decoder.0.cross:1"
