@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from jarilab.errors import UserError as UserError
     from jarilab.explorer import explore as explore
     from jarilab.explorer import show as show
+    from jarilab.huggingface.families import from_huggingface as from_huggingface
     from jarilab.huggingface.swapping import swap as swap
-    from jarilab.huggingface.whole import from_huggingface as from_huggingface
     from jarilab.inspect.capture import Tape as Tape
     from jarilab.inspect.capture import record as record
     from jarilab.inspect.measuring import measure_heads as measure_heads
@@ -89,7 +89,7 @@ _HOME = {
     "measure_heads": "jarilab.inspect.measuring",
     "record": "jarilab.inspect.capture",
     "swap": "jarilab.huggingface.swapping",
-    "from_huggingface": "jarilab.huggingface.whole",
+    "from_huggingface": "jarilab.huggingface.families",
     "Mask": "jarilab.masks",
     "Decoder": "jarilab.models.stacks",
     "Encoder": "jarilab.models.stacks",

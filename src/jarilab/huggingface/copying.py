@@ -1,9 +1,10 @@
-"""Weights by the names of another library, put into a model of jari by its own."""
+"""Copies the weights of a transformers model into a model of jarilab, by a table of names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,12 @@ from torch import Tensor, nn
 from jarilab.errors import UserError
 from jarilab.huggingface.folder import Loaded
 
-Change = Callable[[Tensor], Tensor]
+Change = Callable[[Tensor, Any], Tensor]
+Names = Mapping[str, str | tuple[str, Change] | Tensor]
+"""For each parameter, or module with a weight and perhaps a bias: its name in transformers, that name and a function
+`(weight, config) -> weight` of it, or the value itself. `*` is the number of the layer."""
+
+LAYER = re.compile(r"layers\.(\d+)\.")
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -21,82 +27,77 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""What transformers calls them, and what jari does."""
+"""From the names of transformers to those of jarilab."""
 
 
-class Copying:
-    """theirs: all weights of the model that is copied. Each is taken once, and `finish` tells what nobody took."""
+class WeightCopier:
+    """The weights of one transformers model, and which of them were copied.
+
+    config: the model's configuration. weights: its state dict.
+    """
 
     def __init__(self, loaded: Loaded):
         self.config, self.folder = loaded.config, loaded.folder
-        self.theirs: dict[str, Tensor] = dict(loaded.model.state_dict())
-        self._left = set(self.theirs)
-        self._ours: dict[str, Tensor] = {}
+        self.weights: dict[str, Tensor] = dict(loaded.model.state_dict())
+        self._unused = set(self.weights)
 
-    def has(self, theirs: str) -> bool:
-        return theirs in self.theirs
-
-    def take(self, theirs: str) -> Tensor:
-        """Raises UserError for a name that there is not."""
-        if theirs not in self.theirs:
+    def take(self, name: str) -> Tensor:
+        """The weight of this name, which then counts as copied. Raises UserError if there is none."""
+        if name not in self.weights:
             raise UserError(
-                f"{self.folder} has no weights called {theirs}, as transformers 5 names them; load it with "
+                f"{self.folder} has no weights called {name}, as transformers 5 names them; load it with "
                 "transformers, and write it again by model.save_pretrained(FOLDER)"
             )
-        self._left.discard(theirs)
-        return self.theirs[theirs]
+        self._unused.discard(name)
+        return self.weights[name]
 
-    def leave(self, *theirs: str) -> None:
-        """Those that are not wanted: names, or their beginnings."""
-        self._left = {name for name in self._left if not name.startswith(theirs)}
+    def copy(self, model: nn.Module, names: Names, ignored: tuple[str, ...] = ()) -> nn.Module:
+        """Fill all parameters of `model`, and set it to evaluation mode. A bias that only jarilab has is 0.
 
-    def put(self, ours: str, value: Tensor) -> None:
-        self._ours[ours] = value
-
-    def module(self, ours: str, theirs: str, change: Change = lambda weight: weight) -> None:
-        """Its weight, changed, and its bias, where it has one."""
-        self.put(f"{ours}.weight", change(self.take(f"{theirs}.weight")))
-        if self.has(f"{theirs}.bias"):
-            self.put(f"{ours}.bias", self.take(f"{theirs}.bias"))
-
-    def modules(self, ours: str, theirs: str, names: Mapping[str, str]) -> None:
-        """Several of one layer: our name to theirs."""
-        for our, their in names.items():
-            self.module(f"{ours}.{our}", f"{theirs}.{their}")
-
-    def finish(self, model: nn.Module) -> nn.Module:
-        """The model with all of them, in evaluation. A bias that only jari has is 0. Raises UserError for weights that
-        have no place in it."""
-        if self._left:
-            left = ", ".join(sorted(self._left)[:3])
+        ignored: beginnings of the names of weights that are not needed. Raises UserError if any other is left over.
+        """
+        values = {
+            path: self._value(path, default, names) for path, default in model.state_dict().items()
+        }
+        left = sorted(name for name in self._unused if not name.startswith(ignored))
+        if left:
             raise UserError(
-                f"{self.folder} has weights that have no place in a model of jari: {left}; look at it as it is, by "
-                "jarilab.record(model)"
+                f"{self.folder} has weights that have no place in a model of jari: {', '.join(left[:3])}; look at it "
+                "as it is, by jarilab.record(model)"
             )
-        values = dict(self._ours)
-        for name, parameter in model.state_dict().items():
-            if name.endswith(".bias"):
-                values.setdefault(name, torch.zeros_like(parameter))
         model.load_state_dict(values)
         return model.eval()
 
-    # Settings -----------------------------------------------------------------------------------------------------
+    def _value(self, path: str, default: Tensor, names: Names) -> Tensor:
+        match = LAYER.search(path)
+        pattern = LAYER.sub("layers.*.", path)
+        module, _, kind = pattern.rpartition(".")
+        source, suffix = (names[pattern], "") if pattern in names else (names[module], f".{kind}")
+        if isinstance(source, Tensor):
+            return source
+        name, change = source if isinstance(source, tuple) else (source, None)
+        name = name.replace("*", match[1] if match else "*") + suffix
+        if suffix == ".bias" and name not in self.weights:
+            return torch.zeros_like(default)
+        weight = self.take(name)
+        return weight if change is None else change(weight, self.config)
 
-    def require(self, **allowed: Any) -> None:
-        """Raises UserError for a setting of the configuration that is another than this."""
-        for name, value in allowed.items():
-            found = getattr(self.config, name, value)
-            if found != value:
-                self.refuse(f"{name}={found}", f"expected {value}")
+    def require(self, **expected: Any) -> None:
+        """Raises UserError if a setting of the configuration has another value than expected."""
+        for name, value in expected.items():
+            actual = getattr(self.config, name, value)
+            if actual != value:
+                self.refuse(f"{name}={actual}", f"expected {value}")
 
-    def refuse(self, what: str, instead: str) -> None:
+    def refuse(self, setting: str, expected: str) -> NoReturn:
+        """Raises UserError for a setting that no layer of jarilab supports."""
         raise UserError(
-            f"{self.folder} has {what}, for which jari's layers have no option: {instead}; look at the model as it "
-            "is, by jarilab.record(model)"
+            f"{self.folder} has {setting}, for which jari's layers have no option: {expected}; look at the model as "
+            "it is, by jarilab.record(model)"
         )
 
     def activation(self, name: str) -> Any:
-        """Raises UserError for one that jari does not have."""
+        """Its name in jarilab. Raises UserError if jarilab does not have it."""
         if name not in ACTIVATIONS:
             self.refuse(f"the activation {name}", f"expected one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[name]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import jarilab
-from jarilab.huggingface.whole import FAMILIES
+from jarilab.huggingface.families import FAMILIES
 
 pytestmark = [
     pytest.mark.skipif(find_spec("transformers") is None, reason="pip install transformers"),
@@ -227,7 +227,11 @@ def test_segments_are_those_of_bert(folder_of: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "kind dynamic"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "kind dynamic.*linear",
+        ),
         ("llama", {"hidden_act": "tanh"}, "the activation tanh.*expected one of relu"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True.*expected False"),
         ("bart", {"decoder_ffn_dim": 48}, "encoder_ffn_dim=40 and decoder_ffn_dim=48.*the same"),
@@ -250,13 +254,13 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_weights_without_a_place_are_refused_by_name(folder_of: Callable[[str], Path]) -> None:
-    from jarilab.huggingface.copying import Copying
+    from jarilab.huggingface.copying import WeightCopier
     from jarilab.huggingface.folder import load
 
     loaded = load(folder_of("bert"))
     loaded.model.register_parameter("strange", nn.Parameter(torch.zeros(1)))
     with pytest.raises(jarilab.UserError, match="no place in a model of jari: strange"):
-        FAMILIES["BertModel"](Copying(loaded))
+        FAMILIES["BertModel"](WeightCopier(loaded))
 
 
 @pytest.mark.parametrize(
