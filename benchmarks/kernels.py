@@ -1,7 +1,7 @@
 """Which attention kernel is faster at which shape: explicit products or PyTorch's fused one?
 
-Forward and backward with a padding mask, in one thread; the points `fused_*` in `jarilab/attention/crossings.py`
-should lie where the winner changes; `jarilab tune` looks for them on any machine.
+Forward and backward with a padding mask, in one thread; `MIN_FUSED_KEYS` in `jarilab/attention/kernels.py`
+should lie where the winner changes.
 
 Measured 2026-11-20, PyTorch 2.13, one core of an AMD EPYC with AVX-512 BF16 that others used too: in
 bfloat16 explicit wins up to 512 keys, in float32 up to 33 (by 1.1) but for the 8 wide heads of 7 keys (0.74). With

@@ -14,8 +14,6 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Processes that tests start need not each compile the modules of jari anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# What whoever runs the tests measured with `jarilab tune` decides nothing in them.
-os.environ["JARILAB_TUNED"] = "off"
 
 assert "jarilab" not in sys.modules, "jarilab was imported before its annotations could be checked"
 sys.path.insert(0, str(Path(__file__).parent))  # for `helpers`

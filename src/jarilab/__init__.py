@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from jarilab.api import predict as predict
     from jarilab.api import report as report
     from jarilab.api import train as train
-    from jarilab.api import tune as tune
     from jarilab.api import walk as walk
     from jarilab.attention.cache import KVCache as KVCache
     from jarilab.attention.call import AttentionCall as AttentionCall
@@ -126,7 +125,6 @@ _HOME = {
     "predict": "jarilab.api",
     "report": "jarilab.api",
     "train": "jarilab.api",
-    "tune": "jarilab.api",
     "walk": "jarilab.api",
     "verify": "jarilab.runs.verifying",
 }

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from jarilab.attention import crossings as crossing_points
-from jarilab.attention import measuring
-from jarilab.attention.crossings import OF_THE_PACKAGE as OF_THE_PACKAGE
-from jarilab.attention.crossings import Crossings
 from jarilab.comparison import comparing, curves, study
 from jarilab.comparison.places import ClusterKind, Place
 from jarilab.comparison.resources import Resources
@@ -71,7 +67,6 @@ def train(
     settings: Mapping[str, Any] | None = None,
     precision: Precision = "auto",
     threads: Annotated[int, Ge(1)] | None = None,
-    crossings: str | None = None,
     device: str = "auto",
     accumulate: Annotated[int, Ge(1), Le(100_000)] = 1,
     recompute: bool = False,
@@ -88,9 +83,7 @@ def train(
     out: `runs/TASK-ENCODING-SEED` by default. model: its kind, such as `recurrent`, or a file and class of one's own;
     the task's usual one by default. seed: decides initial values, data order and dropout. precision: bfloat16 where the
     machine really has it and the model gains by it, or the one that is named. threads: of PyTorch, all cores by
-    default; bits depend on it. crossings: lengths at which attention changes its kernel, such as blocks_float32=256, or
-    `package`, the package's own; those that `jarilab tune` kept by default, and of a run that goes on always its own.
-    device: auto (an accelerator where there is one), cpu, cuda, cuda:1 or mps. accumulate:
+    default; bits depend on it. device: auto (an accelerator where there is one), cpu, cuda, cuda:1 or mps. accumulate:
     passes that make up a step, each over a part of its batch, where memory does not hold all of it. recompute: compute
     each layer again for its gradient: less memory, more time. compile: let torch.compile fuse the model's operations.
     shard: under torchrun, cut the model into parts, one for each process (FSDP2); else each has a copy (DDP).
@@ -103,7 +96,6 @@ def train(
     """
     execution = Execution(
         device=device_named(device),
-        crossings=None if crossings is None else Crossings.read(crossings),
         accumulate=accumulate,
         recompute=recompute,
         compile=compile,
@@ -243,48 +235,6 @@ def report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
     is no run, or has no curve yet.
     """
     return curves.write(runs, out)
-
-
-def tune(
-    *,
-    threads: Annotated[int, Ge(1)] | None = None,
-    dry_run: bool = False,
-    forget: bool = False,
-    report: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Measure from which length on which kernel computes attention the fastest on this machine, and keep that in a file
-    of this person, by which kernels are then chosen; gives the times and the lengths.
-
-    threads: of PyTorch, all cores by default; measure with as many as you train with. dry_run: measure, and keep
-    nothing. forget: measure nothing, and remove what was kept, so that the package's lengths count again. report: told
-    how many measurements of how many are done. Raises UserError where nothing can be kept, before anything is measured.
-    """
-    if forget and dry_run:
-        raise UserError(
-            "forget removes what was kept, and dry_run changes nothing; give one of them"
-        )
-    if forget:
-        removed = crossing_points.forget()
-        return {"forgotten": None if removed is None else str(removed)}
-    if not dry_run:
-        crossing_points.file_to_keep()
-    use_threads(threads)
-    series = measuring.plan()
-    count = sum(len(one.lengths) for one in series)
-    rows = []
-    for row in measuring.measured(series):
-        rows.append(row)
-        if report is not None:
-            report(len(rows), count)
-    found = measuring.found(rows)
-    return {
-        "threads": checked_threads(threads),
-        "gpu": crossing_points.gpu_here(),
-        "rows": [row.as_dict() for row in rows],
-        "crossings": asdict(found),
-        "package": asdict(crossing_points.PACKAGE),
-        "kept": None if dry_run else str(crossing_points.keep(found)),
-    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -220,7 +220,7 @@ def test_commands_in_the_pages_run_one_after_another(tmp_path: Path, monkeypatch
         assert code == 0, f"{line}\n{told}"
         assert "Traceback" not in told, f"{line}\n{told}"
     assert len(ended) == len(lines), f"{lines[len(ended)]}\n{done.stderr}"
-    assert {words[0] for words, _ in given} == set(names()) - {"serve", "tune", "export"}  # whose tests are their own
+    assert {words[0] for words, _ in given} == set(names()) - {"serve", "export"}  # whose tests are their own
 
 
 def test_every_indented_line_of_the_pages_is_a_command() -> None:

@@ -22,7 +22,6 @@ from torch.nn import functional
 from jarilab.attention import blocks, flex, short
 from jarilab.attention import call as definition
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.crossings import current
 from jarilab.attention.geometry import Geometry
 from jarilab.attention.softmax import softmax
 from jarilab.encodings.base import Encoding
@@ -33,6 +32,17 @@ from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
 Kernel = Literal["auto", "explicit", "fused", "blocks", "flex", "definition"]
+
+# The number of keys from which a kernel is the faster one, forward and backward in one thread. Measured with PyTorch
+# 2.13 on an AMD EPYC with AVX-512 BF16 and an Intel Xeon with AMX (benchmarks/kernels.py, docs/results/long.md). The
+# bits of a result depend on them.
+# PyTorch's kernel instead of explicit products, on a CPU. Of other dtypes it is taken at every length.
+MIN_FUSED_KEYS = {torch.float32: 49, torch.bfloat16: 1025}
+# Blocks of queries, on a CPU, for as many queries, too. In float32 they win from 256 on, but by less than 5 % without
+# dropout.
+MIN_BLOCKS_KEYS = {torch.float32: 512, torch.bfloat16: 1024}
+# FlexAttention, on a GPU. Not measured on one yet.
+MIN_FLEX_KEYS = 128
 
 # The most scores of a call for which one operation beats three, whatever the length.
 FEWEST_EXPLICIT = 1024
@@ -48,7 +58,7 @@ def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
 
 
 def choose(call: AttentionCall) -> str:
-    """The kernel for a call of this device, dtype and length, by the crossing points in use."""
+    """The kernel for a call of this device, dtype and length."""
     if call.score is not None:
         return "explicit"  # it is no product
     if call.q.device.type != "cpu":
@@ -64,10 +74,10 @@ def choose(call: AttentionCall) -> str:
         return "explicit"
     dtype, keys = call.q.dtype, call.k.shape[2]
     if torch.compiler.is_compiling() or call.q.requires_grad or dtype is torch.float64:
-        return "explicit" if keys < current().fused(dtype) else "fused"
+        return "explicit" if keys < MIN_FUSED_KEYS.get(dtype, 1) else "fused"
     if few_scores(call.q, keys):
         return "fused"
-    few = call.q.shape[2] <= FEW_QUERIES or keys < current().fused(dtype)
+    few = call.q.shape[2] <= FEW_QUERIES or keys < MIN_FUSED_KEYS.get(dtype, 1)
     return "explicit" if few else "fused"
 
 
@@ -97,7 +107,7 @@ def _bare_and_long(call: AttentionCall) -> bool:
         return False
     ruled = geometry.allowed is None or geometry.mask is not None
     bare = ruled and not geometry.encoding.hooks & {"bias", "terms", "values"}
-    return bare and min(queries, keys) >= current().blocks(torch.bfloat16)
+    return bare and min(queries, keys) >= MIN_BLOCKS_KEYS[torch.bfloat16]
 
 
 def lowers(
@@ -116,11 +126,11 @@ def lowers(
     device, shortest = q_pos.order.device.type, min(q_pos.length, k_pos.length)
     if device == "cuda":
         known = "bias" not in hooks and (mask is None or mask.plain_causal)
-        return shortest >= current().flex and not known and not dropout
+        return shortest >= MIN_FLEX_KEYS and not known and not dropout
     if device != "cpu" or torch.compiler.is_compiling():
         return False
     halved = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") is torch.bfloat16
-    if shortest < current().blocks(torch.bfloat16 if halved else torch.float32):
+    if shortest < MIN_BLOCKS_KEYS[torch.bfloat16 if halved else torch.float32]:
         return False
     ruled = mask is None or mask.plain_causal or mask.of_keys
     return bool(dropout) or not ruled or bool(hooks & {"bias", "terms", "values"})
@@ -133,7 +143,6 @@ def check(
     dropout: float = 0.0,
 ) -> None:
     """Refuse, when a model is built, a kernel that cannot do what the encoding or the score needs. Raises UserError."""
-    current()  # read now: what torch.compile traces cannot read a file
     hooks = frozenset[str]().union(*(encoding.hooks for encoding in encodings))
     if kernel == "flex":
         flex.check(encodings, score is None, dropout)

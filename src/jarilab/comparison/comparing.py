@@ -29,7 +29,7 @@ def run(study: Study, out: Path, place: Place) -> dict[str, Any]:
 
     place: where the trials run."""
     place.check()
-    study = study.begun_in(out)
+    study.check_folder(out)
     trials = study.trials(out)
     task = study.experiment.task_instance()
     for trial in trials[: len(study.encodings)]:

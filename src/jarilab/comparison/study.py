@@ -8,12 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jarilab.attention.crossings import (
-    OF_THE_PACKAGE,
-    Crossings,
-    of_this_machine,
-    tell_difference,
-)
 from jarilab.comparison.trial import Trial
 from jarilab.comparison.tuning import SEED, check_rates
 from jarilab.errors import UserError
@@ -33,7 +27,6 @@ FIELDS = {
     "seeds": int,
     "snapshots": int,
     "rates": list[float],
-    "crossings": str,
 }
 """What study.json holds."""
 
@@ -42,15 +35,13 @@ FIELDS = {
 class Study:
     """experiment: the first trial; all others differ from it by encoding and seed alone. encodings: their specs.
     seeds: how many, from 1. snapshots: of the weights of each trial. rates: learning rates, of which
-    each encoding gets its best; none where they are not tuned. crossings: lengths at which attention changes its
-    kernel, of all trials on whatever machine."""
+    each encoding gets its best; none where they are not tuned."""
 
     experiment: Experiment
     encodings: tuple[str, ...]
     seeds: int
     snapshots: int = 0
     rates: tuple[float, ...] = ()
-    crossings: str = OF_THE_PACKAGE
 
     @staticmethod
     def of(
@@ -70,8 +61,7 @@ class Study:
         for experiment in of_each:
             _check_compared(experiment)
         specs = [experiment.model_options["encoding"] for experiment in of_each]
-        crossings = str(of_this_machine())
-        return Study(of_each[0], tuple(specs), seeds, snapshots, tuple(rates), crossings)
+        return Study(of_each[0], tuple(specs), seeds, snapshots, tuple(rates))
 
     @staticmethod
     def read(folder: Path) -> Study:
@@ -80,13 +70,10 @@ class Study:
         record = read_json(path)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
-        # Absent from studies of before they were kept.
-        record.setdefault("crossings", OF_THE_PACKAGE)
         check_fields(str(path), FIELDS, record)
         experiment = Experiment.read(record["experiment"], str(path))
         encodings, rates = tuple(record["encodings"]), tuple(record["rates"])
-        crossings = str(Crossings.read(record["crossings"]))
-        study = Study(experiment, encodings, record["seeds"], record["snapshots"], rates, crossings)
+        study = Study(experiment, encodings, record["seeds"], record["snapshots"], rates)
         if not study.encodings or "encoding" not in experiment.model_options:
             raise UserError(f"{path} names no encodings")
         _check_seeds(study.seeds)
@@ -123,11 +110,10 @@ class Study:
             )
         return replace(self, encodings=(*self.encodings, *added), seeds=seeds)
 
-    def begun_in(self, folder: Path) -> Study:
-        """Itself, by the crossing points that the study in the folder was begun with. Raises UserError where the folder
-        holds another study, or is another thing; encodings and seeds may differ."""
+    def check_folder(self, folder: Path) -> None:
+        """Raise UserError if the folder holds another study; encodings and seeds may differ."""
         if not (folder / RECORD).exists():
-            return self
+            return
         study = Study.read(folder)
         held = study.experiment
         mine = self._under(held.model_options["encoding"], held.seed)
@@ -142,8 +128,6 @@ class Study:
                 f"{folder} holds another study than this comparison asks for; choose another --out, or give its "
                 f"settings:\n  {lines}"
             )
-        tell_difference(folder, Crossings.read(study.crossings), of_this_machine())
-        return replace(self, crossings=study.crossings)
 
     def _under(self, encoding: str, seed: int, rate: float | None = None) -> Experiment:
         options = {**self.experiment.model_options, "encoding": encoding}
@@ -158,7 +142,7 @@ class Study:
         for spec, rate in itertools.product(self.encodings, self.rates):
             experiment = self._under(spec, SEED, rate)
             name = f"{as_file_name(experiment.encoding)}-rate={rate:g}"
-            trials.append(Trial(name, experiment, folder / "tuning" / name, self.crossings))
+            trials.append(Trial(name, experiment, folder / "tuning" / name))
         return trials
 
     def trials(self, folder: Path, rates: Mapping[str, float] | None = None) -> list[Trial]:
@@ -169,7 +153,7 @@ class Study:
             label = self._under(spec, seed).encoding
             experiment = self._under(spec, seed, (rates or {}).get(label))
             name = f"{as_file_name(experiment.encoding)}-{seed}"
-            trials.append(Trial(name, experiment, folder / name, self.crossings))
+            trials.append(Trial(name, experiment, folder / name))
         taken = [trial.name for trial in trials]
         for name in taken:
             if taken.count(name) > 1:

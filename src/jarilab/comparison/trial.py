@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from jarilab.attention.crossings import OF_THE_PACKAGE
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.lock import is_training
 from jarilab.runs.options import deciding
@@ -14,12 +13,11 @@ from jarilab.runs.options import deciding
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of the study. crossings: those of all of its trials."""
+    """One training of the study."""
 
     name: str
     experiment: Experiment
     folder: Path
-    crossings: str = OF_THE_PACKAGE
 
     @property
     def finished(self) -> bool:
@@ -41,7 +39,7 @@ class Trial:
         """The words that train it, as a person would type them."""
         experiment = self.experiment
         words = ["jarilab", "train", experiment.task]
-        words += ["--out", str(self.folder), "--threads", "1", "--crossings", self.crossings]
+        words += ["--out", str(self.folder), "--threads", "1"]
         words += ["--seed", str(experiment.seed), "--precision", experiment.precision]
         words += ["--model", experiment.model]
         sections = {

@@ -15,7 +15,7 @@ import torch
 from jarilab._version import __version__
 from jarilab.devices import processor
 
-DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability", "crossings")
+DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability")
 """What of the environment decides the bits of a result."""
 COMPUTED = {"device": "cpu", "ranks": 1, "accumulate": 1, "compile": False, "shard": False}
 """The same of how a run was computed, where its record does not say: in one process, on the processor."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from jarilab.attention.crossings import Crossings
 from jarilab.devices import CPU, describe
 
 
@@ -16,8 +15,6 @@ from jarilab.devices import CPU, describe
 class Execution:
     """
     device: where the model is.
-    crossings: lengths at which attention changes its kernel; of a run that goes on always its own, else by default
-        those of this machine.
     accumulate: passes that make up a step, each over a part of its batch: what is kept for the gradient takes so many
         times less memory.
     recompute: keep only what goes into each layer, and compute the layer again for its gradient.
@@ -29,7 +26,6 @@ class Execution:
     """
 
     device: torch.device = CPU
-    crossings: Crossings | None = None
     accumulate: int = 1
     recompute: bool = False
     compile: bool = False
@@ -43,7 +39,6 @@ class Execution:
         device = describe(self.device)
         decides = {
             "device": None if device == "cpu" else device,
-            "crossings": None if self.crossings is None else str(self.crossings),
             "accumulate": self.accumulate if self.accumulate > 1 else None,
             "compile": self.compile or None,
             "shard": self.shard or None,

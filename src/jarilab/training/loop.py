@@ -11,17 +11,10 @@ from typing import Any
 import torch
 
 from jarilab._version import __version__
-from jarilab.attention.crossings import (
-    OF_THE_PACKAGE,
-    Crossings,
-    of_this_machine,
-    tell_difference,
-    using,
-)
 from jarilab.errors import UserError
 from jarilab.runs import snapshots as snapshot
 from jarilab.runs.experiment import Experiment
-from jarilab.runs.folder import Run, read_run
+from jarilab.runs.folder import Run
 from jarilab.runs.results import read_result
 from jarilab.runs.signals import Interrupted, StopSignals
 from jarilab.training.batching import batches_of
@@ -66,11 +59,8 @@ def train(
     world, device = joined(execution.device)
     try:
         with world.together():
-            crossings = _crossings(out, execution.crossings, world)
-            execution = replace(execution, device=device, crossings=crossings)
-            with using(crossings):
-                training = Training(experiment, execution, world)
-                return training.into(out, snapshots, report if world.writes else None)
+            training = Training(experiment, replace(execution, device=device), world)
+            return training.into(out, snapshots, report if world.writes else None)
     finally:
         world.end()
 
@@ -236,32 +226,6 @@ class Training:
         weights = self.state.weights()
         if self.world.writes:
             snapshot.save(run.folder, self.state.progress.step, weights, self.experiment.hash)
-
-
-def _crossings(out: Path, asked: Crossings | None, world: World) -> Crossings:
-    """Those that the run in `out` was begun with; else those asked for, else of this machine. The first process's are
-    everybody's. Raises UserError."""
-    told = ""
-    with world.one_error_for_all():
-        if world.writes:
-            chosen = asked or of_this_machine()
-            begun = _begun_with(out) or chosen
-            if not (out / "result.json").exists():
-                tell_difference(out, begun, chosen)
-            told = str(begun)
-    return Crossings.read(world.texts(told)[0])
-
-
-def _begun_with(out: Path) -> Crossings | None:
-    """What the record of a run says; runs of before it was recorded knew the package's alone."""
-    path = out / "run.json"
-    if not path.is_file():
-        return None
-    recorded = read_run(out)["environment"].get("crossings", OF_THE_PACKAGE)
-    try:
-        return Crossings.read(f"{recorded}")
-    except UserError as error:
-        raise UserError(f"{path}: {error}; put the file back as it was written") from None
 
 
 def evenly_spread(steps: int, count: int) -> set[int]:

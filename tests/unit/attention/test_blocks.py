@@ -7,7 +7,6 @@ import jarilab
 from jarilab import skew
 from jarilab.attention import added_by, blocks, kernels
 from jarilab.attention.call import AttentionCall
-from jarilab.attention.crossings import Crossings, using
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import site_of
 from jarilab.attention.recurrent import LuongAttention
@@ -204,12 +203,14 @@ def test_in_bfloat16_it_is_chosen_from_1024_keys_on_even_where_nothing_is_added(
     assert (chosen(1023, torch.bfloat16), chosen(1024, torch.float32)) == ("explicit", "fused")
 
 
-def test_an_attention_chooses_it_and_its_maps_stay():
+def test_an_attention_chooses_it_and_its_maps_stay(monkeypatch):
     x = torch.randn(BATCH, LENGTH, HEADS * WIDTH)
     attention = jarilab.Attention(HEADS * WIDTH, HEADS, encoding="t5+shaw")
-    with using(Crossings(blocks_float32=LENGTH)), jarilab.record(attention) as tape:
+    monkeypatch.setitem(kernels.MIN_BLOCKS_KEYS, torch.float32, LENGTH)
+    with jarilab.record(attention) as tape:
         output = attention(x, mask=MASKS["padding"])
-    with using(Crossings(blocks_float32=LENGTH + 1)), jarilab.record(attention) as whole:
+    monkeypatch.setitem(kernels.MIN_BLOCKS_KEYS, torch.float32, LENGTH + 1)
+    with jarilab.record(attention) as whole:
         torch.testing.assert_close(attention(x, mask=MASKS["padding"]), output)
     (name,) = tape.kernels()
     assert (tape.kernels()[name], whole.kernels()[name]) == ("blocks", "explicit")

@@ -7,7 +7,6 @@ import pytest
 from torch import distributed
 
 from jarilab import cli
-from jarilab.attention.crossings import PACKAGE
 from jarilab.devices import CPU
 from jarilab.errors import UserError
 from jarilab.runs.experiment import Experiment
@@ -71,7 +70,6 @@ def test_a_process_that_is_gone_is_told_wherever_it_is_missed(
         raise RuntimeError(said)
 
     monkeypatch.setattr(loop, "joined", lambda device: (World(0, 2), CPU))
-    monkeypatch.setattr(loop, "_crossings", lambda *asked: PACKAGE)  # the first that all of them tell each other
     monkeypatch.setattr(loop, "Training", missed)
     with pytest.raises(UserError, match=r"rank 0 waits in vain for the others: .* the same command goes on from it"):
         loop.train(Experiment.of("arithmetic", "none", {}, 1, "float32"), tmp_path / "run")

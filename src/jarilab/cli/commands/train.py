@@ -84,7 +84,6 @@ def run(options: argparse.Namespace) -> None:
 
 def _pattern(options: argparse.Namespace) -> Pattern | None:
     """The run of --from, from which comes what is not given. Raises UserError for another task or kind of model."""
-    from jarilab.api import OF_THE_PACKAGE
     from jarilab.cli.ranks import is_first
     from jarilab.cli.repeating import Pattern
     from jarilab.cli.terminal import say
@@ -106,9 +105,7 @@ def _pattern(options: argparse.Namespace) -> Pattern | None:
     experiment.trust(str(pattern.folder / "run.json"), options.trust_code)
     options.task = experiment.task
     own = {"seed": experiment.seed, "precision": experiment.precision, "model": model}
-    computed = pattern.record["environment"]
-    own["threads"] = computed["threads"]
-    own["crossings"] = computed.get("crossings", OF_THE_PACKAGE)
+    own["threads"] = pattern.record["environment"]["threads"]
     if is_first():
         for name in own.keys() & options.verb.keys():
             if options.verb[name] != own[name]:
