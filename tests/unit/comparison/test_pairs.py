@@ -124,6 +124,23 @@ def test_the_common_noise_by_hand():
     assert common_noise(numbers_ES) == pytest.approx(1.0)
 
 
+def test_half_widths_by_hand_with_the_degrees_of_freedom_of_each_noise():
+    # Residuals (u, -u, 0) with u = (1, -1, 1, -1): a common variance of 8 / ((3 - 1)(4 - 1)). Tables: q(3, 6), q(3, 3).
+    u_S, of_seed_S = np.array([1.0, -1.0, 1.0, -1.0]), np.array([0.0, 5.0, -3.0, 1.0])
+    numbers_ES = np.stack([u_S, -u_S, 0 * u_S]) + of_seed_S + np.array([[1.0], [4.0], [9.0]])
+    by_all = 4.339 * math.sqrt(8 / 6) / math.sqrt(4)
+    by_pair = 5.910 / math.sqrt(2) * math.sqrt(16 / 3) / math.sqrt(4)
+    assert by_pair > by_all > by_pair / 2
+    assert seed_half_widths(numbers_ES) == pytest.approx([by_pair, by_all, by_all], rel=2e-4)
+
+
+def test_another_sample_of_examples_moves_each_end_by_its_own_share():
+    (found,) = compare_pairs({"a": [0.95] * 2, "b": [0.5] * 2}, 100).differences
+    (low_a, high_a), (low_b, high_b) = wilson(0.95, 100), wilson(0.5, 100)
+    below, above = math.hypot(0.95 - low_a, high_b - 0.5), math.hypot(high_a - 0.95, 0.5 - low_b)
+    assert (found.low, found.high) == pytest.approx((0.45 - below, 0.45 + above), rel=1e-6)
+
+
 def test_seeds_that_agree_leave_the_noise_of_the_examples():
     (found,) = compare_pairs({"a": [1.0] * 3, "b": [1.0] * 3}, 1000).differences
     low, _ = wilson(1.0, 1000)

@@ -351,6 +351,22 @@ def test_a_source_is_done_when_nothing_open_can_win_and_not_before():
     assert steps == {0.0: (2, "a."), 4.0: (4, "bbb.")}
 
 
+@pytest.mark.parametrize(
+    ("after_a", "steps", "answer"),
+    [
+        # `.` and `a.` have ended, and `aa` ranks below them now: ln(0.06) / 2 < ln(0.54) / 2. Longer, it would win.
+        ({".": 0.9, "a": 0.1}, 2, "a."),
+        # As many have ended, but `aa` ranks above them: ln(0.48) / 2 > ln(0.4).
+        ({".": 0.2, "a": 0.8}, 3, "aa."),
+    ],
+)
+def test_a_beam_stops_once_as_many_ended_as_it_is_wide_and_the_best_open_one_ranks_below(after_a, steps, answer):
+    table = {"": {"a": 0.6, ".": 0.4}, "a": after_a, "aa": {".": 1.0} if steps == 3 else {"a": 1.0}}
+    model, letters = Table(table, "_^.ab"), "_^.ab"
+    ((best,),) = search(model, source_of(torch.zeros(1, 2).long()), width=2, longest=20)
+    assert (len(model.rows), "".join(letters[i] for i in best.ids)) == (steps, answer)
+
+
 def test_sources_that_are_done_are_read_no_more():
     model = Scripted([[5, END, 7, 7, 7, 7], [6, 7, 8, END, 9, 9], [6, 7, 8, 7, 8, 9]])
     answers = search(model, source_of(torch.zeros(3, 3).long()), width=2, longest=[6, 6, 5], length_penalty=0.0)

@@ -222,3 +222,42 @@ def test_every_answer_has_the_headers() -> None:
 
     response = asyncio.run(main())
     assert (response.status_code, response.headers["x-content-type-options"]) == (404, "nosniff")
+
+
+def asked(method: str, **headers: str) -> tuple[int, str]:
+    """The status and text of a request to a server that is called `here`, and `there:81`."""
+
+    async def main() -> httpx.Response:
+        transport = httpx.ASGITransport(Place().application({"here", "there:81"}))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await client.request(method, "/", headers=headers, content=b"{}")
+
+    response = asyncio.run(main())
+    return response.status_code, response.text
+
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_from_another_page_is_refused(method: str) -> None:
+    for origin in ("http://evil.example", "null", "http://here.evil.example", "https://here", "http://here:8000"):
+        status, text = asked(method, origin=origin, **JSON)
+        assert (status, "only a page of this server" in text) == (403, True), origin
+    for origin in ("http://here", "http://there:81"):
+        assert asked("POST", origin=origin, **JSON)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_to_another_name_is_refused(method: str) -> None:
+    for host in ("evil.example", "here:80", "there", ""):
+        status, text = asked(method, host=host, **JSON)
+        assert (status, "here or there:81" in text) == (421, True), host
+    assert asked("POST", host="there:81", **JSON)[0] == 200
+
+
+def test_a_form_of_another_page_is_no_json() -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
+        status, text = asked("POST", **{"content-type": kind})
+        assert (status, "application/json" in text) == (415, True), kind
+    assert asked("POST", **{"content-type": "application/json; charset=utf-8"})[0] == 200
