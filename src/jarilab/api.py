@@ -22,7 +22,6 @@ from jarilab.inspect.walk import Walk, goes_step_by_step, walk_of
 from jarilab.options import options_of, read_options
 from jarilab.predictors.base import AT_ONCE, Prediction, predictor_for
 from jarilab.predictors.reading import chunks
-from jarilab.runs import former
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load
@@ -331,7 +330,7 @@ def _check_held_out(opened: OpenRun) -> None:
         return
     there = str(read_run(opened.folder).get("data"))
     here = opened.task.fingerprint()
-    if not former.same_data(here, there):
+    if here != there:
         raise UserError(
             f"{opened.folder} held out a part of {' and '.join(named)} as it was when training began; now it is "
             f"another text, of which the model may have seen any part: {there!r} then, {here!r} now; put the old one "

@@ -29,8 +29,9 @@ from drills.payloads import MARKER, STRINGS, hostile_strings, make_places, paylo
 from drills.promises import SEALED
 from drills.watch import RefusedError, Watch
 from jarilab.cli import main as command
+from jarilab.comparison.study import FORMAT
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import sha256
+from jarilab.storage.files import sealed, sha256, write_json
 
 NAMING = ("task", "model", "positions")
 """Fields that name code, and those that end in encoding."""
@@ -102,15 +103,15 @@ def seal(run: Path, record: dict[str, Any]) -> None:
     record.pop(SEALED, None)
     with contextlib.suppress(Exception):
         record["hash"] = Experiment(**record["experiment"]).hash
-    (run / "run.json").write_text(json.dumps(record))
+    write_json(run / "run.json", sealed(record))
     newest = max((run / "checkpoints").iterdir())
     for file in (newest / "state.json", run / "result.json"):
         held = json.loads(file.read_text())
         held.pop(SEALED, None)
         held |= {"run": record["hash"]} if file.name == "state.json" else {"hash": record["hash"]}
-        file.write_text(json.dumps(held))
+        file.write_text(json.dumps(held if file.name == "state.json" else sealed(held)))
     seal_checkpoint(newest)
-    study = {"format": 1, "experiment": record["experiment"], "seeds": 1, "snapshots": 0, "rates": []}
+    study = {"format": FORMAT, "experiment": record["experiment"], "seeds": 1, "snapshots": 0, "rates": []}
     encodings = [record["experiment"].get("model_options", {}).get("encoding")]
     (run.parent / "study.json").write_text(json.dumps({**study, "encodings": encodings}))
 

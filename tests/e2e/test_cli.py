@@ -292,8 +292,8 @@ def test_a_terminal_without_input_says_that_it_waits(run):
 def test_runs_are_listed(run, tmp_path):
     shutil.copytree(run, tmp_path / "deep" / "done")
     going = shutil.copytree(run, tmp_path / "going", ignore=shutil.ignore_patterns("result.json"))
-    rows = [json.loads(line) for line in (going / "metrics.jsonl").read_text().splitlines()]
-    (going / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows if row["step"] <= 10))
+    lines = (going / "metrics.jsonl").read_text().splitlines()
+    (going / "metrics.jsonl").write_text("".join(line + "\n" for line in lines if json.loads(line)["step"] <= 10))
     shutil.copytree(run, tmp_path / "never", ignore=shutil.ignore_patterns("result.json", "metrics.jsonl"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")

@@ -32,9 +32,10 @@ from jarilab.models.base import registry as models
 from jarilab.options import options_of, read_options
 from jarilab.policies import base as policies
 from jarilab.registry import listed
-from jarilab.runs import checkpoint
-from jarilab.runs.folder import read_experiment, read_metrics, read_result, read_run
+from jarilab.runs import checkpoint, curve
+from jarilab.runs.folder import read_experiment, read_result, read_run
 from jarilab.runs.options import Training
+from jarilab.storage.files import sealed
 from jarilab.tasks.base import registry as tasks
 from jarilab.text import files
 from jarilab.text.tokenizers import Tokenizer
@@ -65,17 +66,26 @@ def text(data: bytes) -> str:
     return os.fsdecode(data[:400])
 
 
+def _sealed(data: bytes) -> bytes:
+    """A record with a checksum that fits; as it is where it is no record."""
+    try:
+        return json.dumps(sealed(json.loads(data))).encode()
+    except (ValueError, TypeError, RecursionError):
+        return data
+
+
 def run(data: bytes) -> object:
-    path = file(data, "run/run.json")
+    """Somebody who means harm has the checksum fit."""
+    path = file(_sealed(data), "run/run.json")
     return read_experiment(read_run(path.parent), path).encoding
 
 
 def metrics(data: bytes) -> object:
-    return read_metrics(file(data, "curve/metrics.jsonl").parent)
+    return curve.read(file(data, "curve/metrics.jsonl"), "0123456789ab")
 
 
 def result(data: bytes) -> object:
-    return read_result(file(data, "result/result.json").parent, "0123456789ab")
+    return read_result(file(_sealed(data), "result/result.json").parent, "0123456789ab")
 
 
 def study(data: bytes) -> object:

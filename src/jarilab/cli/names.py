@@ -1,13 +1,10 @@
-"""What else options are called: by jari before, and by other programs."""
+"""Names that other programs give to options of this one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
 from jarilab.errors import UserError
-
-FORMER = {"at-least": "threshold", "n": "count"}
-"""Of `predict`; those of settings stand in `jarilab.runs.former`."""
 
 FIELD: dict[str, tuple[str, ...]] = {
     "batch-size": ("batch",),
@@ -60,10 +57,9 @@ def current(
 
     Raises UserError for a flag that may mean several, and for one that is absent with a reason.
     """
-    former = _former()
     end = list(words).index("--") if "--" in words else len(words)
     return [
-        word if number >= end else _current(word, flags, former, say, help_command)
+        word if number >= end else _current(word, flags, say, help_command)
         for number, word in enumerate(words)
     ]
 
@@ -71,7 +67,6 @@ def current(
 def _current(
     word: str,
     flags: Collection[str],
-    former: dict[str, str],
     say: Callable[[str], None],
     help_command: str,
 ) -> str:
@@ -81,26 +76,10 @@ def _current(
     name = flag[2:].replace("_", "-")
     if name in ABSENT:
         raise UserError(f"{flag}: {ABSENT[name]}; omit {flag}; see `{help_command}`")
-    now = former.get(name)
-    meant = (now,) if now else FIELD.get(name, ())
-    there = [f"--{one}" for one in meant if f"--{one}" in flags]
+    there = [f"--{one}" for one in FIELD.get(name, ()) if f"--{one}" in flags]
     if len(there) > 1:
         raise UserError(f"{flag} may mean {' or '.join(there)}: give one; see `{help_command}`")
     if not there:
         return word
-    say(f"{flag} is called {there[0]} {'now' if now else 'here'}")
+    say(f"{flag} is called {there[0]} here")
     return f"{there[0]}{equals}{value}"
-
-
-def _former() -> dict[str, str]:
-    """Former names of options, and what they are now."""
-    from jarilab.runs.former import TASKS, TRAINING
-
-    found = dict(FORMER)
-    for names in (TRAINING, *TASKS.values()):
-        found |= {_dashed(before): _dashed(now) for before, now in names.items()}
-    return found
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")

@@ -139,7 +139,7 @@ def _encoding(row: Mapping[str, Any], metric: Metric, groups: Sequence[str], wid
     of_groups = _of_groups(row["groups"], metric, groups)
     columns = _columns(name, mean, interval, metric.text(row["best_mean"]), of_groups)
     cost = f"{row['parameters']:10,}  {row['seconds_per_step']:.4f}"
-    if row["peak_memory"] is not None:  # runs of before do not say
+    if row["peak_memory"] is not None:  # unknown on Windows
         cost += f"  {row['peak_memory'] / 2**20:,.0f} MB"
     return f"{columns}   {cost}"
 

@@ -64,16 +64,10 @@ def add_task(
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given, by their full names. Raises UserError for one that is given twice."""
-    from jarilab.cli.terminal import say
-    from jarilab.runs.former import current_settings
-
     settings = _pairs(options.pairs)
     for key, value in getattr(options, SETTINGS).items():
         if settings.setdefault(key, value) != value:
             raise UserError(f"{key} is given twice, {settings[key]} and {value}; give it once")
-    settings, renamed = current_settings(options.task.partition(":")[0], settings)
-    for line in renamed:
-        say(line)
     return settings
 
 

@@ -15,13 +15,13 @@ from jarilab.options import check_fields
 from jarilab.runs.built import overriding
 from jarilab.runs.experiment import Experiment, as_file_name, named_encoding
 from jarilab.runs.precision import Precision
-from jarilab.storage.files import read_json, write_json
+from jarilab.storage.files import check_format, read_json, write_json
 from jarilab.tasks.base import registry as tasks
 
 RECORD = "study.json"
-FORMAT = 1
+FORMAT = "jari study 1"
 FIELDS = {
-    "format": Literal[1],
+    "format": Literal["jari study 1"],
     "experiment": dict[str, Any],
     "encodings": list[str],
     "seeds": int,
@@ -68,8 +68,7 @@ class Study:
         """The study in a folder; nothing that it names is executed. Raises UserError."""
         path = folder / RECORD
         record = read_json(path)
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
+        check_format(path, FORMAT, record)
         check_fields(str(path), FIELDS, record)
         experiment = Experiment.read(record["experiment"], str(path))
         encodings, rates = tuple(record["encodings"]), tuple(record["rates"])

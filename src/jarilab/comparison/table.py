@@ -96,7 +96,7 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], metric: Metric) -> di
         of_group = [row["groups"][group] for row in rows]
         groups[group] = _mean(of_group)
         examples = first["group_examples"].get(group)
-        if examples:  # runs of before do not say
+        if examples:
             ends = mean_interval(of_group, examples, share=metric.share)
             group_intervals[group] = [ends.low, ends.high]
 

@@ -20,12 +20,19 @@ from torch import Tensor, nn
 from jarilab.errors import UserError
 from jarilab.runs.parts import write_joined
 from jarilab.runs.weights import check_training, fitting, read_tensors
-from jarilab.storage.files import read_json, sha256, synchronise, write_json, write_weights
+from jarilab.storage.files import (
+    check_format,
+    read_json,
+    sha256,
+    synchronise,
+    write_json,
+    write_weights,
+)
 
 Cut = Callable[[Tensor, Tensor], Tensor]
 """Of a whole tensor, what this process has of it: cut as the second one is."""
 
-FORMAT = 1
+FORMAT = "jari checkpoint 1"
 KEPT = 2
 TENSORS = ("model.safetensors", "optimizer.safetensors")
 RANDOM = "random"
@@ -245,10 +252,7 @@ def load_training(
     """Fill the optimizers and, where averages are kept, the weights to train on; give the rest of what was saved, and
     the random states by name."""
     state = read_json(path / "state.json")
-    if state.get("format") != FORMAT:
-        raise UserError(
-            f"{path} has format {state.get('format')!r}; this version of jari reads {FORMAT}"
-        )
+    check_format(path / "state.json", FORMAT, state)
     if state.get("step") != step_of(path):
         raise UserError(f"{path}: state.json is of step {state.get('step')!r}; put back a copy")
     check_training(path / "optimizer.safetensors", optimizers, raw)

@@ -3,7 +3,7 @@
     {"step": 200, "loss": 1.31, ..., "line": 12, "sha256": "9f0c..."}
 
 A kill while a line is written leaves a part of it at the end, which is no damage: what it was about is computed again.
-Any other line that is not what it was is named. Curves of before there were checksums are read as they are.
+Any other line that is not what it was is named.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ NUMBERS = (*COUNTS, "loss", "value", "gradient_norm", "learning_rate", "seconds"
 
 @dataclass(frozen=True)
 class CurveFile:
-    """rows: the whole ones. problems: a sentence for each line that is not, or is missing. sealed: whether there are
-    checksums."""
+    """rows: the whole ones. problems: a sentence for each line that is not, or is missing."""
 
     rows: list[dict[str, Any]]
     problems: list[str]
-    sealed: bool
 
 
 def sealed_lines(rows: Iterable[Mapping[str, Any]], run: str, first: int = 1) -> list[str]:
@@ -51,18 +49,17 @@ def read(path: Path, run: str, count: int | None = None) -> CurveFile:
     parsed = [_parsed(line) for line in lines]
     if _whole(_parsed(torn[:-1]), run):
         parsed.append(None)  # all of it was written: what is damaged is the end of the line
-    sealed = any(SEAL in row for row in parsed if row is not None)
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     before, damaged = 0, 0
     for number, row in enumerate(parsed, 1):
-        if row is None or not is_row(row) or (sealed and not _whole(row, run)):
+        if row is None or not is_row(row) or not _whole(row, run):
             problems.append(
                 f"{path}:{number} is damaged: it is not what it was when it was written"
             )
             damaged += 1
             continue
-        told = row.pop("line") if sealed else number
+        told = row.pop("line")
         if told <= before:
             problems.append(f"{path}:{number} is damaged: it is line {told} once more")
             continue
@@ -70,11 +67,11 @@ def read(path: Path, run: str, count: int | None = None) -> CurveFile:
         if missing > 0:
             problems.append(f"{path}:{number} is damaged: {missing} before it are missing")
         before, damaged = told, 0
-        row.pop(SEAL, None)
+        row.pop(SEAL)
         rows.append(row)
     if count is not None and len(rows) != count and not problems:
         problems.append(f"{path} is damaged: it has {len(rows)} whole lines of {count}")
-    return CurveFile(rows, problems, sealed)
+    return CurveFile(rows, problems)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from jarilab.options import Option, check_fields, options_of, read_options
 from jarilab.policies import base as policies
 from jarilab.predictors.base import predictor_class
 from jarilab.registry import file_of, trust_code
-from jarilab.runs import built, former
+from jarilab.runs import built
 from jarilab.runs.options import REPLACED, Training
 from jarilab.runs.precision import Precision, choose_precision
 from jarilab.storage.files import sha256
@@ -67,9 +66,7 @@ class Experiment:
             raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
         trust_specs(task, model)
         task_spec = tasks.spec(task)
-        settings, renamed = former.current_settings(task_spec.name, settings or {})
-        for line in renamed:
-            print(f"jarilab: {line}", file=sys.stderr)
+        settings = settings or {}
         model = model_of(task, model)
         sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         chosen = {**_defaults(task_spec.target, model), **settings}
@@ -121,7 +118,6 @@ class Experiment:
         one of ours, naming the field."""
         fields = get_type_hints(Experiment, include_extras=True)
         check_fields(f"{where}: experiment", fields, record)
-        record = former.current(record)
         named = {name: record[name] for name in fields}
         experiment = Experiment(**named)
         own = experiment.model_options
@@ -225,7 +221,7 @@ class Experiment:
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits; equal for equal experiments only."""
-        record = former.former(self.as_dict())
+        record = self.as_dict()
         text = json.dumps(record, sort_keys=True)
         return sha256(text.encode())[:12]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jarilab.errors import UserError
 from jarilab.options import check_fields
-from jarilab.runs import curve, former
+from jarilab.runs import curve
 from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
@@ -18,6 +18,7 @@ from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
 from jarilab.runs.lock import FolderLock, locked
 from jarilab.runs.results import read_result
 from jarilab.storage.files import (
+    check_format,
     opened_seal,
     read_json,
     sealed,
@@ -28,9 +29,9 @@ from jarilab.storage.files import (
     write_text,
 )
 
-FORMAT = 1
+FORMAT = "jari run 1"
 FIELDS = {
-    "format": Literal[1],
+    "format": Literal["jari run 1"],
     "hash": str,
     "experiment": dict[str, Any],
     "data": str,
@@ -116,7 +117,7 @@ class Run:
             differences.append(
                 "vocabulary: another here than there, made from other data or by another tokenizers library"
             )
-        if not former.same_data(fingerprint, held["data"]):
+        if fingerprint != held["data"]:
             differences.append(f"data: {fingerprint!r} here, {held['data']!r} there")
         if differences:
             lines = "\n  ".join(differences)
@@ -214,10 +215,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.is_file():
         raise _no_run(folder)
-    record = opened_seal(path, read_json(path))
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise UserError(f"{path} is not of this version of jari (format {FORMAT})")
-    record.setdefault("kept", {})  # absent from runs of before there were tasks that keep something
+    record = read_json(path)
+    # Before the seal, which a run of another version need not have.
+    check_format(path, FORMAT, record)
+    record = opened_seal(path, record)
     check_fields(str(path), FIELDS, record)
     return record
 

@@ -79,15 +79,14 @@ def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Modu
     return model
 
 
-def check(path: Path, run: str | None, tensors: Mapping[str, Tensor]) -> bool:
-    """Compare the weights of a snapshot with their checksum; gives whether it has one, as those of before have not.
-    run: the hash of the run, where that is known. Raises UserError."""
+def check(path: Path, run: str | None, tensors: Mapping[str, Tensor]) -> None:
+    """Compare the weights of a snapshot with their checksum. run: the hash of the run, where that is known. Raises
+    UserError."""
     told = _told(path)
     step, owner = checkpoint.step_of(path.with_suffix("")), str(told.get("run"))
     expected = {"run": owner, "step": step, SEAL: digest_of(tensors, owner, step)}
-    if owner != (run or owner) or (SEAL in told and told != expected):
+    if owner != (run or owner) or told != expected:
         raise UserError(f"{path} is damaged: it is not what it was when it was written; remove it")
-    return SEAL in told
 
 
 def digest_of(tensors: Mapping[str, Tensor], run: str, step: int) -> str:
@@ -106,12 +105,10 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def _told(path: Path) -> dict[str, Any]:
-    """What a snapshot says of itself: its run and, but for those of before, its step and checksum."""
-    told = weights.header(path).metadata
-    if SEALED not in told:
-        return told
+    """What a snapshot says of itself: its run, its step and its checksum."""
+    metadata = weights.header(path).metadata
     try:
-        record = json.loads(told[SEALED])
+        record = json.loads(metadata.get(SEALED, ""))
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):

@@ -20,15 +20,14 @@ from jarilab.runs.leftovers import leftovers, remove_leftovers, set_aside
 from jarilab.runs.lock import locked
 from jarilab.runs.results import read_result
 from jarilab.runs.weights import read_tensors
-from jarilab.storage.files import SEAL, read_json, sealed, write_json, write_text
+from jarilab.storage.files import sealed, write_json, write_text
 
-WHOLE, DAMAGED, UNKNOWN, OTHER = "whole", "damaged", "unknown", "no part of the run"
-BEFORE = "written before there were checksums: a changed digit would not be noticed"
+WHOLE, DAMAGED, OTHER = "whole", "damaged", "no part of the run"
 
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A file of a run, or the folder of a checkpoint. about: what is wrong with it, or why it is unknown."""
+    """A file of a run, or the folder of a checkpoint. about: what is wrong with it."""
 
     file: str
     state: str
@@ -75,7 +74,7 @@ def verify(run: str | Path, *, repair: bool = False) -> VerifiedRun:
     steps = [checkpoint.step_of(Path(file)) for file in whole]
     newest = max(steps, default=None) if usable else None
     states = {one.file: one.state for one in files}
-    finished = states.get("result.json") in (WHOLE, UNKNOWN)
+    finished = states.get("result.json") == WHOLE
     return VerifiedRun(str(folder), files, finished, newest, None if finished else newest, repaired)
 
 
@@ -109,14 +108,7 @@ def _record(folder: Path) -> CheckedFile:
         read_experiment(read_run(folder), path)
     except UserError as error:
         return CheckedFile(path.name, DAMAGED, str(error))
-    return _sealed(path)
-
-
-def _sealed(path: Path) -> CheckedFile:
-    """A file that was read without a fault."""
-    if SEAL in read_json(path):
-        return CheckedFile(path.name, WHOLE)
-    return CheckedFile(path.name, UNKNOWN, BEFORE)
+    return CheckedFile(path.name, WHOLE)
 
 
 def _artifact(record: dict[str, Any], folder: Path, name: str) -> CheckedFile:
@@ -137,9 +129,7 @@ def _curve(folder: Path) -> list[CheckedFile]:
         return [CheckedFile(name, DAMAGED, str(error))]
     if found.problems:
         return [CheckedFile(name, DAMAGED, "; ".join(found.problems))]
-    # One without a line has nothing that could be changed.
-    known = found.sealed or not found.rows
-    return [CheckedFile(name, WHOLE) if known else CheckedFile(name, UNKNOWN, BEFORE)]
+    return [CheckedFile(name, WHOLE)]
 
 
 def _result(folder: Path, owner: str) -> list[CheckedFile]:
@@ -150,7 +140,7 @@ def _result(folder: Path, owner: str) -> list[CheckedFile]:
         read_result(folder, owner)
     except UserError as error:
         return [CheckedFile(path.name, DAMAGED, str(error))]
-    return [_sealed(path)]
+    return [CheckedFile(path.name, WHOLE)]
 
 
 def _steps(folder: Path) -> list[Path]:
@@ -171,10 +161,10 @@ def _checkpoint(path: Path, owner: str | None) -> CheckedFile:
 def _snapshot(path: Path, owner: str | None) -> CheckedFile:
     name = f"{path.parent.name}/{path.name}"
     try:
-        has_digest = snapshots.check(path, owner, read_tensors(path))
+        snapshots.check(path, owner, read_tensors(path))
     except UserError as error:
         return CheckedFile(name, DAMAGED, str(error))
-    return CheckedFile(name, WHOLE) if has_digest else CheckedFile(name, UNKNOWN, BEFORE)
+    return CheckedFile(name, WHOLE)
 
 
 def _others(folder: Path, known: set[str]) -> Iterator[CheckedFile]:

@@ -22,8 +22,8 @@ from platformdirs import user_cache_path
 from jarilab.errors import UserError
 from jarilab.storage.files import sha256
 
-FORMAT = 2
-"""Goes up when what an entry holds changes: older entries are then no longer found."""
+FORMAT = "jari cache 1"
+"""Its number goes up when what an entry holds changes: older entries are then no longer found."""
 
 _MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 1_000_000

@@ -16,6 +16,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from jarilab._version import __version__
 from jarilab.errors import UserError
 
 LARGEST_JSON = 16 * 2**20
@@ -90,16 +91,24 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def opened_seal(path: Path, record: Any) -> Any:
-    """What was sealed. A record of before there were seals is given as it is. Raises UserError, which names the file,
-    where it is not what it was."""
-    if not isinstance(record, dict) or SEAL not in record:
-        return record
-    inner = {name: value for name, value in record.items() if name != SEAL}
-    if not is_digest(record[SEAL], inner):
+    """The record without its digest. Raises UserError, naming the file, where the digest is missing or another."""
+    fields = record if isinstance(record, dict) else {}
+    inner = {name: value for name, value in fields.items() if name != SEAL}
+    if not is_digest(fields.get(SEAL), inner):
         raise UserError(
             f"{path} is damaged: it is not what it was when it was written; put back a copy"
         )
     return inner
+
+
+def check_format(path: Path, expected: str, record: Any) -> None:
+    """Raises UserError where a record is of another format, as another version of jarilab wrote it."""
+    got = record.get("format") if isinstance(record, dict) else None
+    if got != expected:
+        raise UserError(
+            f"{path}: expected format {expected!r} of jarilab {__version__}, got {got!r}, which another version wrote "
+            "and this one does not read; train again into another folder"
+        )
 
 
 def is_digest(held: Any, value: Any) -> bool:

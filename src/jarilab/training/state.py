@@ -40,10 +40,6 @@ from jarilab.training.parallel import (
 from jarilab.training.randomness import random_states, restore
 from jarilab.training.world import World
 
-FORMER = {"looks_without_better": "evaluations_without_better"}
-"""Names in the checkpoints of before, and what they are now."""
-
-
 Count = Annotated[int, Ge(0), Lt(2**63)]
 
 
@@ -69,11 +65,8 @@ class Progress:
     @staticmethod
     def of(record: Mapping[str, Any], where: str = "state.json") -> Progress:
         """From what a checkpoint holds, which may be more. Raises UserError that names a field that is none of ours."""
-        current = {FORMER.get(name, name): value for name, value in record.items()}
-        for name in ("due", "rows"):
-            current.setdefault(name, None)  # absent from checkpoints of before
-        check_fields(where, get_type_hints(Progress, include_extras=True), current)
-        return Progress(**{own.name: current[own.name] for own in fields(Progress)})
+        check_fields(where, get_type_hints(Progress, include_extras=True), record)
+        return Progress(**{one.name: record[one.name] for one in fields(Progress)})
 
 
 class TrainingState:

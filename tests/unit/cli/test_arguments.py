@@ -17,8 +17,9 @@ from jarilab.models.base import registry as models
 from jarilab.options import options_of
 from jarilab.predictors.base import registry as predictors
 from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import FORMAT
 from jarilab.runs.options import Training
-from jarilab.storage.files import write_json
+from jarilab.storage.files import sealed, write_json
 from jarilab.tasks.base import registry as tasks
 
 TASK = '''
@@ -155,25 +156,12 @@ def test_no_option_is_guessed_from_its_beginning():
         ("--batch_size 8", {"training.batch": "8"}, "--batch_size is called --batch here"),
         ("--d-model 8", {"model.width": "8"}, "--d-model is called --width here"),
         ("--num-heads 8", {"model.heads": "8"}, "--num-heads is called --heads here"),
-        ("--passes 3", {"training.epochs": "3"}, "--passes is called --epochs now"),
-        ("--set training.passes=3", {"training.epochs": "3"}, "training.passes is called training.epochs now"),
         ("--epochs 3", {"training.epochs": "3"}, None),
     ],
 )
-def test_options_by_their_names_elsewhere_and_before(capsys, typed, meant, when):
+def test_options_by_their_names_elsewhere(capsys, typed, meant, when):
     assert settings("arithmetic", *typed.split()) == meant
     assert capsys.readouterr().err == (f"jarilab: {when}\n" if when else "")
-
-
-def test_former_names_of_a_task_and_of_predict(capsys, run_of):
-    assert settings("detection", "--most", "4", "--fewest", "2") == {"task.max_digits": "4", "task.min_digits": "2"}
-    assert capsys.readouterr().err.splitlines() == [
-        "jarilab: --most is called --max-digits now",
-        "jarilab: --fewest is called --min-digits now",
-    ]
-    assert parsed("predict", run_of("detection"), "--at-least", "0.3").answer == {"threshold": 0.3}
-    assert parsed("predict", run_of("captions"), "--n", "3").answer == {"count": 3}
-    assert "--n is called --count now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("typed", ["--layers", "--num-layers", "--n-layers"])
@@ -223,9 +211,9 @@ def run_of(tmp_path):
         folder = tmp_path / kind
         folder.mkdir(exist_ok=True)
         experiment = Experiment.of(kind, precision="float32").as_dict() | changes
-        record = {"format": 1, "data": "", "kept": {}, "environment": {}, "experiment": experiment}
+        record = {"format": FORMAT, "data": "", "kept": {}, "environment": {}, "experiment": experiment}
         record["hash"] = Experiment(**experiment).hash
-        write_json(folder / "run.json", record)
+        write_json(folder / "run.json", sealed(record))
         return str(folder)
 
     return make

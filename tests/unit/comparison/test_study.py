@@ -136,7 +136,7 @@ def test_a_task_needs_encodings_and_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record.update(format=2), "is not of this version"),
+        (lambda record: record.update(format=1), "expected format 'jari study 1'.* got 1"),
         (lambda record: record.update(seeds="two"), "seeds: input should be"),
         (lambda record: record.update(seeds=0), "a comparison needs at least one seed"),
         (lambda record: record.update(encodings=[]), "names no encodings"),

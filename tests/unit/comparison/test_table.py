@@ -2,13 +2,13 @@
 
 import csv
 import io
-import json
 import re
 import shlex
 from dataclasses import replace
 
 import pytest
 
+from helpers.runs import held, seal
 from jarilab.cli.results import table_text
 from jarilab.comparison.statistics import mean_interval
 from jarilab.comparison.table import tabulate
@@ -16,9 +16,8 @@ from jarilab.comparison.trial import Trial
 from jarilab.comparison.writing import figures_csv, latex, trials_csv
 from jarilab.errors import UserError
 from jarilab.runs.experiment import Experiment
+from jarilab.runs.folder import FORMAT
 from jarilab.tasks.metrics import METRICS
-
-LATER = ("peak_memory", "group_examples")
 
 
 @pytest.fixture
@@ -52,10 +51,10 @@ def written(trial):
         "cpu_seconds": 6.0,
     }
     trial.folder.mkdir(exist_ok=True)
-    record = {"format": 1, "hash": trial.experiment.hash, "experiment": trial.experiment.as_dict()}
+    record = {"format": FORMAT, "hash": trial.experiment.hash, "experiment": trial.experiment.as_dict()}
     record |= {"data": "", "kept": {}, "environment": {}}
-    (trial.folder / "run.json").write_text(json.dumps(record))
-    (trial.folder / "result.json").write_text(json.dumps(result))
+    seal(trial.folder / "run.json", record)
+    seal(trial.folder / "result.json", result)
     return trial
 
 
@@ -117,9 +116,9 @@ def scored(tmp_path, metric, **values):
         experiment = Experiment.of("arithmetic:maximum=30,operators=+", encoding, {}, seed, "float32")
         trial = written(Trial(f"{encoding}-{seed}", experiment, tmp_path / f"{encoding}-{seed}"))
         value = values[encoding][seed - 1]
-        result = json.loads((trial.folder / "result.json").read_text())
+        result = held(trial.folder / "result.json")
         result |= {"metric": metric, metric: value, "best": {"step": 1, metric: value + 1}}
-        (trial.folder / "result.json").write_text(json.dumps(result))
+        seal(trial.folder / "result.json", result)
         trials.append(trial)
     task = trials[0].experiment.task_instance()
     task.metric = METRICS[metric]
@@ -165,11 +164,12 @@ def test_pairs_go_by_the_seeds_that_all_have(trials):
     assert table["pairs"]["seeds"] == 1
 
 
-def test_runs_of_before_do_not_say_memory_and_counts(trials):
+def test_memory_and_counts_that_a_result_lacks_are_left_out(trials):
     for trial in trials:
         path = trial.folder / "result.json"
-        result = json.loads(path.read_text())
-        path.write_text(json.dumps({name: result[name] for name in result if name not in LATER}))
+        result = held(path)
+        del result["group_examples"]
+        seal(path, result | {"peak_memory": None})
     table = tabulate(trials, trials[0].experiment.task_instance())
     assert {row["peak_memory"] for row in table["encodings"]} == {None}
     assert {str(row["group_intervals"]) for row in table["encodings"]} == {"{}"}

@@ -12,7 +12,7 @@ from helpers.command import command
 from helpers.runs import PowerCutError, at, cut, held, outcome, seal, tiny, train
 from jarilab.errors import UserError
 from jarilab.runs import curve
-from jarilab.runs.folder import read_curve, read_metrics
+from jarilab.runs.folder import read_metrics
 
 ROWS = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25, "value": 1}, {"step": 3, "loss": 0.125}]
 
@@ -39,7 +39,7 @@ def finished(whole: Path, tmp_path: Path) -> Path:
 
 
 def test_rows_come_back_as_they_were(path: Path) -> None:
-    assert curve.read(path, "ours", 3) == curve.CurveFile(ROWS, [], True)
+    assert curve.read(path, "ours", 3) == curve.CurveFile(ROWS, [])
 
 
 def test_every_flipped_bit_is_named_and_costs_the_lines_that_it_hit(path: Path) -> None:
@@ -84,21 +84,10 @@ def test_a_line_that_a_kill_cut_off_is_no_damage(path: Path) -> None:
         assert curve.read(path, "ours").problems == []
 
 
-def test_a_curve_of_before_is_read_and_its_damaged_lines_are_told(path: Path) -> None:
-    lines = [json.dumps(row) for row in ROWS]
-    path.write_text("\n".join(lines) + "\n")
-    assert curve.read(path, "ours") == curve.CurveFile(ROWS, [], False)
-    path.write_text("\n".join([lines[0], lines[1][:-4], lines[2]]) + "\n")
-    found = curve.read(path, "ours")
-    assert (found.rows, len(found.problems)) == ([ROWS[0], ROWS[2]], 1)
-    assert found.problems[0].startswith(f"{path}:2 is damaged")
-
-
 @pytest.mark.parametrize("value", ["1e999", "NaN", "-Infinity", "1" + "0" * 400, '"1"', "[1]", "true", "{}"])
-def test_a_row_with_a_number_that_is_none_is_no_row(path: Path, value: str) -> None:
-    path.write_text(f'{{"step": 1, "loss": {value}}}\n{{"step": 2, "loss": 1.0}}\n')
-    found = curve.read(path, "ours")
-    assert (found.rows, len(found.problems)) == ([{"step": 2, "loss": 1.0}], 1)
+def test_a_row_with_a_number_that_is_none_is_no_row(value: str) -> None:
+    assert not curve.is_row(json.loads(f'{{"step": 1, "loss": {value}}}'))
+    assert curve.is_row({"step": 1, "loss": 1.0})
 
 
 # What reads it -------------------------------------------------------------------------------------------------------
@@ -166,24 +155,20 @@ def test_what_the_hash_of_an_experiment_does_not_cover_is_sealed_too(finished: P
         jarilab.load(finished)
 
 
-def test_an_experiment_that_is_not_its_hash_is_refused_without_a_checksum_too(finished: Path) -> None:
+def test_an_experiment_that_is_not_its_hash_is_refused_where_the_checksum_fits_too(finished: Path) -> None:
     path = finished / "run.json"
     record = held(path)
     record["experiment"]["seed"] = 2
-    path.write_text(json.dumps(record))
+    seal(path, record)
     with pytest.raises(UserError, match=r"run\.json is damaged: its experiment has the hash"):
         jarilab.load(finished)
 
 
-def test_a_run_of_before_there_were_checksums_opens(finished: Path) -> None:
-    """As 0.1.0 left it: no seal, no numbers of lines."""
-    for name in ("run.json", "result.json"):
-        (finished / name).write_text(json.dumps(held(finished / name)))
-    rows = read_metrics(finished)
-    (finished / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_curve(finished) == curve.CurveFile(rows, [], False)
-    jarilab.load(finished)
-    assert command("report", finished).returncode == 0
+@pytest.mark.parametrize("name", ["run.json", "result.json"])
+def test_a_record_without_a_checksum_is_damaged(finished: Path, name: str) -> None:
+    (finished / name).write_text(json.dumps(held(finished / name)))
+    with pytest.raises(UserError, match=rf"{name} is damaged"):
+        train(finished, tiny(training__examples=16 * 4))
 
 
 # Files that are none -------------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 """Runs in a folder, listed: also where one of them is damaged."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from helpers.command import command
-from helpers.runs import train
+from helpers.runs import tiny, train
 from jarilab.errors import UserError
+from jarilab.runs.curve import sealed_lines
 from jarilab.runs.listing import typed_encodings
 
 
@@ -16,7 +16,7 @@ def test_a_run_with_strange_numbers_stops_nothing(tmp_path: Path) -> None:
     train(tmp_path / "strange")
     (tmp_path / "strange" / "result.json").unlink()
     rows = [{"step": 1}, {"step": 2, "steps": "9", "examples": [], "loss": "x"}]
-    (tmp_path / "strange" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "strange" / "metrics.jsonl").write_text("".join(sealed_lines(rows, tiny().hash)))
     said = command("runs", tmp_path)
     assert (said.returncode, said.stderr) == (0, "")
     told = f"{tmp_path / 'strange' / 'metrics.jsonl'}:2 is damaged"

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import jarilab
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
@@ -69,13 +68,4 @@ def test_a_changed_weight_or_another_steps_weights_are_told(tmp_path: Path) -> N
         with pytest.raises(UserError, match=f"{first.name} is damaged: it is not what it was when it was written"):
             snapshots.load(tmp_path, run.experiment, run.task, 1)
     first.write_bytes(content)
-    snapshots.load(tmp_path, run.experiment, run.task, 1)
-
-
-def test_a_snapshot_of_before_there_were_checksums_is_read(tmp_path: Path) -> None:
-    train(tmp_path, tiny(training__examples=16), snapshots=1)
-    run = jarilab.load(tmp_path)
-    (path,) = (tmp_path / "snapshots").iterdir()
-    save_file(run.model.state_dict(), path, {"run": run.experiment.hash})
-    assert snapshots.steps_of(tmp_path, run.experiment.hash) == [1]
     snapshots.load(tmp_path, run.experiment, run.task, 1)

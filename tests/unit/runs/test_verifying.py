@@ -11,7 +11,7 @@ from helpers.command import command
 from helpers.runs import held, newest_of, tiny, train
 from jarilab.errors import UserError
 from jarilab.runs.folder import Run, read_metrics
-from jarilab.runs.verifying import DAMAGED, OTHER, UNKNOWN, WHOLE, verify
+from jarilab.runs.verifying import DAMAGED, OTHER, WHOLE, verify
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +119,6 @@ def test_a_repaired_curve_of_a_finished_run_is_whole(run: Path) -> None:
     verify(run, repair=True)
     assert {one.state for one in verify(run).files} == {WHOLE}
     assert len(read_metrics(run)) == len(lines) - 1
-
-
-def test_what_was_written_before_there_were_checksums_is_unknown(run: Path) -> None:
-    for name in ("run.json", "result.json"):
-        (run / name).write_text(json.dumps(held(run / name)))
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in read_metrics(run)))
-    found = verify(run)
-    assert found.whole
-    assert [one.file for one in found.files if one.state == UNKNOWN] == ["run.json", "metrics.jsonl", "result.json"]
-    assert "written before there were checksums" in command("verify", run).stdout
 
 
 def test_other_files_and_leftovers_are_no_damage(run: Path) -> None:
