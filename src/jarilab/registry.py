@@ -14,7 +14,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +69,21 @@ def trust_code(path: str | Path) -> None:
     """Let specs execute this Python file from now on. What a person typed is trusted by the verb it was typed for; what
     a run names is not, unless the person says so."""
     _trusted.add(Path(path).resolve())
+
+
+def trust_recorded_code(paths: Sequence[Path], source: str, allowed: bool) -> None:
+    """Trust the Python files that `source`, a saved file such as run.json, names.
+
+    Every value that comes from a file passes here before a class is built from it. allowed: whether the user said
+    `--trust-code`. Raises UserError if `source` names a Python file and this is not allowed.
+    """
+    if paths and not allowed:
+        raise UserError(
+            f"{source} names the Python file {paths[0]}, and to use it is to execute that file; if the file is yours, "
+            "add --trust-code"
+        )
+    for path in paths:
+        trust_code(path)
 
 
 def listed(text: str) -> list[str]:

@@ -28,6 +28,7 @@ from drills.families import FAMILIES, make_materials
 from drills.payloads import MARKER, STRINGS, hostile_strings, make_places, payloads
 from drills.promises import SEALED
 from drills.watch import RefusedError, Watch
+from helpers.folders import bert
 from jarilab.cli import main as command
 from jarilab.comparison.study import FORMAT
 from jarilab.runs.experiment import Experiment
@@ -35,6 +36,53 @@ from jarilab.storage.files import sealed, sha256, write_json
 
 NAMING = ("task", "model", "positions")
 """Fields that name code, and those that end in encoding."""
+
+
+def commands_on(run: Path, line: str, root: Path) -> dict[str, list[Any]]:
+    """Every command line that opens the run at `run`, by name. `root/bert` is a harmless Hugging Face folder."""
+    page = ["--input", line, "--still", "--save", root / "page.html"]
+    again = ["--out", root / "again"]
+    verbs_of_a_run = ("predict", "evaluate", "explore", "walk", "report", "card", "export", "serve", "verify")
+    helps = {f"{verb} --help": [verb, run, "--help"] for verb in verbs_of_a_run}
+    return {
+        "predict": ["predict", run, line],
+        "evaluate": ["evaluate", run],
+        "explore": ["explore", run, *page],
+        "explore --model": ["explore", "--model", run, *page],
+        "explore --against": ["explore", "--model", root / "bert", "--against", run, *page],
+        "explore RUN --model": ["explore", run, "--model", root / "bert", *page],
+        "laws --model": ["laws", "--model", run],
+        "walk": ["walk", run, "--input", line],
+        "report": ["report", run, "--out", root / "report.html"],
+        "card": ["card", run],
+        "verify": ["verify", run],
+        "export": ["export", run, "--to", "torch", "--out", root / "exported"],
+        "runs": ["runs", run.parent],
+        "compare": ["compare", run.parent, "--seeds", "1"],
+        "compare --report": ["compare", run.parent, "--report"],
+        "compare --help": ["compare", run.parent, "--help"],
+        "train --from": ["train", "--from", run, *again],
+        "train --from, run.json": ["train", f"--from={run / 'run.json'}", *again],
+        "train --from --help": ["train", "--from", run, "--help"],
+        "train --from --model": ["train", "--from", run, "--model", "encoder_decoder", *again],
+        "train --help --from": ["train", "--help", "--from", run, "--width", "16"],
+        **helps,
+    }
+
+
+CODE_FIELDS = (("task",), ("model",), ("model_options", "encoding"), ("training", "positions"))
+"""Fields of an experiment that may name a Python file."""
+CODE_OF_FOLDERS = {
+    "config.json": {
+        "architectures": ["evil.Mine"],
+        "auto_map": {"AutoConfig": "evil.Mine", "AutoModelForMaskedLM": "evil.Mine"},
+    },
+    "tokenizer_config.json": {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["evil.Mine", None]}},
+}
+"""Fields of a Hugging Face folder that name code."""
+REFUSED = ("explore --model", "explore --against", "compare --report")
+"""Command lines that refuse a harmless run: they need a Hugging Face folder or a finished trial."""
+VERBS = ("train", *commands_on(Path(), "", Path()))
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -56,34 +104,30 @@ class Attack:
         self.tracebacks: Counter[str] = Counter()
         self.places = make_places(root)
 
-    def open(self, run: Path, verb: str, line: str) -> None:
-        """By one verb, as a person would type it in the folder of the attack."""
+    def open(self, run: Path, verb: str, line: str) -> str:
+        """By one verb, as a person would type it in the folder of the attack; gives what came of it."""
+        return self.open_with({**commands_on(run, line, self.root), "train": self.again}[verb])
+
+    def open_with(self, words: list[Any]) -> str:
+        """By one command line; gives what came of it."""
         self.counts["opened"] += 1
-        words = {
-            "predict": ["predict", run, line],
-            "evaluate": ["evaluate", run],
-            "explore": ["explore", run, "--input", line, "--still", "--save", self.root / "page.html"],
-            "walk": ["walk", run, "--input", line],
-            "report": ["report", run, "--out", self.root / "report.html"],
-            "runs": ["runs", run.parent],
-            "compare": ["compare", run.parent, "--seeds", "1"],
-            "train": self.again,
-        }
         said = io.StringIO()
         self.watch.on = True
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                code = command([str(word) for word in words[verb]])
+                code = command([str(word) for word in words])
         except SystemExit as ended:
             code = ended.code
         except RefusedError as error:
             code = str(error) if str(error) == "a trial" else "executed"
         except BaseException as error:
             code = "traceback"
-            self.tracebacks[f"{verb}: {type(error).__name__}: {str(error)[:120]}"] += 1
+            self.tracebacks[f"{words[:2]}: {type(error).__name__}: {str(error)[:120]}"] += 1
         self.watch.on = False
-        self.counts[{0: "done", 2: "refused"}.get(code, str(code))] += 1  # type: ignore[call-overload]
+        outcome = {0: "done", 2: "refused"}.get(code, str(code))  # type: ignore[call-overload]
+        self.counts[outcome] += 1
         self.counts["canaries"] += (self.root / MARKER).exists()
+        return outcome
 
     def prepare(self, family: str, name: str) -> Path:
         """A run that nobody has touched."""
@@ -93,9 +137,6 @@ class Attack:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             assert command(self.again) == 0
         return run
-
-
-VERBS = ("predict", "evaluate", "explore", "walk", "report", "runs", "compare", "train")
 
 
 def seal(run: Path, record: dict[str, Any]) -> None:
@@ -149,6 +190,44 @@ def attack_by_strings(attack: Attack, run: Path, *, whole: bool) -> None:
             number += 1
     attack.counts["fields"] = len(fields)
     attack.counts["strings"] = STRINGS
+
+
+def attack_by_paths(attack: Attack, run: Path) -> None:
+    """A file in the run's own folder, in each field that names code, by every verb."""
+    record = json.loads((run / "run.json").read_text())
+    (run / "evil.py").write_text((attack.places / "evil.py").read_text())
+    for field, verb in itertools.product(CODE_FIELDS, VERBS):
+        seal(run, with_code(record, field, run / "evil.py"))
+        attack.watch.text = "evil.py"
+        attack.open(run, verb, "1+2")
+    (run / "evil.py").unlink()
+    seal(run, record)
+
+
+def with_code(record: dict[str, Any], field: tuple[str, ...], file: Path) -> dict[str, Any]:
+    """A copy of the record of a run, which names a class in `file` in this field of its experiment."""
+    changed = json.loads(json.dumps(record))
+    section = changed["experiment"]
+    for key in field[:-1]:
+        section = section[key]
+    section[field[-1]] = f"{file}:Mine"
+    return changed
+
+
+def attack_by_folders(attack: Attack) -> None:
+    """A Hugging Face folder whose JSON files name code of their own, by each option that takes one."""
+    folder = shutil.copytree(attack.root / "bert", attack.root / "hostile")
+    (folder / "evil.py").write_text((attack.places / "evil.py").read_text())
+    for file, names in CODE_OF_FOLDERS.items():
+        held = (folder / file).read_text()
+        (folder / file).write_text(json.dumps(json.loads(held) | names))
+        for words in (
+            ["explore", "--model", folder],
+            ["explore", "--model", attack.root / "bert", "--against", folder],
+        ):
+            attack.open_with([*words, "--input", "it was", "--still", "--save", attack.root / "page.html"])
+        attack.open_with(["laws", "--model", folder])
+        (folder / file).write_text(held)
 
 
 def attack_by_files(attack: Attack, run: Path, line: str, *, whole: bool) -> None:
@@ -211,6 +290,7 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="jari-hostile-"))
     os.environ["JARILAB_CACHE"] = str(root / "cache")
     make_materials(root / "materials")
+    bert(root / "bert")
     attack = Attack(root)
     begun = time.monotonic()
     before = Path.cwd()
@@ -218,12 +298,15 @@ def main() -> int:
     sys.path.insert(0, "")  # the worst case: the folder that one stands in is searched for modules
     try:
         run = attack.prepare("seq2seq, rotary", "strings")
+        record = json.loads((run / "run.json").read_text())
         for verb in VERBS:
-            seal(run, json.loads((run / "run.json").read_text()))
-            attack.open(run, verb, "1+2")  # what is whole is used, with the hook looking on
-        if attack.counts["done"] < len(VERBS) - 1:
-            print(f"what is whole is refused: {attack.counts}")
-            return 1
+            seal(run, dict(record))
+            outcome = attack.open(run, verb, "1+2")  # what is harmless is used, with the hook looking on
+            if outcome not in ("done", "a trial") and verb not in REFUSED:
+                print(f"{verb} of a harmless run: {outcome}")
+                return 1
+        attack_by_paths(attack, run)
+        attack_by_folders(attack)
         attack_by_strings(attack, run, whole=options.whole)
         painter = attack.prepare("text_to_image", "painter")
         attack_by_files(attack, painter, "dark", whole=options.whole)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.cli.arguments import Words
+from jarilab.cli.runs import TRUST
 from jarilab.runs.environment import environment_record, what_changed
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
@@ -24,22 +25,28 @@ class Pattern:
     experiment: Experiment
 
     @staticmethod
-    def read(name: str) -> Pattern:
-        """name: the folder of a run, or its run.json. Nothing of it is executed. Raises UserError where it is none."""
+    def read(name: str, *, trust_code: bool) -> Pattern:
+        """The run of a folder, or of its run.json.
+
+        trust_code: whether the Python files that it names may be executed. Raises UserError if it names one and this
+        is False, and if there is no run.
+        """
         path = Path(name)
         folder = path.parent if path.name == "run.json" else path
-        record = read_run(folder)
-        return Pattern(
-            folder, record, Experiment.read(record["experiment"], str(folder / "run.json"))
-        )
+        record, source = read_run(folder), str(folder / "run.json")
+        experiment = Experiment.read(record["experiment"], source).trust(source, trust_code)
+        return Pattern(folder, record, experiment)
 
     @staticmethod
     def among(words: Words) -> Pattern | None:
         """The one that a command line names."""
         finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         finder.add_argument("--from", dest="pattern", nargs="?")
-        found, _ = finder.parse_known_args(list(words))
-        return None if found.pattern is None else Pattern.read(found.pattern)
+        finder.add_argument(TRUST, action="store_true")
+        options, _ = finder.parse_known_args(list(words))
+        if options.pattern is None:
+            return None
+        return Pattern.read(options.pattern, trust_code=options.trust_code)
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Its own, under those that were given."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,8 @@ def add_answer_options(parser: Parser, words: Words, kind: str, title: str) -> N
         return
     parser.help_command = f"jarilab {verb} {run} --help"
     parser.epilog = None
-    options = options_of(getattr(predictor_of(Path(run), trust_code=TRUST in words), kind))
+    trusted = TRUST in itertools.takewhile(lambda word: word != "--", words)
+    options = options_of(getattr(predictor_of(Path(run), trust_code=trusted), kind))
     parser.add_options("answer", options, title=f"{title} {run}")
     parser.beside = _beside(options)
 

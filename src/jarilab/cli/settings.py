@@ -5,22 +5,33 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import SETTINGS, Parser, Words, first_word, taken
 from jarilab.cli.flags import add_flag, flag_of
 from jarilab.errors import UserError
 from jarilab.registry import listed
 
+if TYPE_CHECKING:
+    from jarilab.runs.experiment import Experiment
+
 ENCODING = "model.encoding"
 
 
 def add_task(
-    parser: Parser, words: Words, *, without: Sequence[str] = (), optional: bool = False
+    parser: Parser,
+    words: Words,
+    *,
+    without: Sequence[str] = (),
+    optional: bool = False,
+    recorded: Experiment | None = None,
 ) -> None:
-    """The task, and every setting of the one at hand. without: settings by their full names that are no flags.
-    optional: something else may name the task."""
-    from jarilab.runs.experiment import model_of, settings_of
+    """Add the task and every setting of it, its model and its training.
+
+    without: full names of settings that are not flags. optional: whether the task may be omitted. recorded: an
+    experiment from a file, whose task and model replace those of the command line. Only typed names are trusted here.
+    """
+    from jarilab.runs.experiment import model_of, settings_of, trust_specs
 
     verb = parser.prog.split()[-1]
     parser.add_argument(
@@ -39,11 +50,14 @@ def add_task(
         f"`jarilab {verb} TASK --help` lists them with their defaults",
     )
     parser.help_command = f"jarilab {verb} TASK --help"
-    task = _task_among(parser, words)
+    if recorded is None:
+        task, model = _task_among(parser, words), _model_among(words)
+        trust_specs(task, model)
+    else:
+        task, model = recorded.task, recorded.model
     if task is None:
         return
     parser.help_command = f"jarilab {verb} {task} --help"
-    model = _model_among(words)
     settings = settings_of(task, model)
     names = [key.partition(".")[2] for key in settings]
     titles = {

@@ -20,7 +20,7 @@ from jarilab.models.base import registry as models
 from jarilab.options import Option, check_fields, options_of, read_options
 from jarilab.policies import base as policies
 from jarilab.predictors.base import predictor_class
-from jarilab.registry import file_of, trust_code
+from jarilab.registry import file_of, trust_code, trust_recorded_code
 from jarilab.runs import built
 from jarilab.runs.options import REPLACED, Training
 from jarilab.runs.precision import Precision, choose_precision
@@ -140,14 +140,7 @@ class Experiment:
     def trust(self, where: str, told: bool) -> Experiment:
         """Itself. told: whether to let the Python files that it names be executed; raises UserError where it names one
         and was not told. (A registry refuses the file in any case.)"""
-        files = self.files
-        if files and not told:
-            raise UserError(
-                f"{where} names the Python file {files[0]}, and to use the run is to execute that file; if it is "
-                "yours, say so with --trust-code"
-            )
-        for path in files:
-            trust_code(path)
+        trust_recorded_code(self.files, where, told)
         return self
 
     def task_instance(self, run: Path | None = None) -> Task:
@@ -345,8 +338,10 @@ def _required(model_class: type) -> list[str]:
 
 
 def settings_of(task: str, model: str | None = None) -> dict[str, Option]:
-    """Every setting of a task, its model and its training, by its full name, with the default that holds here."""
-    trust_specs(task, model)
+    """Every setting of a task, its model and its training, by its full name, with the default that holds here.
+
+    Raises UserError if either names a Python file that is not trusted: a recorded run passes its names, too.
+    """
     task_class = cast("type[Task]", tasks.spec(task).target)
     model = model_of(task, model)
     sections = {"task": task_class, "model": models.spec(model).target, "training": Training}

@@ -141,7 +141,7 @@ def test_a_model_of_ones_own_is_trained_and_answers(own: str, tmp_path: Path) ->
     how: dict[str, Any] = {"model": f"{own}:Mine", "settings": BUDGET, "precision": "float32", "threads": 1}
     result = jarilab.train("arithmetic:maximum=30", run, **how)
     assert (result["steps"], result["encoding"]) == (2, "its own")
-    with pytest.raises(UserError, match="to use the run is to execute that file; if it is yours, say so with --trust"):
+    with pytest.raises(UserError, match="--trust-code"):
         jarilab.load(run)
     opened = jarilab.load(run, trust_code=True)
     assert opened.example() in opened.task.sample_inputs()

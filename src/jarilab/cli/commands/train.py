@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import Parser, Words
+from jarilab.cli.runs import TRUST
 from jarilab.cli.settings import add_task, settings_from
 from jarilab.errors import UserError
 
@@ -27,7 +28,7 @@ def arguments(parser: Parser, words: Words) -> None:
         "such as --seed 2",
     )
     parser.add_argument(
-        "--trust-code",
+        TRUST,
         action="store_true",
         help="execute the Python files that the run of --from names",
     )
@@ -39,9 +40,8 @@ def arguments(parser: Parser, words: Words) -> None:
     parser.add_options("verb", options_of(api.train), without=without)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     pattern = Pattern.among(words)
-    if pattern is not None:
-        words = [pattern.experiment.task, "--model", pattern.experiment.model]
-    add_task(parser, words, optional=True)
+    recorded = None if pattern is None else pattern.experiment
+    add_task(parser, words, optional=True, recorded=recorded)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -94,7 +94,7 @@ def _pattern(options: argparse.Namespace) -> Pattern | None:
                 "train needs a task, such as jarilab train arithmetic; or --from RUN, a run to repeat"
             )
         return None
-    pattern = Pattern.read(options.pattern)
+    pattern = Pattern.read(options.pattern, trust_code=options.trust_code)
     experiment = pattern.experiment
     model = options.verb.get("model", experiment.model)
     if options.task not in (None, experiment.task) or model != experiment.model:
@@ -102,7 +102,6 @@ def _pattern(options: argparse.Namespace) -> Pattern | None:
             f"{pattern.folder} is a run of {experiment.task} with {experiment.model}, and --from repeats it; for "
             "another task or kind of model give its settings one by one"
         )
-    experiment.trust(str(pattern.folder / "run.json"), options.trust_code)
     options.task = experiment.task
     own = {"seed": experiment.seed, "precision": experiment.precision, "model": model}
     own["threads"] = pattern.record["environment"]["threads"]
