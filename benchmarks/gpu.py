@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 import jarilab
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
-from jarilab.attention.kernels import attend, choose, lowers
+from jarilab.attention.kernels import attend, choose, is_blockwise
 from jarilab.decoding.greedy_search import greedy
 from jarilab.devices import autocast, describe, device_named
 from jarilab.encodings import compose
@@ -106,12 +106,12 @@ class Bench:
         )
         x = torch.randn(4, length, heads * width, device=self.device, dtype=dtype)
         places, mask = Positions.sequence(length, device=self.device), Mask(causal=True)
-        lower = lowers("auto", encoding.hooks, places, places, mask, 0.0)
+        blockwise = is_blockwise("auto", encoding.hooks, places, places, mask, 0.0)
         gradient = torch.randn_like(v)
         inputs = [q, k, v, *encoding.parameters()]
 
         def call() -> AttentionCall:
-            geometry = geometry_of(encoding, places, places, mask, lower=lower)
+            geometry = geometry_of(encoding, places, places, mask, blockwise=blockwise)
             turned_q, turned_k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
             states = encoding.remembered(x)
             return AttentionCall(turned_q, turned_k, v, geometry, width**-0.5, states=states)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import timing
 import torch
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, attend, choose
 from jarilab.encodings import compose

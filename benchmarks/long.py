@@ -23,9 +23,9 @@ from multiprocessing.connection import Connection
 import timing
 import torch
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
-from jarilab.attention.kernels import attend, lowers
+from jarilab.attention.kernels import attend, is_blockwise
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site
 from jarilab.masks import Mask
@@ -48,8 +48,8 @@ def contender(spec: str, way: str, dtype: torch.dtype, dropout: float, length: i
 
     def run() -> object:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
-            lower = way == "auto" and lowers("auto", encoding.hooks, pos, pos, mask, dropout)
-            geometry = geometry_of(encoding, pos, pos, mask, lower=lower)
+            blockwise = way == "auto" and is_blockwise("auto", encoding.hooks, pos, pos, mask, dropout)
+            geometry = geometry_of(encoding, pos, pos, mask, blockwise=blockwise)
             turned = [q, k]
             if "rotate" in encoding.hooks:
                 turned = [encoding.rotate(x, geometry.q_rotation) for x in turned]

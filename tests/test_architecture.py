@@ -113,7 +113,7 @@ def imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "jarilab")
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "jarilab":
-            # `from jarilab.attention import call` imports the module jarilab.attention.call.
+            # `from jarilab.attention import definition` imports the module jarilab.attention.definition.
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if _is_module(name) else node.module for name in names)
 

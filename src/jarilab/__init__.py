@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jarilab.api import train as train
     from jarilab.api import walk as walk
     from jarilab.attention.cache import KVCache as KVCache
-    from jarilab.attention.call import AttentionCall as AttentionCall
+    from jarilab.attention.definition import AttentionCall as AttentionCall
     from jarilab.attention.geometry import geometry_of as geometry_of
     from jarilab.attention.module import Attention as Attention
     from jarilab.conformance import laws as laws
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "KVCache": "jarilab.attention.cache",
-    "AttentionCall": "jarilab.attention.call",
+    "AttentionCall": "jarilab.attention.definition",
     "geometry_of": "jarilab.attention.geometry",
     "Attention": "jarilab.attention.module",
     "Oracle": "jarilab.encodings.oracle",

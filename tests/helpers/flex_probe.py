@@ -4,7 +4,7 @@ of annotations. Prints how far each case is from the definition, by name: output
     python flex_probe.py DEVICE encodings...
 
 PyTorch refuses gradients on a CPU, although its uncompiled form has them there: that refusal is taken away here, so
-that what is lowered is held against the definition without a GPU.
+that what it computes is held against the definition without a GPU.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 import torch
 from torch.nn.attention import flex_attention
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend
@@ -71,15 +71,15 @@ def difference(spec, q_pos, k_pos, mask):
     inputs = [q, k, v, *encoding.parameters()]
     direction = torch.randn_like(q)
 
-    def call(lower):
-        geometry = geometry_of(encoding, q_pos, k_pos, mask, lower=lower)
-        assert not lower or geometry.lowered is not None
-        assert not lower or (geometry.bias is None and geometry.allowed is None)
+    def call(blockwise):
+        geometry = geometry_of(encoding, q_pos, k_pos, mask, blockwise=blockwise)
+        assert not blockwise or geometry.blockwise is not None
+        assert not blockwise or (geometry.bias is None and geometry.allowed is None)
         return AttentionCall(q, k, v, geometry, 0.3)
 
-    expected = differentiated(lambda: call(lower=False), "definition", inputs, direction)
-    found = differentiated(lambda: call(lower=True), "flex", inputs, direction)
-    again = differentiated(lambda: call(lower=True), "definition", inputs, direction)
+    expected = differentiated(lambda: call(blockwise=False), "definition", inputs, direction)
+    found = differentiated(lambda: call(blockwise=True), "flex", inputs, direction)
+    again = differentiated(lambda: call(blockwise=True), "definition", inputs, direction)
     pairs = zip([*found, *again], [*expected, *expected], strict=True)
     return max(((a - b).abs().max() / b.abs().max().clamp_min(1)).item() for a, b in pairs)
 

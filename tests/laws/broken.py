@@ -15,7 +15,7 @@ from torch import nn
 from helpers.places import placed, turn, waves
 from jarilab.conformance import Oracle
 from jarilab.encodings.base import ASKED, Encoding, Site
-from jarilab.encodings.by_distance import ByDistance, Lines, Vectors
+from jarilab.encodings.by_distance import AffineBias, ByDistance, Vectors
 from jarilab.errors import UserError
 from jarilab.positions import Positions, distance
 from jarilab.shapes import Tensor
@@ -236,11 +236,11 @@ class ForgetsToLearn(Encoding):
         away = distance(q_pos, k_pos).abs() / by_place
         return self.slope.view(-1, 1, 1) * away.to(self.slope.dtype).unsqueeze(-3)
 
-    def lines(self, q_pos: Positions, first: int, last: int) -> Lines:
+    def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias:
         share_Q = 1 / (q_pos.index() + 1).to(self.slope.dtype)
         away_R = torch.arange(first, last + 1).abs()
         slope_HR = self.slope.detach().unsqueeze(1) * away_R
-        return Lines(torch.zeros_like(slope_HR), share_Q, slope_HR)
+        return AffineBias(torch.zeros_like(slope_HR), share_Q, slope_HR)
 
 
 class Swells(Encoding):

@@ -3,7 +3,7 @@
 | of | is asked |
 | --- | --- |
 | `bias` by distance alone, places that follow each other | once for each distance, with the geometry |
-| `bias`, where `lines` says what it is made of | that, for the queries of a block (`added_lines.py`) |
+| `bias`, where `affine_bias` says what it is made of | that, for the queries of a block (`added_lines.py`) |
 | `terms` and `values`, where `by_distance` does | vectors of all distances, once (`added_vectors.py`) |
 | anything else | the encoding's own hooks, for the queries of a block; in the backward pass again (`added_hooks.py`) |
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jarilab.attention.flex import Line
+from jarilab.attention.flex import DistanceBias
 from jarilab.attention.room import Room
 from jarilab.encodings.base import Encoding
 from jarilab.shapes import Float
@@ -154,7 +154,7 @@ class Added:
 class ByLine(Added):
     """A number for each head and distance."""
 
-    def __init__(self, line: Line, first_distance: int):
+    def __init__(self, line: DistanceBias, first_distance: int):
         self.line = line
         self.leaves = (line.values,)
         self.between = first_distance - line.first

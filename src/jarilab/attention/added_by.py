@@ -6,7 +6,7 @@ from jarilab.attention.added import Added, ByLine, Together
 from jarilab.attention.added_hooks import ByHooks
 from jarilab.attention.added_lines import ByLines
 from jarilab.attention.added_vectors import ByVectors
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.skew import first_distance
 
@@ -18,12 +18,12 @@ def added_by(call: AttentionCall) -> Added:
     hooks = encoding.hooks & {"bias", "terms", "values"}
     ahead = first_distance(geometry.q_pos, geometry.k_pos) if hooks else None
     if ahead is not None:
-        line = None if geometry.lowered is None else geometry.lowered.line
+        line = None if geometry.blockwise is None else geometry.blockwise.bias
         seen = _greatest_seen(geometry, ahead)
         if line is not None:
             parts.append(ByLine(line, ahead))
             hooks -= {"bias"}
-        elif "bias" in hooks and encoding.lines(geometry.q_pos.slice(0, 1), ahead, ahead):
+        elif "bias" in hooks and encoding.affine_bias(geometry.q_pos.slice(0, 1), ahead, ahead):
             parts.append(ByLines(call, ahead, seen))
             hooks -= {"bias"}
         if hooks & {"terms", "values"}:

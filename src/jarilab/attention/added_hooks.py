@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from jarilab.attention.added import Added, Block, Group, Met, Opened, parameters_read, together
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.room import Room
 from jarilab.shapes import Float
 
@@ -56,7 +56,7 @@ class ByHooks(Added):
         relation = None
         if self.hooks & {"terms", "values"}:
             relation = self.encoding.relation(q_pos, k_pos)
-        geometry = replace(whole, q_pos=q_pos, k_pos=k_pos, relation=relation, lowered=None)
+        geometry = replace(whole, q_pos=q_pos, k_pos=k_pos, relation=relation, blockwise=None)
         if whole.mask is not None and "allowed" in self.encoding.asks("terms"):
             allowed = whole.mask.part(whole.q_pos, whole.k_pos, rows, keys)
             if (

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from jarilab.attention.added import Added, Block, Met, Opened, parameters_read, together
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.fit import Fit
 from jarilab.attention.room import Room
-from jarilab.encodings.by_distance import Lines
+from jarilab.encodings.by_distance import AffineBias
 
 
 class ByLines(Added):
-    """What an encoding says of its bias in `lines`.
+    """What an encoding says of its bias in `affine_bias`.
 
     ahead: how far the first key lies ahead of the first query. seen: no query looks at a key at a greater distance;
     None where that is not known.
@@ -34,7 +34,7 @@ class ByLines(Added):
         queries = self.q_pos.slice(block.rows.start, block.rows.stop)
         first = ahead - block.size[0] + 1
         with torch.set_grad_enabled(graph):
-            made = self.encoding.lines(queries, first, first + fit.distances - 1)
+            made = self.encoding.affine_bias(queries, first, first + fit.distances - 1)
         assert made is not None
         return LinesOpened(self, made, fit, room)
 
@@ -45,7 +45,7 @@ class ByLines(Added):
 class LinesOpened(Opened):
     """made: for the block, with a graph where gradients will be asked for."""
 
-    def __init__(self, added: ByLines, made: Lines, fit: Fit, room: Room):
+    def __init__(self, added: ByLines, made: AffineBias, fit: Fit, room: Room):
         self.added, self.fit, self.room = added, fit, room
         self.made, self.plain = made.tensors, made.detached()
         self.d_made = [torch.zeros_like(each) for each in self.plain.tensors]

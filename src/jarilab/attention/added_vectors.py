@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from jarilab.attention.added import Added, Block, Group, Met, Opened
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.fit import Fit
 from jarilab.attention.room import Room
 from jarilab.encodings.by_distance import ByDistance, Vectors

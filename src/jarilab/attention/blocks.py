@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from jarilab.attention.added import Added, Block, Group, Met, Opened
 from jarilab.attention.added_by import added_by
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.room import Room
 from jarilab.encodings.base import Encoding
 from jarilab.errors import UserError

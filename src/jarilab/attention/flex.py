@@ -27,7 +27,7 @@ UNABLE = frozenset({"terms", "values"})
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class DistanceBias:
     """What is added to the scores, by distance alone: `bias(h, q, k) = values[h, k_at[k] - q_at[q] - first]`.
 
     values: `(H, R)` in the order of distance, from `first` on. q_at, k_at: the places, `(B or 1, Q)` and `(B or 1, K)`.
@@ -46,18 +46,18 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class Blockwise:
     """What stands between queries and keys in place of tensors `(B, H, Q, K)`; None for nothing. On a CPU the kernel
     makes its own blocks of a mask."""
 
-    line: Line | None
+    bias: DistanceBias | None
     blocks: BlockMask | None
 
-    def detached(self) -> Lowered:
+    def detached(self) -> Blockwise:
         """Without a graph."""
-        line = self.line
+        bias = self.bias
         return (
-            self if line is None else replace(self, line=replace(line, values=line.values.detach()))
+            self if bias is None else replace(self, bias=replace(bias, values=bias.values.detach()))
         )
 
 
@@ -83,13 +83,13 @@ def check(encodings: Sequence[Encoding], compares_by_product: bool, dropout: flo
         )
 
 
-def lowers(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
+def supports(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
     """Whether what an encoding adds between these places is a function of the distance alone, or nothing."""
     bare = "bias" not in encoding.hooks
-    return _able(encoding) and (bare or has_line(encoding, q_pos, k_pos))
+    return _able(encoding) and (bare or has_distance_bias(encoding, q_pos, k_pos))
 
 
-def has_line(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
+def has_distance_bias(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
     """Whether it has a bias, which between these places depends on the distance alone."""
     by_distance = "bias" in encoding.hooks and _by_distance(encoding)
     return by_distance and _is_line(q_pos) and _is_line(k_pos)
@@ -112,13 +112,13 @@ def _is_line(pos: Positions) -> bool:
     return bare and len(pos.axes) == 1 and not pos.coordinates.is_floating_point()
 
 
-def lower(
+def blockwise_of(
     encoding: Encoding, q_pos: Positions, k_pos: Positions, mask: Mask | None
-) -> Lowered | None:
-    """What takes the place of bias and mask; None where they cannot be lowered."""
-    if not lowers(encoding, q_pos, k_pos):
+) -> Blockwise | None:
+    """What takes the place of bias and mask; None where the kernel cannot do it."""
+    if not supports(encoding, q_pos, k_pos):
         return None
-    return Lowered(line_of(encoding, q_pos, k_pos), mask_of(mask, q_pos, k_pos))
+    return Blockwise(distance_bias_of(encoding, q_pos, k_pos), mask_of(mask, q_pos, k_pos))
 
 
 def mask_of(mask: Mask | None, q_pos: Positions, k_pos: Positions) -> BlockMask | None:
@@ -137,7 +137,7 @@ def mask_of(mask: Mask | None, q_pos: Positions, k_pos: Positions) -> BlockMask 
     )
 
 
-def line_of(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> Line | None:
+def distance_bias_of(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> DistanceBias | None:
     """What the encoding adds at each distance there can be; None where it adds nothing by place alone."""
     if "bias" not in encoding.hooks:
         return None
@@ -150,21 +150,23 @@ def line_of(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> Line | No
     bias_H1R = encoding.bias(at_0, away)
     assert bias_H1R is not None
     values_HR = bias_H1R.reshape(-1, away.length)
-    return Line(values_HR, torch.atleast_2d(q_pos.index()), torch.atleast_2d(k_pos.index()), first)
+    return DistanceBias(
+        values_HR, torch.atleast_2d(q_pos.index()), torch.atleast_2d(k_pos.index()), first
+    )
 
 
 def attend(
     q: Float[Tensor, "B H Q E"],
     k: Float[Tensor, "B H K E"],
     v: Float[Tensor, "B H K W"],
-    lowered: Lowered,
+    blockwise: Blockwise,
     scale: float,
 ) -> Float[Tensor, "B H Q W"]:
     """The output; exactly 0 for queries without any key. Raises UserError where PyTorch has no such kernel."""
-    added = None if lowered.line is None else lowered.line.added
+    added = None if blockwise.bias is None else blockwise.bias.added
     try:
         return _kernel(q.device.type)(
-            q, k, v, score_mod=added, block_mask=lowered.blocks, scale=scale
+            q, k, v, score_mod=added, block_mask=blockwise.blocks, scale=scale
         )
     except NotImplementedError as error:
         raise UserError(f"kernel=flex: {error}; use kernel=auto") from None

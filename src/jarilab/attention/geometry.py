@@ -30,8 +30,8 @@ class Geometry:
     bias: `(B or 1, H, Q, K)` float32, or None. relation: what `terms` and `values` take.
     additive: bias and mask in one, minus infinity where hidden; None where there is neither.
     mask: the rules that `allowed` writes out.
-    lowered: where it is computed block by block, by FlexAttention or on a CPU: what takes the place of `allowed`,
-        `has_key`, `bias`, `relation` and `additive`, which are None then; `written` has them.
+    blockwise: where it is computed block by block, by FlexAttention or on a CPU: what takes the place of `allowed`,
+        `has_key`, `bias`, `relation` and `additive`, which are None then; `materialized` has them.
     """
 
     encoding: Encoding
@@ -46,22 +46,22 @@ class Geometry:
     relation: Any = None
     additive: Float[Tensor, "#B #H #Q K"] | None = None
     mask: Mask | None = None
-    lowered: flex.Lowered | None = None
+    blockwise: flex.Blockwise | None = None
 
     @cached_property
-    def written(self) -> Geometry:
+    def materialized(self) -> Geometry:
         """The same with everything written out."""
-        if self.lowered is None:
+        if self.blockwise is None:
             return self
         allowed, has_key = _written_out(self.mask, self.q_pos, self.k_pos)
         relation = _relation(self.encoding, self.q_pos, self.k_pos)
-        whole = replace(self, allowed=allowed, has_key=has_key, relation=relation, lowered=None)
+        whole = replace(self, allowed=allowed, has_key=has_key, relation=relation, blockwise=None)
         return replace(whole, **_added(whole))
 
     @property  # torch.compile does not trace the lock of a cached one
     def bare(self) -> bool:
         """All that an attention between these places does is q.k: nothing is turned, added, hidden or remembered."""
-        nothing = self.allowed is None and self.lowered is None and not self.causal
+        nothing = self.allowed is None and self.blockwise is None and not self.causal
         return nothing and not self.encoding.hooks - {"embed"}
 
     @property
@@ -77,24 +77,24 @@ def geometry_of(
     mask: Mask | None = None,
     *,
     new_k_pos: Positions | None = None,
-    lower: bool = False,
+    blockwise: bool = False,
 ) -> Geometry:
     """Apply `encoding` to queries at `q_pos` and keys at `k_pos`.
 
-    new_k_pos: the keys that are not in the cache yet; by default all of them. lower: write nothing of Q x K out where
-    it can be computed block by block.
+    new_k_pos: the keys that are not in the cache yet; by default all of them.
+    blockwise: materialize no Q x K tensor if the attention can be computed block by block.
     Raises UserError for distances between frames that no one asked for.
     """
     _check_frames(encoding, q_pos, k_pos)
     causal = mask is not None and mask.plain_causal and q_pos is k_pos
-    allowed = has_key = lowered = None
-    if lower and _lowers(encoding, q_pos, k_pos):
+    allowed = has_key = replaced = None
+    if blockwise and _supports_blockwise(encoding, q_pos, k_pos):
         blocks = None if _on_cpu(q_pos) else flex.mask_of(mask, q_pos, k_pos)
-        lowered = flex.Lowered(None, blocks)
+        replaced = flex.Blockwise(None, blocks)
     else:
         allowed, has_key = _written_out(mask, q_pos, k_pos)
     geometry = Geometry(
-        encoding, q_pos, k_pos, allowed, has_key, causal, mask=mask, lowered=lowered
+        encoding, q_pos, k_pos, allowed, has_key, causal, mask=mask, blockwise=replaced
     )
     return _encoded(geometry, k_pos if new_k_pos is None else new_k_pos)
 
@@ -106,26 +106,28 @@ def geometry_of_layers(
     mask: Mask | None = None,
     *,
     new_k_pos: Positions | None = None,
-    lower: bool = False,
+    blockwise: bool = False,
 ) -> list[Geometry]:
     """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
-    first = geometry_of(encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos, lower=lower)
+    first = geometry_of(
+        encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos, blockwise=blockwise
+    )
     new_k_pos = k_pos if new_k_pos is None else new_k_pos
     found = {first.encoding: first}
     for encoding in encodings.of_layer:
         if encoding not in found:
             _check_frames(encoding, q_pos, k_pos)
-            able = first.lowered is None or _lowers(encoding, q_pos, k_pos)
-            like = first if able else first.written
+            able = first.blockwise is None or _supports_blockwise(encoding, q_pos, k_pos)
+            like = first if able else first.materialized
             found[encoding] = _encoded(replace(like, encoding=encoding), new_k_pos)
     return [found[encoding] for encoding in encodings.of_layer]
 
 
-def _lowers(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
+def _supports_blockwise(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
     """Whether it can be computed block by block. On a CPU an encoding is asked twice, and has to say the same."""
     if _on_cpu(q_pos):
         return not encoding.random_in_training
-    return flex.lowers(encoding, q_pos, k_pos)
+    return flex.supports(encoding, q_pos, k_pos)
 
 
 def _on_cpu(pos: Positions) -> bool:
@@ -180,7 +182,7 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
         k_rotation = q_rotation
         if turned_k_pos is not q_pos or "side" in encoding.asks("rotation"):
             k_rotation = encoding.rotation_for(turned_k_pos, "key", k_pos)
-    relation = None if geometry.lowered is not None else _relation(encoding, q_pos, k_pos)
+    relation = None if geometry.blockwise is not None else _relation(encoding, q_pos, k_pos)
     if geometry.bare:
         return geometry
     added = _added(geometry)
@@ -192,11 +194,11 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
 def _added(geometry: Geometry) -> dict[str, Any]:
     """The fields that hold what the encoding adds to the scores."""
     encoding, q_pos, k_pos = geometry.encoding, geometry.q_pos, geometry.k_pos
-    if geometry.lowered is not None:
-        line = None
-        if flex.has_line(encoding, q_pos, k_pos):
-            line = flex.line_of(encoding, q_pos, k_pos)
-        return {"lowered": replace(geometry.lowered, line=line)}
+    if geometry.blockwise is not None:
+        bias = None
+        if flex.has_distance_bias(encoding, q_pos, k_pos):
+            bias = flex.distance_bias_of(encoding, q_pos, k_pos)
+        return {"blockwise": replace(geometry.blockwise, bias=bias)}
     bias = None
     if "bias" in encoding.hooks:
         bias = encoding.bias(q_pos, k_pos)

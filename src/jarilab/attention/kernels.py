@@ -1,4 +1,4 @@
-"""Fast ways to compute an AttentionCall. Each equals the definition in `call.py`, forward and gradient: a law.
+"""Fast ways to compute an AttentionCall. Each equals the definition in `definition.py`, forward and gradient: a law.
 
 | kernel | what it does | where it wins |
 | --- | --- | --- |
@@ -6,7 +6,7 @@
 | fused | PyTorch's scaled_dot_product_attention | long sequences, GPUs; memory without Q x K where nothing is added |
 | blocks | explicit, some queries at a time | CPU: long sequences where anything is added, hidden or dropped |
 | flex | PyTorch's FlexAttention | GPUs: biases by distance, windows, packed documents; never a tensor of Q x K |
-| definition | float32 einsum of `call.py` | nowhere: to compare with |
+| definition | float32 einsum of `definition.py` | nowhere: to compare with |
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention import blocks, flex, short
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import blocks, definition, flex, short
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.attention.softmax import softmax
 from jarilab.encodings.base import Encoding
@@ -54,7 +53,7 @@ def attend(call: AttentionCall, kernel: Kernel = "auto") -> Tensor:
     """The output of an attention, `(B, H, Q, E')`, in the dtype of its values."""
     chosen = choose(call) if kernel == "auto" else kernel
     by_blocks = _BY_BLOCKS.get(chosen)
-    return _KERNELS[chosen](call.written) if by_blocks is None else by_blocks(call)
+    return _KERNELS[chosen](call.materialized) if by_blocks is None else by_blocks(call)
 
 
 def choose(call: AttentionCall) -> str:
@@ -64,8 +63,8 @@ def choose(call: AttentionCall) -> str:
     if call.q.device.type != "cpu":
         if "values" in call.geometry.encoding.hooks:
             return "explicit"  # it needs the weights themselves
-        return "fused" if call.geometry.lowered is None or call.dropout else "flex"
-    if call.geometry.lowered is not None or _bare_and_long(call):
+        return "fused" if call.geometry.blockwise is None or call.dropout else "flex"
+    if call.geometry.blockwise is not None or _bare_and_long(call):
         return "blocks"
     if "values" in call.geometry.encoding.hooks:
         return "explicit"
@@ -110,7 +109,7 @@ def _bare_and_long(call: AttentionCall) -> bool:
     return bare and min(queries, keys) >= MIN_BLOCKS_KEYS[torch.bfloat16]
 
 
-def lowers(
+def is_blockwise(
     kernel: Kernel,
     hooks: frozenset[str],
     q_pos: Positions,
@@ -265,16 +264,18 @@ def _fused_mask(call: AttentionCall) -> Tensor | None:
 def _flex(call: AttentionCall) -> Tensor:
     geometry = call.geometry
     check("flex", [geometry.encoding], call.score, call.dropout)
-    lowered = geometry.lowered
+    blockwise = geometry.blockwise
     # Nobody asked for it when the places were known, or on a CPU, where the mask's blocks are another kernel's.
-    if lowered is None or lowered.blocks is None:
-        lowered = flex.lower(geometry.encoding, geometry.q_pos, geometry.k_pos, geometry.mask)
-    if lowered is None:
+    if blockwise is None or blockwise.blocks is None:
+        blockwise = flex.blockwise_of(
+            geometry.encoding, geometry.q_pos, geometry.k_pos, geometry.mask
+        )
+    if blockwise is None:
         raise UserError(
             "kernel=flex adds what depends on the distance of whole places on one axis, and these tokens have other "
             "places, or none; use kernel=auto"
         )
-    return flex.attend(call.q, call.k, call.v, lowered, call.scale)
+    return flex.attend(call.q, call.k, call.v, blockwise, call.scale)
 
 
 def _blocks(call: AttentionCall) -> Tensor:

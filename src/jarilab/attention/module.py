@@ -33,11 +33,11 @@ import torch
 from torch import nn
 
 from jarilab.attention.cache import LayerCache
-from jarilab.attention.call import AttentionCall
 from jarilab.attention.checks import check_positions, check_vectors
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry, geometry_of
 from jarilab.attention.heads import groups_of, scale_of, site_of, split_heads
-from jarilab.attention.kernels import Kernel, attend, check, lowers
+from jarilab.attention.kernels import Kernel, attend, check, is_blockwise
 from jarilab.encodings import compose
 from jarilab.encodings.base import hooks_of, registry
 from jarilab.errors import UserError
@@ -49,7 +49,7 @@ from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
 
-class Attend(nn.Module):
+class AttentionKernel(nn.Module):
     """Computes an AttentionCall with the kernel it was given. It has no parameters: it is there for an ordinary forward
     hook to record its calls, without a second path through the model. site: what it is called on a tape, where the path
     to it, of another library's modules, does not say it."""
@@ -109,7 +109,7 @@ class Attention(nn.Module):
         self.key = Linear(width, of_keys * self.site.head_width, bias)
         self.value = Linear(width, of_keys * self.site.value_head_width, bias)
         self.out = Linear(heads * self.site.value_head_width, width, bias)
-        self.attend = Attend(kernel)
+        self.attend = AttentionKernel(kernel)
         self.encoding = None
         if encoding is not None:
             self.encoding = compose.build(encoding, self.site)
@@ -170,10 +170,10 @@ class Attention(nn.Module):
         q_BHLE = split_heads(q_BLD, site.heads, site.head_width)
         k_BHLE = split_heads(k_BLD, site.heads, site.head_width)
         v_BHLE = split_heads(v_BLD, site.heads, site.value_head_width)
-        return self.placed(x_BLD, q_BHLE, k_BHLE, v_BHLE, geometry, cache)
+        return self.rotate_and_cache(x_BLD, q_BHLE, k_BHLE, v_BHLE, geometry, cache)
 
     @staticmethod
-    def placed(
+    def rotate_and_cache(
         x_BLD: Tensor,
         q_BHLE: Tensor,
         k_BHLE: Tensor,
@@ -251,15 +251,15 @@ class Attention(nn.Module):
         k_pos = q_pos
         if source_BKD is not None:
             k_pos = _checked_positions(source_positions, source_BKD, self.key.weight)
-        lower = self.lowers(self.encoding.hooks, q_pos, k_pos, mask)
-        return geometry_of(self.encoding, q_pos, k_pos, mask, lower=lower)
+        blockwise = self.is_blockwise(self.encoding.hooks, q_pos, k_pos, mask)
+        return geometry_of(self.encoding, q_pos, k_pos, mask, blockwise=blockwise)
 
-    def lowers(
+    def is_blockwise(
         self, hooks: frozenset[str], q_pos: Positions, k_pos: Positions, mask: Mask | None
     ) -> bool:
         """Whether its Geometry is to have nothing of Q x K written out. hooks: of the encoding."""
         dropout = self.dropout if self.training else 0.0
-        return lowers(self.attend.kernel, hooks, q_pos, k_pos, mask, dropout)
+        return is_blockwise(self.attend.kernel, hooks, q_pos, k_pos, mask, dropout)
 
 
 def _checked_positions(positions: Positions | None, x_BLD: Tensor, weight: Tensor) -> Positions:

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from jarilab.attention.cache import positions_of
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import Kernel, check
-from jarilab.attention.module import Attend
+from jarilab.attention.module import AttentionKernel
 from jarilab.attention.scores import build_score
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
@@ -66,7 +66,7 @@ class LuongAttention(nn.Module):
                 f"{encoding} turns queries and keys, so that their product depends on their distance, and "
                 f"score={score} takes no product of them; use score=dot or score=general, or another cross_encoding"
             )
-        self.attend = Attend(kernel)
+        self.attend = AttentionKernel(kernel)
         self.combine = nn.Linear(2 * width, width, bias=False)
 
     def read(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.nn.dropout import dropout
 from jarilab.shapes import Float
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, attend
 from jarilab.conformance.material import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise

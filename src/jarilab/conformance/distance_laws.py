@@ -15,7 +15,7 @@ from jarilab.skew import skewed
 
 
 def claimed(subject: Subject) -> str:
-    """`by_distance` and `lines` say what `terms`, `values` and `bias` give, with the same gradients."""
+    """`by_distance` and `affine_bias` say what `terms`, `values` and `bias` give, with the same gradients."""
     if subject.axes != 1 or subject.labels:
         raise SkippedError("it has no distances on one axis")
     told = dict[str, None]()
@@ -51,9 +51,9 @@ def _said(
     if vectors is not None and "values" in encoding.hooks:
         assert asked.weights is not None
         found["values"] = vectors.summed(asked.weights, ahead_QK)
-    lines = encoding.lines(q_pos, first, last) if "bias" in encoding.hooks else None
+    lines = encoding.affine_bias(q_pos, first, last) if "bias" in encoding.hooks else None
     if lines is not None:
-        bias_HQK = skewed(lines.written(q_pos.length), k_pos.length)
+        bias_HQK = skewed(lines.materialized(q_pos.length), k_pos.length)
         found["bias"] = bias_HQK.expand(*asked.q.shape[:3], LENGTH)
     return {hook: answer for hook, answer in found.items() if answer is not None}
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
 from jarilab.conformance.attention import SCALE, call_of
 from jarilab.conformance.checks import POSITIONS, BrokenError, SkippedError, complaint, near
 from jarilab.conformance.material import BATCH, VALUE_WIDTH, noise

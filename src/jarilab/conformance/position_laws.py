@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from jarilab.attention import call as definition
+from jarilab.attention import definition
 from jarilab.conformance.attention import call_of
 from jarilab.conformance.checks import (
     EXACT,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall, Summands
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall, Summands
 from jarilab.attention.geometry import geometry_of
 from jarilab.encodings.base import HOOKS, Encoding, Site, registry
 from jarilab.encodings.compose import build, canonical, files_of, part_spec, parts_of

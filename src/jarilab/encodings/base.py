@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import nn
 
-from jarilab.encodings.by_distance import ByDistance, Lines
+from jarilab.encodings.by_distance import AffineBias, ByDistance
 from jarilab.encodings.oracle import Oracle
 from jarilab.options import options_of
 from jarilab.positions import Positions
@@ -211,7 +211,7 @@ class Encoding(nn.Module):
         they are made of a vector for each, which takes no number for each pair; None where they are not."""
         return None
 
-    def lines(self, q_pos: Positions, first: int, last: int) -> Lines | None:
+    def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias | None:
         """`bias` of queries that follow each other, from one distance j - i to another, where it is made of a few
         numbers of each query; None where it is not. What depends on the distance alone needs no such thing."""
         return None

@@ -70,7 +70,7 @@ def _of_each(vectors: Vectors, like: Tensor, ahead: Tensor) -> Float[Tensor, "H 
 
 
 @dataclass(frozen=True, eq=False)
-class More:
+class RankOneBias:
     """What some distances that follow each other have beside the lines: `of_heads[h] * of_pairs[q, d]`."""
 
     distances: slice
@@ -79,14 +79,14 @@ class More:
 
 
 @dataclass(frozen=True, eq=False)
-class Lines:
+class AffineBias:
     """The hook `bias` for some queries at distances that follow each other: `level[h, d] + share[q] * slope[h, d]`, and
     at some distances more. share, slope: None where all these queries have the same."""
 
     level: Float[Tensor, "H R"]
     share: Float[Tensor, " Q"] | None = None
     slope: Float[Tensor, "H R"] | None = None
-    more: Sequence[More] = ()
+    more: Sequence[RankOneBias] = ()
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -94,15 +94,15 @@ class Lines:
         there = [x for x in (self.level, self.share, self.slope) if x is not None]
         return there + [x for each in self.more for x in (each.of_heads, each.of_pairs)]
 
-    def detached(self) -> Lines:
+    def detached(self) -> AffineBias:
         """Without a graph."""
         found = iter([x.detach() for x in self.tensors])
         level = next(found)
         share, slope = (None, None) if self.share is None else (next(found), next(found))
-        more = [More(each.distances, next(found), next(found)) for each in self.more]
-        return Lines(level, share, slope, more)
+        more = [RankOneBias(each.distances, next(found), next(found)) for each in self.more]
+        return AffineBias(level, share, slope, more)
 
-    def written(self, queries: int) -> Float[Tensor, "H Q R"]:
+    def materialized(self, queries: int) -> Float[Tensor, "H Q R"]:
         """What it means."""
         total_HQR = self.level.unsqueeze(1).expand(-1, queries, -1)
         if self.share is not None and self.slope is not None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.by_distance import Lines, More
+from jarilab.encodings.by_distance import AffineBias, RankOneBias
 from jarilab.encodings.numbers import freed, of_distances, positive, precise_on, uncast, wide
 from jarilab.positions import Positions, distance, unrelated
 from jarilab.shapes import Float, Tensor
@@ -90,7 +90,7 @@ class Fire(Encoding):
         into_RF = share_R.unsqueeze(-1) * wide(self.inner.weight).t() + wide(self.inner.bias)
         return wide(self.outer.weight) @ into_RF.relu().t()
 
-    def lines(self, q_pos: Positions, first: int, last: int) -> Lines:
+    def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias:
         """What a unit of the network gives is linear where it is not 0, and at most distances it is 0 for all these
         queries or for none. There `MLP` is `near * psi(d) / psi(i) + level`, of sums over the units that are not 0.
         Only where a unit begins at one query and not at another is it asked for each pair.
@@ -101,12 +101,12 @@ class Fire(Encoding):
             place_Q = q_pos.index().to(precise_on(device))
             away_D = torch.arange(first, last + 1, device=device).abs()
             if bool(place_Q[-1] <= threshold):
-                return Lines(self._of(away_D, threshold))
+                return AffineBias(self._of(away_D, threshold))
             psi_D = self._psi(away_D)
             farthest_Q = torch.maximum(place_Q.to(threshold.dtype), threshold)
             return self._in_proportion(psi_D, 1 / self._psi(farthest_Q))
 
-    def _in_proportion(self, psi_D: Tensor, inverse_Q: Tensor) -> Lines:
+    def _in_proportion(self, psi_D: Tensor, inverse_Q: Tensor) -> AffineBias:
         slope_F, begin_F = wide(self.inner.weight)[:, 0], wide(self.inner.bias)
         outer_HF = wide(self.outer.weight)
         with torch.no_grad():
@@ -121,8 +121,8 @@ class Fire(Encoding):
         for unit, some in moves:
             share_QD = inverse_Q.unsqueeze(-1) * psi_D[some]
             active_QD = (slope_F[unit] * share_QD + begin_F[unit]).relu()
-            more.append(More(some, outer_HF[:, unit], active_QD))
-        return Lines(level_HD, inverse_Q, near_HD, more)
+            more.append(RankOneBias(some, outer_HF[:, unit], active_QD))
+        return AffineBias(level_HD, inverse_Q, near_HD, more)
 
     def _psi(self, x: Tensor) -> Tensor:
         slope = positive(self.free_slope)

@@ -10,7 +10,7 @@ from typing import Any, cast, final
 from torch import nn
 
 from jarilab.encodings.base import Encoding, Side
-from jarilab.encodings.by_distance import ByDistance, Lines
+from jarilab.encodings.by_distance import AffineBias, ByDistance
 from jarilab.positions import Positions
 from jarilab.shapes import Float, Tensor
 
@@ -217,10 +217,10 @@ class Sum(Encoding):
         parts = [part for part in self._encodings() if part.hooks & {"terms", "values"}]
         return parts[0].by_distance(first, last) if len(parts) == 1 else None
 
-    def lines(self, q_pos: Positions, first: int, last: int) -> Lines | None:
+    def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias | None:
         """Those of the only part that has a bias."""
         parts = self._using("bias")
-        return parts[0].lines(q_pos, first, last) if len(parts) == 1 else None
+        return parts[0].affine_bias(q_pos, first, last) if len(parts) == 1 else None
 
 
 def _total(summands: Sequence[Tensor | None]) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.errors import UserError
 from jarilab.explorer import payload
 from jarilab.inspect.capture import Tape

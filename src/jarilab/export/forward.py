@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
 from jarilab.errors import UserError
 from jarilab.export.reading import Inputs, Read
 from jarilab.inspect.calls import allowed_links
@@ -61,7 +61,7 @@ class _Site:
 
 
 class _Linked(nn.Module):
-    """In the place of `Attend`: the definition, under links that are an input of the graph."""
+    """In the place of `AttentionKernel`: the definition, under links that are an input of the graph."""
 
     kernel = "definition"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.attention.module import Attend
+from jarilab.attention.module import AttentionKernel
 from jarilab.shapes import Tensor
 
 Run = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
@@ -76,6 +76,6 @@ def by_definition(model: nn.Module) -> Any:
     length of what is read, which a graph must not be."""
     plain = copy.deepcopy(model).float().eval()
     for part in plain.modules():
-        if isinstance(part, Attend):
+        if isinstance(part, AttentionKernel):
             part.kernel = "definition"
     return plain

@@ -10,10 +10,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
-from jarilab.attention.module import Attend
+from jarilab.attention.module import AttentionKernel
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.errors import UserError
@@ -161,7 +161,7 @@ def _take(modules: list[nn.Module], layers: LayerEncodings, site: str) -> None:
     for number, (module, own) in enumerate(zip(modules, layers.of_layer, strict=True)):
         # Not among its modules: those of the model own it.
         module.__dict__["jari_encoding"] = own
-        module.add_module("attend", Attend(site=site.format(number)))
+        module.add_module("attend", AttentionKernel(site=site.format(number)))
 
 
 def _name(stack: str, *, causal: bool) -> str:

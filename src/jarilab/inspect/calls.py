@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.shapes import Bool, Int, Tensor
 

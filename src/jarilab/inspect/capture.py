@@ -4,10 +4,10 @@
         model(x)
     tape.weights("encoder.0")           # (B, H, Q, K)
 
-Nothing in the model knows of this: every attention of jari ends in a parameter-free `Attend` whose call an ordinary
-forward hook keeps, and those of other libraries are heard by PyTorch's own functions (`door.py`). The map is the
-definition applied to the recorded queries and keys, a block of rows at a time, and weights times values must give back
-the recorded output: the map shown is the map used. `tape.trust` says by how much they differ.
+Nothing in the model knows of this: every attention of jari ends in a parameter-free `AttentionKernel` whose call an
+ordinary forward hook keeps, and those of other libraries are heard by PyTorch's own functions (`door.py`). The map is
+the definition applied to the recorded queries and keys, a block of rows at a time, and weights times values must give
+back the recorded output: the map shown is the map used. `tape.trust` says by how much they differ.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall, Summands
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall, Summands
 from jarilab.attention.heads import split_heads
 from jarilab.attention.module import Attention
 from jarilab.errors import UserError, unknown

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.inspect.capture import record
 from jarilab.inspect.interventions import check_evaluating
 from jarilab.inspect.likelihood import Written, labels_of, log_softmax, losses

@@ -13,7 +13,7 @@ from typing import final
 
 import torch
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.encodings.base import Encoding, Site
 from jarilab.errors import UserError
@@ -51,7 +51,7 @@ class Heard:
     backward: bool | None = None
 
     @cached_property
-    def written(self) -> AttentionCall:
+    def materialized(self) -> AttentionCall:
         """As a call whose definition can be asked, with queries and keys where they stand in their sequences."""
         q, heads = self.q, self.q.shape[1]
         k, v = _of_each_head(self.k, heads), _of_each_head(self.v, heads)

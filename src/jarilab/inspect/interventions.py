@@ -4,8 +4,8 @@
         model(*inputs)
 
 An edit (`edits.py`) says what a query may look at, or how it compares what it looks at. The weights then follow by the
-definition in `attention/call.py`, and the output from the weights. What no edit touches keeps the kernel's own output,
-bit by bit.
+definition in `attention/definition.py`, and the output from the weights. What no edit touches keeps the kernel's own
+output, bit by bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.errors import UserError, unknown
 from jarilab.inspect.edit import Edit
 from jarilab.inspect.edits import Cut, HeadOff, Link, TokenOff, Uniform

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.inspect.calls import allowed_links
 from jarilab.inspect.capture import Tape, record
 from jarilab.inspect.interventions import check_evaluating

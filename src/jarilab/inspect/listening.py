@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.attention.call import AttentionCall
-from jarilab.attention.module import Attend
+from jarilab.attention.definition import AttentionCall
+from jarilab.attention.module import AttentionKernel
 from jarilab.errors import UserError, unknown
 from jarilab.inspect.door import Door
 from jarilab.inspect.frames import Frame, Sites
@@ -90,8 +90,8 @@ def _missing(unheard: Sequence[str]) -> str:
 
 
 def _hook(site: str, change: Change) -> Any:
-    def hook(module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> Tensor:
-        return change(site, arguments[0].written, output)
+    def hook(module: AttentionKernel, arguments: tuple[AttentionCall], output: Tensor) -> Tensor:
+        return change(site, arguments[0].materialized, output)
 
     return hook
 
@@ -102,6 +102,6 @@ def _heard(model: nn.Module, change: Change, sites: Collection[str] | None) -> A
     def listener(frame: Frame, heard: Heard, output: Tensor) -> Tensor:
         site = names.of(frame, heard)
         chosen = sites is None or site in sites
-        return change(site, heard.written, output) if chosen else output
+        return change(site, heard.materialized, output) if chosen else output
 
     return listener

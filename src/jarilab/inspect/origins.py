@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.heads import split_heads
 from jarilab.attention.module import Attention
 from jarilab.encodings.base import Encoding

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.attention.call import AttentionCall
-from jarilab.attention.flex import Lowered
+from jarilab.attention.definition import AttentionCall
+from jarilab.attention.flex import Blockwise
 from jarilab.attention.kernels import choose
-from jarilab.attention.module import Attend, Attention
+from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.errors import UserError
 from jarilab.inspect.heard import Heard
 from jarilab.inspect.sites import Inputs, Placed
@@ -38,7 +38,7 @@ class Recorded:
     @cached_property
     def call(self) -> AttentionCall:
         """With bias and mask written out, where the kernel did without."""
-        return self.held.written
+        return self.held.materialized
 
     @property
     def is_heard(self) -> bool:
@@ -103,7 +103,9 @@ class Recorder:
         given = [tensor.detach() for tensor in tensors]
         self._inputs = given[0], given[-1]
 
-    def _keep(self, module: Attend, arguments: tuple[AttentionCall], output: Tensor) -> None:
+    def _keep(
+        self, module: AttentionKernel, arguments: tuple[AttentionCall], output: Tensor
+    ) -> None:
         recorded = Recorded.of(arguments[0], output, self._placed, self._inputs)
         self._calls.setdefault(self._site, []).append(recorded)
 
@@ -122,7 +124,7 @@ def _detached(call: AttentionCall) -> AttentionCall:
 def _without_graph(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach()
-    if isinstance(value, Lowered):
+    if isinstance(value, Blockwise):
         return value.detached()
     if isinstance(value, tuple | list):
         return type(value)(_without_graph(item) for item in value)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.errors import UserError
 from jarilab.inspect.calls import of_queries

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.attention.call import AttentionCall, Summands
+from jarilab.attention.definition import AttentionCall, Summands
 from jarilab.attention.module import Attention
 from jarilab.inspect.capture import Tape, look_inside
 from jarilab.inspect.origins import by_origin, sides_of

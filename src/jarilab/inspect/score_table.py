@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
 from jarilab.errors import UserError
 from jarilab.inspect.calls import allowed_links
 from jarilab.shapes import Bool, Float, Int, Tensor

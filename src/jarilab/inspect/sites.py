@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from jarilab.attention.call import AttentionCall
-from jarilab.attention.module import Attend, Attention
+from jarilab.attention.definition import AttentionCall
+from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.errors import UserError
 from jarilab.inspect.calls import allowed_links
 from jarilab.shapes import Tensor
@@ -56,7 +56,7 @@ class Placed:
     """
 
     path: str
-    attend: Attend | None
+    attend: AttentionKernel | None
     above: tuple[nn.Module, ...]
 
     def listen(self, hook: Any) -> Any:
@@ -102,7 +102,7 @@ def attentions_of(model: nn.Module) -> dict[str, Placed]:
     """All attentions of a model, by the name of their site."""
     found = {}
     for path, module in model.named_modules():
-        if isinstance(module, Attend):
+        if isinstance(module, AttentionKernel):
             found[module.site or site_name(path)] = Placed(path, module, _above(model, path))
     return found
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall, Summands
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall, Summands
 from jarilab.inspect.measures import equal_tokens, row_difference
 from jarilab.inspect.visible import visible
 from jarilab.shapes import Float, Tensor

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from jarilab.attention import call as definition
+from jarilab.attention import definition
 from jarilab.inspect.softmax import Softmax
 from jarilab.inspect.softmax_lens import Divisor, softmax_jacobian, softmax_lens
 from jarilab.inspect.steps import Step, Walk

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
 from jarilab.inspect.calls import blocks
 from jarilab.shapes import Float, Tensor
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.module import Attention
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.errors import UserError

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.heads import split_heads
 from jarilab.attention.module import Attention
 from jarilab.attention.recurrent import LuongAttention

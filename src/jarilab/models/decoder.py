@@ -75,9 +75,9 @@ class CausalStack(nn.Module):
         bare = keys is None and pairs is None
         mask = self.mask if bare else replace(self.mask, keys=keys, documents=pairs)
         writes = one_token(self, self.in_order, x, cache)
-        lower = writes is None and self._lowers(positions, k_pos, mask)
+        blockwise = writes is None and self._is_blockwise(positions, k_pos, mask)
         geometries = geometry_of_layers(
-            self.encoding, positions, k_pos, mask, new_k_pos=positions, lower=lower
+            self.encoding, positions, k_pos, mask, new_k_pos=positions, blockwise=blockwise
         )
         x_BLD = self.embedding_norm(self.encoding.embed(x, positions))
         if cache is not None and writes is not None:
@@ -90,8 +90,8 @@ class CausalStack(nn.Module):
         """Its layers."""
         return [cast(Any, layer)["self"] for layer in self.layers]
 
-    def _lowers(self, q_pos: Positions, k_pos: Positions, mask: Mask) -> bool:
-        return self.in_order()[0].attention.lowers(self.encoding.hooks, q_pos, k_pos, mask)
+    def _is_blockwise(self, q_pos: Positions, k_pos: Positions, mask: Mask) -> bool:
+        return self.in_order()[0].attention.is_blockwise(self.encoding.hooks, q_pos, k_pos, mask)
 
     def _extended(self, cache: KVCache, new: Positions) -> Positions:
         """The positions of all keys that the new tokens may see; drops from the cache the keys that none can see."""

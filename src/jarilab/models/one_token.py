@@ -18,10 +18,10 @@ from torch.nn import functional
 from torch.nn.modules import module as of_modules
 
 from jarilab.attention.cache import KVCache, LayerCache
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.attention.kernels import attend, attend_bare
-from jarilab.attention.module import Attend, Attention
+from jarilab.attention.module import Attention, AttentionKernel
 from jarilab.models.layers import DecoderLayer, EncoderLayer
 from jarilab.nn.dropout import Dropout
 from jarilab.nn.layers import FeedForward, Residual
@@ -33,7 +33,16 @@ MOST_ROWS = 256
 FEW_ROWS = 16
 """Of more, `linear` adds the bias afterwards."""
 
-OWN = (EncoderLayer, DecoderLayer, Residual, FeedForward, Attention, Attend, Linear, Dropout)
+OWN = (
+    EncoderLayer,
+    DecoderLayer,
+    Residual,
+    FeedForward,
+    Attention,
+    AttentionKernel,
+    Linear,
+    Dropout,
+)
 NORMS = (nn.LayerNorm, nn.RMSNorm)
 EVERYWHERE = (of_modules._global_forward_hooks, of_modules._global_forward_pre_hooks)
 
@@ -193,7 +202,7 @@ def _attention(module: Attention) -> Sublayer:
             k_RHKE, v_RHKE = cache.append(k_RH1E, v_RH1E)
             y_RH1E = attend_bare(q_RH1E, k_RHKE, v_RHKE, geometry, by, kernel)
         else:
-            q_RH1E, k_RHKE, v_RHKE, *states = module.placed(
+            q_RH1E, k_RHKE, v_RHKE, *states = module.rotate_and_cache(
                 x_RD.unsqueeze(1), q_RH1E, k_RH1E, v_RH1E, geometry, cache
             )
             call = AttentionCall(q_RH1E, k_RHKE, v_RHKE, geometry, by, states=tuple(states))

@@ -72,8 +72,10 @@ class Encoder(nn.Module):
         check_positions(positions, x)
         x_BLD = self.embedding_norm(self.encoding.embed(x, positions))
         attention = cast(EncoderLayer, self.layers[0]).attention
-        lower = attention.lowers(self.encoding.hooks, positions, positions, mask)
-        geometries = geometry_of_layers(self.encoding, positions, positions, mask, lower=lower)
+        blockwise = attention.is_blockwise(self.encoding.hooks, positions, positions, mask)
+        geometries = geometry_of_layers(
+            self.encoding, positions, positions, mask, blockwise=blockwise
+        )
         complete = len(self.layers) if first is None else len(self.layers) - 1
         for layer, geometry in zip(self.layers[:complete], geometries[:complete], strict=True):
             x_BLD = layer(x_BLD, geometry)
@@ -166,16 +168,16 @@ class Decoder(nn.Module):
             None if memory_keep is None else Mask(keys=memory_keep),
         )
         first = cast(DecoderLayer, self.layers[0])
-        lower = first.self_attention.lowers(self.encoding.hooks, positions, k_pos, mask)
+        blockwise = first.self_attention.is_blockwise(self.encoding.hooks, positions, k_pos, mask)
         own = geometry_of_layers(
-            self.encoding, positions, k_pos, mask, new_k_pos=positions, lower=lower
+            self.encoding, positions, k_pos, mask, new_k_pos=positions, blockwise=blockwise
         )
         q_pos = _side_by_side(positions, hypotheses)
-        lower = first.cross_attention.lowers(
+        blockwise = first.cross_attention.is_blockwise(
             self.cross_encoding.hooks, q_pos, memory_positions, memory_mask
         )
         cross = geometry_of_layers(
-            self.cross_encoding, q_pos, memory_positions, memory_mask, lower=lower
+            self.cross_encoding, q_pos, memory_positions, memory_mask, blockwise=blockwise
         )
         x_RQD = self.embedding_norm(self.encoding.embed(x, positions))
         writes = one_token(self, self.in_order, x_RQD, cache)

@@ -6,13 +6,13 @@ import torch
 import jarilab
 from jarilab import skew
 from jarilab.attention import added_by, blocks, kernels
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import site_of
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.encodings import compose
 from jarilab.encodings.base import hooks_of, registry
-from jarilab.encodings.by_distance import Lines
+from jarilab.encodings.by_distance import AffineBias
 from jarilab.errors import UserError
 from jarilab.masks import Mask
 from jarilab.positions import Positions
@@ -79,8 +79,8 @@ def compared(spec, q_pos, k_pos, mask, dtype=torch.float64):
     direction = torch.randn_like(q)
     found = []
     for kernel in ("definition", "blocks"):
-        geometry = geometry_of(encoding, q_pos, k_pos, mask, lower=kernel == "blocks")
-        assert (geometry.lowered is not None) == (kernel == "blocks")
+        geometry = geometry_of(encoding, q_pos, k_pos, mask, blockwise=kernel == "blocks")
+        assert (geometry.blockwise is not None) == (kernel == "blocks")
         states = encoding.remembered(x)
         output = kernels.attend(AttentionCall(q, k, v, geometry, 0.3, states=states), kernel)
         inputs = [q, k, v, *encoding.parameters()]
@@ -127,11 +127,11 @@ def test_it_hides_what_a_mask_hides(mask):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
-def attended(kernel, *, dropout=0.0, dtype=torch.float64, spec="t5", lower=True):
+def attended(kernel, *, dropout=0.0, dtype=torch.float64, spec="t5", blockwise=True):
     torch.manual_seed(3)
     encoding = compose.build(spec, site_of(HEADS * WIDTH, HEADS)).to(dtype)
     q, k, v = (torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=dtype, requires_grad=True) for _ in range(3))
-    geometry = geometry_of(encoding, *PLACES["far"], lower=lower)
+    geometry = geometry_of(encoding, *PLACES["far"], blockwise=blockwise)
     return kernels.attend(AttentionCall(q, k, v, geometry, 0.3, dropout), kernel), (q, k, v)
 
 
@@ -156,7 +156,7 @@ def test_gradients_with_dropout_are_the_outputs_slopes(spec):
         torch.manual_seed(3)
         encoding = compose.build(spec, site_of(HEADS * WIDTH, HEADS)).double()
         moved = [torch.randn(BATCH, HEADS, LENGTH, WIDTH, dtype=torch.float64) + step for _ in range(3)]
-        geometry = geometry_of(encoding, *PLACES["far"], lower=True)
+        geometry = geometry_of(encoding, *PLACES["far"], blockwise=True)
         return kernels.attend(AttentionCall(*moved, geometry, 0.3, 0.5), "blocks").square().sum()
 
     slope = (height(1e-5) - height(-1e-5)) / 2e-5
@@ -185,11 +185,11 @@ def test_in_bfloat16_it_is_as_near_as_the_explicit_kernel(spec):
 )
 def test_it_is_chosen_where_something_is_added_hidden_or_dropped(hooks, mask, length, dropout, expected):
     pos = Positions.sequence(length)
-    assert kernels.lowers("auto", frozenset(hooks), pos, pos, mask, dropout) is expected
+    assert kernels.is_blockwise("auto", frozenset(hooks), pos, pos, mask, dropout) is expected
     last = Positions.sequence(1, length - 1)
-    assert not kernels.lowers("auto", frozenset(hooks), last, pos, mask, dropout)
+    assert not kernels.is_blockwise("auto", frozenset(hooks), last, pos, mask, dropout)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not kernels.lowers("auto", frozenset(hooks), pos, pos, mask, dropout)
+        assert not kernels.is_blockwise("auto", frozenset(hooks), pos, pos, mask, dropout)
 
 
 def test_in_bfloat16_it_is_chosen_from_1024_keys_on_even_where_nothing_is_added():
@@ -222,7 +222,7 @@ def test_what_cannot_be_worked_out_again_is_refused_when_it_is_built():
     encoding.random_in_training = True
     with pytest.raises(UserError, match="this one draws random numbers"):
         kernels.check("blocks", [encoding])
-    assert geometry_of(encoding, *PLACES["far"], lower=True).lowered is None
+    assert geometry_of(encoding, *PLACES["far"], blockwise=True).blockwise is None
     with pytest.raises(UserError, match="by their product alone"):
         LuongAttention(8, "additive", kernel="blocks")
 
@@ -236,8 +236,8 @@ def test_fire_sums_its_units_by_distance_and_those_that_begin_among_the_queries_
     queries = keys.slice(20, 26)
     bias = encoding.bias(queries, keys)
     assert bias is not None
-    lines = encoding.lines(queries, -25, 9)
-    assert isinstance(lines, Lines)
+    lines = encoding.affine_bias(queries, -25, 9)
+    assert isinstance(lines, AffineBias)
     lines = lines.detached()
     assert len(lines.more) > 2
     written = torch.empty(HEADS, 6, 35, dtype=torch.float64)

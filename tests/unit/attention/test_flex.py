@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import flex_attention
 
 import jarilab
-from jarilab.attention.kernels import lowers
+from jarilab.attention.kernels import is_blockwise
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
 from jarilab.masks import Mask
@@ -98,5 +98,5 @@ def on_a_gpu(length):
 )
 def test_it_is_chosen_on_a_gpu_where_something_is_added_or_hidden(hooks, mask, length, dropout, expected):
     there, here = on_a_gpu(length), Positions.sequence(length)
-    assert lowers("auto", frozenset(hooks), there, there, mask, dropout) is expected
-    assert not lowers("auto", frozenset(hooks), here, here, mask, dropout)
+    assert is_blockwise("auto", frozenset(hooks), there, there, mask, dropout) is expected
+    assert not is_blockwise("auto", frozenset(hooks), here, here, mask, dropout)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jarilab.attention.cache import KVCache, LayerCache
-from jarilab.attention.call import output, summands, weights
+from jarilab.attention.definition import output, summands, weights
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose

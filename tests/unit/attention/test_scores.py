@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from jarilab.attention import call as definition
-from jarilab.attention import kernels
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import definition, kernels
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.attention.scores import SCORES, build_score

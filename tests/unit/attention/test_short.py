@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from jarilab.attention import kernels, short
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.encodings import compose

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import jarilab
-from jarilab.attention.call import AttentionCall
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import attend
 from jarilab.conformance.material import randomise

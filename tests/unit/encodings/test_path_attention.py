@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jarilab.attention.call import AttentionCall, scores
+from jarilab.attention.definition import AttentionCall, scores
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.module import Attention

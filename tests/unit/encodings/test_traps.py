@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from jarilab.attention import call as definition
-from jarilab.attention.call import AttentionCall
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of, geometry_of_layers
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend

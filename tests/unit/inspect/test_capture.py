@@ -271,7 +271,7 @@ def listening(model):
 def test_plain_recording_listens_to_attention_alone():
     model = model_of()
     with record(model) as tape:
-        assert listening(model) == {"Attend", "Attention"}
+        assert listening(model) == {"AttentionKernel", "Attention"}
         model(*inputs())
     with pytest.raises(UserError, match=r"holds attention alone, and what is .*record\(model, inside=True\)$"):
         tape.inside  # noqa: B018

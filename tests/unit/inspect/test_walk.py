@@ -10,8 +10,8 @@ import jarilab
 import jarilab.api
 import jarilab.inspect.softmax_lens
 import jarilab.inspect.text
-from jarilab.attention import call as definition
-from jarilab.attention.module import Attend
+from jarilab.attention import definition
+from jarilab.attention.module import AttentionKernel
 from jarilab.errors import UserError
 from jarilab.explorer.session import Explorer
 from jarilab.inspect.capture import record
@@ -263,7 +263,7 @@ def test_a_walk_needs_what_goes_by_inside_and_an_attention_it_knows():
     class Own(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.attend = Attend()
+            self.attend = AttentionKernel()
 
         def forward(self, call):
             return self.attend(call)

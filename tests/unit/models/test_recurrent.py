@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from jarilab.attention import call as definition
+from jarilab.attention import definition
 from jarilab.errors import UserError
 from jarilab.inspect.capture import record
 from jarilab.inspect.softmax_lens import softmax_lens

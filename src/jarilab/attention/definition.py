@@ -34,11 +34,11 @@ class AttentionCall:
     states: tuple[Float[Tensor, "B _ K _"], ...] = ()
 
     @property
-    def written(self) -> AttentionCall:
+    def materialized(self) -> AttentionCall:
         """The same with bias and mask written out."""
-        if self.geometry.lowered is None:
+        if self.geometry.blockwise is None:
             return self
-        return replace(self, geometry=self.geometry.written)
+        return replace(self, geometry=self.geometry.materialized)
 
     def terms(
         self, product: Callable[[], Float[Tensor, "B H Q K"]]
