@@ -106,6 +106,23 @@ def test_an_encoding_agrees_with_its_formula(name: str) -> None:
     assert outcome.verdict == "holds", outcome
 
 
+READING = (
+    "cached decoding equals the full forward",
+    "padding changes no real token",
+    "packed documents equal separate ones",
+    "samples do not mix",
+)
+"""Asked of every encoding in every run of the tests, so that no test of a model has to ask them of each."""
+
+
+@pytest.mark.parametrize("name", sorted({*registry.names(), "shaw:values=false", "rotary+shaw"} - ALWAYS))
+def test_a_model_with_any_encoding_reads_text_in_any_form(name: str) -> None:
+    for law in READING:
+        outcome = outcome_of(law, name)
+        assert outcome.verdict in ("holds", "skipped"), outcome
+        assert outcome.verdict != "skipped" or outcome.detail.startswith(REASONS), outcome
+
+
 @pytest.mark.parametrize("spec", [*SINGLE, *SUMS])
 def test_an_encoding_keeps_the_laws(spec: str) -> None:
     outcomes = outcomes_of(spec)

@@ -40,13 +40,13 @@ def shuffled(pixels, order, patch=4):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("pool", ["mean", "class"])
 @torch.no_grad()
-def test_only_without_positions_does_the_order_of_patches_not_matter(encoding, pool):
-    model, pixels = model_of(encoding, pool=pool, registers=1), images()
-    apart = (model(pixels) - model(shuffled(pixels, [4, 2, 0, 5, 1, 3]))).abs().max()
+def test_only_without_positions_does_the_order_of_patches_not_matter(encoding):
+    model, pixels = model_of(encoding, registers=1), images()
     hears = encoding != "none" and model.encoder.encoding.of_layer[0].hears_order
-    assert (apart < 1e-12) != hears, apart
+    for model.pool in ("mean", "class"):
+        difference = (model(pixels) - model(shuffled(pixels, [4, 2, 0, 5, 1, 3]))).abs().max()
+        assert (difference < 1e-12) != hears, (model.pool, difference)
 
 
 @torch.no_grad()
@@ -63,9 +63,8 @@ def test_a_transposed_image_is_another_one_even_for_encodings_of_distance():
     assert (model(square) - model(square.transpose(2, 3))).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("encoding", ["learned2d", "rotary2d", "rotary+shaw", "table2d", "log_length"])
+@pytest.mark.parametrize(("norm", "layers"), [("pre", 3), ("post", 1)])
 def test_what_the_last_layer_leaves_out_changes_neither_scores_nor_gradients(encoding, norm, layers):
     model = model_of(encoding, pool="class", registers=1, norm=norm, layers=layers, resolution="extrapolate")
     keep = torch.ones(3, 8, 12, dtype=torch.bool)
