@@ -29,15 +29,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from jarilab.attention.cache import KVCache
-from jarilab.decoding import greedy
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.models.decoding import greedy
 from jarilab.nn.init import generator_for
-from jarilab.positions import Positions, Tokens
-from jarilab.predictors.base import predictor_for
+from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.precision import Precision
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import Batch
-from jarilab.text import END, FIRST, PADDING
+from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training.batching import FixedSizeBatches
 from jarilab.training.numerics import deterministic
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from jarilab.attention.kernels import attend
 from jarilab.attention.module import Attention
-from jarilab.inspect.capture import record
+from jarilab.inspect.record.capture import record
 from jarilab.nn.init import initialise
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.arithmetic import Arithmetic

@@ -43,12 +43,12 @@ import torch
 import jarilab
 from jarilab.attention.kernels import attend
 from jarilab.explorer import Explorer, payload, session, summaries
-from jarilab.inspect.capture import record
-from jarilab.predictors.base import Predictor
+from jarilab.inspect.record.capture import record
+from jarilab.pages.kit.page import to_json
 from jarilab.runs.experiment import Experiment
+from jarilab.tasks.predictors.base import Predictor
 from jarilab.training.loop import train
 from jarilab.training.numerics import deterministic
-from jarilab.web.page import to_json
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 ONE_STEP = {

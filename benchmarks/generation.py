@@ -25,9 +25,9 @@ import steps
 import timing
 import torch
 
-from jarilab.decoding import greedy
 from jarilab.models.decoder import LanguageModel, after
-from jarilab.positions import Tokens
+from jarilab.models.decoding import greedy
+from jarilab.positions.coordinates import Tokens
 from jarilab.training.numerics import deterministic
 
 PROMPT, FIRST = 5, 2

@@ -19,14 +19,14 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend, choose, is_blockwise
-from jarilab.decoding.greedy_search import greedy
-from jarilab.devices import autocast, describe, device_named
+from jarilab.core.devices import autocast, describe, device_named
+from jarilab.core.errors import UserError
 from jarilab.encodings import compose
 from jarilab.encodings.base import registry
-from jarilab.errors import UserError
-from jarilab.masks import Mask
 from jarilab.models.base import Generates
-from jarilab.positions import Positions, Tokens
+from jarilab.models.decoding.greedy_search import greedy
+from jarilab.positions.coordinates import Positions, Tokens
+from jarilab.positions.masks import Mask
 from jarilab.runs.options import Training
 from jarilab.training.numerics import deterministic
 from jarilab.training.optim import build_optimizers

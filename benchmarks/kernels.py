@@ -21,8 +21,8 @@ from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import Kernel, attend, choose
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site
-from jarilab.masks import Mask
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 from jarilab.training.numerics import deterministic
 
 SHAPES = (

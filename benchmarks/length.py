@@ -43,7 +43,7 @@ from torch import Tensor
 from jarilab.models.recurrent_encoder import RecurrentEncoder
 from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
 from jarilab.training.numerics import deterministic
 
 WIDTH, HEADS, LAYERS = 256, 8, 2

@@ -52,9 +52,9 @@ import torch
 
 import jarilab
 from jarilab import explorer
-from jarilab.inspect.capture import record
+from jarilab.inspect.record.capture import record
+from jarilab.pages.kit.page import bundle, read, slim_style
 from jarilab.training.numerics import deterministic
-from jarilab.web.page import bundle, read, slim_style
 
 PAGES = [
     # layers, heads, tokens, which aims
@@ -63,7 +63,7 @@ PAGES = [
     (6, 8, 512, {"other_ms": 100}),
 ]
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-COMPUTING = ("web/program.js", "web/program/", "engine.js")
+COMPUTING = ("kit/program.js", "kit/program/", "engine.js")
 
 # After the next frame is on the screen: a task that is queued while that frame is made.
 PAINTED = """new Promise((done) => requestAnimationFrame(() => {

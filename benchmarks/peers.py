@@ -19,7 +19,7 @@ import vision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jarilab.images import idx
+from jarilab.data.images import idx
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training.batching import FixedSizeBatches
 

@@ -12,8 +12,8 @@ import translation
 from peers import Budget, EnoughError, Tell, Watch
 from torch import Tensor
 
+from jarilab.data.text import END, PADDING, files
 from jarilab.tasks.translation import Translation
-from jarilab.text import END, PADDING, files
 
 SIZE = translation.Size(vocabulary=4000, width=128, heads=4, hidden=512, layers=2, dropout=0.1)
 LOOKS = 20

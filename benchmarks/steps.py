@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.devices import autocast
+from jarilab.core.devices import autocast
 from jarilab.nn.init import generator_for, initialise
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.options import Training

@@ -46,18 +46,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jarilab.decoding import beam
-from jarilab.devices import autocast
-from jarilab.encodings.formulas import sinusoidal_embed
+from jarilab.core.devices import autocast
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.encodings.formulas.absolute import sinusoidal_embed
 from jarilab.export.ctranslate2 import write
+from jarilab.models.decoding import beam
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
 from jarilab.nn.loss import cross_entropy
-from jarilab.positions import Positions, Tokens
+from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.runs.options import Training
 from jarilab.tasks.base import Batch
 from jarilab.tasks.rows import right_padded
-from jarilab.text import END, FIRST, PADDING
 from jarilab.training.numerics import deterministic
 from jarilab.training.optim import BETAS, EPSILON, build_optimizers
 

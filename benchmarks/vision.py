@@ -46,7 +46,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jarilab.devices import autocast
+from jarilab.core.devices import autocast
 from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
 from jarilab.runs.options import Training

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import jarilab
-from jarilab.inspect.interventions import Link, operate
+from jarilab.inspect.intervene.interventions import Link, operate
 
 DIGITS, LENGTH = 10, 8
 

@@ -12,8 +12,8 @@ import math
 from typing import Any, final
 
 from jarilab import Encoding, Oracle, Positions, Site
-from jarilab.positions import distance
-from jarilab.shapes import Float, Tensor
+from jarilab.core.shapes import Float, Tensor
+from jarilab.positions.coordinates import distance
 
 
 def _score(

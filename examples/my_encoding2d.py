@@ -15,8 +15,8 @@ from annotated_types import Ge
 from torch import nn
 
 from jarilab import Encoding, Oracle, Positions, Site
-from jarilab.positions import offsets, unrelated
-from jarilab.shapes import Float, Tensor
+from jarilab.core.shapes import Float, Tensor
+from jarilab.positions.coordinates import offsets, unrelated
 
 
 def _score(encoding: Any, q: Any, k: Any, i: Any, j: Any, head: int, scale: float) -> float:

@@ -27,7 +27,7 @@ import numpy as np
 from images import at_least_one, markdown, told
 
 import jarilab
-from jarilab.storage.files import write_text
+from jarilab.core.storage.files import write_text
 
 SIZES = (2_500, 10_000)
 HELD_OUT = 1_000

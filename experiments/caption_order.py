@@ -27,12 +27,12 @@ import torch
 from images import difference_text, draw, figure_class, markdown, mean_text, parser_of, results_of, told, written
 
 import jarilab
-from jarilab.captions.digit_classifier import DigitClassifier
-from jarilab.captions.judges import JUDGE
-from jarilab.captions.sources import SceneSource
+from jarilab.data.captions.digit_classifier import DigitClassifier
+from jarilab.data.captions.judges import JUDGE
+from jarilab.data.captions.sources import SceneSource
+from jarilab.data.text import FIRST
 from jarilab.tasks.captions import Captions
 from jarilab.tasks.metrics import METRICS
-from jarilab.text import FIRST
 
 ENCODINGS = ("learned@text+rotary2d@image", "rotary2d@image")
 SETTINGS: dict[str, Any] = {"task.captions": "row", "training.evaluations": 1}

@@ -36,10 +36,10 @@ from longer import TASKS
 from longer_text import measure, split
 
 import jarilab
+from jarilab.core.registry import listed
+from jarilab.core.storage.files import write_text
 from jarilab.encodings.base import registry
-from jarilab.registry import listed
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import write_text
 from jarilab.training.checks import check_trainable
 
 CONTEXT = 64

@@ -24,7 +24,7 @@ from typing import Any
 
 import jarilab
 from jarilab.comparison.statistics import mean_interval
-from jarilab.images import idx
+from jarilab.data.images import idx
 from jarilab.tasks.metrics import METRICS, Metric
 
 GRID = (4, 4)

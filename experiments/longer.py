@@ -32,9 +32,9 @@ import numpy as np
 from annotated_types import Ge, Le
 
 import jarilab
-from jarilab.policies.base import Numbers
+from jarilab.data.text import PADDING, CharacterVocabulary
+from jarilab.tasks.policies.base import Numbers
 from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
-from jarilab.text import PADDING, CharacterVocabulary
 
 VOCABULARY = CharacterVocabulary("0123456789+")
 DIGITS = tuple(VOCABULARY.number(digit) for digit in "0123456789")

@@ -25,9 +25,9 @@ from images import at_least_one, markdown, told
 from masked import text_of
 
 import jarilab
+from jarilab.core.registry import listed
+from jarilab.core.storage.files import write_text
 from jarilab.encodings.compose import canonical
-from jarilab.registry import listed
-from jarilab.storage.files import write_text
 
 CONTEXT, LONGEST = 128, 2048
 ENCODINGS = f"none,sinusoidal,rotary,rotary_dynamic:trained_length={CONTEXT},t5,kerple,fire,alibi"

@@ -29,9 +29,9 @@ from torch import nn
 from torch.nn import functional
 
 import jarilab
+from jarilab.core.registry import listed
+from jarilab.core.storage.files import read_json, write_json
 from jarilab.nn.layers import TokenEmbedding
-from jarilab.registry import listed
-from jarilab.storage.files import read_json, write_json
 
 ENCODINGS = "none,sinusoidal,learned,rotary,t5,alibi"
 WIDTH, HEADS, LAYERS = 64, 4, 2

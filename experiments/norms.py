@@ -26,9 +26,9 @@ import torch
 from torch.nn import functional
 
 import jarilab
-from jarilab.positions import Positions, Tokens
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.runs.loaded import OpenRun
-from jarilab.text import END, FIRST, PADDING
 
 LONGEST = 12
 SETTINGS: dict[str, Any] = {

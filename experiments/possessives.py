@@ -33,11 +33,11 @@ import torch
 from torch import Tensor
 
 import jarilab
-from jarilab.inspect.interventions import Edit, HeadOff, Link, operate
-from jarilab.positions import Tokens
+from jarilab.data.text import FIRST, PADDING
+from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, operate
+from jarilab.positions.coordinates import Tokens
 from jarilab.runs.loaded import OpenRun
 from jarilab.tasks.rows import right_padded
-from jarilab.text import FIRST, PADDING
 
 PRONOUNS = ("his", "her", "its", "their")
 USUAL = {"sein": "his", "ihr": "her"}

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 
 import jarilab
+from jarilab.core.registry import listed
 from jarilab.nn.init import initialise
-from jarilab.registry import listed
 
 VOCABULARY, WIDTH, HEADS = 30, 64, 4
 LINES, LENGTH = 64, 16

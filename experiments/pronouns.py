@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 
 import jarilab
-from jarilab.inspect.interventions import Edit, HeadOff, Link, operate
-from jarilab.positions import Tokens
+from jarilab.data.text import FIRST
+from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, operate
+from jarilab.positions.coordinates import Tokens
 from jarilab.runs.loaded import OpenRun
 from jarilab.tasks.pronoun_sentences import is_of_animal
 from jarilab.tasks.pronoun_words import ANIMALS, THINGS
 from jarilab.tasks.pronouns import genders_differ, pronoun_of
-from jarilab.text import FIRST
 
 FORM = ["the", "A", "did", "not", "V", "the", "T", "because", "it", "was", "too", "R"]
 SHOWN = ["the-A", "A", "did", "not", "V", "the-T", "T", "because", "it", "was", "too", "R", "end"]

@@ -23,9 +23,9 @@ from statistics import fmean
 import torch
 from images import markdown, told
 
-from jarilab.captions.sources import SceneSource
-from jarilab.captions.styles import STYLES
-from jarilab.images.tokenizer import measure, train_image_tokenizer
+from jarilab.data.captions.sources import SceneSource
+from jarilab.data.captions.styles import STYLES
+from jarilab.data.images.tokenizer import measure, train_image_tokenizer
 
 QUANTIZERS = ("fsq", "gumbel")
 SCENES = 30_000

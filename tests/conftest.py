@@ -26,7 +26,7 @@ jaxtyping.install_import_hook("jarilab", "beartype.beartype")
 
 import torch  # noqa: E402 - after the hook
 
-from jarilab.registry import trust_code  # noqa: E402
+from jarilab.core.registry import trust_code  # noqa: E402
 
 HERE = Path(__file__).parent
 for ours in ("laws/broken.py", "laws/adversaries.py", "laws/sound.py", "helpers/toy_encodings.py"):

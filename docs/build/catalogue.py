@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import jarilab as package
-from jarilab.conformance.costs import COLUMNS, ROWS
-from jarilab.drawing import Drawings
-from jarilab.drawing.svg import Drawing
 from jarilab.encodings.base import registry
+from jarilab.laws.costs import COLUMNS, ROWS
+from jarilab.pages.encodings import Drawings
+from jarilab.pages.encodings.svg import Drawing
 from jarilab.runs.listing import LAYERS, SITE, listed_encoding
 from places import CACHE, LANGUAGES, TEXTS, jarilab
 from tables import table

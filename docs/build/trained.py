@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 import jarilab
-from jarilab.inspect.capture import Tape, look_inside
-from jarilab.inspect.head_importance import ablation
-from jarilab.inspect.interventions import HeadOff, operate
-from jarilab.inspect.model_io import precise
+from jarilab.inspect.intervene.head_importance import ablation
+from jarilab.inspect.intervene.interventions import HeadOff, operate
+from jarilab.inspect.record.capture import Tape, look_inside
+from jarilab.inspect.record.model_io import precise
 from jarilab.runs.loaded import OpenRun
 from places import CACHE, RUNS
 from places import jarilab as command

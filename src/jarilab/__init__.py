@@ -12,38 +12,36 @@ from jarilab._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from jarilab.api import compare as compare
-    from jarilab.api import data as data
     from jarilab.api import evaluate as evaluate
     from jarilab.api import predict as predict
     from jarilab.api import report as report
     from jarilab.api import train as train
     from jarilab.api import walk as walk
+    from jarilab.api import write_examples as write_examples
     from jarilab.attention.cache import KVCache as KVCache
     from jarilab.attention.definition import AttentionCall as AttentionCall
     from jarilab.attention.geometry import geometry_of as geometry_of
     from jarilab.attention.module import Attention as Attention
-    from jarilab.conformance import laws as laws
-    from jarilab.decoding import Hypothesis as Hypothesis
-    from jarilab.decoding import beam as beam
-    from jarilab.decoding import greedy as greedy
-    from jarilab.decoding import sample as sample
-    from jarilab.drawing import draw_encodings as draw_encodings
-    from jarilab.drawing import draw_softmax as draw_softmax
+    from jarilab.core.errors import UserError as UserError
+    from jarilab.core.registry import trust_code as trust_code
     from jarilab.encodings.base import Encoding as Encoding
     from jarilab.encodings.base import Site as Site
-    from jarilab.encodings.oracle import Oracle as Oracle
-    from jarilab.errors import UserError as UserError
+    from jarilab.encodings.formulas.oracle import Oracle as Oracle
     from jarilab.explorer import explore as explore
     from jarilab.explorer import show as show
     from jarilab.huggingface.families import from_huggingface as from_huggingface
     from jarilab.huggingface.swapping import swap as swap
-    from jarilab.inspect.capture import Tape as Tape
-    from jarilab.inspect.capture import record as record
-    from jarilab.inspect.measuring import measure_heads as measure_heads
-    from jarilab.masks import Mask as Mask
+    from jarilab.inspect.measure.measuring import measure_heads as measure_heads
+    from jarilab.inspect.record.capture import Tape as Tape
+    from jarilab.inspect.record.capture import record as record
+    from jarilab.laws import check_encoding as check_encoding
     from jarilab.models.base import Generates as Generates
     from jarilab.models.decoder import LanguageModel as LanguageModel
     from jarilab.models.decoder import after as after
+    from jarilab.models.decoding import Hypothesis as Hypothesis
+    from jarilab.models.decoding import beam as beam
+    from jarilab.models.decoding import greedy as greedy
+    from jarilab.models.decoding import sample as sample
     from jarilab.models.detector import Detector as Detector
     from jarilab.models.encoder_decoder import EncoderDecoder as EncoderDecoder
     from jarilab.models.recurrent import Recurrent as Recurrent
@@ -53,43 +51,45 @@ if TYPE_CHECKING:
     from jarilab.models.text_to_image import TextToImage as TextToImage
     from jarilab.models.vision import VisionTransformer as VisionTransformer
     from jarilab.nn.init import initialise as initialise
-    from jarilab.patches import Images as Images
-    from jarilab.policies.base import Policy as Policy
-    from jarilab.policies.base import Sequences as Sequences
-    from jarilab.positions import Positions as Positions
-    from jarilab.positions import Tokens as Tokens
-    from jarilab.predictors.base import Prediction as Prediction
-    from jarilab.predictors.base import Predictor as Predictor
-    from jarilab.predictors.base import Trace as Trace
-    from jarilab.predictors.base import TracedSequence as TracedSequence
-    from jarilab.registry import trust_code as trust_code
+    from jarilab.pages.encodings import draw_encodings as draw_encodings
+    from jarilab.pages.encodings import draw_softmax as draw_softmax
+    from jarilab.positions.coordinates import Positions as Positions
+    from jarilab.positions.coordinates import Tokens as Tokens
+    from jarilab.positions.masks import Mask as Mask
+    from jarilab.positions.patches import Images as Images
     from jarilab.runs.loaded import OpenRun as OpenRun
     from jarilab.runs.loaded import load as load
     from jarilab.runs.verifying import verify as verify
     from jarilab.tasks.base import Task as Task
     from jarilab.tasks.metrics import Metric as Metric
+    from jarilab.tasks.policies.base import Policy as Policy
+    from jarilab.tasks.policies.base import Sequences as Sequences
+    from jarilab.tasks.predictors.base import Prediction as Prediction
+    from jarilab.tasks.predictors.base import Predictor as Predictor
+    from jarilab.tasks.predictors.base import Trace as Trace
+    from jarilab.tasks.predictors.base import TracedSequence as TracedSequence
 
 _HOME = {
     "KVCache": "jarilab.attention.cache",
     "AttentionCall": "jarilab.attention.definition",
     "geometry_of": "jarilab.attention.geometry",
     "Attention": "jarilab.attention.module",
-    "Oracle": "jarilab.encodings.oracle",
-    "laws": "jarilab.conformance",
-    "draw_encodings": "jarilab.drawing",
-    "draw_softmax": "jarilab.drawing",
+    "Oracle": "jarilab.encodings.formulas.oracle",
+    "check_encoding": "jarilab.laws",
+    "draw_encodings": "jarilab.pages.encodings",
+    "draw_softmax": "jarilab.pages.encodings",
     "explore": "jarilab.explorer",
     "show": "jarilab.explorer",
     "Encoding": "jarilab.encodings.base",
     "Site": "jarilab.encodings.base",
-    "UserError": "jarilab.errors",
+    "UserError": "jarilab.core.errors",
     "initialise": "jarilab.nn.init",
-    "Tape": "jarilab.inspect.capture",
-    "measure_heads": "jarilab.inspect.measuring",
-    "record": "jarilab.inspect.capture",
+    "Tape": "jarilab.inspect.record.capture",
+    "measure_heads": "jarilab.inspect.measure.measuring",
+    "record": "jarilab.inspect.record.capture",
     "swap": "jarilab.huggingface.swapping",
     "from_huggingface": "jarilab.huggingface.families",
-    "Mask": "jarilab.masks",
+    "Mask": "jarilab.positions.masks",
     "Decoder": "jarilab.models.stacks",
     "Encoder": "jarilab.models.stacks",
     "EncoderDecoder": "jarilab.models.encoder_decoder",
@@ -97,30 +97,30 @@ _HOME = {
     "TextEncoder": "jarilab.models.text_encoder",
     "TextToImage": "jarilab.models.text_to_image",
     "VisionTransformer": "jarilab.models.vision",
-    "Images": "jarilab.patches",
+    "Images": "jarilab.positions.patches",
     "Generates": "jarilab.models.base",
-    "Prediction": "jarilab.predictors.base",
-    "Predictor": "jarilab.predictors.base",
-    "Trace": "jarilab.predictors.base",
-    "TracedSequence": "jarilab.predictors.base",
+    "Prediction": "jarilab.tasks.predictors.base",
+    "Predictor": "jarilab.tasks.predictors.base",
+    "Trace": "jarilab.tasks.predictors.base",
+    "TracedSequence": "jarilab.tasks.predictors.base",
     "OpenRun": "jarilab.runs.loaded",
     "load": "jarilab.runs.loaded",
     "Metric": "jarilab.tasks.metrics",
-    "trust_code": "jarilab.registry",
-    "Policy": "jarilab.policies.base",
-    "Sequences": "jarilab.policies.base",
-    "Positions": "jarilab.positions",
-    "Tokens": "jarilab.positions",
+    "trust_code": "jarilab.core.registry",
+    "Policy": "jarilab.tasks.policies.base",
+    "Sequences": "jarilab.tasks.policies.base",
+    "Positions": "jarilab.positions.coordinates",
+    "Tokens": "jarilab.positions.coordinates",
     "Task": "jarilab.tasks.base",
-    "Hypothesis": "jarilab.decoding",
-    "sample": "jarilab.decoding",
-    "greedy": "jarilab.decoding",
-    "beam": "jarilab.decoding",
+    "Hypothesis": "jarilab.models.decoding",
+    "sample": "jarilab.models.decoding",
+    "greedy": "jarilab.models.decoding",
+    "beam": "jarilab.models.decoding",
     "Recurrent": "jarilab.models.recurrent",
     "LanguageModel": "jarilab.models.decoder",
     "after": "jarilab.models.decoder",
     "compare": "jarilab.api",
-    "data": "jarilab.api",
+    "write_examples": "jarilab.api",
     "evaluate": "jarilab.api",
     "predict": "jarilab.api",
     "report": "jarilab.api",

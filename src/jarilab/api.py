@@ -14,19 +14,19 @@ from annotated_types import Ge, Gt, Le
 from jarilab.comparison import comparing, curves, study
 from jarilab.comparison.places import ClusterKind, Place
 from jarilab.comparison.resources import Resources
-from jarilab.devices import device_named
-from jarilab.errors import UserError
-from jarilab.inspect.capture import look_inside
-from jarilab.inspect.model_io import precise
-from jarilab.inspect.walk import Walk, goes_step_by_step, walk_of
-from jarilab.options import options_of, read_options
-from jarilab.predictors.base import AT_ONCE, Prediction, predictor_for
-from jarilab.predictors.reading import chunks
+from jarilab.core.devices import device_named
+from jarilab.core.errors import UserError
+from jarilab.core.options import options_of, read_options
+from jarilab.core.storage.files import checked_folder, write_text
+from jarilab.inspect.explain.walk import Walk, goes_step_by_step, walk_of
+from jarilab.inspect.record.capture import look_inside
+from jarilab.inspect.record.model_io import precise
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import Checkpoint, OpenRun, load
 from jarilab.runs.precision import Precision
-from jarilab.storage.files import checked_folder, write_text
+from jarilab.tasks.predictors.base import AT_ONCE, Prediction, predictor_for
+from jarilab.tasks.predictors.reading import chunks
 from jarilab.training import loop
 from jarilab.training.execution import Execution
 from jarilab.training.loop import Report
@@ -38,7 +38,7 @@ LONGEST_INPUT = 2048
 """Tokens of an input that is walked through: a map has their square."""
 
 
-def data(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) -> int:
+def write_examples(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) -> int:
     """Write a task's examples to a file, one a line, in generation order; gives their number."""
     instance = Experiment.of(task, None, settings).task_instance()
     lines = getattr(instance, "lines", None)

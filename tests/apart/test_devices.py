@@ -12,12 +12,12 @@ from helpers import fake_accelerator
 from helpers.fake_accelerator import LabTensor
 from helpers.runs import PowerCutError, at, cut, outcome
 from jarilab import api
-from jarilab.devices import device_named, device_of, put
+from jarilab.core.devices import device_named, device_of, put
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import registry as encodings
-from jarilab.errors import UserError
 from jarilab.models.decoder import CausalStack
 from jarilab.models.layers import LayerOptions
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
 from jarilab.runs.folder import read_metrics, read_run
 from jarilab.training import loop
 

@@ -31,8 +31,8 @@ from drills.watch import RefusedError, Watch
 from helpers.folders import bert
 from jarilab.cli import main as command
 from jarilab.comparison.study import FORMAT
+from jarilab.core.storage.files import sealed, sha256, write_json
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import sealed, sha256, write_json
 
 NAMING = ("task", "model", "positions")
 """Fields that name code, and those that end in encoding."""

@@ -22,7 +22,7 @@ PLAIN = (
     "__import__('os').system('touch {canary}')",
     "exec(open('evil.py').read())",
     "builtins.eval",
-    "jarilab.registry:trust_code",
+    "jarilab.core.registry:trust_code",
     "subprocess.Popen",
     "$(touch {canary})",
     "`touch {canary}`",

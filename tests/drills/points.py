@@ -84,7 +84,7 @@ def _install() -> None:
     if _installed:
         return
     _installed = True
-    from jarilab.storage import files  # late: a command is given its time to set its environment
+    from jarilab.core.storage import files  # late: a command is given its time to set its environment
 
     fsync, save_file = os.fsync, files.save_file
 

@@ -41,8 +41,8 @@ def warm_up() -> None:
     import sklearn.datasets  # noqa: F401 - the digits
     import torch
 
-    import jarilab.captions.sources
     import jarilab.cli.results
+    import jarilab.data.captions.sources
     import jarilab.training.loop
     import jarilab.training.progress  # noqa: F401
     from jarilab.encodings.base import registry as encodings

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from helpers.runs import TIMES
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint
 
 SEALED = "sha256"

@@ -19,7 +19,7 @@ from torch import nn
 from drills import points
 from drills.points import KilledError, Plan
 from helpers.runs import save_checkpoint
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint
 from jarilab.runs.leftovers import remove_leftovers
 

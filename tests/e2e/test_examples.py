@@ -8,7 +8,7 @@ import pytest
 
 import jarilab
 from helpers.command import command
-from jarilab.conformance import laws
+from jarilab.laws import check_encoding
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["my_encoding.py:Kerple:slope=0.5", "my_encoding2d.py:Rings:rings=4"])
 def test_an_encoding_of_ones_own_keeps_the_laws(encoding: str) -> None:
-    outcomes = laws(f"{EXAMPLES}/{encoding}")
+    outcomes = check_encoding(f"{EXAMPLES}/{encoding}")
     assert not [outcome for outcome in outcomes if outcome.verdict == "broken"]
     assert {o.law: o.verdict for o in outcomes}["agrees with its formula"] == "holds"
 

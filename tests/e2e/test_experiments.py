@@ -15,8 +15,8 @@ from torch.nn import functional
 
 import jarilab
 from helpers.runs import newest_of
-from jarilab.images import idx
-from jarilab.images.labelled import Wanted, read_labelled
+from jarilab.data.images import idx
+from jarilab.data.images.labelled import Wanted, read_labelled
 from jarilab.tasks.classification import LoadedImage
 from jarilab.tasks.metrics import METRICS
 

@@ -18,9 +18,9 @@ import jarilab
 from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, read_cells, read_pixels, until
 from helpers.explorer import made_page, made_site, made_view, random_rows
 from jarilab.explorer import Explorer, page_file, render
-from jarilab.inspect.capture import record
-from jarilab.web.blocks import unpacked
-from jarilab.web.page import read
+from jarilab.inspect.record.capture import record
+from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.page import read
 
 pytestmark = pytest.mark.browser
 
@@ -600,9 +600,9 @@ def test_measures_show_what_stands_out(pages: Pages) -> None:
     assert [row.get_attribute("data-head") for row in rows.all()] == ["0"]
 
 
-PANEL = """import { note } from "web/controls.js";
-import { adopt, refill } from "web/elements.js";
-import { speaking } from "web/words.js";
+PANEL = """import { note } from "kit/controls.js";
+import { adopt, refill } from "kit/elements.js";
+import { speaking } from "kit/words.js";
 import { WORDS } from "../words.js";
 
 const t = speaking({ title: ["Mine", "내 것"], about: ["Head {0}", "헤드 {0}번"] }, WORDS);
@@ -620,7 +620,7 @@ def test_a_panel_is_one_module_and_a_line_in_one_list(
     listed = read("jarilab.explorer", "panels.js")
     more = f'import {{ panel as mine }} from "./panels/mine.js";\n{listed.replace("tasklens];", "tasklens, mine];")}'
     monkeypatch.setattr(
-        "jarilab.web.page.read",
+        "jarilab.pages.kit.page.read",
         lambda package, name: {"panels.js": more, "panels/mine.js": PANEL}.get(name) or read(package, name),
     )
     page = pages.open(render(trained))

@@ -11,7 +11,7 @@ import jarilab
 from helpers.browser import IMAGE, Pages, assert_cover, image_pixels, middle_of_patch
 from helpers.explorer import made_page, made_site, made_view
 from jarilab.explorer import Explorer, page_file, render
-from jarilab.web.blocks import block, unpacked
+from jarilab.pages.kit.blocks import block, unpacked
 
 pytestmark = pytest.mark.browser
 

@@ -14,7 +14,7 @@ from jarilab import api
 from jarilab.encodings.base import registry
 from jarilab.models.decoder import CausalStack
 from jarilab.models.layers import LayerOptions
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
 from jarilab.runs.folder import read_metrics
 
 pytestmark = pytest.mark.gpu

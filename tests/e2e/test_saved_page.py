@@ -17,8 +17,8 @@ from helpers.explorer import made_page, made_site, made_view
 from helpers.runs import TINY_MODEL, train
 from jarilab import api
 from jarilab.explorer import Explorer, page_file, render
+from jarilab.pages.kit.blocks import unpacked
 from jarilab.runs.experiment import Experiment
-from jarilab.web.blocks import unpacked
 
 pytestmark = pytest.mark.browser
 
@@ -275,7 +275,7 @@ def spelled(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 ALWAYS = {"bpe", "number-words"}
-"""In every run of the tests; how each kind cuts and joins is in tests/unit/web/test_spelling.py."""
+"""In every run of the tests; how each kind cuts and joins is in tests/unit/pages/kit/test_spelling.py."""
 
 
 @pytest.mark.parametrize(

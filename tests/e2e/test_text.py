@@ -10,10 +10,10 @@ import torch
 
 import jarilab
 from helpers.command import command
-from jarilab.decoding.answers import GREEDY, Decoding
-from jarilab.positions import Tokens
-from jarilab.predictors.learner import write
-from jarilab.text import FIRST
+from jarilab.data.text import FIRST
+from jarilab.models.decoding.answers import GREEDY, Decoding
+from jarilab.positions.coordinates import Tokens
+from jarilab.tasks.predictors.learner import write
 
 pytestmark = pytest.mark.slow
 

@@ -21,24 +21,24 @@ from torch import nn
 from helpers.runs import save_checkpoint
 from jarilab.cli.settings import specs_of
 from jarilab.comparison.study import Study
+from jarilab.core.errors import UserError
+from jarilab.core.options import options_of, read_options
+from jarilab.core.registry import listed
+from jarilab.core.storage.files import sealed
+from jarilab.data.images import coco, idx, listing, voc
+from jarilab.data.images.files import read_image
+from jarilab.data.images.notices import Notices
+from jarilab.data.images.tokenizer import ImageTokenizer
+from jarilab.data.text import files
+from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.encodings import compose
-from jarilab.errors import UserError
 from jarilab.explorer.server import Head, Look, Surgery
-from jarilab.images import coco, idx, listing, voc
-from jarilab.images.files import read_image
-from jarilab.images.notices import Notices
-from jarilab.images.tokenizer import ImageTokenizer
 from jarilab.models.base import registry as models
-from jarilab.options import options_of, read_options
-from jarilab.policies import base as policies
-from jarilab.registry import listed
 from jarilab.runs import checkpoint, curve
 from jarilab.runs.folder import read_experiment, read_result, read_run
 from jarilab.runs.options import Training
-from jarilab.storage.files import sealed
 from jarilab.tasks.base import registry as tasks
-from jarilab.text import files
-from jarilab.text.tokenizers import Tokenizer
+from jarilab.tasks.policies import base as policies
 
 Target = Callable[[bytes], object]
 

@@ -11,13 +11,13 @@ import sys
 import torch
 from torch import nn
 
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.masks import Mask
+from jarilab.core.errors import UserError
+from jarilab.inspect.record.capture import record
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 
 class Layer(nn.Module):

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from helpers.runs import tiny, train
-from jarilab.captions import judges, sources
+from jarilab.data.captions import judges, sources
 from jarilab.explorer.opening import opening_of
 from jarilab.explorer.payload import page_of
-from jarilab.inspect.sites import SEQUENCES
+from jarilab.inspect.record.sites import SEQUENCES
+from jarilab.pages.kit.blocks import block
 from jarilab.runs.experiment import Experiment
-from jarilab.web.blocks import block
 
 TEXT = "one two three four five six seven eight nine ten\n1+2-3\n" * 40
 KINDS = {sides: kind for kind, sides in SEQUENCES.items()}

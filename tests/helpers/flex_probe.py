@@ -17,10 +17,10 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend
-from jarilab.devices import put
+from jarilab.core.devices import put
 from jarilab.encodings import compose
-from jarilab.masks import Mask
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 3, 21, 16
 DEVICE = torch.device(sys.argv[1])

@@ -1,8 +1,8 @@
 """One law at a time, for tests of what it says."""
 
-from jarilab.conformance import LAWS, Outcome, contained, judge
-from jarilab.conformance.subject import Subject
-from jarilab.encodings.oracle import Oracle
+from jarilab.encodings.formulas.oracle import Oracle
+from jarilab.laws import LAWS, Outcome, contained, judge
+from jarilab.laws.subject import Subject
 
 FORMULA = "agrees with its formula"
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from jarilab.inspect.maps import Map
+from jarilab.inspect.measure.maps import Map
 
 
 def map_of(weights, allowed=None, *, names=None, same=True):

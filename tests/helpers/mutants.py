@@ -11,13 +11,13 @@ from typing import Any
 from jarilab import api
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import sealed, sha256, write_json
 from jarilab.runs import curve, loaded
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.runs.listing import runs_in
 from jarilab.runs.verifying import verify
-from jarilab.storage.files import sealed, sha256, write_json
 from jarilab.training import loop
 
 from helpers.runs import held, newest_of  # isort: skip

@@ -2,8 +2,8 @@
 
 import torch
 
-from jarilab.positions import Positions
-from jarilab.shapes import Tensor
+from jarilab.core.shapes import Tensor
+from jarilab.positions.coordinates import Positions
 
 
 def waves(index: Tensor, width: int, base: float = 100.0) -> Tensor:

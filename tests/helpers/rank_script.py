@@ -15,10 +15,10 @@ from pathlib import Path
 from torch import distributed
 
 from jarilab import api
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.signals import Interrupted
+from jarilab.training.distributed.world import bring_together
 from jarilab.training.step import Steps
-from jarilab.training.world import bring_together
 
 STARTED_AGAIN = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from jarilab import api
+from jarilab.core.storage.files import opened_seal, read_json, sealed, write_json
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
-from jarilab.storage.files import opened_seal, read_json, sealed, write_json
 from jarilab.training import loop
 
 TIMES = ("seconds", "cpu_seconds", "peak_memory", "sha256")

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from helpers.places import placed, turn, waves
-from jarilab.conformance import Oracle
+from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import ASKED, Encoding, Site
-from jarilab.positions import Positions, distance, offsets
-from jarilab.shapes import Tensor
+from jarilab.laws import Oracle
+from jarilab.positions.coordinates import Positions, distance, offsets
 
 
 def slope(site: Site) -> Tensor:

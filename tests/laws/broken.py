@@ -13,12 +13,12 @@ from annotated_types import Ge
 from torch import nn
 
 from helpers.places import placed, turn, waves
-from jarilab.conformance import Oracle
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import ASKED, Encoding, Site
 from jarilab.encodings.by_distance import AffineBias, ByDistance, Vectors
-from jarilab.errors import UserError
-from jarilab.positions import Positions, distance
-from jarilab.shapes import Tensor
+from jarilab.laws import Oracle
+from jarilab.positions.coordinates import Positions, distance
 
 
 class Absolute(Encoding):

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from helpers.places import placed, turn, waves
-from jarilab.conformance import Oracle
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import ASKED, Encoding, Site
-from jarilab.errors import UserError
-from jarilab.positions import Positions, distance, offsets, unrelated
-from jarilab.shapes import Tensor
+from jarilab.laws import Oracle
+from jarilab.positions.coordinates import Positions, distance, offsets, unrelated
 
 
 def index_of(pos: Positions) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
-from jarilab.conformance import laws
+from jarilab.laws import check_encoding
 
 FILE = Path(__file__).parent / "adversaries.py"
 BASES = {"Added", "Minded", "Table"}
@@ -35,7 +35,7 @@ def test_it_is_seen_through(name: str) -> None:
     ],
 )
 def test_the_fault_is_named_and_not_its_echo(name: str, law: str) -> None:
-    outcomes = laws(f"{FILE}:{name}")
+    outcomes = check_encoding(f"{FILE}:{name}")
     assert [outcome.law for outcome in outcomes if outcome.verdict == "broken"] == [law]
     echoes = [outcome for outcome in outcomes if outcome.detail.startswith(f"perhaps an echo of {law!r}: ")]
     assert echoes

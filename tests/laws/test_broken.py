@@ -8,7 +8,7 @@ import torch
 
 from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
-from jarilab.conformance import LAWS, Outcome, laws
+from jarilab.laws import LAWS, Outcome, check_encoding
 
 HERE = Path(__file__).parent
 
@@ -99,7 +99,7 @@ RED = {
 
 
 def outcomes(name: str) -> dict[str, Outcome]:
-    return {outcome.law: outcome for outcome in laws(f"{HERE / 'broken.py'}:{name}")}
+    return {outcome.law: outcome for outcome in check_encoding(f"{HERE / 'broken.py'}:{name}")}
 
 
 @pytest.mark.parametrize("law", LAWS)

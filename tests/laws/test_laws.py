@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from helpers.judged import FORMULA, outcome_of
-from jarilab.conformance import LAWS, laws
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import registry
-from jarilab.encodings.oracle import formulas
-from jarilab.errors import UserError
+from jarilab.encodings.formulas.oracle import formulas
+from jarilab.laws import LAWS, check_encoding
 
 OPTIONS = {
     "none": [""],
@@ -138,7 +138,7 @@ def test_an_encoding_keeps_the_laws(spec: str) -> None:
     "spec", ["alibi", *(pytest.param(spec, marks=pytest.mark.long) for spec in ("t5", "learned+shaw:clip=2+t5"))]
 )
 def test_laws_hold_with_a_power_of_two_heads(spec: str) -> None:
-    assert not [outcome for outcome in laws(spec, heads=8) if outcome.verdict == "broken"]
+    assert not [outcome for outcome in check_encoding(spec, heads=8) if outcome.verdict == "broken"]
 
 
 def test_without_a_formula_it_says_how_to_give_one() -> None:
@@ -156,17 +156,17 @@ def test_the_wrong_formula_is_noticed() -> None:
 
 def test_an_unknown_encoding_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match="unknown encoding 'rotery'; did you mean 'rotary'"):
-        laws("rotery")
+        check_encoding("rotery")
 
 
 def test_options_that_a_decoder_refuses_are_the_users_mistake() -> None:
     with pytest.raises(UserError, match="t5 counts 2 distances one by one"):
-        laws("t5:buckets=4,distance=2")
+        check_encoding("t5:buckets=4,distance=2")
 
 
 def test_too_few_positions_for_the_laws_are_said_so() -> None:
     with pytest.raises(UserError, match="the laws need 14 positions, and learned:positions=5 has 5; try more"):
-        laws("learned:positions=5")
+        check_encoding("learned:positions=5")
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_too_few_positions_for_the_laws_are_said_so() -> None:
 )
 def test_images_that_the_laws_cannot_look_at_are_said_so(spec: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        laws(spec)
+        check_encoding(spec)
 
 
 def test_laws_are_repeatable_and_leave_the_random_numbers_alone() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = laws("learned")
+    first = check_encoding("learned")
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(6)  # or those of the test that looked at it before
     assert outcomes_of("learned") == first

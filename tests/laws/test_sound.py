@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.judged import outcome_of
-from jarilab.conformance import laws
+from jarilab.laws import check_encoding
 
 FILE = Path(__file__).parent / "sound.py"
 NAMES = re.findall(r"^class (\w+)\(", FILE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -19,7 +19,7 @@ ALWAYS = {"ParameterNamedV", "CausalGates", "ByLength", "PlaneShare"}
     "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in NAMES]
 )
 def test_no_law_is_broken(name: str) -> None:
-    assert not [outcome for outcome in laws(f"{FILE}:{name}") if outcome.verdict == "broken"]
+    assert not [outcome for outcome in check_encoding(f"{FILE}:{name}") if outcome.verdict == "broken"]
 
 
 def test_where_the_length_decides_is_said() -> None:

@@ -9,8 +9,9 @@ import torch
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
-from jarilab.encodings.alibi import slopes
-from jarilab.encodings.formulas import (
+from jarilab.encodings.absolute.sinusoidal import sinusoids
+from jarilab.encodings.bias.alibi import slopes
+from jarilab.encodings.formulas.absolute import (
     ORACLES,
     alibi_slopes,
     array,
@@ -19,9 +20,8 @@ from jarilab.encodings.formulas import (
     shaw_label_value,
     t5_bucket,
 )
-from jarilab.encodings.sinusoidal import sinusoids
-from jarilab.masks import Mask
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 WIDTH, HEADS = 12, 3
 FAR = 900

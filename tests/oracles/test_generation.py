@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from helpers.decoding import Read, Rows
-from jarilab.decoding import beam
-from jarilab.decoding.sample import keep_min_p, keep_top_k, keep_top_p, penalise_repetition
-from jarilab.positions import Tokens
-from jarilab.text import END, FIRST, PADDING
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.models.decoding import beam
+from jarilab.models.decoding.sample import keep_min_p, keep_top_k, keep_top_p, penalise_repetition
+from jarilab.positions.coordinates import Tokens
 
 transformers = pytest.importorskip("transformers")
 

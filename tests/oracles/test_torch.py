@@ -7,9 +7,9 @@ from torch import nn
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
-from jarilab.masks import Mask
 from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 WIDTH, HEADS, HIDDEN = 24, 3, 40
 PADDED = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]], dtype=torch.bool)  # two rows, five keys; True is padding

@@ -5,9 +5,9 @@ import torch
 
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
-from jarilab.encodings.alibi import slopes
-from jarilab.masks import Mask
-from jarilab.positions import Positions
+from jarilab.encodings.bias.alibi import slopes
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 pytest.importorskip("transformers")
 

@@ -8,8 +8,8 @@ from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
-from jarilab.masks import Mask
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 pytest.importorskip("transformers")
 

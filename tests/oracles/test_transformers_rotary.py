@@ -5,7 +5,7 @@ import torch
 
 from jarilab.attention.heads import site_of
 from jarilab.encodings import compose
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
 
 pytest.importorskip("transformers")
 

@@ -10,7 +10,7 @@ import torch
 
 from jarilab.attention.heads import site_of
 from jarilab.encodings import compose
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
 
 WIDTH, HEADS, LENGTH, SCALE = 12, 3, 9, 0.5
 HEAD_WIDTH = WIDTH // HEADS

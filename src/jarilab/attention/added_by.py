@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from jarilab.attention.added import Added, ByLine, Together
-from jarilab.attention.added_hooks import ByHooks
-from jarilab.attention.added_lines import ByLines
-from jarilab.attention.added_vectors import ByVectors
+from jarilab.attention.cpu.added import Added, ByLine, Together
+from jarilab.attention.cpu.added_hooks import ByHooks
+from jarilab.attention.cpu.added_lines import ByLines
+from jarilab.attention.cpu.added_vectors import ByVectors
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
-from jarilab.skew import first_distance
+from jarilab.encodings.skew import first_distance
 
 
 def added_by(call: AttentionCall) -> Added:

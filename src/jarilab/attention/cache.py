@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from jarilab.errors import UserError
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.positions.coordinates import Positions
 
 
 class LayerCache:

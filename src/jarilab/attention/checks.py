@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from jarilab.errors import UserError
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
+from jarilab.positions.coordinates import Positions
 
 
 def check_vectors(x: Tensor, weight: Float[Tensor, "N D"]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from jarilab.attention.geometry import Geometry
-from jarilab.shapes import Float, Tensor
+from jarilab.core.shapes import Float, Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Int
 from jarilab.encodings.base import Encoding
-from jarilab.errors import UserError
-from jarilab.masks import Mask
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Int
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 UNABLE = frozenset({"terms", "values"})
 """Hooks that FlexAttention has no place for."""

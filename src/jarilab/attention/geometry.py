@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from jarilab.attention import flex
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.errors import UserError
-from jarilab.masks import Mask
-from jarilab.positions import Positions
-from jarilab.shapes import Bool, Float, Tensor
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Site
-from jarilab.errors import UserError, unknown
 from jarilab.nn.layers import Scale
-from jarilab.shapes import Float, Tensor
 
 
 def scale_of(scale: Scale, head_width: int) -> float:

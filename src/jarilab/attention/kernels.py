@@ -19,16 +19,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.attention import blocks, definition, flex, short
+from jarilab.attention import definition, flex
+from jarilab.attention.cpu import blocks, short_sequences
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.attention.softmax import softmax
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding
-from jarilab.errors import UserError
-from jarilab.masks import Mask
 from jarilab.nn.dropout import dropout
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 Kernel = Literal["auto", "explicit", "fused", "blocks", "flex", "definition"]
 
@@ -166,8 +167,8 @@ def _check_fused(hooks: frozenset[str], score: nn.Module | None) -> None:
 
 
 def _explicit(call: AttentionCall) -> Tensor:
-    if short.fits(call):
-        return short.attend(call)
+    if short_sequences.fits(call):
+        return short_sequences.attend(call)
     geometry = call.geometry
     scores_BHQK = _explicit_scores(call)
     if geometry.additive is not None:

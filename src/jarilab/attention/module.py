@@ -38,15 +38,15 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry, geometry_of
 from jarilab.attention.heads import groups_of, scale_of, site_of, split_heads
 from jarilab.attention.kernels import Kernel, attend, check, is_blockwise
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings import compose
 from jarilab.encodings.base import hooks_of, registry
-from jarilab.errors import UserError
-from jarilab.masks import Mask
 from jarilab.nn.dropout import check_share
 from jarilab.nn.layers import Scale
 from jarilab.nn.linear import Linear, few_rows, linear
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 
 class AttentionKernel(nn.Module):

@@ -14,11 +14,11 @@ from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import Kernel, check
 from jarilab.attention.module import AttentionKernel
 from jarilab.attention.scores import build_score
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.errors import UserError
-from jarilab.masks import Mask
-from jarilab.positions import Positions
-from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.errors import UserError, unknown
-from jarilab.shapes import Float, Tensor
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.shapes import Float, Tensor
 
 ScoreName = Literal["dot", "general", "concat", "additive"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from jarilab.shapes import Float, Tensor
+from jarilab.core.shapes import Float, Tensor
 
 
 def softmax(scores_BHQK: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q K"]:

@@ -17,7 +17,7 @@ from jarilab.cli import commands
 from jarilab.cli.arguments import parse
 from jarilab.cli.ranks import is_one_of_several, speaks
 from jarilab.cli.terminal import Unheard, say
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,10 +10,10 @@ from jarilab._version import __version__
 from jarilab.cli import commands, names
 from jarilab.cli.flags import add_flag, flag_of
 from jarilab.cli.terminal import say
-from jarilab.errors import UserError, nearest, unknown
+from jarilab.core.errors import UserError, nearest, unknown
 
 if TYPE_CHECKING:
-    from jarilab.options import Option
+    from jarilab.core.options import Option
 
 Words = Sequence[str]
 SETTINGS = "settings"

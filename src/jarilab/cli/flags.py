@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jarilab.options import Option
+    from jarilab.core.options import Option
 
 SWITCH = {"action": "store_const", "const": True}
 """What argparse is told of a yes or no that is no unless it is asked for."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jarilab.cli.arguments import Parser
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
     from jarilab.explorer.foreign import Looked
-    from jarilab.inspect.link import HeadOfLink
+    from jarilab.inspect.measure.link import HeadOfLink
 
 SHOWN = 8
 """Heads of a link that are listed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 FIELD: dict[str, tuple[str, ...]] = {
     "batch-size": ("batch",),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jarilab.cli.arguments import Parser, Words, first_word, taken
 
 if TYPE_CHECKING:
-    from jarilab.options import Option
-    from jarilab.predictors.base import Predictor
+    from jarilab.core.options import Option
+    from jarilab.tasks.predictors.base import Predictor
 
 TRUST = "--trust-code"
 
@@ -35,7 +35,7 @@ def add_open(parser: Parser, what: str) -> None:
 def add_shared(parser: Parser, *names: str) -> None:
     """Options of `evaluate` that other commands have too."""
     from jarilab import api
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     options = options_of(api.evaluate)
     parser.add_options("verb", {name: options[name] for name in names})
@@ -44,7 +44,7 @@ def add_shared(parser: Parser, *names: str) -> None:
 def add_answer_options(parser: Parser, words: Words, kind: str, title: str) -> None:
     """The options of the run at hand, group `answer`. kind: the attribute of a predictor that holds them, `options` or
     `scoring`. Without a run among the words there are none."""
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     verb = parser.prog.split()[-1]
     parser.help_command = f"jarilab {verb} RUN --help"
@@ -72,9 +72,9 @@ def _beside(options: Mapping[str, Option]) -> str:
 def predictor_of(run: Path, *, trust_code: bool) -> type[Predictor]:
     """The kind of answer of a run, by its run.json. A Python file that it names is executed only where trust_code says
     so. Raises UserError."""
-    from jarilab.predictors.base import predictor_class
     from jarilab.runs.folder import read_experiment, read_run
     from jarilab.tasks.base import registry
+    from jarilab.tasks.predictors.base import predictor_class
 
     where = run / "run.json"
     experiment = read_experiment(read_run(run), where).trust(str(where), trust_code)
@@ -101,8 +101,8 @@ def _taken_by_answers(kind: str) -> dict[str, Any]:
 
 def all_answer_options(kind: str) -> list[Mapping[str, Option]]:
     """The options of every kind of answer of the package."""
-    from jarilab.options import options_of
-    from jarilab.predictors.base import registry
+    from jarilab.core.options import options_of
+    from jarilab.tasks.predictors.base import registry
 
     targets = [registry.spec(name).target for name in registry.names()]
     # Several kinds of answer may have the same options.

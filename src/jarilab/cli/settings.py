@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from jarilab.cli.arguments import SETTINGS, Parser, Words, first_word, taken
 from jarilab.cli.flags import add_flag, flag_of
-from jarilab.errors import UserError
-from jarilab.registry import listed
+from jarilab.core.errors import UserError
+from jarilab.core.registry import listed
 
 if TYPE_CHECKING:
     from jarilab.runs.experiment import Experiment
@@ -86,7 +86,7 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def specs_of(what: str, text: str) -> list[str]:
-    """The encodings of a list, as `jarilab.registry.listed` cuts it.
+    """The encodings of a list, as `jarilab.core.registry.listed` cuts it.
 
     what: what is said to be empty. Raises UserError.
     """

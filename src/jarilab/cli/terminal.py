@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line on standard input."""

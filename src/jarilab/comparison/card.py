@@ -19,14 +19,14 @@ import torch
 from jarilab.comparison.curves import UNKNOWN
 from jarilab.comparison.examples import LONGEST_INPUT
 from jarilab.comparison.statistics import mean_interval
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import sha256, write_bytes, write_text
+from jarilab.inspect.record.capture import record
+from jarilab.pages.kit.png import png
 from jarilab.runs.folder import read_run
 from jarilab.runs.loaded import OpenRun
 from jarilab.runs.results import read_result
-from jarilab.storage.files import sha256, write_bytes, write_text
 from jarilab.tasks.metrics import METRICS, Metric
-from jarilab.web.png import png
 
 CELL, GAP = 16, 8
 """Pixels of a link between two tokens, and between maps."""

@@ -21,10 +21,10 @@ from jarilab.comparison.job import train_as_told
 from jarilab.comparison.processes import Engine, Outlived, Running, said_last
 from jarilab.comparison.resources import Resources
 from jarilab.comparison.trial import Trial
-from jarilab.errors import UserError, needs
+from jarilab.core.errors import UserError, needs
+from jarilab.core.storage.files import read_json
 from jarilab.runs import jobs as jobs_file
 from jarilab.runs.jobs import CLUSTER, Job, Submission, UnreachableError
-from jarilab.storage.files import read_json
 
 Scheduler = Literal["slurm", "local"]
 TIMEOUTS = 1000

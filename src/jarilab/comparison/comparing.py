@@ -17,9 +17,9 @@ from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
 from jarilab.comparison.tuning import best_rates, tuned
 from jarilab.comparison.writing import figures_csv, latex, trials_csv
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import write_json, write_text
 from jarilab.runs.lock import locked
-from jarilab.storage.files import write_json, write_text
 from jarilab.tasks.base import Task
 from jarilab.training.checks import check_trainable
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.comparison.explore import explore_command
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import write_text
+from jarilab.pages.kit.page import assemble
+from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
-from jarilab.storage.files import write_text
 from jarilab.tasks.metrics import METRICS, Metric
-from jarilab.web.page import assemble
-from jarilab.web.tones import tones_of
 
-STYLES = ("web/theme.css", "web/base.css", "report.css")
+STYLES = ("kit/theme.css", "kit/base.css", "report.css")
 UNKNOWN = Metric("value", "the metric of the task")
 """What a run was judged by, where no metric of that name is known here."""
 

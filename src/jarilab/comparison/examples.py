@@ -14,20 +14,20 @@ from torch import nn
 
 from jarilab.comparison.explore import explore_command
 from jarilab.comparison.opening import KINDS
-from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.head_importance import ablation
-from jarilab.inspect.maps import Map
-from jarilab.inspect.measures import equal_row_difference
-from jarilab.inspect.model_io import precise
-from jarilab.inspect.sites import AttentionSite
-from jarilab.inspect.telling import above_chance
-from jarilab.predictors.base import Trace, predictor_for
+from jarilab.inspect.intervene.head_importance import ablation
+from jarilab.inspect.measure.maps import Map
+from jarilab.inspect.measure.measures import equal_row_difference
+from jarilab.inspect.measure.telling import above_chance
+from jarilab.inspect.record.capture import Tape, record
+from jarilab.inspect.record.model_io import precise
+from jarilab.inspect.record.sites import AttentionSite
+from jarilab.pages.kit.blocks import FIXED
+from jarilab.pages.kit.images import picture_of
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import load_checkpoint
 from jarilab.tasks.base import Task
-from jarilab.web.blocks import FIXED
-from jarilab.web.images import picture_of
+from jarilab.tasks.predictors.base import Trace, predictor_for
 
 LONGEST_INPUT = 2048
 """Tokens of an example: a map has their square."""

@@ -13,7 +13,7 @@ from jarilab.comparison.cluster import GRACE, Cluster
 from jarilab.comparison.processes import Engine, ThisMachine, gpus_here, jobs_for
 from jarilab.comparison.resources import Resources
 from jarilab.comparison.trial import Trial
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 ClusterKind = Literal["slurm", "local", "script"]
 

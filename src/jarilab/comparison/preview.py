@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jarilab.comparison.opening import weights_of
+from jarilab.pages.kit.png import data_url, png
+from jarilab.pages.kit.tones import colours, tone_of
 from jarilab.tasks.metrics import Metric
-from jarilab.web.png import data_url, png
-from jarilab.web.tones import colours, tone_of
 
 HEIGHT, WIDTH = 210, 400
 EDGE = 20

@@ -3,9 +3,9 @@
 from typing import Any
 
 from jarilab.comparison import preview
-from jarilab.web.page import assemble
+from jarilab.pages.kit.page import assemble
 
-STYLES = ("web/theme.css", "web/base.css", "web/maps.css", "report.css")
+STYLES = ("kit/theme.css", "kit/base.css", "kit/maps.css", "report.css")
 
 
 def render(payload: dict[str, Any]) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 
 from jarilab.comparison.examples import Trials, example_of
 from jarilab.comparison.opening import blind_of, opening_of
-from jarilab.predictors.base import predictor_class
+from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics, read_run
 from jarilab.runs.options import deciding
 from jarilab.tasks.base import Task
-from jarilab.web.tones import tones_of
+from jarilab.tasks.predictors.base import predictor_class
 
 
 def payload(table: dict[str, Any], trials: Trials, task: Task) -> dict[str, Any]:

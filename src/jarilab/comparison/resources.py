@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 _WORD = re.compile(r"[A-Za-z0-9_.,:@=+/\[\]&|*-]+")
 _TIME = re.compile(r"((?P<days>\d{1,4})-)?(?P<parts>\d{1,5}(:\d{1,2}){0,2})")

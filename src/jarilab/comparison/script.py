@@ -10,8 +10,8 @@ from pathlib import Path
 
 from jarilab.comparison.resources import Resources
 from jarilab.comparison.trial import Trial
+from jarilab.core.storage.files import write_text
 from jarilab.runs.jobs import CLUSTER
-from jarilab.storage.files import write_text
 
 RUN = r"""
 # Told that time is up (USR2), a trial writes its checkpoint and is queued again; told to end (TERM), it only writes it.

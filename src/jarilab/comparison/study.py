@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from jarilab.comparison.trial import Trial
 from jarilab.comparison.tuning import SEED, check_rates
-from jarilab.errors import UserError
-from jarilab.options import check_fields
+from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
+from jarilab.core.storage.files import check_format, read_json, write_json
 from jarilab.runs.built import overriding
 from jarilab.runs.experiment import Experiment, as_file_name, named_encoding
 from jarilab.runs.precision import Precision
-from jarilab.storage.files import check_format, read_json, write_json
 from jarilab.tasks.base import registry as tasks
 
 RECORD = "study.json"

@@ -10,7 +10,7 @@ from jarilab.comparison.pairs import Pairs, compare_pairs
 from jarilab.comparison.statistics import mean_interval
 from jarilab.comparison.trial import Trial
 from jarilab.comparison.verdicts import about_pairs, judged
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_run
 from jarilab.runs.results import read_result

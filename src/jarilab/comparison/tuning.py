@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jarilab.comparison.trial import Trial
-from jarilab.errors import UserError
-from jarilab.options import options_of
+from jarilab.core.errors import UserError
+from jarilab.core.options import options_of
 from jarilab.runs.options import Training
 from jarilab.runs.results import read_result
 from jarilab.tasks.metrics import Metric

@@ -39,14 +39,21 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import nn
 
+from jarilab.core.options import options_of
+from jarilab.core.registry import Registry
+from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.by_distance import AffineBias, ByDistance
-from jarilab.encodings.oracle import Oracle
-from jarilab.options import options_of
-from jarilab.positions import Positions
-from jarilab.registry import Registry
-from jarilab.shapes import Float, Tensor
+from jarilab.encodings.formulas.oracle import Oracle
+from jarilab.positions.coordinates import Positions
 
-registry = Registry("encoding", "jarilab.encodings")
+registry = Registry(
+    "encoding",
+    "jarilab.encodings",
+    "jarilab.encodings.absolute",
+    "jarilab.encodings.rotary",
+    "jarilab.encodings.bias",
+    "jarilab.encodings.content",
+)
 
 HOOKS = ("embed", "inject", "rotate", "bias", "terms", "values")
 

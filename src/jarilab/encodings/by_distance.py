@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.core.shapes import Float, Int, Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,12 +10,12 @@ from typing import cast, final
 
 from torch import nn
 
+from jarilab.core.errors import UserError
+from jarilab.core.registry import Spec, file_of, listed
+from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.sums import Of, Sum
-from jarilab.errors import UserError
-from jarilab.positions import Positions
-from jarilab.registry import Spec, file_of, listed
-from jarilab.shapes import Float, Tensor
+from jarilab.positions.coordinates import Positions
 
 WITHOUT = "none"
 """The spec of no encoding, which every other is held against."""

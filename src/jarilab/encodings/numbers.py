@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from jarilab.errors import UserError
-from jarilab.positions import Positions, distance, unrelated
-from jarilab.shapes import Float, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
+from jarilab.positions.coordinates import Positions, distance, unrelated
 
 
 def frequencies(

@@ -9,10 +9,10 @@ from typing import Any, cast, final
 
 from torch import nn
 
+from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding, Side
 from jarilab.encodings.by_distance import AffineBias, ByDistance
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.positions.coordinates import Positions
 
 MOST_AXES = 3
 """Of a caption and an image in one sequence: the word's place, row and column."""

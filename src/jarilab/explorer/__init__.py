@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import write_text
 from jarilab.explorer import page_file, page_folder
 from jarilab.explorer.foreign_session import ForeignExplorer
 from jarilab.explorer.session import Explorer
 from jarilab.explorer.unscripted import unscripted
-from jarilab.inspect.capture import Tape
-from jarilab.storage.files import write_text
-from jarilab.web.page import assemble, frame
+from jarilab.inspect.record.capture import Tape
+from jarilab.pages.kit.page import assemble, frame
 
-STYLES = ("web/theme.css", "web/base.css", "web/maps.css", "explore.css", "panels.css", "image.css")
+STYLES = ("kit/theme.css", "kit/base.css", "kit/maps.css", "explore.css", "panels.css", "image.css")
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from jarilab.attention.definition import AttentionCall
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import payload
-from jarilab.inspect.capture import Tape
-from jarilab.inspect.score_parts import Parts, parts_of
-from jarilab.inspect.softmax_lens import divisors_of, softmax_lens
-from jarilab.inspect.steps import Step, Walk
-from jarilab.inspect.value_norms import valued_of
+from jarilab.inspect.explain.score_parts import Parts, parts_of
+from jarilab.inspect.explain.softmax_lens import divisors_of, softmax_lens
+from jarilab.inspect.explain.steps import Step, Walk
+from jarilab.inspect.explain.value_norms import valued_of
+from jarilab.inspect.record.capture import Tape
 
 
 def detail_of(shown: Tape, inside: Tape, walked: Walk) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from jarilab.errors import UserError
-from jarilab.images import HELD_OUT
+from jarilab.core.errors import UserError
+from jarilab.data.images import HELD_OUT
 
 
 class Explored(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer.detail import lens_of, scores_of
 from jarilab.explorer.intervention import CONTROLS, Operation, controls_told
 from jarilab.explorer.page_file import view_of_tape
@@ -21,10 +21,10 @@ from jarilab.explorer.saying import Saying, saying_of
 from jarilab.explorer.summaries import rollout
 from jarilab.explorer.windows import Windows
 from jarilab.huggingface import Loaded, Reading, read
-from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.controls import compared
-from jarilab.inspect.interventions import operate
-from jarilab.inspect.link import HeadOfLink, heads_of_link
+from jarilab.inspect.intervene.controls import compared
+from jarilab.inspect.intervene.interventions import operate
+from jarilab.inspect.measure.link import HeadOfLink, heads_of_link
+from jarilab.inspect.record.capture import Tape, record
 
 SEPARATOR = "/"
 """Between the name of a layer that runs several times and the number of the run."""

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import page_file, payload
 from jarilab.explorer.explored import check_file
 from jarilab.explorer.foreign import ExploredModel, Looked
 from jarilab.explorer.opening import check_head, opening_of
 from jarilab.explorer.session import Explorer
 from jarilab.huggingface import load, reads_files
-from jarilab.inspect.link import HeadOfLink
+from jarilab.inspect.measure.link import HeadOfLink
 
 MODEL, AGAINST = "--model", "--against"
 """How the command line calls the first folder, and another beside it."""

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.errors import UserError
-from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.controls import Controls, controls
-from jarilab.inspect.edit import Edit
-from jarilab.inspect.edits import HeadOff, Link, TokenOff
-from jarilab.inspect.effects import Effect, effect
-from jarilab.inspect.interventions import edited_weights, operate
-from jarilab.inspect.model_io import Inputs
-from jarilab.inspect.places import Places, displaced, moved
-from jarilab.patches import Images
-from jarilab.positions import Tokens
-from jarilab.predictors.base import Trace
+from jarilab.core.errors import UserError
+from jarilab.inspect.intervene.controls import Controls, controls
+from jarilab.inspect.intervene.edit import Edit
+from jarilab.inspect.intervene.edits import HeadOff, Link, TokenOff
+from jarilab.inspect.intervene.effects import Effect, effect
+from jarilab.inspect.intervene.interventions import edited_weights, operate
+from jarilab.inspect.intervene.moved_positions import Places, displaced, moved
+from jarilab.inspect.record.capture import Tape, record
+from jarilab.inspect.record.model_io import Inputs
+from jarilab.positions.coordinates import Tokens
+from jarilab.positions.patches import Images
+from jarilab.tasks.predictors.base import Trace
 
 CONTROLS = 20
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jarilab.errors import UserError, unknown
-from jarilab.inspect.capture import Tape
-from jarilab.inspect.telling import TELLING
-from jarilab.web.blocks import unpacked
+from jarilab.core.errors import UserError, unknown
+from jarilab.inspect.measure.telling import TELLING
+from jarilab.inspect.record.capture import Tape
+from jarilab.pages.kit.blocks import unpacked
 
 View = Mapping[str, Any]
 

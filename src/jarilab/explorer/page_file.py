@@ -10,8 +10,8 @@ from jarilab.explorer import payload
 from jarilab.explorer.opening import opening_of
 from jarilab.explorer.session import Explorer, Writer
 from jarilab.export.program import program_of
-from jarilab.inspect.capture import Tape
-from jarilab.inspect.maps import names_of_sides
+from jarilab.inspect.measure.maps import names_of_sides
+from jarilab.inspect.record.capture import Tape
 
 ROOM = 3 * 2**20
 """Bytes up to which more heads and training steps than the one asked for are put into a file."""

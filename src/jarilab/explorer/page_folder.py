@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import write_bytes
 from jarilab.explorer import page_file
 from jarilab.explorer.session import Explorer
 from jarilab.export.onnx_file import check_packages, write_onnx
-from jarilab.storage.files import write_bytes
 
 RUNTIME = "onnxruntime"
-"""The folder of ONNX Runtime Web inside a page's, where `web/static/onnx.js` looks for it."""
+"""The folder of ONNX Runtime Web inside a page's, where `pages/kit/static/onnx.js` looks for it."""
 RUNTIME_FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
 USUAL_RUNTIME = Path("node_modules/onnxruntime-web/dist")
 """Where `npm install onnxruntime-web` puts it."""

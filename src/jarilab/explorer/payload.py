@@ -11,16 +11,16 @@ import torch
 from torch.nn import functional
 
 from jarilab._version import __version__
-from jarilab.inspect.capture import Tape
-from jarilab.inspect.maps import Map, Scored, allowed_of, fitting
-from jarilab.inspect.measures import MEASURES, measure
-from jarilab.inspect.sites import AttentionSite
-from jarilab.inspect.telling import TELLING
-from jarilab.predictors.base import TracedSequence
-from jarilab.shapes import Float, Tensor
-from jarilab.web.blocks import block
-from jarilab.web.images import picture_of
-from jarilab.web.tones import tones_of
+from jarilab.core.shapes import Float, Tensor
+from jarilab.inspect.measure.maps import Map, Scored, allowed_of, fitting
+from jarilab.inspect.measure.measures import MEASURES, measure
+from jarilab.inspect.measure.telling import TELLING
+from jarilab.inspect.record.capture import Tape
+from jarilab.inspect.record.sites import AttentionSite
+from jarilab.pages.kit.blocks import block
+from jarilab.pages.kit.images import picture_of
+from jarilab.pages.kit.tones import tones_of
+from jarilab.tasks.predictors.base import TracedSequence
 
 FORMAT = "jari explorer 1"
 LARGEST = 512

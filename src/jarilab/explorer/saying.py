@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import payload
 from jarilab.explorer.intervention import effect_told
 from jarilab.huggingface import Says
-from jarilab.inspect.effects import Effect
-from jarilab.inspect.likelihood import divergences
+from jarilab.inspect.intervene.effects import Effect
+from jarilab.inspect.intervene.likelihood import divergences
 
 BEST = 5
 """How many of the likeliest are told."""

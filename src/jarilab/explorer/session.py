@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import sha256
 from jarilab.explorer import payload, summaries
 from jarilab.explorer.detail import detail_of
 from jarilab.explorer.explored import check_file
@@ -23,15 +24,14 @@ from jarilab.explorer.opening import check_head, opening_of
 from jarilab.explorer.remembering import remembered
 from jarilab.export.program import program_of
 from jarilab.export.reading import Inputs
-from jarilab.inspect.alignment import Link, pharaoh
-from jarilab.inspect.capture import Tape, look_inside, record
-from jarilab.inspect.model_io import precise, scores_of
-from jarilab.inspect.walk import goes_step_by_step, walk_of
-from jarilab.predictors.base import Predictor, Trace, predictor_for
+from jarilab.inspect.explain.walk import goes_step_by_step, walk_of
+from jarilab.inspect.measure.alignment import Link, pharaoh
+from jarilab.inspect.record.capture import Tape, look_inside, record
+from jarilab.inspect.record.model_io import precise, scores_of
 from jarilab.runs import snapshots
 from jarilab.runs.folder import read_metrics
 from jarilab.runs.loaded import load
-from jarilab.storage.files import sha256
+from jarilab.tasks.predictors.base import Predictor, Trace, predictor_for
 
 LONGEST = 2048
 """Tokens of an input: a map has their square."""

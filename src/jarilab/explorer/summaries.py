@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import payload
 from jarilab.explorer.payload import Names
-from jarilab.inspect.alignment import Link, alignment, alignment_error_rate
-from jarilab.inspect.capture import Tape, record
-from jarilab.inspect.digit_places import Place, place_share, places_of
-from jarilab.inspect.erasure import erasure
-from jarilab.inspect.head_importance import ablation, importance
-from jarilab.inspect.head_matching import divergence, match_heads
-from jarilab.inspect.induction import induction_ids, induction_score
-from jarilab.inspect.invariance import permuted, shifted
-from jarilab.inspect.maps import Map, Scored
-from jarilab.inspect.rollout import rollout as rolled_out
-from jarilab.positions import Tokens
-from jarilab.predictors.base import Trace
-from jarilab.web.blocks import block
+from jarilab.inspect.intervene.erasure import erasure
+from jarilab.inspect.intervene.head_importance import ablation, importance
+from jarilab.inspect.measure.alignment import Link, alignment, alignment_error_rate
+from jarilab.inspect.measure.digit_places import Place, place_share, places_of
+from jarilab.inspect.measure.head_matching import divergence, match_heads
+from jarilab.inspect.measure.induction import induction_ids, induction_score
+from jarilab.inspect.measure.invariance import permuted, shifted
+from jarilab.inspect.measure.maps import Map, Scored
+from jarilab.inspect.measure.rollout import rollout as rolled_out
+from jarilab.inspect.record.capture import Tape, record
+from jarilab.pages.kit.blocks import block
+from jarilab.positions.coordinates import Tokens
+from jarilab.tasks.predictors.base import Trace
 
 TESTED = 256
 """Tokens up to which order is tested, in float64, and heads are switched off."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jarilab.web.blocks import unpacked
-from jarilab.web.page import escape_text
+from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.page import escape_text
 
 CELL, MARGIN = 24, 96
 LARGEST = 48

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.inspect.capture import Tape
-from jarilab.inspect.recorded import Recorded
+from jarilab.inspect.record.capture import Tape
+from jarilab.inspect.record.recorded import Recorded
 
 SHOWN = 4
 """Windows of a site that are shown, spread over the image."""

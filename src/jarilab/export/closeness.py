@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
 from jarilab.runs.loaded import OpenRun
-from jarilab.shapes import Tensor
 
 NEAR = 1e-5
 """The largest difference of a score that is no fault, as a share of the largest score where that is above 1."""

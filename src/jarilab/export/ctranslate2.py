@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from jarilab.errors import UserError, needs
+from jarilab.core.errors import UserError, needs
+from jarilab.core.shapes import Tensor
+from jarilab.data.text import END, FIRST
 from jarilab.export.beyond import beyond
 from jarilab.export.description import source_ends
 from jarilab.export.out import check_empty, writing
@@ -21,8 +23,6 @@ from jarilab.export.positions import Places, places_of, refuse
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.layers import ACTIVATIONS, FeedForward, Residual
 from jarilab.runs.loaded import load
-from jarilab.shapes import Tensor
-from jarilab.text import END, FIRST
 
 LEAST = 1024
 """Positions that are written at least, where an encoding has no end: what CTranslate2 reads of an input by default."""

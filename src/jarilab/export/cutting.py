@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from jarilab.text import SPECIAL
-from jarilab.text.pieces import Vocabulary
-from jarilab.text.spelling import Reading, Writing
-from jarilab.text.tokenizers import UNKNOWN_SIGN, library
-from jarilab.text.training import hugging_face
+from jarilab.data.text import SPECIAL
+from jarilab.data.text.pieces import Vocabulary
+from jarilab.data.text.spelling import Reading, Writing
+from jarilab.data.text.tokenizers import UNKNOWN_SIGN, library
+from jarilab.data.text.training import hugging_face
 
 UNKNOWN = "<unk>"
 """The name of what a vocabulary does not hold."""

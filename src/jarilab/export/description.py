@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from jarilab.data.text import END, FIRST, PADDING
 from jarilab.models.base import Generates
 from jarilab.runs.loaded import OpenRun
-from jarilab.text import END, FIRST, PADDING
 
 
 def described(loaded: OpenRun) -> dict[str, Any]:

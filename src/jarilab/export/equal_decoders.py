@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from jarilab.core.shapes import Tensor
 from jarilab.export.equals import (
     LEAST,
     Equal,
@@ -22,7 +23,6 @@ from jarilab.export.equals import (
     special_tokens,
 )
 from jarilab.export.positions import Places
-from jarilab.shapes import Tensor
 
 
 def of_language_model(model: Any) -> Equal:

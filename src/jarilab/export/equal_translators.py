@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from jarilab.core.shapes import Float, Tensor
+from jarilab.data.text import FIRST
 from jarilab.export.equals import (
     HIDDEN,
     Equal,
@@ -24,8 +26,6 @@ from jarilab.export.equals import (
     special_tokens,
     with_rows,
 )
-from jarilab.shapes import Float, Tensor
-from jarilab.text import FIRST
 
 
 def of_encoder_decoder(model: Any) -> Equal:

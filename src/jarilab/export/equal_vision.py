@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from jarilab.core.shapes import Tensor
 from jarilab.export.equals import (
     ROWS,
     Equal,
@@ -18,8 +19,7 @@ from jarilab.export.equals import (
     query_weights,
     refuse,
 )
-from jarilab.patches import Images
-from jarilab.shapes import Tensor
+from jarilab.positions.patches import Images
 
 
 def of_vision(model: Any) -> Equal:

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
+from jarilab.data.text import END, FIRST, PADDING
 from jarilab.export.beyond import beyond
 from jarilab.export.positions import Places, places_of
 from jarilab.nn.layers import ACTIVATIONS
-from jarilab.shapes import Tensor
-from jarilab.text import END, FIRST, PADDING
 
 LEAST = 1024
 """Positions that are written where an encoding has no end."""

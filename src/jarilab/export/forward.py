@@ -16,13 +16,13 @@ from torch.export import Dim, ExportedProgram
 
 from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.export.reading import Inputs, Read
-from jarilab.inspect.calls import allowed_links
-from jarilab.inspect.capture import record
-from jarilab.inspect.model_io import scores_of
-from jarilab.inspect.sites import attentions_of
-from jarilab.shapes import Bool, Float, Tensor
+from jarilab.inspect.record.calls import allowed_links
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.model_io import scores_of
+from jarilab.inspect.record.sites import attentions_of
 
 
 @dataclass(frozen=True, eq=False)

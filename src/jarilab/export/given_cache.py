@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from jarilab.positions import Positions
-from jarilab.shapes import Tensor
+from jarilab.core.shapes import Tensor
+from jarilab.positions.coordinates import Positions
 
 
 class GivenLayer:

@@ -15,10 +15,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
 from jarilab.export.operators import OPERATORS
-from jarilab.shapes import Tensor
-from jarilab.web.blocks import block
+from jarilab.pages.kit.blocks import block
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
 """Types of numbers that the page computes with."""

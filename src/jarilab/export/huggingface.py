@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.export import image_processor, tokenizer
 from jarilab.export.closeness import check_close, check_places
 from jarilab.export.equal_decoders import of_language_model

@@ -8,11 +8,11 @@ from typing import final
 import torch
 from torch import nn
 
+from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.export.parts import Exportable, Input, Part, Run, by_definition
 from jarilab.models.detector import STRIDE, Detector
 from jarilab.models.vision import VisionTransformer
-from jarilab.patches import Images
-from jarilab.shapes import Bool, Float, Tensor
+from jarilab.positions.patches import Images
 
 ROWS = 2
 

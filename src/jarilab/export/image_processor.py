@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from jarilab.errors import UserError, needs
+from jarilab.core.errors import UserError, needs
+from jarilab.core.shapes import Tensor
+from jarilab.core.storage.files import write_json
 from jarilab.export.description import described
 from jarilab.huggingface import folder
 from jarilab.runs.loaded import OpenRun
-from jarilab.shapes import Tensor
-from jarilab.storage.files import write_json
 
 FILE = "preprocessor_config.json"
 BILINEAR = 2

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from jarilab.errors import UserError, needs
+from jarilab.core.errors import UserError, needs
 from jarilab.export.forward import quiet
 from jarilab.export.parts import Input
 from jarilab.export.program import Followed

@@ -1,4 +1,4 @@
-"""The operators of core ATen that a page computes: those of `web/static/program/`, held against these by a test.
+"""The operators of core ATen that a page computes: those of `pages/kit/static/program/`, held against these by a test.
 
 To teach the page another: a function in one of these modules, under its name, and the name here.
 """

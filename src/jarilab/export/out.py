@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 
 def check_empty(out: str | Path) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from jarilab.attention.module import AttentionKernel
-from jarilab.shapes import Tensor
+from jarilab.core.shapes import Tensor
 
 Run = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
 """Another program: the outputs of a part, which is called by its name, on these inputs."""

@@ -12,11 +12,11 @@ from typing import NoReturn
 
 import torch
 
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.errors import UserError
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.positions.coordinates import Positions
 
 
 def refuse(encoding: LayerEncodings, why: str) -> NoReturn:

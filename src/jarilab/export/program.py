@@ -1,4 +1,4 @@
-"""A model as a program in plain JSON, which a page runs by itself: `web/static/program.js`.
+"""A model as a program in plain JSON, which a page runs by itself: `pages/kit/static/program.js`.
 
 What differs between models and encodings is Python, and a page that knew architectures would need each of them twice.
 So the page gets what `torch.export` makes of the forward: some hundred nodes of core ATen operators and the weights.
@@ -25,15 +25,15 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
 from jarilab.export.forward import Ran, exported, links_of, ran
 from jarilab.export.graph import Graph, sizes_of, values_of
 from jarilab.export.halves import halved
 from jarilab.export.reading import Inputs, Read, read_of
-from jarilab.patches import Images
-from jarilab.positions import Tokens
-from jarilab.shapes import Tensor
-from jarilab.web.blocks import block
+from jarilab.pages.kit.blocks import block
+from jarilab.positions.coordinates import Tokens
+from jarilab.positions.patches import Images
 
 FORMAT = "jari program 1"
 LARGEST = 3_000_000

@@ -16,8 +16,10 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-import jarilab
-from jarilab.errors import UserError, needs
+from jarilab._version import __version__
+from jarilab.core.errors import UserError, needs
+from jarilab.core.shapes import Tensor
+from jarilab.core.storage.files import write_json
 from jarilab.export.closeness import check_close, check_places
 from jarilab.export.description import described
 from jarilab.export.forward import followed
@@ -31,8 +33,6 @@ from jarilab.models.detector import Detector
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.vision import VisionTransformer
 from jarilab.runs.loaded import OpenRun, load
-from jarilab.shapes import Tensor
-from jarilab.storage.files import write_json
 
 FORMAT = "jarilab export 1"
 DESCRIPTION = "jarilab.json"
@@ -139,7 +139,7 @@ def write(loaded: OpenRun, out: Path, target: Target) -> dict[str, Any]:
             **described(loaded),
             "model": loaded.experiment.model,
             "step": loaded.step,
-            "versions": {"jarilab": jarilab.__version__, "torch": torch.__version__},
+            "versions": {"jarilab": __version__, "torch": torch.__version__},
         }
         write_json(partial / DESCRIPTION, description)
     return description

@@ -8,10 +8,10 @@ from functools import cached_property
 
 import torch
 
-from jarilab.errors import UserError
-from jarilab.patches import Images
-from jarilab.positions import Positions, Tokens
-from jarilab.shapes import Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
+from jarilab.positions.coordinates import Positions, Tokens
+from jarilab.positions.patches import Images
 
 Inputs = Sequence[Tokens | Images]
 """What a model is called with."""

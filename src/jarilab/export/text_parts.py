@@ -9,13 +9,13 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from jarilab.core.shapes import Bool, Int, Tensor
+from jarilab.data.text import FIRST
 from jarilab.export.given_cache import GivenCache, GivenLayer
 from jarilab.export.parts import Exportable, Input, Part, Run, by_definition
 from jarilab.models.decoder import LanguageModel, Step
 from jarilab.models.encoder_decoder import EncoderDecoder, Memory
-from jarilab.positions import Positions, Tokens
-from jarilab.shapes import Bool, Int, Tensor
-from jarilab.text import FIRST
+from jarilab.positions.coordinates import Positions, Tokens
 
 ROWS, SOURCE, BEFORE, STEP = 2, 5, 3, 2
 """Sizes of examples: sequences, source tokens, tokens read before, tokens of a step."""

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 import torch
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, FIRST, SPECIAL
+from jarilab.data.text.spelling import Reading, Writing
 from jarilab.export.cutting import library_of
 from jarilab.export.description import described
 from jarilab.huggingface import folder
 from jarilab.runs.loaded import OpenRun
-from jarilab.text import END, FIRST, SPECIAL
-from jarilab.text.spelling import Reading, Writing
 
 HELD_OUT = 300
 """Held-out texts that are compared at most."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.huggingface.folder import Loaded
 
 Change = Callable[[Tensor, Any], Tensor]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.huggingface.copying import Change, Names, WeightCopier
 from jarilab.huggingface.folder import load
 from jarilab.models.decoder import LanguageModel

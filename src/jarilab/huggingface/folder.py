@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.errors import UserError, needs
-from jarilab.storage.files import read_json
+from jarilab.core.errors import UserError, needs
+from jarilab.core.storage.files import read_json
 
 TARGET = "target"
 """The folder of what reads and writes answers, where it is not what reads."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jarilab.errors import UserError, needs
+from jarilab.core.errors import UserError, needs
 from jarilab.huggingface.folder import Loaded, in_a_sentence
 from jarilab.huggingface.saying import Says, names_of, says_class, says_of_text, says_written
 

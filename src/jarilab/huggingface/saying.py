@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from jarilab.core.shapes import Float
 from jarilab.huggingface.folder import Loaded
-from jarilab.shapes import Float
 
 Kind = Literal["next", "masked", "words", "written", "class", "labels"]
 Names = Callable[[Sequence[int]], list[str]]

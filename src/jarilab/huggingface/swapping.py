@@ -14,12 +14,12 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.module import AttentionKernel
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.errors import UserError
 from jarilab.huggingface.folder import library
-from jarilab.masks import Mask
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 NAME = "jarilab"
 """What transformers knows this way to attend by."""

@@ -17,8 +17,8 @@ from pydantic import BeforeValidator
 from torch import nn
 from torch.nn import functional
 
-from jarilab.errors import UserError
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Int, Tensor
 
 STRIDE = 4
 """Pixels of an image that one code stands for, along each axis."""

@@ -7,11 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from jarilab.errors import UserError
-from jarilab.patches import Images
-from jarilab.positions import Positions, Tokens
-from jarilab.registry import Registry
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.registry import Registry
+from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.positions.coordinates import Positions, Tokens
+from jarilab.positions.patches import Images
 
 registry = Registry("model", "jarilab.models")
 registry.base(nn.Module)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import COLDEST, HOTTEST
-from jarilab.shapes import Bool, Float, Int, Tensor
 
 NEVER = float("-inf")
 MOST_GUIDANCE = 1000

@@ -14,16 +14,16 @@ from torch.nn import functional
 from jarilab.attention.cache import KVCache, positions_of
 from jarilab.attention.checks import check_positions
 from jarilab.attention.geometry import geometry_of_layers
-from jarilab.errors import UserError
-from jarilab.masks import Mask
+from jarilab.core.errors import UserError
+from jarilab.core.options import unpacks
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
 from jarilab.models.one_token import one_token
 from jarilab.nn.layers import Scale, TokenEmbedding
-from jarilab.options import unpacks
-from jarilab.positions import Positions, Tokens
-from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.positions.coordinates import Positions, Tokens
+from jarilab.positions.masks import Mask
 
 
 class CausalStack(nn.Module):

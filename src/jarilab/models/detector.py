@@ -13,17 +13,17 @@ from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.boxes import Detected
-from jarilab.errors import UserError, unknown
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.options import unpacks
+from jarilab.core.shapes import Float, Tensor
 from jarilab.models.base import registry
 from jarilab.models.layers import LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
 from jarilab.models.object_queries import QueryDecoder, QueryPositions, check_axes, check_fractions
 from jarilab.models.stacks import Encoder
-from jarilab.options import unpacks
-from jarilab.patches import Images, grid_of, patch_keep, patchify
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Tensor
+from jarilab.positions.boxes import Detected
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.patches import Images, grid_of, patch_keep, patchify
 
 STRIDE = 8
 """Pixels along a side of what becomes one token."""

@@ -10,15 +10,15 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.cache import KVCache, positions_of
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.options import unpacks
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
 from jarilab.models.stacks import Decoder, Encoder
 from jarilab.nn.layers import Scale, TokenEmbedding
-from jarilab.options import unpacks
-from jarilab.positions import Positions, Tokens
-from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.positions.coordinates import Positions, Tokens
 
 
 @dataclass(frozen=True, eq=False)

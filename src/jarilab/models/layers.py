@@ -12,13 +12,13 @@ from jarilab.attention.geometry import Geometry
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import Kernel, check
 from jarilab.attention.module import Attention
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.errors import UserError
 from jarilab.models.base import check_layers
 from jarilab.models.limits import Epsilon, Heads, Hidden, Share, Width
 from jarilab.nn.layers import Activation, FeedForward, NormPlace, Residual, Scale
 from jarilab.nn.norms import EPSILON, NormKind, norm_of
-from jarilab.shapes import Float, Tensor
 
 
 class StackKeywords(TypedDict, total=False):

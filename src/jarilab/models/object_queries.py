@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from jarilab.attention.geometry import geometry_of
+from jarilab.core.errors import UserError
+from jarilab.core.registry import Spec
+from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, layer_specs, part_spec, parts_of
 from jarilab.encodings.sums import Sum
-from jarilab.errors import UserError
-from jarilab.masks import Mask
 from jarilab.models.layers import DecoderLayer, LayerOptions
 from jarilab.nn.layers import Table
-from jarilab.positions import Positions
-from jarilab.registry import Spec
-from jarilab.shapes import Bool, Float, Tensor
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 QUERIES = "queries"
 """The frame of queries that have no place in the image."""

@@ -22,11 +22,11 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
 from jarilab.attention.kernels import attend, attend_bare
 from jarilab.attention.module import Attention, AttentionKernel
+from jarilab.core.shapes import Float, Tensor
 from jarilab.models.layers import DecoderLayer, EncoderLayer
 from jarilab.nn.dropout import Dropout
 from jarilab.nn.layers import FeedForward, Residual
 from jarilab.nn.linear import Linear, linear
-from jarilab.shapes import Float, Tensor
 
 MOST_ROWS = 256
 """Of more, products take the time, and `Attention` makes one of three."""

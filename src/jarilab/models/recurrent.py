@@ -11,17 +11,17 @@ from torch.nn import functional
 from jarilab.attention.kernels import Kernel
 from jarilab.attention.recurrent import Source
 from jarilab.attention.scores import ScoreName
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.encodings.base import hooks_of
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.errors import UserError
 from jarilab.models.base import check_layers, one_a_row, registry
 from jarilab.models.limits import Layers, Share, Width
 from jarilab.models.recurrent_decoder import DecoderState, RecurrentCache, RecurrentDecoder
 from jarilab.models.recurrent_encoder import Cell, RecurrentEncoder
 from jarilab.nn.layers import TokenEmbedding
-from jarilab.positions import Positions, Tokens
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.positions.coordinates import Positions, Tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,11 @@ from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import Kernel
 from jarilab.attention.recurrent import LuongAttention, Source
 from jarilab.attention.scores import ScoreName
+from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.encodings.compose import LayerEncodings
 from jarilab.models.recurrent_encoder import Cell, Recurrence, State
 from jarilab.nn.layers import Dropout
-from jarilab.positions import Positions
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.positions.coordinates import Positions
 
 
 @dataclass(frozen=True, eq=False)

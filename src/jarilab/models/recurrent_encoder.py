@@ -11,11 +11,11 @@ from torch import nn
 
 from jarilab.attention.checks import check_positions
 from jarilab.attention.heads import site_of
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.errors import UserError, unknown
 from jarilab.nn.layers import Dropout
-from jarilab.positions import Positions
-from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.positions.coordinates import Positions
 
 Cell = Literal["gru", "lstm"]
 CELLS: dict[str, type[nn.GRU] | type[nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}

@@ -11,13 +11,13 @@ from torch import nn
 from jarilab.attention.cache import KVCache
 from jarilab.attention.checks import check_positions, check_vectors
 from jarilab.attention.geometry import geometry_of, geometry_of_layers
-from jarilab.errors import UserError
-from jarilab.masks import Mask
+from jarilab.core.errors import UserError
+from jarilab.core.options import unpacks
+from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions, StackKeywords
 from jarilab.models.one_token import one_token
-from jarilab.options import unpacks
-from jarilab.positions import Positions
-from jarilab.shapes import Bool, Float, Tensor
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 
 class Encoder(nn.Module):

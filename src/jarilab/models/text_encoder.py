@@ -9,16 +9,16 @@ from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.options import unpacks
+from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.models.base import one_a_row
 from jarilab.models.layers import LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
 from jarilab.models.stacks import Encoder
 from jarilab.nn.layers import ACTIVATIONS, Scale, TokenEmbedding
 from jarilab.nn.linear import Linear
-from jarilab.options import unpacks
-from jarilab.positions import Tokens
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.positions.coordinates import Tokens
 
 
 class TextEncoder(nn.Module):

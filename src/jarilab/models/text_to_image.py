@@ -19,20 +19,20 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.attention.cache import KVCache
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.options import unpacks
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import registry
 from jarilab.models.code_choice import CodeChoice
 from jarilab.models.decoder import CausalStack
 from jarilab.models.layers import LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers
 from jarilab.nn.layers import TokenEmbedding
-from jarilab.options import unpacks
-from jarilab.positions import Positions, Tokens
-from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.positions.coordinates import Positions, Tokens
 
 AXES = ("text", "image.row", "image.column")
 PADDING, FIRST = 0, 1
-"""Of the words, as `jarilab.text` numbers them."""
+"""Of the words, as `jarilab.data.text` numbers them."""
 
 
 @dataclass(frozen=True, eq=False)

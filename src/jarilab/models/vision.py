@@ -10,16 +10,16 @@ from annotated_types import Ge, Le
 from torch import nn
 from torch.nn import functional
 
-from jarilab.errors import UserError, unknown
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.options import unpacks
+from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.models.base import registry
 from jarilab.models.layers import LayerKeywords, LayerOptions
 from jarilab.models.limits import Layers, Share
 from jarilab.models.stacks import Encoder
 from jarilab.nn.layers import Table
-from jarilab.options import unpacks
-from jarilab.patches import Images, grid_of, patch_keep, patchify
-from jarilab.positions import Positions
-from jarilab.shapes import Bool, Float, Tensor
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.patches import Images, grid_of, patch_keep, patchify
 
 Pool = Literal["mean", "class"]
 Resolution = Literal["refuse", "resize", "rescale", "extrapolate"]

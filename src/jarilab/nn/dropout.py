@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 
 def dropout(x: Tensor, share: float) -> Tensor:

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
 from jarilab.nn.layers import Table, TokenEmbedding
 from jarilab.nn.norms import BatchNorm
-from jarilab.shapes import Tensor
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase, BatchNorm)
 

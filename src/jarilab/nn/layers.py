@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.errors import UserError, unknown
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.nn.dropout import Dropout
 from jarilab.nn.linear import Linear
 from jarilab.nn.norms import EPSILON, NormKind, norm_of
-from jarilab.shapes import Float, Int, Tensor
 
 NormPlace = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]

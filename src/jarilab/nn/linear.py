@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jarilab.shapes import Float, Tensor
+from jarilab.core.shapes import Float, Tensor
 
 
 def linear(

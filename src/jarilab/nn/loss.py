@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from jarilab.shapes import Float, Int
+from jarilab.core.shapes import Float, Int
 
 AT_ONCE = 1 << 18  # scores taken to float32 at a time: they stay in a processor's cache
 # The same on an accelerator, where a piece is a launch: they take a gigabyte.

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from jarilab.errors import UserError, unknown
-from jarilab.shapes import Float, Tensor
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.shapes import Float, Tensor
 
 NormKind = Literal["layer", "rms", "batch"]
 EPSILON = 1e-5

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jarilab.errors import UserError
-from jarilab.storage.files import sha256
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import sha256
 
 LARGEST = 2**30
 

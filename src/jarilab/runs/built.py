@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jarilab.core.options import options_of
+from jarilab.core.registry import file_of
 from jarilab.models.base import registry as models
-from jarilab.options import options_of
-from jarilab.registry import file_of
 
 SUFFIX = "_encoding"
 NO_ENCODING = "its own"

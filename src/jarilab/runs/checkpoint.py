@@ -17,10 +17,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from jarilab.errors import UserError
-from jarilab.runs.parts import write_joined
-from jarilab.runs.weights import check_training, fitting, read_tensors
-from jarilab.storage.files import (
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import (
     check_format,
     read_json,
     sha256,
@@ -28,6 +26,8 @@ from jarilab.storage.files import (
     write_json,
     write_weights,
 )
+from jarilab.runs.parts import write_joined
+from jarilab.runs.weights import check_training, fitting, read_tensors
 
 Cut = Callable[[Tensor, Tensor], Tensor]
 """Of a whole tensor, what this process has of it: cut as the second one is."""

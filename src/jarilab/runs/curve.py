@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jarilab.storage.files import SEAL, digest, is_digest, read_bytes
+from jarilab.core.storage.files import SEAL, digest, is_digest, read_bytes
 
 LARGEST = 2**28
 COUNTS = ("step", "steps", "examples", "tokens", "held_out")

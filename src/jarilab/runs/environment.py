@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from jarilab._version import __version__
-from jarilab.devices import processor
+from jarilab.core.devices import processor
 
 DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability")
 """What of the environment decides the bits of a result."""

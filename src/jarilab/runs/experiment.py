@@ -12,21 +12,21 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 import torch
 from annotated_types import Ge, Lt
 
-from jarilab.devices import CPU, describe, has_bfloat16
+from jarilab.core.devices import CPU, describe, has_bfloat16
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.options import Option, check_fields, options_of, read_options
+from jarilab.core.registry import file_of, trust_code, trust_recorded_code
+from jarilab.core.storage.files import sha256
 from jarilab.encodings import compose
-from jarilab.errors import UserError, unknown
 from jarilab.models.base import Checks, check_protocol
 from jarilab.models.base import registry as models
-from jarilab.options import Option, check_fields, options_of, read_options
-from jarilab.policies import base as policies
-from jarilab.predictors.base import predictor_class
-from jarilab.registry import file_of, trust_code, trust_recorded_code
 from jarilab.runs import built
 from jarilab.runs.options import REPLACED, Training
 from jarilab.runs.precision import Precision, choose_precision
-from jarilab.storage.files import sha256
 from jarilab.tasks.base import Task
 from jarilab.tasks.base import registry as tasks
+from jarilab.tasks.policies import base as policies
+from jarilab.tasks.predictors.base import predictor_class
 
 SECTIONS = ("task", "model", "training")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

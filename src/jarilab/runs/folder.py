@@ -8,16 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from jarilab.errors import UserError
-from jarilab.options import check_fields
-from jarilab.runs import curve
-from jarilab.runs.artifacts import check_artifacts
-from jarilab.runs.environment import environment_record, what_changed
-from jarilab.runs.experiment import Experiment
-from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
-from jarilab.runs.lock import FolderLock, locked
-from jarilab.runs.results import read_result
-from jarilab.storage.files import (
+from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
+from jarilab.core.storage.files import (
     check_format,
     opened_seal,
     read_json,
@@ -28,6 +21,13 @@ from jarilab.storage.files import (
     write_json,
     write_text,
 )
+from jarilab.runs import curve
+from jarilab.runs.artifacts import check_artifacts
+from jarilab.runs.environment import environment_record, what_changed
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.leftovers import is_foreign, remove_leftovers, set_aside
+from jarilab.runs.lock import FolderLock, locked
+from jarilab.runs.results import read_result
 
 FORMAT = "jari run 1"
 FIELDS = {

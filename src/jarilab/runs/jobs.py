@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jarilab.errors import UserError
-from jarilab.options import check_fields
-from jarilab.storage.files import read_json, write_json
+from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
+from jarilab.core.storage.files import read_json, write_json
 
 CLUSTER = "cluster"
 """The folder, in that of a study, for what is told a scheduler."""

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from jarilab.core.errors import UserError
+from jarilab.core.options import Option, options_of
+from jarilab.core.registry import first_sentence, trust_code
 from jarilab.encodings.base import Site, hooks_of
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import LayerEncodings, files_of, layer_specs, part_spec, parts_of
-from jarilab.errors import UserError
-from jarilab.options import Option, options_of
-from jarilab.registry import first_sentence, trust_code
 from jarilab.runs.experiment import models_for
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.runs.jobs import (

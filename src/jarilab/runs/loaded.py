@@ -9,15 +9,15 @@ from typing import Literal
 
 import torch
 
-from jarilab.devices import CPU
-from jarilab.errors import UserError
-from jarilab.predictors.base import Predictor, predictor_for
+from jarilab.core.devices import CPU
+from jarilab.core.errors import UserError
 from jarilab.runs import checkpoint as checkpoints
 from jarilab.runs.artifacts import check_artifacts
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_run
 from jarilab.runs.weights import check_built
 from jarilab.tasks.base import Task
+from jarilab.tasks.predictors.base import Predictor, predictor_for
 
 Checkpoint = Literal["last", "best"]
 

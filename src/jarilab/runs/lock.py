@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 
 class FolderLock:

@@ -17,8 +17,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from jarilab.core.storage.files import write_weights
 from jarilab.runs.weights import TYPES
-from jarilab.storage.files import write_weights
 
 NAMES = {held: name for name, held in TYPES.items()}
 

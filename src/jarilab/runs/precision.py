@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from jarilab.devices import CPU, has_bfloat16
+from jarilab.core.devices import CPU, has_bfloat16
 
 Precision = Literal["auto", "float32", "bfloat16"]
 

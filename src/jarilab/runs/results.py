@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from jarilab.errors import UserError
-from jarilab.options import check_fields
-from jarilab.storage.files import opened_seal, read_json
+from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
+from jarilab.core.storage.files import opened_seal, read_json
 from jarilab.tasks.metrics import METRICS
 
 Count = Annotated[int, Ge(0), Le(2**63)]

@@ -18,11 +18,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import SEAL, replacing, synchronise, write_weights
 from jarilab.nn.init import initialise
 from jarilab.runs import checkpoint, weights
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import SEAL, replacing, synchronise, write_weights
 from jarilab.tasks.base import Task
 
 FOLDER = "snapshots"

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import sealed, write_json, write_text
 from jarilab.runs import checkpoint, curve, snapshots
 from jarilab.runs.artifacts import check_artifact
 from jarilab.runs.folder import read_curve, read_experiment, read_run
@@ -20,7 +21,6 @@ from jarilab.runs.leftovers import leftovers, remove_leftovers, set_aside
 from jarilab.runs.lock import locked
 from jarilab.runs.results import read_result
 from jarilab.runs.weights import read_tensors
-from jarilab.storage.files import sealed, write_json, write_text
 
 WHOLE, DAMAGED, OTHER = "whole", "damaged", "no part of the run"
 

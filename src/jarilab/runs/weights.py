@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from jarilab.errors import UserError
-from jarilab.storage.files import opened
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import opened
 
 TYPES = {
     "F64": torch.float64,

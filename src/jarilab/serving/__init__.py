@@ -1,6 +1,6 @@
 """What every server of jari shares: hosts, limits, the queue, errors and headers; and the server of predictions."""
 
-from jarilab.errors import needs
+from jarilab.core.errors import needs
 
 
 def check_installed() -> None:

@@ -11,9 +11,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.pages.kit.page import to_json
 from jarilab.serving.refusal import Refusal
-from jarilab.web.page import to_json
 
 SHOWN = 400
 """Characters of the beginning and of the end of an error that are told: it may quote all of what was asked."""

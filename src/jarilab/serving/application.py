@@ -13,7 +13,8 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 
 from jarilab._version import __version__
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.pages.kit.page import to_json
 from jarilab.runs.loaded import OpenRun
 from jarilab.serving.answers import DOCUMENTED, Refusal, answer, tell_mistakes
 from jarilab.serving.batches import Batches, Event, Job
@@ -21,7 +22,6 @@ from jarilab.serving.guard import Guard, Limits
 from jarilab.serving.metrics import CONTENT_TYPE, Metrics
 from jarilab.serving.queue import Queue
 from jarilab.serving.requests import Asking, Serving
-from jarilab.web.page import to_json
 
 EVENTS = "text/event-stream"
 ENDING = 5

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jarilab.predictors.base import Prediction
+from jarilab.pages.kit.png import png
 from jarilab.serving.answers import Refusal
 from jarilab.serving.queue import Queue
-from jarilab.web.png import png
+from jarilab.tasks.predictors.base import Prediction
 
 CELLS = 2**22
 """The most cells of an attention map, query by key, that a batch may have for each head: it grows with the square of

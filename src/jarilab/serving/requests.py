@@ -15,12 +15,12 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from jarilab.errors import UserError
-from jarilab.images import HELD_OUT
-from jarilab.images.files import size_of
-from jarilab.options import Option, options_of
-from jarilab.predictors.base import Predictor
+from jarilab.core.errors import UserError
+from jarilab.core.options import Option, options_of
+from jarilab.data.images import HELD_OUT
+from jarilab.data.images.files import size_of
 from jarilab.serving.refusal import Refusal
+from jarilab.tasks.predictors.base import Predictor
 
 MOST_TEXTS = 64
 """Values of an option that takes several."""

@@ -12,7 +12,7 @@ from typing import Any
 from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 SECONDS_OF_HEADERS = 5.0
 """In which the headers of a request must have come; and for which a connection may be idle."""

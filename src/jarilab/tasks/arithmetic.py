@@ -14,10 +14,11 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from jarilab.errors import UserError
-from jarilab.policies.base import Numbers
-from jarilab.positions import Tokens
-from jarilab.shapes import Int
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int
+from jarilab.data.text import FIRST, PADDING
+from jarilab.data.text.spelling import CHARACTERS, STRIPPED, Reading, Spelling, Writing
+from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, registry
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.expressions import (
@@ -37,10 +38,9 @@ from jarilab.tasks.expressions import (
     target_tokens,
 )
 from jarilab.tasks.parts import parts_of
+from jarilab.tasks.policies.base import Numbers
 from jarilab.tasks.rows import evenly, right_padded, without_padding
 from jarilab.tasks.token_task import TokenTask
-from jarilab.text import FIRST, PADDING
-from jarilab.text.spelling import CHARACTERS, STRIPPED, Reading, Spelling, Writing
 
 LARGEST_DATA = 20_000_000
 # A sum of two is far from the end of 64 bits, a digit stands at most 30 times in a line.

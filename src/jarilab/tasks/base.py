@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Protocol, final, runtime_checkable
 import torch
 from torch import Tensor
 
-from jarilab.errors import UserError
-from jarilab.policies.base import Policy
-from jarilab.policies.sequential import Sequential
-from jarilab.positions import Tokens
-from jarilab.registry import Registry
-from jarilab.shapes import Float, Int
+from jarilab.core.errors import UserError
+from jarilab.core.registry import Registry
+from jarilab.core.shapes import Float, Int
+from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.metrics import METRICS, Metric
+from jarilab.tasks.policies.base import Policy
+from jarilab.tasks.policies.sequential import Sequential
 
 registry = Registry("task", "jarilab.tasks")
 
@@ -65,7 +65,7 @@ class Task(ABC):
     """
 
     predictor: str | type = "sequences"
-    """The kind of answer: a name of `jarilab.predictors`, or a `jarilab.Predictor` of one's own."""
+    """The kind of answer: a name of `jarilab.tasks.predictors`, or a `jarilab.Predictor` of one's own."""
     usual_model: ClassVar[str] = "encoder_decoder"
     """The kind of model that is taken where none is asked for."""
     model_arguments: ClassVar[tuple[str, ...]] = ()

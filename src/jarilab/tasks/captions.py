@@ -13,30 +13,30 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.captions.judges import Judges
-from jarilab.captions.sources import CaptionSource, FolderSource, SceneSource
-from jarilab.captions.styles import STYLES
-from jarilab.errors import UserError
-from jarilab.images import HELD_OUT
-from jarilab.images.captioned import LONGEST_CAPTION
-from jarilab.images.notices import printable
-from jarilab.images.resize import fitted
-from jarilab.images.tokenizer import FILE as CODES
-from jarilab.images.tokenizer import (
+from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
+from jarilab.core.shapes import Float, Int
+from jarilab.data.captions.judges import Judges
+from jarilab.data.captions.sources import CaptionSource, FolderSource, SceneSource
+from jarilab.data.captions.styles import STYLES
+from jarilab.data.images import HELD_OUT
+from jarilab.data.images.captioned import LONGEST_CAPTION
+from jarilab.data.images.notices import printable
+from jarilab.data.images.resize import fitted
+from jarilab.data.images.tokenizer import FILE as CODES
+from jarilab.data.images.tokenizer import (
     STRIDE,
     ImageTokenizer,
     QuantizerName,
     cached_image_tokenizer,
 )
+from jarilab.data.text import FIRST, PADDING, tokenizers
+from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.nn.loss import cross_entropy
-from jarilab.options import check_fields
-from jarilab.shapes import Float, Int
 from jarilab.tasks.base import Batch, Learner, Losses, Task, registry
 from jarilab.tasks.classification import held_out_number
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.rows import evenly, right_padded
-from jarilab.text import FIRST, PADDING, tokenizers
-from jarilab.text.tokenizers import Tokenizer
 
 AT_ONCE = 256  # images encoded, or drawn, together
 MOST = 10_000  # images drawn at a time

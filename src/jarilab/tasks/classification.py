@@ -14,12 +14,12 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.errors import UserError
-from jarilab.images import HELD_OUT, augment
-from jarilab.images.labelled import Labelled
-from jarilab.images.resize import Fit, fitted
-from jarilab.patches import Images
-from jarilab.shapes import Float, Int
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Int
+from jarilab.data.images import HELD_OUT, augment
+from jarilab.data.images.labelled import Labelled
+from jarilab.data.images.resize import Fit, fitted
+from jarilab.positions.patches import Images
 from jarilab.tasks.base import Batch, Learner, Task
 from jarilab.tasks.kept_facts import OF_IMAGES, read_facts
 from jarilab.tasks.metrics import METRICS

@@ -11,15 +11,15 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from jarilab.boxes import Detected
-from jarilab.captions.digits import Digits, Part
-from jarilab.captions.scenes import Scenes, World
-from jarilab.errors import UserError
-from jarilab.images import HELD_OUT
-from jarilab.images.files import decode
-from jarilab.images.notices import too_crowded
-from jarilab.patches import Images
-from jarilab.shapes import Float, Int
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Int
+from jarilab.data.captions.digits import Digits, Part
+from jarilab.data.captions.scenes import Scenes, World
+from jarilab.data.images import HELD_OUT
+from jarilab.data.images.files import decode
+from jarilab.data.images.notices import too_crowded
+from jarilab.positions.boxes import Detected
+from jarilab.positions.patches import Images
 from jarilab.tasks.base import Batch, Learner, Losses, registry
 from jarilab.tasks.classification import ImageLabel, ImageTask, LoadedImage, held_out_number
 from jarilab.tasks.detection_augment import cropped, flipped

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from jarilab.images.augment import Windows
-from jarilab.patches import Images
-from jarilab.shapes import Int
+from jarilab.core.shapes import Int
+from jarilab.data.images.augment import Windows
+from jarilab.positions.patches import Images
 from jarilab.tasks.detection_loss import Objects
 
 LEFT = 0.25

@@ -13,15 +13,15 @@ from typing import final
 import torch
 from jaxtyping import UInt8
 
-from jarilab.boxes import to_cxcywh
-from jarilab.captions.scenes import Plan, Scenes
-from jarilab.errors import UserError
-from jarilab.images.annotated import AnnotatedImage, Box, usable_boxes
-from jarilab.images.annotations import SETS, has_lists, is_held_out, read_annotations
-from jarilab.images.files import LARGEST_SET, decode
-from jarilab.images.notices import Notices, few_held_out
-from jarilab.patches import Images
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.data.captions.scenes import Plan, Scenes
+from jarilab.data.images.annotated import AnnotatedImage, Box, usable_boxes
+from jarilab.data.images.annotations import SETS, has_lists, is_held_out, read_annotations
+from jarilab.data.images.files import LARGEST_SET, decode
+from jarilab.data.images.notices import Notices, few_held_out
+from jarilab.positions.boxes import to_cxcywh
+from jarilab.positions.patches import Images
 from jarilab.tasks.detection_loss import Objects
 from jarilab.tasks.rows import evenly
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from jarilab.boxes import Detected, iou_and_giou, to_xyxy
-from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.positions.boxes import Detected, iou_and_giou, to_xyxy
 
 COST_CLASS, COST_L1, COST_GIOU = 1.0, 5.0, 2.0
 """What a class, a box's numbers and its overlap count for, in matching and in the loss: the paper's."""

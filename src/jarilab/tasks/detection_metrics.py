@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from jarilab.boxes import Detected, to_xyxy
-from jarilab.errors import needs
-from jarilab.shapes import Float, Int, Tensor
+from jarilab.core.errors import needs
+from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.positions.boxes import Detected, to_xyxy
 from jarilab.tasks.detection_loss import Objects
 
 Box = tuple[float, float, float, float]

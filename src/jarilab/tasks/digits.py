@@ -8,8 +8,8 @@ from typing import Annotated, Any, final
 import torch
 from annotated_types import Ge, Le
 
-from jarilab.errors import needs
-from jarilab.images.labelled import Labelled
+from jarilab.core.errors import needs
+from jarilab.data.images.labelled import Labelled
 from jarilab.tasks.base import registry
 from jarilab.tasks.classification import Augmentation, ClassificationTask
 

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from jarilab.text import END, PADDING, CharacterVocabulary
+from jarilab.data.text import END, PADDING, CharacterVocabulary
 
 Answers = Literal["plain", "reversed", "padded"]
 

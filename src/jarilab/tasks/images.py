@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, final
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from jarilab.errors import UserError
-from jarilab.images.labelled import Labelled, Wanted, read_labelled
-from jarilab.images.resize import Fit
+from jarilab.core.errors import UserError
+from jarilab.data.images.labelled import Labelled, Wanted, read_labelled
+from jarilab.data.images.resize import Fit
 from jarilab.tasks.base import registry
 from jarilab.tasks.classification import Augmentation, ClassificationTask
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Len
 
-from jarilab.errors import UserError
-from jarilab.options import check_fields
-from jarilab.storage.files import read_json
+from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
+from jarilab.core.storage.files import read_json
 
 Side = Annotated[int, Ge(1), Le(4096)]
 Colours = Annotated[int, Ge(1), Le(4)]

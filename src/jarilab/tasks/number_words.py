@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, PADDING, SPECIAL
+from jarilab.data.text.spelling import SPACE, STRIPPED, Reading, Spelling, Writing
 from jarilab.tasks.base import registry
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.number_names import english, korean
 from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
-from jarilab.text import END, PADDING, SPECIAL
-from jarilab.text.spelling import SPACE, STRIPPED, Reading, Spelling, Writing
 
 HELD_OUT = 100  # one number in a hundred
 LARGEST = 999_999

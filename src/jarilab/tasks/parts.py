@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from jarilab.shapes import Bool, Int, Tensor
+from jarilab.core.shapes import Bool, Int, Tensor
 
 Parts = dict[str, dict[str, dict[str, float]]]
 """{what an example is told by: {its number there: {"value": the share of right answers, "examples": of how many}}}"""

@@ -17,7 +17,9 @@ from typing import final
 
 import numpy as np
 
-from jarilab.errors import unknown
+from jarilab.core.errors import unknown
+from jarilab.data.text import END, PADDING, SPECIAL
+from jarilab.data.text.spelling import PARTED, Reading, Rule, Writing
 from jarilab.tasks.pronoun_words import (
     ACCUSATIVE,
     ANIMALS,
@@ -33,8 +35,6 @@ from jarilab.tasks.pronoun_words import (
     THINGS,
     VERBS,
 )
-from jarilab.text import END, PADDING, SPECIAL
-from jarilab.text.spelling import PARTED, Reading, Rule, Writing
 
 # Sentences as numbers ------------------------------------------------------------------------------------------------
 

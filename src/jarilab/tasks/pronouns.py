@@ -12,6 +12,8 @@ from typing import Any, final
 
 import numpy as np
 
+from jarilab.data.text import PADDING
+from jarilab.data.text.spelling import Spelling
 from jarilab.tasks.base import registry
 from jarilab.tasks.ceiling import bag_ceiling
 from jarilab.tasks.metrics import METRICS, Metric
@@ -27,8 +29,6 @@ from jarilab.tasks.pronoun_sentences import (
 )
 from jarilab.tasks.pronoun_words import ANIMALS, LONGEST, PRONOUNS, THINGS
 from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
-from jarilab.text import PADDING
-from jarilab.text.spelling import Spelling
 
 HELD_OUT = 40  # one choice of animal, thing and reason in forty
 PICTURE = (

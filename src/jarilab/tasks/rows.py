@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from jarilab.shapes import Int, Tensor
+from jarilab.core.shapes import Int, Tensor
 
 
 def evenly(count: int, examples: int | None) -> Int[Tensor, " N"]:

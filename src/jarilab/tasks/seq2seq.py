@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.errors import UserError, needs
-from jarilab.positions import Tokens
-from jarilab.shapes import Int
+from jarilab.core.errors import UserError, needs
+from jarilab.core.shapes import Int
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner
 from jarilab.tasks.parts import parts_of
 from jarilab.tasks.rows import evenly, right_padded
 from jarilab.tasks.token_task import TokenTask
-from jarilab.text import END, FIRST, PADDING
 
 AT_ONCE = 256  # held-out examples answered together, those of like length side by side
 

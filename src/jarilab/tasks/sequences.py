@@ -11,12 +11,12 @@ from typing import Annotated, Any, final
 import numpy as np
 from annotated_types import Ge, Le, Lt
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, PADDING, SPECIAL
+from jarilab.data.text.spelling import PARTED, SPACE, Reading, Rule, Spelling, Writing
 from jarilab.tasks.base import registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, Matrix, PairsTask, Rows, Vocabulary
-from jarilab.text import END, PADDING, SPECIAL
-from jarilab.text.spelling import PARTED, SPACE, Reading, Rule, Spelling, Writing
 
 _SHORTENED: Rule = (rf"(?<![^{SPACE}])(?=[0-9]{{1,9}}(?![^{SPACE}]))0+(?=[0-9])", "")
 """A number of up to nine digits without the zeros before it."""

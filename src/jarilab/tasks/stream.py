@@ -7,8 +7,8 @@ from typing import final
 import numpy as np
 import torch
 
-from jarilab.shapes import Int, Tensor
-from jarilab.text import END, FIRST, PADDING, store
+from jarilab.core.shapes import Int, Tensor
+from jarilab.data.text import END, FIRST, PADDING, store
 
 
 @final

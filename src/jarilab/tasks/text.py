@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal, final
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 
-from jarilab.errors import UserError
-from jarilab.policies.base import Numbers
-from jarilab.positions import Tokens
-from jarilab.shapes import Int, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.data.text import END, FIRST, PADDING, files, store
+from jarilab.data.text.spelling import Spelling
+from jarilab.data.text.tokenizers import Tokenizer
+from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch, Learner, registry
 from jarilab.tasks.metrics import METRICS
+from jarilab.tasks.policies.base import Numbers
 from jarilab.tasks.rows import evenly
 from jarilab.tasks.stream import Stream
 from jarilab.tasks.token_task import TokenTask
-from jarilab.text import END, FIRST, PADDING, files, store
-from jarilab.text.spelling import Spelling
-from jarilab.text.tokenizers import Tokenizer
 
 AT_ONCE = 64  # windows scored together
 SHOWN = 64  # tokens of an input worth looking at

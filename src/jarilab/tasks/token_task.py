@@ -9,13 +9,13 @@ from typing import Any, final
 
 import torch
 
+from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.data.text.spelling import Spelling
 from jarilab.nn.loss import cross_entropy
-from jarilab.policies.base import Numbers, Sequences
-from jarilab.positions import Positions, Tokens
-from jarilab.shapes import Bool, Float, Int, Tensor
+from jarilab.positions.coordinates import Positions, Tokens
 from jarilab.tasks.base import Batch, Learner, Task
-from jarilab.text import END, FIRST, PADDING
-from jarilab.text.spelling import Spelling
+from jarilab.tasks.policies.base import Numbers, Sequences
 
 
 class TokenTask(Task):
@@ -77,7 +77,7 @@ class TokenTask(Task):
         self, sources: Tokens | None = None
     ) -> Callable[[Tensor, int, Tensor], Positions]:
         """Where the tokens of answers to these sources are, None where nothing is answered: what a search asks for, the
-        `Places` of `jarilab.decoding`."""
+        `Places` of `jarilab.models.decoding`."""
         if self.one_sequence and sources is not None:
             return self._places_behind(sources)
 

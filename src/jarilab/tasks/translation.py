@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from jarilab.errors import UserError
-from jarilab.shapes import Int, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.data.text import END, files, store
+from jarilab.data.text.spelling import STRIPPED, Spelling
+from jarilab.data.text.tokenizers import Tokenizer
 from jarilab.tasks.base import Learner, registry
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import JudgedBy, PairsTask, Rows
-from jarilab.text import END, files, store
-from jarilab.text.spelling import STRIPPED, Spelling
-from jarilab.text.tokenizers import Tokenizer
 
 _ARTIFACTS = ("vocabulary.source.json", "vocabulary.target.json")
 HELD_OUT = 1000  # pairs held out of the training file where no others are given

@@ -9,10 +9,10 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
 from jarilab.nn.init import generator_for
 from jarilab.runs.options import Training
-from jarilab.shapes import Int, Tensor
 
 POOL = 64  # batches' worth of examples that are sorted by length together
 

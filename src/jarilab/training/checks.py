@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from jarilab.devices import computing, device_of, put
-from jarilab.errors import UserError
+from jarilab.core.devices import computing, device_of, put
+from jarilab.core.errors import UserError
 from jarilab.nn.init import generator_for
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.options import Training

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jarilab.devices import CPU, describe
+from jarilab.core.devices import CPU, describe
 
 
 @dataclass(frozen=True, kw_only=True)

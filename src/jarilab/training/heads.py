@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jarilab.drawing.colours import PLAIN, gradient
-from jarilab.errors import UserError
-from jarilab.inspect.capture import Tape
-from jarilab.inspect.maps import Map, Scored
-from jarilab.predictors.base import Trace
+from jarilab.core.errors import UserError
+from jarilab.inspect.measure.maps import Map, Scored
+from jarilab.inspect.record.capture import Tape
+from jarilab.pages.encodings.colours import PLAIN, gradient
+from jarilab.tasks.predictors.base import Trace
 
 MOST_HEADS = 8
 """Heads that are shown where none are named."""

@@ -8,8 +8,8 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding
-from jarilab.errors import UserError
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from jarilab._version import __version__
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs import snapshots as snapshot
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Run
@@ -19,15 +19,15 @@ from jarilab.runs.results import read_result
 from jarilab.runs.signals import Interrupted, StopSignals
 from jarilab.training.batching import batches_of
 from jarilab.training.checks import check_forward, check_parts
+from jarilab.training.distributed.onlooker import Onlooker
+from jarilab.training.distributed.world import World, joined
 from jarilab.training.execution import Execution
 from jarilab.training.memory import keep_freed_memory, keep_kernels
 from jarilab.training.numerics import deterministic
-from jarilab.training.onlooker import Onlooker
 from jarilab.training.randomness import seed_all
 from jarilab.training.state import TrainingState
 from jarilab.training.step import Steps
 from jarilab.training.tensorboard import Board
-from jarilab.training.world import World, joined
 
 Report = Callable[[dict[str, Any]], None]
 """Told after every step how far training is: step, steps, examples, loss, and `measured` where it was measured."""

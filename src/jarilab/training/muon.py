@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from jarilab.training.parallel import in_parts
+from jarilab.training.distributed.parallel import in_parts
 from jarilab.training.uncompiled import Uncompiled
 
 SMALLEST, LARGEST = 32, 128

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, distributed
 
-from jarilab.devices import module_of
+from jarilab.core.devices import module_of
 from jarilab.nn.init import generator_for
-from jarilab.training.world import World
+from jarilab.training.distributed.world import World
 
 HOST, BESIDE = "random", "random_of_device"
 

@@ -14,21 +14,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel
 
-from jarilab.devices import put
-from jarilab.errors import UserError
+from jarilab.core.devices import put
+from jarilab.core.errors import UserError
+from jarilab.core.options import check_fields
 from jarilab.nn.init import generator_for, initialise
-from jarilab.options import check_fields
-from jarilab.predictors.base import predictor_for
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Run
 from jarilab.tasks.base import Task
-from jarilab.training.execution import Execution
-from jarilab.training.layers import recompute
-from jarilab.training.memory import peak_memory
-from jarilab.training.numerics import compiled
-from jarilab.training.optim import build_optimizers
-from jarilab.training.parallel import (
+from jarilab.tasks.predictors.base import predictor_for
+from jarilab.training.distributed.parallel import (
     cut_like,
     full_weights,
     moving_average,
@@ -37,8 +32,13 @@ from jarilab.training.parallel import (
     shard,
     unsynchronised,
 )
+from jarilab.training.distributed.world import World
+from jarilab.training.execution import Execution
+from jarilab.training.layers import recompute
+from jarilab.training.memory import peak_memory
+from jarilab.training.numerics import compiled
+from jarilab.training.optim import build_optimizers
 from jarilab.training.randomness import random_states, restore
-from jarilab.training.world import World
 
 Count = Annotated[int, Ge(0), Lt(2**63)]
 

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.devices import autocast, put
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.inspect.sites import attentions_of
+from jarilab.core.devices import autocast, put
+from jarilab.core.errors import UserError
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.sites import attentions_of
 from jarilab.nn.init import generator_for
-from jarilab.rows import even_parts, rows_of
 from jarilab.runs import checkpoint
 from jarilab.runs.folder import Run
 from jarilab.tasks.base import Batch
 from jarilab.training.batching import Batches
-from jarilab.training.parallel import full
+from jarilab.training.distributed.parallel import full
+from jarilab.training.distributed.rows import even_parts, rows_of
 from jarilab.training.state import TrainingState
 
 ASKED_EVERY = 20

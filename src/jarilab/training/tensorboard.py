@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.errors import UserError, needs
-from jarilab.inspect.capture import record
-from jarilab.inspect.maps import Map, Scored, names_of_sides
-from jarilab.inspect.measures import measure
-from jarilab.inspect.model_io import precise
+from jarilab.core.errors import UserError, needs
+from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
+from jarilab.inspect.measure.measures import measure
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.model_io import precise
 from jarilab.nn.init import generator_for
-from jarilab.predictors.base import Trace, predictor_for
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Run
 from jarilab.tasks.base import Task
+from jarilab.tasks.predictors.base import Trace, predictor_for
 from jarilab.training.execution import Execution
 from jarilab.training.heads import Head, described, first_heads, map_of, means_of, pixels_of
 from jarilab.training.progress import UNITS

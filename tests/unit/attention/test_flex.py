@@ -12,12 +12,12 @@ from torch.nn.attention import flex_attention
 
 import jarilab
 from jarilab.attention.kernels import is_blockwise
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.masks import Mask
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
+from jarilab.inspect.record.capture import record
 from jarilab.models.decoder import LanguageModel
-from jarilab.positions import Positions
-from jarilab.shapes import Tensor
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 TESTS = Path(__file__).parents[2]
 BY_DISTANCE = ["t5", "alibi", "alibi:slopes=sides", "kerple", "sandwich", "dynamic_bias", "rotary+t5", "none"]

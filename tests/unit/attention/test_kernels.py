@@ -5,7 +5,7 @@ import torch
 
 import jarilab
 from jarilab.attention import kernels
-from jarilab.masks import Mask
+from jarilab.positions.masks import Mask
 
 
 def set_min_keys(monkeypatch, *, fused=None, blocks=None):

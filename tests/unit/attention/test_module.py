@@ -11,11 +11,11 @@ from jarilab.attention.cache import KVCache, LayerCache
 from jarilab.attention.definition import output, summands, weights
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
+from jarilab.core.errors import UserError
+from jarilab.core.registry import trust_code
 from jarilab.encodings import compose
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.inspect.sites import attentions_of
-from jarilab.masks import Mask
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.sites import attentions_of
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.detector import Detector
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -25,8 +25,8 @@ from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
 from jarilab.nn.layers import Residual
 from jarilab.nn.norms import BatchNorm
-from jarilab.positions import Positions
-from jarilab.registry import trust_code
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 WIDTH, HEADS = 16, 2
 INSIDE = ["none", "rotary", "shaw:clip=2", "t5", "alibi"]

@@ -10,12 +10,12 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.attention.scores import SCORES, build_score
+from jarilab.core.errors import UserError
 from jarilab.encodings import compose
 from jarilab.encodings.base import Site
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.masks import Mask
-from jarilab.positions import Positions
+from jarilab.inspect.record.capture import record
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 every_score = pytest.mark.parametrize("name", list(SCORES))
 BATCH, QUERIES, KEYS, WIDTH = 2, 3, 4, 6

@@ -11,16 +11,16 @@ import jarilab.cli.completion
 from jarilab.cli.arguments import parse, parser_of
 from jarilab.cli.completion import SHELLS, script, verbs
 from jarilab.cli.settings import settings_from
+from jarilab.core.errors import UserError
+from jarilab.core.options import options_of
+from jarilab.core.storage.files import sealed, write_json
 from jarilab.encodings.base import registry as encodings
-from jarilab.errors import UserError
 from jarilab.models.base import registry as models
-from jarilab.options import options_of
-from jarilab.predictors.base import registry as predictors
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import FORMAT
 from jarilab.runs.options import Training
-from jarilab.storage.files import sealed, write_json
 from jarilab.tasks.base import registry as tasks
+from jarilab.tasks.predictors.base import registry as predictors
 
 TASK = '''
 from jarilab.tasks.base import Task

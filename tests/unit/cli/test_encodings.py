@@ -5,8 +5,8 @@ import json
 import pytest
 
 from jarilab import cli
-from jarilab.conformance import costs
 from jarilab.encodings.base import registry
+from jarilab.laws import costs
 from jarilab.runs.listing import listed_encoding, listed_encodings
 
 

@@ -8,9 +8,9 @@ from jarilab import api
 from jarilab.cli import main
 from jarilab.cli.runs import all_answer_options
 from jarilab.comparison.resources import Resources
+from jarilab.core.errors import UserError
+from jarilab.core.options import NAMES, options_of
 from jarilab.encodings.base import registry as encodings
-from jarilab.errors import UserError
-from jarilab.options import NAMES, options_of
 from jarilab.runs.experiment import models_for, settings_of
 from jarilab.tasks.base import registry as tasks
 

@@ -11,7 +11,7 @@ from tests.helpers.runs import newest_of, tiny, train
 import jarilab
 from jarilab.comparison.card import card, maps, plain, write
 from jarilab.comparison.statistics import wilson
-from jarilab.storage.files import sha256
+from jarilab.core.storage.files import sha256
 
 HOSTILE = "a | b\n## c <script>alert(1)</script> [x](javascript:y) ![z](http://z) `\"'*_ &amp;"
 

@@ -21,7 +21,7 @@ from jarilab.comparison.places import NotRunError, Place
 from jarilab.comparison.resources import Resources
 from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs import jobs as jobs_file
 from jarilab.runs.jobs import Job, Submission, jobs_alive
 from jarilab.runs.listing import runs_in

@@ -12,7 +12,7 @@ from helpers.browser import Pages
 from helpers.runs import tiny, train
 from jarilab.comparison import curves
 from jarilab.comparison.curves import Curve, curve_of, render
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 
 

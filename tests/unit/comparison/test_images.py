@@ -11,9 +11,9 @@ from helpers.browser import READ_CANVAS, Pages, assert_cover, image_pixels
 from jarilab.comparison.examples import example_of
 from jarilab.comparison.opening import blind_of, opening_of, weights_of
 from jarilab.comparison.report import render
+from jarilab.pages.kit.blocks import unpacked
 from jarilab.runs.folder import read_experiment, read_run
 from jarilab.tasks.base import Task
-from jarilab.web.blocks import unpacked
 
 pytestmark = pytest.mark.browser
 

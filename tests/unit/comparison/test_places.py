@@ -4,7 +4,7 @@ import pytest
 
 from jarilab.comparison import places
 from jarilab.comparison.places import Place
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 
 @pytest.mark.parametrize("cluster", ["slurm", "local"])

@@ -27,9 +27,9 @@ from jarilab.comparison.report import render
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
 from jarilab.comparison.verdicts import about_pairs, judged
+from jarilab.pages.kit.tones import tones_of
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks.metrics import METRICS
-from jarilab.web.tones import tones_of
 
 Payload = dict[str, Any]
 HOSTILE = "</script><img src=x onerror=\"window.attacked='yes'\"><!--<script>"

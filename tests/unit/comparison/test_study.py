@@ -9,7 +9,7 @@ import jarilab
 from helpers.runs import TINY
 from jarilab.comparison import comparing
 from jarilab.comparison.study import Study
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 
 def test_an_encoding_that_cannot_read_the_data_is_refused_before_any_trial(tmp_path):

@@ -14,7 +14,7 @@ from jarilab.comparison.statistics import mean_interval
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
 from jarilab.comparison.writing import figures_csv, latex, trials_csv
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import FORMAT
 from jarilab.tasks.metrics import METRICS

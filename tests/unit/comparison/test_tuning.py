@@ -8,7 +8,7 @@ import jarilab
 from helpers.runs import TINY
 from jarilab.comparison.study import Study
 from jarilab.comparison.tuning import best_rates, tuned
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.tasks.metrics import METRICS
 
 TASK = "arithmetic:maximum=30"

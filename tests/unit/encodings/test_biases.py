@@ -8,15 +8,15 @@ import torch
 
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
-from jarilab.conformance.material import randomise
+from jarilab.core.errors import UserError
 from jarilab.encodings import compose
-from jarilab.encodings.alibi import slopes
-from jarilab.encodings.formulas import sinusoidal_embed
+from jarilab.encodings.bias.alibi import slopes
+from jarilab.encodings.formulas.absolute import sinusoidal_embed
 from jarilab.encodings.numbers import of_distances
-from jarilab.errors import UserError
+from jarilab.laws.material import randomise
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions, Tokens, distance
+from jarilab.positions.coordinates import Positions, Tokens, distance
 
 HEADS, WIDTH, FAR = 4, 32, 300
 BETWEEN_FRAMES = ["t5", "alibi", "alibi:slopes=sides", "kerple", "kerple:kernel=power", "sandwich", "dynamic_bias"]

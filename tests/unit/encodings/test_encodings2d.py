@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import Site
 from jarilab.encodings.compose import LayerEncodings, build, canonical
-from jarilab.errors import UserError
-from jarilab.positions import Positions, offsets
+from jarilab.positions.coordinates import Positions, offsets
 
 SITE = Site(48, 6, 8, 8)
 ONE_AXIS = ["sinusoidal", "learned", "rotary", "shaw", "t5", "alibi"]

@@ -10,15 +10,15 @@ import jarilab
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import attend
-from jarilab.conformance.material import randomise
+from jarilab.core.errors import UserError
+from jarilab.core.registry import listed
 from jarilab.encodings.base import ASKED, Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, build, canonical
-from jarilab.errors import UserError
-from jarilab.masks import Mask
+from jarilab.laws.material import randomise
 from jarilab.models.decoder import LanguageModel, NoPrompt
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions
-from jarilab.registry import listed
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 SITE = Site(width=24, heads=3, head_width=8, value_head_width=8, causal=True)
 

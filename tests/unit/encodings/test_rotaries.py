@@ -7,13 +7,13 @@ import torch
 
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding, registry
 from jarilab.encodings.compose import build, canonical
-from jarilab.encodings.formulas_rotary import rotary3d_turn
-from jarilab.errors import UserError
+from jarilab.encodings.formulas.rotary import rotary3d_turn
 from jarilab.models.decoder import LanguageModel, NoPrompt
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions, Tokens
+from jarilab.positions.coordinates import Positions, Tokens
 
 WIDTH, HEADS, HEAD_WIDTH = 48, 3, 16
 FAR = 300

@@ -23,19 +23,19 @@ from jarilab.attention.geometry import geometry_of, geometry_of_layers
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend
 from jarilab.attention.module import Attention
-from jarilab.decoding import greedy
+from jarilab.core.errors import UserError
 from jarilab.encodings import compose
-from jarilab.encodings.alibi import slopes
-from jarilab.encodings.formulas import alibi_slopes, t5_bucket
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.inspect.maps import Map
-from jarilab.inspect.measures import measure
-from jarilab.inspect.rollout import rollout
-from jarilab.masks import Mask
+from jarilab.encodings.bias.alibi import slopes
+from jarilab.encodings.formulas.absolute import alibi_slopes, t5_bucket
+from jarilab.inspect.measure.maps import Map
+from jarilab.inspect.measure.measures import measure
+from jarilab.inspect.measure.rollout import rollout
+from jarilab.inspect.record.capture import record
+from jarilab.models.decoding import greedy
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions, Tokens
+from jarilab.positions.coordinates import Positions, Tokens
+from jarilab.positions.masks import Mask
 
 WIDTH, HEADS, HEAD_WIDTH = 16, 2, 8
 FAR = 300

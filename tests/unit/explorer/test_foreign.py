@@ -10,11 +10,11 @@ import torch
 
 from helpers import folders
 from helpers.folders import FELT, SENTENCE
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import ForeignExplorer, explore, foreign, server
 from jarilab.huggingface import load
-from jarilab.inspect.interventions import Link, operate
-from jarilab.web.blocks import unpacked
+from jarilab.inspect.intervene.interventions import Link, operate
+from jarilab.pages.kit.blocks import unpacked
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),

@@ -11,15 +11,15 @@ import torch
 
 import jarilab
 from helpers.serving import served
-from jarilab.boxes import Detected
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import payload, session
 from jarilab.explorer.session import Explorer
 from jarilab.models.detector import Detector
-from jarilab.patches import Images
-from jarilab.predictors import detection
-from jarilab.predictors.classes import image_sequence
-from jarilab.web.blocks import unpacked
+from jarilab.pages.kit.blocks import unpacked
+from jarilab.positions.boxes import Detected
+from jarilab.positions.patches import Images
+from jarilab.tasks.predictors import detection
+from jarilab.tasks.predictors.classes import image_sequence
 
 GRID = [f"{row},{column}" for row in range(4) for column in range(4)]
 

@@ -13,11 +13,11 @@ import torch
 
 import jarilab
 from helpers.serving import served
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.images.files import read_image
 from jarilab.explorer import page_file, server, session
 from jarilab.explorer.session import Explorer
-from jarilab.images.files import read_image
-from jarilab.web.blocks import unpacked
+from jarilab.pages.kit.blocks import unpacked
 
 CAPTION = "a small red 3 top left"
 GRID = [f"{row},{column}" for row in range(8) for column in range(8)]

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import jarilab
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import detail, page_file, payload
-from jarilab.inspect import calls
-from jarilab.inspect.capture import Tape, record
-from jarilab.web.blocks import unpacked
-from jarilab.web.page import to_json
+from jarilab.inspect.record import calls
+from jarilab.inspect.record.capture import Tape, record
+from jarilab.pages.kit.blocks import unpacked
+from jarilab.pages.kit.page import to_json
 
 NAMES = {"source": list("12+12"), "target": ["<bos>", "2", "4"]}
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import server
 from jarilab.explorer.session import Explorer
 from jarilab.serving import running

@@ -9,12 +9,12 @@ import pytest
 
 import jarilab
 from helpers.runs import TINY_MODEL, tiny, train
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.explorer import page_file
 from jarilab.explorer.remembering import REMEMBERED
 from jarilab.explorer.session import LONGEST, Explorer
+from jarilab.pages.kit.blocks import unpacked
 from jarilab.runs.experiment import Experiment
-from jarilab.web.blocks import unpacked
 
 
 def test_a_view_says_what_predict_says(runs: Path) -> None:

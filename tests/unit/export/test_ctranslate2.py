@@ -9,17 +9,17 @@ import pytest
 import torch
 
 import jarilab
-from jarilab.decoding import beam, greedy
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, FIRST, PADDING
 from jarilab.encodings.compose import LayerEncodings
-from jarilab.errors import UserError
 from jarilab.export import ctranslate2 as export
 from jarilab.export.ctranslate2 import LEAST, _unique, write
 from jarilab.export.positions import Rotary, places_of
+from jarilab.models.decoding import beam, greedy
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions, Tokens
-from jarilab.text import END, FIRST, PADDING
+from jarilab.positions.coordinates import Positions, Tokens
 
 VOCABULARY, LONGEST = 40, 20
 NAMES = [f"t{number}" for number in range(VOCABULARY)]

@@ -14,7 +14,7 @@ from jarilab import LanguageModel, Tokens, UserError
 from jarilab.export import onnx_file
 from jarilab.export.onnx_file import write_onnx
 from jarilab.export.program import Followed
-from jarilab.patches import Images
+from jarilab.positions.patches import Images
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jarilab.export.operators import OPERATORS
-from jarilab.web.page import bundle
+from jarilab.pages.kit.page import bundle
 
 pytestmark = pytest.mark.browser
 
@@ -169,9 +169,9 @@ RUN = """([name, dtype, given]) => {
 @pytest.fixture(scope="module")
 def page(browser: Any) -> Iterator[Any]:
     opened = browser.new_page()
-    script = bundle("jarilab.web", "web/program.js")
+    script = bundle("jarilab.pages.kit", "kit/program.js")
     opened.add_script_tag(
-        content=f"{script}\nwindow.operators = web_program_operators$; window.tensors = web_program_tensors$;"
+        content=f"{script}\nwindow.operators = kit_program_operators$; window.tensors = kit_program_tensors$;"
     )
     yield opened
     opened.close()

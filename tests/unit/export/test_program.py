@@ -16,15 +16,15 @@ from torch import nn
 
 import jarilab
 from jarilab import LanguageModel, Positions, Tokens, UserError
-from jarilab.decoding import greedy
 from jarilab.encodings.base import registry
 from jarilab.export.halves import halved
 from jarilab.export.operators import OPERATORS
 from jarilab.export.program import LARGEST, program_of
-from jarilab.inspect.interventions import Edit, HeadOff, Link, TokenOff, edited_weights, operate
-from jarilab.inspect.places import Places, moved
-from jarilab.patches import Images
-from jarilab.web.page import bundle
+from jarilab.inspect.intervene.interventions import Edit, HeadOff, Link, TokenOff, edited_weights, operate
+from jarilab.inspect.intervene.moved_positions import Places, moved
+from jarilab.models.decoding import greedy
+from jarilab.pages.kit.page import bundle
+from jarilab.positions.patches import Images
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -182,9 +182,9 @@ def array(tensor: dict[str, Any]) -> np.ndarray:
 @pytest.fixture(scope="module")
 def page(browser: Any) -> Iterator[Page]:
     opened = browser.new_page()
-    script = bundle("jarilab.web", "web/program.js")
+    script = bundle("jarilab.pages.kit", "kit/program.js")
     opened.set_content("<p>programs</p>")
-    given = "window.jari = web_program$; window.operators = web_program_operators$; window.made = {};"
+    given = "window.jari = kit_program$; window.operators = kit_program_operators$; window.made = {};"
     opened.add_script_tag(content=f"{script}\n{given}")
     yield Page(opened)
     opened.close()

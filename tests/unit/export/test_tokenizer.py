@@ -13,17 +13,17 @@ from torch import nn
 
 import jarilab
 from jarilab import UserError
+from jarilab.data.text.spelling import STRIPPED, Reading, Spelling, Writing
 from jarilab.export import cutting, image_processor, tokenizer
 from jarilab.export.cutting import library_of
 from jarilab.export.huggingface import _known, write
 from jarilab.huggingface import folder, read
 from jarilab.huggingface import load as load_folder
-from jarilab.predictors.base import predictor_for
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.images import ImageClassification
+from jarilab.tasks.predictors.base import predictor_for
 from jarilab.tasks.text import Text
 from jarilab.tasks.translation import Translation
-from jarilab.text.spelling import STRIPPED, Reading, Spelling, Writing
 
 pytestmark = [
     pytest.mark.skipif(

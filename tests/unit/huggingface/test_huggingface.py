@@ -10,7 +10,7 @@ import torch
 
 from helpers import folders
 from helpers.folders import SENTENCE
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.huggingface import load, read
 from jarilab.huggingface.folder import Loaded
 

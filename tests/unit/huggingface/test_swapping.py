@@ -10,9 +10,9 @@ from torch import nn
 
 import jarilab
 from helpers.architectures import IDS, LEFT, MODELS, of_images, of_text
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.huggingface.swapping import FAMILIES, Silent, Still
-from jarilab.inspect.interventions import HeadOff, operate
+from jarilab.inspect.intervene.interventions import HeadOff, operate
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),

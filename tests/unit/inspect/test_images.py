@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch.nn import functional
 
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.inspect.effects import effect
-from jarilab.inspect.head_importance import ablation, importance
-from jarilab.inspect.interventions import HeadOff, operate
-from jarilab.inspect.invariance import permuted, shifted
-from jarilab.inspect.maps import Map
-from jarilab.inspect.measures import MEASURES
-from jarilab.inspect.places import Places, displaced, moved, permutations
+from jarilab.core.errors import UserError
+from jarilab.inspect.intervene.effects import effect
+from jarilab.inspect.intervene.head_importance import ablation, importance
+from jarilab.inspect.intervene.interventions import HeadOff, operate
+from jarilab.inspect.intervene.moved_positions import Places, displaced, moved, permutations
+from jarilab.inspect.measure.invariance import permuted, shifted
+from jarilab.inspect.measure.maps import Map
+from jarilab.inspect.measure.measures import MEASURES
+from jarilab.inspect.record.capture import record
 from jarilab.models.detector import Detector
 from jarilab.models.text_to_image import TextToImage
 from jarilab.models.vision import VisionTransformer
 from jarilab.nn.init import initialise
-from jarilab.patches import Images, patchify
+from jarilab.positions.patches import Images, patchify
 
 
 def vit(encoding="rotary2d", **options):

@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from jarilab.errors import UserError
-from jarilab.images.fitting import fit, progress_bar
-from jarilab.images.tokenizer import ImageTokenizer, decibels, measure, train_image_tokenizer
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.data.images.fitting import fit, progress_bar
+from jarilab.data.images.tokenizer import ImageTokenizer, decibels, measure, train_image_tokenizer
 from jarilab.models.autoencoder import FSQ, Autoencoder, Gumbel
-from jarilab.shapes import Int, Tensor
 from jarilab.tasks.base import registry
 
 

@@ -9,14 +9,14 @@ import torch
 
 import jarilab
 from jarilab.attention.geometry import geometry_of_layers
-from jarilab.decoding import beam, greedy
-from jarilab.errors import UserError
-from jarilab.masks import Mask
+from jarilab.core.errors import UserError
 from jarilab.models.base import Generates
 from jarilab.models.base import registry as models
 from jarilab.models.decoder import LanguageModel, after
+from jarilab.models.decoding import beam, greedy
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions, Tokens
+from jarilab.positions.coordinates import Positions, Tokens
+from jarilab.positions.masks import Mask
 
 KINDS = ["learned", "rotary_dynamic", "path_attention", "rotary+shaw", "t5"]
 """One of each kind of hook, of a rotation by the length and of a state in the cache: all others are asked the laws."""

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from jarilab import record
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import Site
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import build
-from jarilab.errors import UserError
 from jarilab.models.base import registry
 from jarilab.models.detector import Detector
 from jarilab.nn.init import initialise
-from jarilab.patches import Images
-from jarilab.positions import Positions
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.patches import Images
 from jarilab.runs.experiment import Experiment
 
 TINY: dict[str, Any] = {"width": 24, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "queries": 5}

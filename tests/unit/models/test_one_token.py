@@ -6,13 +6,13 @@ from torch import nn
 
 import jarilab
 from jarilab.attention.cache import LayerCache
-from jarilab.decoding import beam, greedy
 from jarilab.models import one_token
 from jarilab.models.decoder import LanguageModel, after
+from jarilab.models.decoding import beam, greedy
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
 from jarilab.nn.layers import FeedForward
-from jarilab.positions import Positions, Tokens
+from jarilab.positions.coordinates import Positions, Tokens
 
 VOCABULARY, TOKENS = 11, 8
 WRITES = {"first": 1, "end": -1, "padding": 0, "longest": TOKENS}

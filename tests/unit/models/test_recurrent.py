@@ -7,16 +7,16 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from jarilab.attention import definition
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.inspect.softmax_lens import softmax_lens
-from jarilab.inspect.text import walk_text
-from jarilab.inspect.walk import walk
+from jarilab.core.errors import UserError
+from jarilab.inspect.explain.softmax_lens import softmax_lens
+from jarilab.inspect.explain.text import walk_text
+from jarilab.inspect.explain.walk import walk
+from jarilab.inspect.record.capture import record
 from jarilab.models.base import registry
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
 from jarilab.nn.init import initialise
-from jarilab.positions import Positions, Tokens
+from jarilab.positions.coordinates import Positions, Tokens
 
 SITE = "decoder.0.cross"
 SCORES = ["dot", "general", "concat", "additive"]

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import jarilab
-from jarilab.errors import UserError
-from jarilab.inspect.effects import effect
-from jarilab.inspect.interventions import HeadOff
+from jarilab.core.errors import UserError
+from jarilab.inspect.intervene.effects import effect
+from jarilab.inspect.intervene.interventions import HeadOff
 from jarilab.models.code_choice import CodeChoice
 from jarilab.models.text_to_image import TextToImage
 from jarilab.nn.init import initialise

@@ -5,10 +5,10 @@ import torch
 from torch.nn import functional
 
 import jarilab
-import jarilab.patches
+import jarilab.positions.patches
 from jarilab import Images, UserError, VisionTransformer
 from jarilab.encodings.base import registry
-from jarilab.inspect.score_parts import parts
+from jarilab.inspect.explain.score_parts import parts
 
 SHAPE = (1, 8, 12)
 ENCODINGS = sorted(
@@ -35,7 +35,7 @@ def images(seed=1, shape=SHAPE, count=3):
 
 def shuffled(pixels, order, patch=4):
     """The same patches in other places."""
-    patches = jarilab.patches.patchify(pixels, patch)[:, order]
+    patches = jarilab.positions.patches.patchify(pixels, patch)[:, order]
     return functional.fold(patches.mT, tuple(pixels.shape[2:]), patch, stride=patch)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.nn.dropout import Dropout, dropout
 from jarilab.nn.layers import FeedForward, Residual, TokenEmbedding
 

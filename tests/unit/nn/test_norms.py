@@ -6,7 +6,7 @@ from torch import nn
 
 from helpers.runs import PowerCutError, at, cut, newest_of, outcome, tiny, train
 from jarilab import LanguageModel, api
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.nn.init import initialise
 from jarilab.nn.layers import Residual
 from jarilab.nn.norms import BatchNorm, norm_of

@@ -4,7 +4,7 @@ import pytest
 
 import jarilab
 from helpers.runs import TINY, tiny
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.built import label, overriding
 from jarilab.runs.experiment import Experiment
 

@@ -19,12 +19,12 @@ from torch import nn
 import jarilab
 from helpers.runs import TINY, PowerCutError, at, cut, held, newest_of, outcome, save_checkpoint, seal, tiny, train
 from jarilab import api
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import read_json, write_json
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import Run, read_metrics
 from jarilab.runs.signals import Interrupted
-from jarilab.storage.files import read_json, write_json
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training import loop
 from jarilab.training.state import TrainingState

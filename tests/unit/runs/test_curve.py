@@ -10,7 +10,7 @@ import pytest
 import jarilab
 from helpers.command import command
 from helpers.runs import PowerCutError, at, cut, held, outcome, seal, tiny, train
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs import curve
 from jarilab.runs.folder import read_metrics
 

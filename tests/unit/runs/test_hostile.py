@@ -13,7 +13,7 @@ from jarilab import api
 from jarilab.comparison import curves
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs import loaded, snapshots
 from jarilab.runs.folder import read_experiment, read_run
 from jarilab.runs.listing import runs_in

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.command import command
 from helpers.runs import tiny, train
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.curve import sealed_lines
 from jarilab.runs.listing import typed_encodings
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.lock import is_training, locked
 
 HOLDER = """

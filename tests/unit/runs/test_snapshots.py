@@ -7,7 +7,7 @@ import torch
 
 import jarilab
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs import snapshots
 
 

@@ -9,7 +9,7 @@ import pytest
 import jarilab
 from helpers.command import command
 from helpers.runs import held, newest_of, tiny, train
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.folder import Run, read_metrics
 from jarilab.runs.verifying import DAMAGED, OTHER, WHOLE, verify
 

@@ -16,10 +16,10 @@ from torch import nn
 import jarilab
 from helpers.command import command
 from helpers.runs import PowerCutError, at, cut, held, newest_of, save_checkpoint, seal, tiny, train
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import sha256
 from jarilab.runs import weights
 from jarilab.runs.experiment import Experiment
-from jarilab.storage.files import sha256
 
 
 @pytest.fixture(scope="module")

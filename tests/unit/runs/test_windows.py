@@ -27,7 +27,7 @@ for name in ("fork", "sched_getaffinity", "killpg"):
     delattr(os, name)
 # filelock asks for flags of its own here.
 flags = {name: vars(os).pop(name) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_DIRECTORY")}
-import jarilab.storage.files
+import jarilab.core.storage.files
 vars(os).update(flags)
 
 # Windows synchronises a file that is open for writing only, and opens no folder.

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from jarilab.errors import UserError
-from jarilab.predictors.base import Prediction
+from jarilab.core.errors import UserError
 from jarilab.serving.batches import Batches, Event, Job
 from jarilab.serving.queue import Queue
 from jarilab.serving.refusal import Refusal
+from jarilab.tasks.predictors.base import Prediction
 
 
 @dataclass

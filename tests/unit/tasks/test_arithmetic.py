@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, FIRST, PADDING, CharacterVocabulary
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import registry
 from jarilab.tasks.expressions import carries, source_tokens, target_tokens
-from jarilab.text import END, FIRST, PADDING, CharacterVocabulary
 
 OPTIONS = [
     {"operators": operators, "answers": answers, "operands": operands}

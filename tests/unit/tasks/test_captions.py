@@ -11,23 +11,23 @@ import torch
 from PIL import Image
 
 import jarilab
-from jarilab.captions import judges, sources
-from jarilab.captions.checks import attributes, describe_images, glyphs, matches_caption
-from jarilab.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
-from jarilab.captions.digits import Digits
-from jarilab.captions.sources import FolderSource, SceneSource
-from jarilab.captions.styles import STYLES, Painter
 from jarilab.cli import main
-from jarilab.errors import UserError
-from jarilab.images.captioned import read_captioned
-from jarilab.images.tokenizer import decibels, train_image_tokenizer
+from jarilab.core.errors import UserError
+from jarilab.data.captions import judges, sources
+from jarilab.data.captions.checks import attributes, describe_images, glyphs, matches_caption
+from jarilab.data.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
+from jarilab.data.captions.digits import Digits
+from jarilab.data.captions.sources import FolderSource, SceneSource
+from jarilab.data.captions.styles import STYLES, Painter
+from jarilab.data.images.captioned import read_captioned
+from jarilab.data.images.tokenizer import decibels, train_image_tokenizer
 from jarilab.nn.init import generator_for
-from jarilab.predictors.paintings import Painting, PaintingOptions, PaintingPredictor
-from jarilab.rows import even_parts, rows_of
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import OpenRun
 from jarilab.tasks.captions import Captions
+from jarilab.tasks.predictors.paintings import Painting, PaintingOptions, PaintingPredictor
 from jarilab.tasks.rows import evenly
+from jarilab.training.distributed.rows import even_parts, rows_of
 from jarilab.training.loop import train
 
 TINY = {

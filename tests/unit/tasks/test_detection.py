@@ -9,13 +9,11 @@ import torch
 from torch.nn import functional
 
 import jarilab
-from jarilab.boxes import Detected, iou_and_giou, to_xyxy
 from jarilab.cli import main
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.models.detector import Detector
 from jarilab.nn.init import generator_for
-from jarilab.predictors.detection import DetectionResult
-from jarilab.rows import even_parts, rows_of
+from jarilab.positions.boxes import Detected, iou_and_giou, to_xyxy
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks import detection_loss
@@ -24,7 +22,9 @@ from jarilab.tasks.detection_augment import flipped
 from jarilab.tasks.detection_data import padded_batch
 from jarilab.tasks.detection_loss import Objects, matched
 from jarilab.tasks.detection_metrics import ImageBoxes, average_precision
+from jarilab.tasks.predictors.detection import DetectionResult
 from jarilab.training import loop
+from jarilab.training.distributed.rows import even_parts, rows_of
 
 pytest.importorskip("sklearn")
 pytest.importorskip("pycocotools")
@@ -372,7 +372,7 @@ def test_flipping_moves_boxes_with_their_images(tmp_path: Path) -> None:
 
 
 def test_padding_stays_where_it_is_when_images_areflipped() -> None:
-    from jarilab.patches import Images
+    from jarilab.positions.patches import Images
 
     pixels = torch.tensor([[[[1.0, 2.0, 0.0]]]] * 8)
     keep = torch.tensor([[[True, True, False]]] * 8)
@@ -536,8 +536,8 @@ def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
     settings = {"task.scenes": 16, "training.examples": 16 * 600, "training.batch": 16, "training.evaluations": 1}
     experiment = Experiment.of("detection", settings=settings, precision="float32")
     loop.train(experiment, tmp_path / "run", threads=1)
-    from jarilab.predictors.base import predictor_for
     from jarilab.runs.checkpoint import load_model, newest
+    from jarilab.tasks.predictors.base import predictor_for
 
     learned = experiment.task_instance()
     model = experiment.model_instance(learned)

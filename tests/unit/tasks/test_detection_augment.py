@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional
 
 from helpers.runs import PowerCutError, at, cut, outcome, train
-from jarilab.boxes import Detected, to_xyxy
-from jarilab.errors import UserError
-from jarilab.images.augment import Windows
+from jarilab.core.errors import UserError
+from jarilab.data.images.augment import Windows
 from jarilab.nn.init import generator_for
-from jarilab.patches import Images
+from jarilab.positions.boxes import Detected, to_xyxy
+from jarilab.positions.patches import Images
 from jarilab.runs.experiment import Experiment
 from jarilab.tasks import detection_loss
 from jarilab.tasks.detection import Detection

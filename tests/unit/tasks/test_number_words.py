@@ -9,11 +9,11 @@ import torch
 from num2words import num2words
 
 from helpers.tasks import training_pairs
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, PADDING
 from jarilab.tasks import number_words
 from jarilab.tasks.base import registry
 from jarilab.tasks.number_words import LARGEST, NumberWords
-from jarilab.text import END, PADDING
 
 CORNERS = [10_000, 10_001, 11_111, 20_000, 100_000, 100_100, 110_000, 999_999]
 SOME = [*CORNERS, *random.Random(5).sample(range(LARGEST), 2000)]

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from helpers.tasks import training_pairs
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, PADDING
 from jarilab.tasks.base import registry
 from jarilab.tasks.pronoun_sentences import every_sentence, tell, understood
 from jarilab.tasks.pronoun_words import ANIMALS, THINGS
 from jarilab.tasks.pronouns import PICTURE, Pronouns, genders_differ, pronoun_of
-from jarilab.text import END, PADDING
 
 # Written out by hand, apart from the tables of the task: noun, article, accusative, pronoun.
 NOUNS = {

@@ -10,13 +10,13 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from jarilab.errors import UserError
-from jarilab.positions import Tokens
-from jarilab.shapes import Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch
 from jarilab.tasks.metrics import METRICS
 from jarilab.tasks.seq2seq import AT_ONCE, Matrix, PairsTask, Rows, Vocabulary
-from jarilab.text import END, FIRST, PADDING
 
 LETTERS = "abcdefgh ."
 SIZE = 3 + len(LETTERS)

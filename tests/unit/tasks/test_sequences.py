@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.tasks import training_pairs
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, PADDING
 from jarilab.tasks.base import registry
 from jarilab.tasks.sequences import Copy, Reverse, Sequences, Sort
-from jarilab.text import END, PADDING
 
 LOOPS = {Copy: list, Reverse: lambda line: list(reversed(line)), Sort: sorted}
 every_task = pytest.mark.parametrize("kind", LOOPS, ids=lambda kind: kind.__name__)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import jarilab
-from jarilab.errors import UserError
-from jarilab.positions import Tokens
-from jarilab.predictors.base import predictor_class
-from jarilab.shapes import Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.positions.coordinates import Tokens
 from jarilab.tasks.base import Batch
+from jarilab.tasks.predictors.base import predictor_class
 from jarilab.tasks.text import AT_ONCE, Text
-from jarilab.text import END, FIRST, PADDING
 
 DOCUMENTS = ["one two three", "a", "four five six seven eight", "no", "nine ten " * 12, "eleven"]
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from jarilab.errors import UserError
-from jarilab.policies.base import build
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.data.text.tokenizers import train
 from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.tasks.policies.base import build
 from jarilab.tasks.sequences import Copy, Reverse
 from jarilab.tasks.translation import Translation
-from jarilab.text import END, FIRST, PADDING
-from jarilab.text.tokenizers import train
 
 
 def joined(kind=Copy, positions="sequential", **options):

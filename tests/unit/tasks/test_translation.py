@@ -16,16 +16,16 @@ import torch
 import jarilab
 from helpers.runs import held, seal
 from helpers.tasks import training_pairs
-from jarilab.errors import UserError
-from jarilab.positions import Tokens
-from jarilab.predictors import sequences
-from jarilab.predictors.learner import ModelLearner
+from jarilab.core.errors import UserError
+from jarilab.data.text import END, FIRST, store
+from jarilab.data.text.tokenizers import UNKNOWN
+from jarilab.positions.coordinates import Tokens
 from jarilab.runs.loaded import OpenRun
 from jarilab.tasks import translation
 from jarilab.tasks.base import Batch
+from jarilab.tasks.predictors import sequences
+from jarilab.tasks.predictors.learner import ModelLearner
 from jarilab.tasks.translation import Translation
-from jarilab.text import END, FIRST, store
-from jarilab.text.tokenizers import UNKNOWN
 
 WORDS = ["eins", "zwei", "drei", "vier", "Fünf", "sechs", "sieben", "Acht"]
 MEANING = dict(zip(WORDS, ["one", "two", "three", "four", "Five", "six", "seven", "Eight"], strict=True))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.nn.init import generator_for
 from jarilab.runs.options import Training
 from jarilab.training import batching as order_module

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from helpers.runs import newest_of, outcome, tiny, train
 from jarilab import api
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.folder import read_metrics
 from jarilab.runs.signals import Interrupted
 from jarilab.tasks.arithmetic import Arithmetic

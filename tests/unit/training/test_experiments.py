@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.runs import TINY_MODEL, dotted, timeless
+from jarilab.core.errors import UserError
 from jarilab.encodings.base import Encoding
-from jarilab.errors import UserError
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import generator_for, initialise
 from jarilab.nn.layers import TokenEmbedding
-from jarilab.predictors.base import predictor_for
 from jarilab.runs.experiment import Experiment, settings_of
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.runs.options import Training, deciding
 from jarilab.runs.precision import choose_precision
+from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training import loop
 from jarilab.training.batching import FixedSizeBatches, batches_of
 from jarilab.training.optim import build_optimizers

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from helpers.runs import PowerCutError, at, cut, held, newest_of, outcome, seal, timeless, tiny, train
 from jarilab import api
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.models.encoder_decoder import EncoderDecoder
-from jarilab.positions import Tokens
+from jarilab.positions.coordinates import Tokens
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic

@@ -6,19 +6,19 @@ import torch
 
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
 from jarilab import api
-from jarilab.decoding.answers import Decoding
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
+from jarilab.data.text import FIRST
 from jarilab.explorer.session import Explorer
 from jarilab.export import ctranslate2 as export
-from jarilab.inspect.capture import record
-from jarilab.inspect.places import Places
-from jarilab.policies.base import build
-from jarilab.predictors.learner import ModelLearner, write
+from jarilab.inspect.intervene.moved_positions import Places
+from jarilab.inspect.record.capture import record
+from jarilab.models.decoding.answers import Decoding
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.loaded import load
 from jarilab.tasks.arithmetic import Arithmetic
+from jarilab.tasks.policies.base import build
+from jarilab.tasks.predictors.learner import ModelLearner, write
 from jarilab.tasks.text import Text
-from jarilab.text import FIRST
 from jarilab.training.checks import check_trainable
 
 RANDOM = ["offset", "randomized:longest=64", "abacus", "coupling"]

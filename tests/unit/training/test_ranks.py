@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from helpers.runs import newest_of, outcome
 from jarilab import api
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 from jarilab.runs.folder import read_metrics, read_run
 from jarilab.runs.verifying import verify
 from jarilab.runs.weights import header

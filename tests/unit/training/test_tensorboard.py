@@ -13,10 +13,10 @@ import jarilab
 from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
 from jarilab import api
 from jarilab.cli.arguments import parse
-from jarilab.errors import UserError
-from jarilab.inspect.capture import record
-from jarilab.inspect.measuring import measure_heads
-from jarilab.inspect.model_io import precise
+from jarilab.core.errors import UserError
+from jarilab.inspect.measure.measuring import measure_heads
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.model_io import precise
 from jarilab.runs.folder import read_metrics
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.training import tensorboard

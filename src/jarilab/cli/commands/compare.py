@@ -10,13 +10,13 @@ from typing import Any
 from jarilab.cli.arguments import Parser, Words, first_word, taken
 from jarilab.cli.runs import TRUST, add_open
 from jarilab.cli.settings import ENCODING, add_task, settings_from, specs_of
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import api
     from jarilab.comparison.study import is_study
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     # What a trial and a training have in common is said there.
     own, of_train = options_of(api.compare), options_of(api.train)
@@ -50,7 +50,7 @@ def arguments(parser: Parser, words: Words) -> None:
 def add_resources(parser: Parser) -> None:
     """What a trial asks of a cluster."""
     from jarilab.comparison.resources import Resources
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     title = "what each trial asks of a cluster"
     parser.add_options("resources", options_of(Resources), title=title)

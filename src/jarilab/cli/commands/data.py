@@ -16,5 +16,5 @@ def arguments(parser: Parser, words: Words) -> None:
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
 
-    count = api.data(options.task, options.out, settings_from(options))
+    count = api.write_examples(options.task, options.out, settings_from(options))
     print(f"{count:,} lines in {options.out}")

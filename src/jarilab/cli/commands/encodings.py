@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
 def _measure(encodings: list[dict[str, Any]]) -> None:
     """Add what each costs; on a terminal, say how far it is."""
     from jarilab.cli.terminal import say
-    from jarilab.conformance.costs import cost
+    from jarilab.laws.costs import cost
 
     for number, encoding in enumerate(encodings, 1):
         spec = encoding.get("spec", encoding["name"])

@@ -10,7 +10,7 @@ from jarilab.cli.runs import add_answer_options, add_run
 
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import api
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     add_run(parser)
     parser.add_options("verb", options_of(api.evaluate))

@@ -14,7 +14,7 @@ from jarilab.cli.runs import add_open, add_runs, add_shared
 
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import explorer
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     add_runs(parser, "folders of runs, shown side by side", optional=True)
     foreign.arguments(parser)
@@ -47,7 +47,7 @@ def arguments(parser: Parser, words: Words) -> None:
 def run(options: argparse.Namespace) -> None:
     from jarilab import api, explorer, serving
     from jarilab.cli.terminal import check_file
-    from jarilab.errors import UserError
+    from jarilab.core.errors import UserError
     from jarilab.explorer import page_folder
     from jarilab.training.progress import working
 

@@ -11,7 +11,7 @@ from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.runs import TRUST
 
 if TYPE_CHECKING:
-    from jarilab.conformance import Outcome
+    from jarilab.laws import Outcome
 
 VERDICTS = ("holds", "broken", "skipped")
 NO_FORMULA = (
@@ -38,14 +38,14 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from jarilab.cli.terminal import show
-    from jarilab.conformance import FORMULA, laws
-    from jarilab.errors import UserError
+    from jarilab.core.errors import UserError
+    from jarilab.laws import FORMULA, check_encoding
 
     if (options.encoding is None) == (options.model is None):
         raise UserError(
             "laws are of an encoding or of a model; name one: jarilab laws rotary, or jarilab laws --model FOLDER"
         )
-    outcomes = laws(options.encoding) if options.model is None else _of_folder(options)
+    outcomes = check_encoding(options.encoding) if options.model is None else _of_folder(options)
     found = Counter(outcome.verdict for outcome in outcomes)
     counts = {verdict: found[verdict] for verdict in VERDICTS}
     lines = [_line(outcome.verdict, outcome.law, outcome.detail) for outcome in outcomes]
@@ -62,7 +62,7 @@ def _of_folder(options: argparse.Namespace) -> list[Outcome]:
     from pathlib import Path
 
     from jarilab import huggingface
-    from jarilab.conformance.whole_laws import check_model
+    from jarilab.laws.whole_laws import check_model
     from jarilab.runs.loaded import load
     from jarilab.training.progress import working
 

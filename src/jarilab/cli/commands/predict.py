@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.runs import add_answer_options, add_run, add_shared
 from jarilab.cli.terminal import lines, say
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from jarilab.predictors.base import Prediction
+    from jarilab.tasks.predictors.base import Prediction
 
 
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import api
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     add_run(parser)
     parser.add_argument(
@@ -88,7 +88,7 @@ def _sources(options: argparse.Namespace) -> tuple[Iterable[str | UserError], bo
 
 def _check_out(options: argparse.Namespace, target: type) -> None:
     """Raises UserError where an answer is an image, which no terminal shows, and no file is named for it."""
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     if "out" in options_of(target) and "out" not in options.answer:
         raise UserError("what this run says is an image: say where to with --out FILE.png")

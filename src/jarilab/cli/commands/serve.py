@@ -10,7 +10,7 @@ from jarilab.cli.runs import add_run, add_shared
 
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import api
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
     from jarilab.serving.requests import Serving
 
     add_run(parser)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.runs import add_open
 from jarilab.cli.settings import specs_of
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from jarilab.drawing import Drawings
+    from jarilab.pages.encodings import Drawings
 
 PAGE = "encodings.html"
 """What is written where nothing else is asked for."""
 
 
 def arguments(parser: Parser, words: Words) -> None:
-    from jarilab import drawing
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
+    from jarilab.pages import encodings
 
     # A row of numbers may begin with a minus.
     parser._negative_number_matcher = re.compile(r"^-[0-9.].*$")
@@ -31,7 +31,7 @@ def arguments(parser: Parser, words: Words) -> None:
         nargs="?",
         help="such as rotary, sinusoidal,sinusoidal:layout=concatenated or my_encoding.py:Mine",
     )
-    parser.add_options("verb", options_of(drawing.draw_encodings))
+    parser.add_options("verb", options_of(encodings.draw_encodings))
     parser.add_argument(
         "--softmax",
         nargs="+",
@@ -57,7 +57,7 @@ def arguments(parser: Parser, words: Words) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from jarilab.cli.terminal import check_file, say, show, tell_page
-    from jarilab.inspect.text import softmax_text
+    from jarilab.inspect.explain.text import softmax_text
 
     if options.save:
         check_file(Path(options.save))  # told before anything is drawn
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _encodings(options: argparse.Namespace) -> Drawings:
-    from jarilab.drawing import draw_encodings
+    from jarilab.pages.encodings import draw_encodings
 
     if options.encodings is None:
         raise UserError(
@@ -89,8 +89,8 @@ def _encodings(options: argparse.Namespace) -> Drawings:
 
 
 def _softmax(options: argparse.Namespace) -> tuple[Drawings, list[Any]]:
-    from jarilab.drawing import drawn
-    from jarilab.inspect.softmax import softmax_of
+    from jarilab.inspect.explain.softmax import softmax_of
+    from jarilab.pages.encodings import drawn
 
     if options.encodings is not None or options.verb:
         given = options.encodings or f"--{next(iter(options.verb))}"

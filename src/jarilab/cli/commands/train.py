@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jarilab.cli.arguments import Parser, Words
 from jarilab.cli.runs import TRUST
 from jarilab.cli.settings import add_task, settings_from
-from jarilab.errors import UserError
+from jarilab.core.errors import UserError
 
 if TYPE_CHECKING:
     from jarilab.cli.repeating import Pattern
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import api
     from jarilab.cli.repeating import Pattern
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     parser.add_argument(
         "--from",

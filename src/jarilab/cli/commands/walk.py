@@ -11,7 +11,7 @@ from jarilab.cli.runs import add_run
 
 def arguments(parser: Parser, words: Words) -> None:
     from jarilab import api
-    from jarilab.options import options_of
+    from jarilab.core.options import options_of
 
     add_run(parser)
     parser.add_argument("--input", help="such as 12+1 (an example of the run's task)")
@@ -27,8 +27,8 @@ def arguments(parser: Parser, words: Words) -> None:
 def run(options: argparse.Namespace) -> None:
     from jarilab import api
     from jarilab.cli.terminal import show
-    from jarilab.inspect import text
-    from jarilab.inspect.softmax_lens import softmax_lens
+    from jarilab.inspect.explain import text
+    from jarilab.inspect.explain.softmax_lens import softmax_lens
 
     followed = api.walk(options.run, options.input, **options.verb)
     walked, answer = followed.walk, followed.answer

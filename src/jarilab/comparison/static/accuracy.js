@@ -1,9 +1,9 @@
 // How many answers are right: bars, by what an example is like, which pairs differ, and all numbers as a table.
-import { note } from "web/controls.js";
-import { el, refill } from "web/elements.js";
-import { known, number } from "web/numbers.js";
-import { nameNode } from "web/tokens.js";
-import { language, speaking } from "web/words.js";
+import { note } from "kit/controls.js";
+import { el, refill } from "kit/elements.js";
+import { known, number } from "kit/numbers.js";
+import { nameNode } from "kit/tokens.js";
+import { language, speaking } from "kit/words.js";
 import { drawBars } from "./bars.js";
 import { drawLines } from "./lines.js";
 import { exact, metric } from "./metric.js";

@@ -1,9 +1,9 @@
 // Horizontal bars from 0 to 100 % or the largest value, with intervals, dots of trials and a ceiling.
-import { svg } from "web/elements.js";
-import { clamp, known } from "web/numbers.js";
-import { cutToken } from "web/tokens.js";
-import { toned, variantOf } from "web/tones.js";
-import { speaking } from "web/words.js";
+import { svg } from "kit/elements.js";
+import { clamp, known } from "kit/numbers.js";
+import { cutToken } from "kit/tokens.js";
+import { toned, variantOf } from "kit/tones.js";
+import { speaking } from "kit/words.js";
 import { metric } from "./metric.js";
 import { compact, largest } from "./numbers.js";
 import { interval, looks, shown } from "./study.js";

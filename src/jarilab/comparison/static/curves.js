@@ -1,12 +1,12 @@
 // The page of `jarilab report`: what runs are, and their curves.
-import { note } from "web/controls.js";
-import { byId, el, refill } from "web/elements.js";
-import { known, unique } from "web/numbers.js";
-import { firstPayload } from "web/payload.js";
-import { commandNode, infoNote } from "web/proof.js";
-import { nameNode } from "web/tokens.js";
-import { toned } from "web/tones.js";
-import { language, languageButton, speaking } from "web/words.js";
+import { note } from "kit/controls.js";
+import { byId, el, refill } from "kit/elements.js";
+import { known, unique } from "kit/numbers.js";
+import { firstPayload } from "kit/payload.js";
+import { commandNode, infoNote } from "kit/proof.js";
+import { nameNode } from "kit/tokens.js";
+import { toned } from "kit/tones.js";
+import { language, languageButton, speaking } from "kit/words.js";
 import { drawLines, isWide, pointsOf } from "./lines.js";
 import { compact, valueOf, whole } from "./numbers.js";
 import { cell, figure, heading, listed, pills, tableOf } from "./parts.js";

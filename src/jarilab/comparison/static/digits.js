@@ -1,8 +1,8 @@
 // Can the model tell equal digits apart? The largest difference between the rows of equal digits, for each layer and head.
-import { el } from "web/elements.js";
-import { known, number } from "web/numbers.js";
-import { nameNode, tokenNode } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { el } from "kit/elements.js";
+import { known, number } from "kit/numbers.js";
+import { nameNode, tokenNode } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
 import { cell, heading, section, tableOf } from "./parts.js";
 import { nameOf, withDigits } from "./study.js";
 import { WORDS } from "./words.js";

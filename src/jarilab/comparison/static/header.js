@@ -1,8 +1,8 @@
 // What the report says first: one sentence, what two models answer, what was compared, and where to read on.
-import { byId, el, refill } from "web/elements.js";
-import { known } from "web/numbers.js";
-import { nameNode, tokenNode } from "web/tokens.js";
-import { languageButton, speaking } from "web/words.js";
+import { byId, el, refill } from "kit/elements.js";
+import { known } from "kit/numbers.js";
+import { nameNode, tokenNode } from "kit/tokens.js";
+import { languageButton, speaking } from "kit/words.js";
 import { drawHero } from "./hero.js";
 import { exact } from "./metric.js";
 import { whole } from "./numbers.js";

@@ -1,15 +1,15 @@
 // What the report opens with: what two models answer, each over its large map, at the head and cell that say most.
-import { boardOf, fitBoards, markBoard } from "web/board.js";
-import { pressable } from "web/controls.js";
-import { legendNode } from "web/draw.js";
-import { el, refill } from "web/elements.js";
-import { known, number } from "web/numbers.js";
-import { infoNote, proofChip } from "web/proof.js";
-import { mapDrawing } from "web/mapdrawing.js";
-import { savers, sheetOf } from "web/saving.js";
-import { nameNode, tokenNode } from "web/tokens.js";
-import { toned } from "web/tones.js";
-import { speaking } from "web/words.js";
+import { boardOf, fitBoards, markBoard } from "kit/board.js";
+import { pressable } from "kit/controls.js";
+import { legendNode } from "kit/draw.js";
+import { el, refill } from "kit/elements.js";
+import { known, number } from "kit/numbers.js";
+import { infoNote, proofChip } from "kit/proof.js";
+import { mapDrawing } from "kit/mapdrawing.js";
+import { savers, sheetOf } from "kit/saving.js";
+import { nameNode, tokenNode } from "kit/tokens.js";
+import { toned } from "kit/tones.js";
+import { speaking } from "kit/words.js";
 import { expectedNode, fieldOf, isImage, roomOfImage, thumbnail } from "./images.js";
 import { bare, digitPlaces, examples, headWeights, hiddenIn, ordered, payload } from "./study.js";
 import { openHere } from "./why.js";

@@ -1,10 +1,10 @@
 // Examples that are images: each with the class it has and those it was given, and what a row of a map looks at on it.
-import { pressable } from "web/controls.js";
-import { el, styled } from "web/elements.js";
-import { known } from "web/numbers.js";
-import { framePatch, layOver, patchField, pixelsOf } from "web/patches.js";
-import { nameNode, tokenNode } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { pressable } from "kit/controls.js";
+import { el, styled } from "kit/elements.js";
+import { known } from "kit/numbers.js";
+import { framePatch, layOver, patchField, pixelsOf } from "kit/patches.js";
+import { nameNode, tokenNode } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
 import { examples } from "./study.js";
 import { WORDS } from "./words.js";
 

@@ -1,14 +1,14 @@
 // One head large, in every chosen model, with what is known of its rows.
-import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
-import { note } from "web/controls.js";
-import { el, refill, svg } from "web/elements.js";
-import { mapDrawing } from "web/mapdrawing.js";
-import { known, number } from "web/numbers.js";
-import { infoNote, proofChip } from "web/proof.js";
-import { sheetOf } from "web/saving.js";
-import { nameNode, tokenNode } from "web/tokens.js";
-import { toned } from "web/tones.js";
-import { speaking } from "web/words.js";
+import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "kit/board.js";
+import { note } from "kit/controls.js";
+import { el, refill, svg } from "kit/elements.js";
+import { mapDrawing } from "kit/mapdrawing.js";
+import { known, number } from "kit/numbers.js";
+import { infoNote, proofChip } from "kit/proof.js";
+import { sheetOf } from "kit/saving.js";
+import { nameNode, tokenNode } from "kit/tokens.js";
+import { toned } from "kit/tones.js";
+import { speaking } from "kit/words.js";
 import { fieldOf, roomOfImage } from "./images.js";
 import { look, modelName, rowOrder, shownModels, sitesOf } from "./look.js";
 import { digitPlaces, equalDigits, headWeights, hiddenIn } from "./study.js";

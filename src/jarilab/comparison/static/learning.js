@@ -1,6 +1,6 @@
 // How the models learned: the metric and the loss, against what was seen or the time it took.
-import { el } from "web/elements.js";
-import { speaking } from "web/words.js";
+import { el } from "kit/elements.js";
+import { speaking } from "kit/words.js";
 import { drawLines, isWide, pointsOf } from "./lines.js";
 import { exact, metric } from "./metric.js";
 import { compact } from "./numbers.js";

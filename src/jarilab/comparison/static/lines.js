@@ -1,9 +1,9 @@
 // Lines over a common axis, with their names at the right end.
-import { svg } from "web/elements.js";
-import { clamp, known, unique } from "web/numbers.js";
-import { cutToken } from "web/tokens.js";
-import { toned, toneOf, variantOf } from "web/tones.js";
-import { speaking } from "web/words.js";
+import { svg } from "kit/elements.js";
+import { clamp, known, unique } from "kit/numbers.js";
+import { cutToken } from "kit/tokens.js";
+import { toned, toneOf, variantOf } from "kit/tones.js";
+import { speaking } from "kit/words.js";
 import { compact, largest, precisePercent, smallest } from "./numbers.js";
 import { powerTicks, roundTicks } from "./ticks.js";
 

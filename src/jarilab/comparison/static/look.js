@@ -1,5 +1,5 @@
 // What is looked at of the attention: the example, its models, which attention, which head, which cell.
-import { known, unique } from "web/numbers.js";
+import { known, unique } from "kit/numbers.js";
 import { equalDigits, examples, nameOf, payload, withDigits } from "./study.js";
 import { t } from "./words.js";
 

@@ -1,5 +1,5 @@
 // What runs are judged by.
-import { firstPayload } from "web/payload.js";
+import { firstPayload } from "kit/payload.js";
 
 export const metric = firstPayload.task?.metric ?? { name: "", title: "" };
 export const exact = metric.name === "exact_match";

@@ -1,5 +1,5 @@
 // Numbers of a comparison as a person reads them.
-import { known } from "web/numbers.js";
+import { known } from "kit/numbers.js";
 
 // Spreading long lists overflows the stack.
 export const largest = (items) => items.reduce((one, two) => Math.max(one, two), -Infinity);

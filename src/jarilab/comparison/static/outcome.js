@@ -1,7 +1,7 @@
 // What came out, as one sentence of at most twelve words: it says no more than what was measured.
-import { known } from "web/numbers.js";
-import { nameNode } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { known } from "kit/numbers.js";
+import { nameNode } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
 import { exact } from "./metric.js";
 import { precisePercent } from "./numbers.js";
 import { bare, ceiling, differences, ordered, payload, ranked, shown } from "./study.js";

@@ -1,9 +1,9 @@
 // What the sections of the report are made of: headings, tables, rows of pills.
-import { scrolling } from "web/controls.js";
-import { el } from "web/elements.js";
-import { firstPayload } from "web/payload.js";
-import { chartDrawing, savers, sheetOf } from "web/saving.js";
-import { cutToken, nameNode } from "web/tokens.js";
+import { scrolling } from "kit/controls.js";
+import { el } from "kit/elements.js";
+import { firstPayload } from "kit/payload.js";
+import { chartDrawing, savers, sheetOf } from "kit/saving.js";
+import { cutToken, nameNode } from "kit/tokens.js";
 
 /** A section that the links at the top lead to. */
 export const section = (id, title, ...children) => el("section", { id, "aria-labelledby": `${id}-title` },

@@ -1,6 +1,6 @@
 // The report of `jarilab compare`: its sections, drawn from the JSON in this page, and again in the other language.
-import { byId, refill } from "web/elements.js";
-import { chosenLanguage, language } from "web/words.js";
+import { byId, refill } from "kit/elements.js";
+import { chosenLanguage, language } from "kit/words.js";
 import { accuracy } from "./accuracy.js";
 import { digits } from "./digits.js";
 import { drawHeader } from "./header.js";

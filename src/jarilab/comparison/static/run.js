@@ -1,7 +1,7 @@
 // What was run: the command and all that decides, and every trial.
-import { el } from "web/elements.js";
-import { nameNode } from "web/tokens.js";
-import { language, speaking } from "web/words.js";
+import { el } from "kit/elements.js";
+import { nameNode } from "kit/tokens.js";
+import { language, speaking } from "kit/words.js";
 import { whole } from "./numbers.js";
 import { cell, heading, tableOf } from "./parts.js";
 import { payload, shown, trials } from "./study.js";

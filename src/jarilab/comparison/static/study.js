@@ -1,8 +1,8 @@
 // What the comparison found: its parts, how they are ordered, named and written.
-import { block } from "web/blocks.js";
-import { known, unique } from "web/numbers.js";
-import { meaningsOfAnswer, meaningsOfSum } from "web/numerals.js";
-import { firstPayload } from "web/payload.js";
+import { block } from "kit/blocks.js";
+import { known, unique } from "kit/numbers.js";
+import { meaningsOfAnswer, meaningsOfSum } from "kit/numerals.js";
+import { firstPayload } from "kit/payload.js";
 import { exact, metric } from "./metric.js";
 import { minus, valueOf } from "./numbers.js";
 

@@ -1,16 +1,16 @@
 // Why: where the model looks. Every head of the chosen models, and one of them large.
-import { chooser, labelled, note } from "web/controls.js";
-import { legendNode } from "web/draw.js";
-import { el, refill } from "web/elements.js";
-import { headsGrid, drawSmall, markHeads } from "web/heads.js";
-import { gridDrawing } from "web/mapdrawing.js";
-import { known } from "web/numbers.js";
-import { commandNode } from "web/proof.js";
-import { savers, sheetOf } from "web/saving.js";
-import { cutToken, nameNode, tokenNode } from "web/tokens.js";
-import { toned } from "web/tones.js";
-import { largestOf } from "web/weights.js";
-import { speaking } from "web/words.js";
+import { chooser, labelled, note } from "kit/controls.js";
+import { legendNode } from "kit/draw.js";
+import { el, refill } from "kit/elements.js";
+import { headsGrid, drawSmall, markHeads } from "kit/heads.js";
+import { gridDrawing } from "kit/mapdrawing.js";
+import { known } from "kit/numbers.js";
+import { commandNode } from "kit/proof.js";
+import { savers, sheetOf } from "kit/saving.js";
+import { cutToken, nameNode, tokenNode } from "kit/tokens.js";
+import { toned } from "kit/tones.js";
+import { largestOf } from "kit/weights.js";
+import { speaking } from "kit/words.js";
 import { gallery } from "./images.js";
 import { drawLarge, fitLarge, largeMaps, largeSheet } from "./large.js";
 import { chooseExample, chooseHead, kindsThere, look, modelName, shownModels, sitesOf } from "./look.js";

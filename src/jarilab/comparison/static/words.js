@@ -1,5 +1,5 @@
 // The words that several sections of the report share: [English, Korean]. {0}, {1} stand for what is filled in.
-import { speaking } from "web/words.js";
+import { speaking } from "kit/words.js";
 import { inLetters, metric } from "./metric.js";
 
 const KOREAN = {

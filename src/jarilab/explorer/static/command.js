@@ -1,7 +1,7 @@
 // The command that makes what is shown: all runs, the input, the head that is open, and the step of training.
-import { refill } from "web/elements.js";
-import { known } from "web/numbers.js";
-import { commandNode } from "web/proof.js";
+import { refill } from "kit/elements.js";
+import { known } from "kit/numbers.js";
+import { commandNode } from "kit/proof.js";
 import { t } from "./words.js";
 
 /** A word of a POSIX shell. One that begins with a dash would be an option. */

@@ -1,7 +1,7 @@
 // Two models on the same input: the signed difference of their weights, and how far their rows lie apart.
-import { el } from "web/elements.js";
-import { known, number } from "web/numbers.js";
-import { largestOf } from "web/weights.js";
+import { el } from "kit/elements.js";
+import { known, number } from "kit/numbers.js";
+import { largestOf } from "kit/weights.js";
 import { t } from "./words.js";
 
 const sameItems = (first, second) => first.length === second.length && first.every((item, place) => item === second[place]);

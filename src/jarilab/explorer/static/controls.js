@@ -1,6 +1,6 @@
 // Edits like those in force at random other places: an effect alone says little. As inspect/controls.py draws them.
-import { block } from "web/blocks.js";
-import { known, unique } from "web/numbers.js";
+import { block } from "kit/blocks.js";
+import { known, unique } from "kit/numbers.js";
 
 /** The same numbers each time, from 0 to below 1 (mulberry32). */
 function random(seed) {

@@ -1,6 +1,6 @@
 // What the digits of a sum stand for: their places, the carries, and how much each head looks at its own place. As Python
 // finds it (inspect/digit_places.py, explorer/summaries.py), for inputs that are run in the page.
-import { known } from "web/numbers.js";
+import { known } from "kit/numbers.js";
 
 const SUM = /^(\d+)([+-])(\d+)$/;
 const fallingFrom = (count) => Array.from({ length: count }, (_, place) => count - 1 - place);

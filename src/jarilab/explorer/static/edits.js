@@ -1,9 +1,9 @@
 // The edits in force at each model, by switches on small maps, cuts of cells and the panel; each is carried out at once.
-import { pressable } from "web/controls.js";
-import { el, painted } from "web/elements.js";
-import { known, number, percent } from "web/numbers.js";
-import { token, tokenNode } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { pressable } from "kit/controls.js";
+import { el, painted } from "kit/elements.js";
+import { known, number, percent } from "kit/numbers.js";
+import { token, tokenNode } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
 import { answerOf } from "./sites.js";
 import { WORDS } from "./words.js";
 

@@ -1,10 +1,10 @@
 // A saved page that goes on answering: what a live page asks its server for, computed by the programs that lie in the file.
-import { block } from "web/blocks.js";
-import { known } from "web/numbers.js";
-import { ONNX, OnnxProgram } from "web/onnx.js";
-import { FORMAT, likeliest, Program, verified, write } from "web/program.js";
-import { Reader, readSome, written } from "web/spelling.js";
-import { language, speaking } from "web/words.js";
+import { block } from "kit/blocks.js";
+import { known } from "kit/numbers.js";
+import { ONNX, OnnxProgram } from "kit/onnx.js";
+import { FORMAT, likeliest, Program, verified, write } from "kit/program.js";
+import { Reader, readSome, written } from "kit/spelling.js";
+import { language, speaking } from "kit/words.js";
 import { drawControls } from "./controls.js";
 import { digitsOf } from "./digits.js";
 

@@ -1,9 +1,9 @@
 // What is on screen as a file: SVG, PNG, CSV or NPZ, each with a caption that says where it comes from.
-import { colour, drawMap, signedColour, valueColour } from "web/draw.js";
-import { byId, el, svg } from "web/elements.js";
-import { known, number } from "web/numbers.js";
-import { NUMERALS, numeralsDrawing } from "web/numerals.js";
-import { cutToken, token } from "web/tokens.js";
+import { colour, drawMap, signedColour, valueColour } from "kit/draw.js";
+import { byId, el, svg } from "kit/elements.js";
+import { known, number } from "kit/numbers.js";
+import { NUMERALS, numeralsDrawing } from "kit/numerals.js";
+import { cutToken, token } from "kit/tokens.js";
 import { linesDrawing } from "./lines.js";
 import { drawnOf, panesOf } from "./map.js";
 import { t } from "./words.js";

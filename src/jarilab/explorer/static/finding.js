@@ -1,9 +1,9 @@
 // What the model does, in the words of its task; then the open head, by what was measured: how much it matters,
 // and what it looks at, beside chance.
-import { el, refill } from "web/elements.js";
-import { known, number, percent } from "web/numbers.js";
-import { nameNode, tokenNode } from "web/tokens.js";
-import { language, speaking } from "web/words.js";
+import { el, refill } from "kit/elements.js";
+import { known, number, percent } from "kit/numbers.js";
+import { nameNode, tokenNode } from "kit/tokens.js";
+import { language, speaking } from "kit/words.js";
 import { WORDS } from "./words.js";
 
 const t = speaking({

@@ -1,12 +1,12 @@
 // The image that the patches, or the codes of a painter, are of: what a query looks at, or what looks at a key, lies over
 // it, and a patch pointed at is a cell of the maps.
-import { chooser, labelled, note, pressable } from "web/controls.js";
-import { legendNode } from "web/draw.js";
-import { el, refill, styled } from "web/elements.js";
-import { clamp, known, number, percent } from "web/numbers.js";
-import { framePatch, layOver, overImage, patchField, pixelsOf } from "web/patches.js";
-import { token, tokenNode } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { chooser, labelled, note, pressable } from "kit/controls.js";
+import { legendNode } from "kit/draw.js";
+import { el, refill, styled } from "kit/elements.js";
+import { clamp, known, number, percent } from "kit/numbers.js";
+import { framePatch, layOver, overImage, patchField, pixelsOf } from "kit/patches.js";
+import { token, tokenNode } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
 import { pointCell, shownPane } from "./map.js";
 import { paintedSide, siteHidden } from "./sites.js";
 import { WORDS } from "./words.js";

@@ -1,7 +1,7 @@
 // Lines from a query to the keys it looks at most.
-import { el, svg } from "web/elements.js";
-import { clamp } from "web/numbers.js";
-import { cutToken, token, tokenNode } from "web/tokens.js";
+import { el, svg } from "kit/elements.js";
+import { clamp } from "kit/numbers.js";
+import { cutToken, token, tokenNode } from "kit/tokens.js";
 import { headWeights, siteHidden } from "./sites.js";
 import { t } from "./words.js";
 

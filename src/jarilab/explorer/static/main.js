@@ -1,11 +1,11 @@
 // The page: header, controls, tabs; what is drawn again when something changes.
-import { chooser, labelled, pressable } from "web/controls.js";
-import { byId, el, painted, refill, styled } from "web/elements.js";
-import { clamp, known, percent } from "web/numbers.js";
-import { firstPayload } from "web/payload.js";
-import { nameNode, token, tokenNode } from "web/tokens.js";
-import { toned } from "web/tones.js";
-import { languageButton } from "web/words.js";
+import { chooser, labelled, pressable } from "kit/controls.js";
+import { byId, el, painted, refill, styled } from "kit/elements.js";
+import { clamp, known, percent } from "kit/numbers.js";
+import { firstPayload } from "kit/payload.js";
+import { nameNode, token, tokenNode } from "kit/tokens.js";
+import { toned } from "kit/tones.js";
+import { languageButton } from "kit/words.js";
 import { drawAgain, runsOf } from "./command.js";
 import { editedNode, editsOf } from "./edits.js";
 import { exporters, saveAs } from "./export.js";

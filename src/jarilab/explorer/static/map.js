@@ -1,13 +1,13 @@
 // One head large, in every model: maps that share their colours, their scrolling and the cell that is pointed at.
-import { block } from "web/blocks.js";
-import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "web/board.js";
-import { drawMap, legendNode } from "web/draw.js";
-import { letterOf } from "web/controls.js";
-import { byId, el, refill, styled } from "web/elements.js";
-import { clamp, known, number } from "web/numbers.js";
-import { nameNode, token, tokenNode } from "web/tokens.js";
-import { toned } from "web/tones.js";
-import { largestOf, maxPool, rankOf, looksSame } from "web/weights.js";
+import { block } from "kit/blocks.js";
+import { boardOf, cellAfter, cellUnder, fitBoards, markBoard, scrollToCell, scrollTogether } from "kit/board.js";
+import { drawMap, legendNode } from "kit/draw.js";
+import { letterOf } from "kit/controls.js";
+import { byId, el, refill, styled } from "kit/elements.js";
+import { clamp, known, number } from "kit/numbers.js";
+import { nameNode, token, tokenNode } from "kit/tokens.js";
+import { toned } from "kit/tones.js";
+import { largestOf, maxPool, rankOf, looksSame } from "kit/weights.js";
 import { differenceNote, differenceOf } from "./compare.js";
 import { drawnSite, isGone, isInForce, linkEdit, toggleEdit, tokenEdit } from "./edits.js";
 import { linesNode } from "./lines.js";

@@ -1,6 +1,6 @@
 // What a token stands for beside what it is: the place of a digit.
-import { known } from "web/numbers.js";
-import { meaningOf } from "web/numerals.js";
+import { known } from "kit/numbers.js";
+import { meaningOf } from "kit/numerals.js";
 
 /** Of each token of a side: what it stands for, or null for one that stands for itself alone. */
 export function meaningsOf(view, side) {

@@ -1,5 +1,5 @@
 // The measures in plain words: what each is called, and what it says of a head, in a line.
-import { speaking } from "web/words.js";
+import { speaking } from "kit/words.js";
 
 const t = speaking({
   label_entropy: ["entropy", "엔트로피"], plain_entropy: ["1: it looks everywhere alike; 0: at one token.", "1이면 모든 곳을 고르게 보고, 0이면 한 토큰만 봅니다."],

@@ -1,11 +1,11 @@
 // Every head of every model as a small map.
-import { note } from "web/controls.js";
-import { el, refill } from "web/elements.js";
-import { drawSmall, headsGrid, markHeads, repaintHead, switchHead } from "web/heads.js";
-import { number } from "web/numbers.js";
-import { nameNode } from "web/tokens.js";
-import { toned } from "web/tones.js";
-import { looksSame } from "web/weights.js";
+import { note } from "kit/controls.js";
+import { el, refill } from "kit/elements.js";
+import { drawSmall, headsGrid, markHeads, repaintHead, switchHead } from "kit/heads.js";
+import { number } from "kit/numbers.js";
+import { nameNode } from "kit/tokens.js";
+import { toned } from "kit/tones.js";
+import { looksSame } from "kit/weights.js";
 import { drawnSite, headEdit, isInForce, toggleEdit } from "./edits.js";
 import { headWeights, kindsOf, siteHidden, wordsOf } from "./sites.js";
 import { t } from "./words.js";

@@ -1,6 +1,6 @@
 // What proves a map: below each of them, how far what was drawn is from what the model used.
-import { el } from "web/elements.js";
-import { known, number } from "web/numbers.js";
+import { el } from "kit/elements.js";
+import { known, number } from "kit/numbers.js";
 import { t } from "./words.js";
 
 /** Name in the payload, the most that is well, words. */

@@ -1,8 +1,8 @@
 // Maps over training: a slider over the checkpoints, under the curve of the loss.
-import { byId, el, refill, svg } from "web/elements.js";
-import { clamp, known, number, percent } from "web/numbers.js";
-import { cutToken, nameNode, token } from "web/tokens.js";
-import { toned, variantOf } from "web/tones.js";
+import { byId, el, refill, svg } from "kit/elements.js";
+import { clamp, known, number, percent } from "kit/numbers.js";
+import { cutToken, nameNode, token } from "kit/tokens.js";
+import { toned, variantOf } from "kit/tones.js";
 import { look } from "./state.js";
 import { t } from "./words.js";
 

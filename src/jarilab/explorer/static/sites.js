@@ -1,6 +1,6 @@
 // The sites of a view: what is at hand of each head.
-import { block } from "web/blocks.js";
-import { unique } from "web/numbers.js";
+import { block } from "kit/blocks.js";
+import { unique } from "kit/numbers.js";
 
 /** The weights of one head, query after query. */
 export function headWeights(site, head) {

@@ -1,8 +1,8 @@
 // What is looked at: the state, its copy in the address, and where data come from (this file, or the server that sent it).
-import { byId } from "web/elements.js";
-import { clamp, known } from "web/numbers.js";
-import { firstPayload } from "web/payload.js";
-import { chosenLanguage, language } from "web/words.js";
+import { byId } from "kit/elements.js";
+import { clamp, known } from "kit/numbers.js";
+import { firstPayload } from "kit/payload.js";
+import { chosenLanguage, language } from "kit/words.js";
 import { carryEdits, forgetResults } from "./edits.js";
 import { Engine } from "./engine.js";
 import { t } from "./words.js";

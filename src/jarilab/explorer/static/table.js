@@ -1,7 +1,7 @@
 // The numbers of a map as a table, which is made when it is opened.
-import { scrolling, tableOf } from "web/controls.js";
-import { el } from "web/elements.js";
-import { tokenNode } from "web/tokens.js";
+import { scrolling, tableOf } from "kit/controls.js";
+import { el } from "kit/elements.js";
+import { tokenNode } from "kit/tokens.js";
 import { t } from "./words.js";
 
 const TABLE_CELLS = 4096; // of a larger map only one row becomes a table, its largest weights first

@@ -1,5 +1,5 @@
 // The words that several modules share: [English, Korean]. {0}, {1} stand for what is filled in.
-import { speaking } from "web/words.js";
+import { speaking } from "kit/words.js";
 
 export const WORDS = {
   title: ["Where the model looks", "모델은 어디를 보는가"],

@@ -1,5 +1,5 @@
 // Formulas, as MathML.
-import { number } from "web/numbers.js";
+import { number } from "kit/numbers.js";
 
 /** MathML from nested arrays, as ["mfrac", 1, ["msqrt", "d"]]: numbers, names and signs find their own elements. */
 export function math(...parts) {

@@ -1,8 +1,8 @@
 // What the panels share.
-import { drawMap } from "web/draw.js";
-import { el, refill, styled } from "web/elements.js";
-import { clamp } from "web/numbers.js";
-import { token } from "web/tokens.js";
+import { drawMap } from "kit/draw.js";
+import { el, refill, styled } from "kit/elements.js";
+import { clamp } from "kit/numbers.js";
+import { token } from "kit/tokens.js";
 import { siteHidden } from "../sites.js";
 import { t } from "../words.js";
 

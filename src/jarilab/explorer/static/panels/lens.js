@@ -1,8 +1,8 @@
-import { block } from "web/blocks.js";
-import { note, pressable } from "web/controls.js";
-import { adopt, el, refill, svg } from "web/elements.js";
-import { number } from "web/numbers.js";
-import { speaking } from "web/words.js";
+import { block } from "kit/blocks.js";
+import { note, pressable } from "kit/controls.js";
+import { adopt, el, refill, svg } from "kit/elements.js";
+import { number } from "kit/numbers.js";
+import { speaking } from "kit/words.js";
 import { hasDetails, hiddenOf, keptPage, nameCell, smallMap, withDetail } from "./kit.js";
 import { WORDS } from "../words.js";
 

@@ -1,7 +1,7 @@
-import { chooser, labelled, note, pressable } from "web/controls.js";
-import { adopt, el, refill, styled } from "web/elements.js";
-import { clamp, known, number, unique } from "web/numbers.js";
-import { speaking } from "web/words.js";
+import { chooser, labelled, note, pressable } from "kit/controls.js";
+import { adopt, el, refill, styled } from "kit/elements.js";
+import { clamp, known, number, unique } from "kit/numbers.js";
+import { speaking } from "kit/words.js";
 import { beginPanel } from "./kit.js";
 import { labelOf, plainOf } from "../measure_words.js";
 import { WORDS } from "../words.js";

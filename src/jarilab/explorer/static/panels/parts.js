@@ -1,9 +1,9 @@
-import { block } from "web/blocks.js";
-import { note, pressable } from "web/controls.js";
-import { legendNode } from "web/draw.js";
-import { adopt, el, refill } from "web/elements.js";
-import { number, percent } from "web/numbers.js";
-import { speaking } from "web/words.js";
+import { block } from "kit/blocks.js";
+import { note, pressable } from "kit/controls.js";
+import { legendNode } from "kit/draw.js";
+import { adopt, el, refill } from "kit/elements.js";
+import { number, percent } from "kit/numbers.js";
+import { speaking } from "kit/words.js";
 import { hasDetails, hiddenOf, keptPage, limits, smallMap, withDetail } from "./kit.js";
 import { WORDS } from "../words.js";
 

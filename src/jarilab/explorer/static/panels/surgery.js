@@ -1,8 +1,8 @@
-import { barNode, chooser, labelled, note, pressable, scrolling, tableOf } from "web/controls.js";
-import { adopt, el, refill, svg } from "web/elements.js";
-import { known, number, percent } from "web/numbers.js";
-import { tokenNode } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { barNode, chooser, labelled, note, pressable, scrolling, tableOf } from "kit/controls.js";
+import { adopt, el, refill, svg } from "kit/elements.js";
+import { known, number, percent } from "kit/numbers.js";
+import { tokenNode } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
 import { commandOf } from "../command.js";
 import { beginPanel, cellAt, hiddenOf, nameCell, numbered, smallMap, withDetail } from "./kit.js";
 import { editedNode, editsOf, isGone, isInForce, toggleEdit, tokenEdit } from "../edits.js";

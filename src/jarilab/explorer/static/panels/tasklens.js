@@ -1,9 +1,9 @@
-import { barNode, pressable, scrolling, tableOf } from "web/controls.js";
-import { adopt, el, refill, styled, svg } from "web/elements.js";
-import { known, number, percent } from "web/numbers.js";
-import { placeName } from "web/numerals.js";
-import { cutToken, token, tokenNode } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { barNode, pressable, scrolling, tableOf } from "kit/controls.js";
+import { adopt, el, refill, styled, svg } from "kit/elements.js";
+import { known, number, percent } from "kit/numbers.js";
+import { placeName } from "kit/numerals.js";
+import { cutToken, token, tokenNode } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
 import { beginPanel } from "./kit.js";
 import { WORDS } from "../words.js";
 

@@ -1,9 +1,9 @@
-import { block } from "web/blocks.js";
-import { note, scrolling, tableOf } from "web/controls.js";
-import { adopt, el } from "web/elements.js";
-import { number } from "web/numbers.js";
-import { token } from "web/tokens.js";
-import { speaking } from "web/words.js";
+import { block } from "kit/blocks.js";
+import { note, scrolling, tableOf } from "kit/controls.js";
+import { adopt, el } from "kit/elements.js";
+import { number } from "kit/numbers.js";
+import { token } from "kit/tokens.js";
+import { speaking } from "kit/words.js";
 import { factor, math } from "./formula.js";
 import { cellNames, hasDetails, keptPage, limits, numbered, smallMap, withDetail } from "./kit.js";
 import { WORDS } from "../words.js";

@@ -1,0 +1,1 @@
+"""What every other package uses: errors, options, registries, shapes, devices, storage."""

@@ -1,0 +1,264 @@
+"""Options: the keyword-only parameters of a constructor or function, their annotations the rule for what they may be.
+
+There is no second list of them anywhere: the command line, the record of a run and spec strings all go by these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from jarilab.core.errors import UserError, nearest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LISTS = (tuple, list, Sequence)
+"""What an annotation of several values begins with."""
+NAMES: dict[Any, str] = {int: "integer", float: "number"}
+"""What people call the values of an annotation."""
+LARGEST_INTEGER = 2**63 - 1
+LARGEST, SMALLEST = 1e36, 1e-36
+"""What float32 has, with room for a factor."""
+_POWER_OF_TEN = re.compile(r"[+-]?[0-9_]+(\.[0-9]*)?[eE]\+?[0-9]{1,2}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One keyword of a constructor: its name, the annotation that values are checked against, its default, and what
+    the docstring says of it."""
+
+    name: str
+    annotation: Any
+    default: Any
+    meaning: str = ""
+
+    @property
+    def several(self) -> bool:
+        """Whether it is a list of values."""
+        return typing.get_origin(self.annotation) in LISTS
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """What it may be, where that is one of a few words; nothing where it may be more."""
+        kinds = _kinds(self.annotation)
+        words = [kind for kind in kinds if typing.get_origin(kind) is typing.Literal]
+        if len(words) < len(kinds):
+            return ()
+        return tuple(choice for kind in words for choice in typing.get_args(kind))
+
+    @property
+    def kind(self) -> str:
+        """What a value is, for people: `integer`, `number` or `text`."""
+        kinds = _kinds(self.annotation)
+        return next((NAMES[kind] for kind in kinds if kind in NAMES), "text")
+
+    def read(self, owner: str, value: Any) -> Any:
+        """`value`, which may be the text of a command line, as the annotation wants it; `null` is None there.
+
+        Raises UserError.
+        """
+        return self.read_as(f"{owner}: {self.name}", value)
+
+    def read_as(self, label: str, value: Any) -> Any:
+        """The same, called `label` in errors."""
+        if self.several and isinstance(value, str):
+            # A list on a command line is JSON, or one value as it is.
+            try:
+                value = json.loads(value) if value.startswith("[") else [value]
+            except ValueError as error:
+                raise UserError(f"{label}: expected a JSON list, got {value!r}: {error}") from None
+        if value == "null" and _may_be_none(self.annotation):
+            return None
+        try:
+            read = validated(self.annotation, value)
+            for kind in _kinds(self.annotation):
+                _check_size(kind, read)
+            return read
+        except UserError as error:
+            raise UserError(f"{label}: {error} (default {self.default!r})") from None
+
+
+def validated(annotation: Any, value: Any, *, strict: bool = False) -> Any:
+    """`value`, or what its text says, as the annotation wants it. Raises UserError: what was expected, what was got.
+
+    strict: nothing is converted, as for what jari itself has written.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    # JSON, in which a run is kept, has no word for infinity.
+    adapter = TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False, strict=strict))
+    read = (
+        adapter.validate_strings
+        if isinstance(value, str) and not strict
+        else adapter.validate_python
+    )
+    try:
+        return read(_written_out(annotation, value))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = "".join(f"{part}: " for part in problem["loc"] if isinstance(value, dict))
+        text = problem["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where}{text[0].lower()}{text[1:]}; got {problem['input']!r}") from None
+
+
+def _written_out(annotation: Any, value: Any) -> Any:
+    """`1e6` as `1000000` where a whole number is expected."""
+    if not isinstance(value, str) or float in (kinds := _kinds(annotation)) or int not in kinds:
+        return value
+    if not _POWER_OF_TEN.fullmatch(value) or not (number := float(value)).is_integer():
+        return value
+    return str(int(number))
+
+
+def _check_size(kind: Any, value: Any) -> None:
+    """Raises UserError for a number that no tensor has: limits of its own are narrower."""
+    number = abs(value) if kind in NAMES and value is not None else 0
+    if kind is int and number > LARGEST_INTEGER:
+        raise UserError(f"expected an integer of {LARGEST_INTEGER:,} at most; got {value}")
+    if kind is float and number and not SMALLEST <= number <= LARGEST:
+        raise UserError(f"expected 0, or a number from {SMALLEST:g} to {LARGEST:g}; got {value}")
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types that a value may have, limits and None left out."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _kinds(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = [_kinds(member) for member in typing.get_args(annotation)]
+        return [kind for kinds in members for kind in kinds]
+    return [] if annotation is type(None) else [annotation]
+
+
+def check_fields(where: str, fields: Mapping[str, Any], record: Any) -> None:
+    """Hold a record of a file, which anybody may have edited, against the annotation of each field it must have.
+
+    Raises UserError that names the file and the field.
+    """
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: expected named fields, {', '.join(fields)}; got {record!r}")
+    for name, annotation in fields.items():
+        if name not in record:
+            raise UserError(f"{where}: {name} is missing; put the file back as it was written")
+        try:
+            validated(annotation, record[name], strict=True)
+        except UserError as error:
+            raise UserError(
+                f"{where}: {name}: {error}; put the file back as it was written"
+            ) from None
+
+
+def _may_be_none(annotation: Any) -> bool:
+    return type(None) in typing.get_args(annotation)
+
+
+def options_of(target: Callable[..., Any]) -> dict[str, Option]:
+    """The options of a class or function: its keyword-only parameters."""
+    function = target.__init__ if inspect.isclass(target) else target
+    hints = typing.get_type_hints(_annotated(target), include_extras=True)
+    meanings: dict[str, str] = {}
+    for doc in _docs(target):
+        meanings |= _meanings(doc, list(hints))
+    return {
+        name: Option(name, hints.get(name, Any), parameter.default, meanings.get(name, ""))
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def _annotated(target: Callable[..., Any]) -> Any:
+    """What has the annotations of a class's options: of a dataclass the class, since a field that it inherits is
+    annotated in the words of another module."""
+    if inspect.isclass(target) and not is_dataclass(target):
+        return target.__init__
+    return target
+
+
+def unpacks(defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """
+    Makes each key of a function's `**group: Unpack[SomeTypedDict]` an option like any other: the signature names it and
+    its default, and `help` says what it means. So options that many functions share stand once.
+
+        @unpacks(LayerOptions(heads=4))
+        def __init__(self, classes: int, *, registers: int = 0, **layer: Unpack[LayerKeywords]):
+            options = LayerOptions(**layer)
+
+    defaults: a dataclass with a field for each key; the function always gets every key. Its docstring says what they
+    mean. What they may be is annotated in the TypedDict.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        hints = typing.get_type_hints(function, include_extras=True)
+        signature = inspect.signature(function)
+        *own, group = signature.parameters.values()
+        (keywords,) = typing.get_args(hints.pop(group.name))
+        kinds = typing.get_type_hints(keywords, include_extras=True)
+        omitted = {name: value for name, value in vars(defaults).items() if name in kinds}
+        shared = [
+            inspect.Parameter(name, group.KEYWORD_ONLY, default=value, annotation=kinds[name])
+            for name, value in omitted.items()
+        ]
+        named = [one for one in own if one.kind is one.KEYWORD_ONLY]
+        unnamed = [one for one in own if one.kind is not one.KEYWORD_ONLY]
+        flat = signature.replace(parameters=[*unnamed, *shared, *named])
+
+        @wraps(function)
+        def given_all(*args: P.args, **given: P.kwargs) -> T:
+            flat.bind(*args, **given)  # for Python's own words about a keyword that is not there
+            return function(*args, **omitted | given)  # type: ignore[arg-type]
+
+        given_all.__signature__ = flat  # type: ignore[attr-defined]
+        given_all.__annotations__ = hints | kinds
+        given_all.__doc__ = type(defaults).__doc__
+        return given_all
+
+    return decorate
+
+
+def _docs(target: Callable[..., Any]) -> list[str]:
+    """The docstrings that speak of the options: those of the class whose constructor has them and of the constructor;
+    of a dataclass, those of all that it is made of, its own last."""
+    if not inspect.isclass(target):
+        return [target.__doc__ or ""]
+    owners = [c for c in inspect.getmro(target) if "__init__" in vars(c)]
+    made_of = [c for c in owners if is_dataclass(c)] if is_dataclass(target) else owners[:1]
+    docs = {owner.__name__: owner.__doc__ or "" for owner in reversed(made_of)}
+    constructor = target.__init__.__doc__ or ""
+    # Python writes one for a dataclass that has none: its signature.
+    return [constructor, *(doc for name, doc in docs.items() if not doc.startswith(f"{name}("))]
+
+
+def _meanings(doc: str, names: Sequence[str]) -> dict[str, str]:
+    """What a docstring says of each name: the sentences behind `name: ` or `name, other: `, up to the next of these or
+    the end of the paragraph."""
+    meanings: dict[str, str] = {}
+    one = f"(?:{'|'.join(map(re.escape, names))})"
+    for paragraph in inspect.cleandoc(doc).split("\n\n"):
+        found = re.split(rf"(?:^|(?<=\s))({one}(?:, {one})*): ", " ".join(paragraph.split()))
+        for said_of, text in zip(found[1::2], found[2::2], strict=True):
+            sentence = text.partition("Raises ")[0]  # which is for programmers
+            meanings |= dict.fromkeys(said_of.split(", "), sentence.strip().rstrip(".;"))
+    return meanings
+
+
+def read_options(
+    owner: str, options: Mapping[str, Option], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Check and convert the options somebody gave. Raises UserError naming the nearest option for a misspelt one."""
+    read = {}
+    for name, value in given.items():
+        if name not in options:
+            match = nearest(name, options)
+            guess = f" did you mean {match!r}?" if match else ""
+            raise UserError(
+                f"{owner} has no option {name!r};{guess} Options: {', '.join(options) or 'nothing'}"
+            )
+        read[name] = options[name].read(owner, value)
+    return read

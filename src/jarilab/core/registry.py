@@ -1,0 +1,294 @@
+"""Names for classes, and spec strings that build them: `rotary:base=500,fraction=0.5` or `mine.py:Mine:k=3`.
+
+A registry knows a package and nothing of what is in it: a class announces itself with `@registry.register("name")`, and
+the package's modules are imported the first time a name is asked for. A new file in the package is therefore all that a
+new entry takes, and a file anywhere else is named by its path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.options import options_of, read_options
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A class and the options to build it with."""
+
+    name: str
+    target: type
+    options: Mapping[str, Any]
+
+    def build(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.target(*arguments, **keywords, **self.options)
+
+    def __str__(self) -> str:
+        """The canonical text: only what differs from the defaults, in the constructor's order."""
+        defaults = options_of(self.target)
+        changed = [
+            f"{n}={_text(self.options[n])}"
+            for n in defaults
+            if self.options.get(n, defaults[n].default) != defaults[n].default
+        ]
+        return f"{self.name}:{','.join(changed)}" if changed else self.name
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        # The short form only where it is the same number: the text is what a checkpoint is built from.
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def file_of(spec: str) -> Path | None:
+    """The Python file that a spec takes its class from, `mine.py` of `mine.py:Mine:k=3`, or None. This is the one
+    place that says what names a file."""
+    name = spec.strip().partition(":")[0]
+    return Path(name) if name.endswith(".py") else None
+
+
+T = TypeVar("T")
+
+_trusted: set[Path] = set()
+
+
+def trust_code(path: str | Path) -> None:
+    """Let specs execute this Python file from now on. What a person typed is trusted by the verb it was typed for; what
+    a run names is not, unless the person says so."""
+    _trusted.add(Path(path).resolve())
+
+
+def trust_recorded_code(paths: Sequence[Path], source: str, allowed: bool) -> None:
+    """Trust the Python files that `source`, a saved file such as run.json, names.
+
+    Every value that comes from a file passes here before a class is built from it. allowed: whether the user said
+    `--trust-code`. Raises UserError if `source` names a Python file and this is not allowed.
+    """
+    if paths and not allowed:
+        raise UserError(
+            f"{source} names the Python file {paths[0]}, and to use it is to execute that file; if the file is yours, "
+            "add --trust-code"
+        )
+    for path in paths:
+        trust_code(path)
+
+
+def listed(text: str) -> list[str]:
+    """The specs of a list: `rotary,none,rotary:base=500,fraction=0.5` has three, since `key=value` belongs to what is
+    before it, and in square brackets stands a list for the layers of one model: `none,[rotary,none]` has two. Raises
+    UserError where a bracket is open or closes nothing."""
+    specs: list[str] = []
+    depth, piece = 0, ""
+    for letter in f"{text},":
+        depth += {"[": 1, "]": -1}.get(letter, 0)
+        if letter != "," or depth > 0:
+            piece += letter
+            continue
+        piece = piece.strip()
+        if specs and _is_option(piece):
+            specs[-1] += f",{piece}"
+        elif piece:
+            specs.append(piece)
+        piece = ""
+    if depth:
+        raise UserError(
+            f"expected a ] for each [, got {text!r}; write such as none,[rotary,none] for two models, the second "
+            "with a list for its layers"
+        )
+    return specs
+
+
+def _is_option(piece: str) -> bool:
+    return "=" in piece and ":" not in piece.partition("=")[0]
+
+
+class Registry:
+    """Classes of one kind, by name."""
+
+    def __init__(self, kind: str, *packages: str):
+        self.kind = kind
+        self._packages = packages
+        self._classes: dict[str, type] = {}
+        self._aliases: dict[str, str] = {}
+        self._families: dict[str, tuple[str, Callable[[type], bool]]] = {}
+        self._base: type = object
+        self._complete = False
+
+    def register(self, name: str, *aliases: str) -> Callable[[type], type]:
+        """Announce a class under `name`. aliases: what else people call it, in small letters. A name that is taken is
+        refused."""
+
+        def announce(target: type) -> type:
+            taken = self._classes.setdefault(name, target)
+            if taken is not target:
+                raise ValueError(
+                    f"{self.kind} {name!r} is {taken.__module__}.{taken.__qualname__} already"
+                )
+            self._aliases |= dict.fromkeys(aliases, name)
+            return target
+
+        return announce
+
+    def base(self, target: type[T]) -> type[T]:
+        """Announce the class that all of them derive from, so that a file with one such class need not say which."""
+        self._base = target
+        return target
+
+    def family(self, word: str, sentence: str, has: Callable[[type], bool]) -> None:
+        """Announce a word for several of them. sentence: what they have in common. has: whether a class is of it."""
+        self._families[word] = sentence, has
+
+    def names(self) -> list[str]:
+        """Every registered name, sorted. Imports the package's modules."""
+        if not self._complete:
+            for name in self._packages:
+                package = importlib.import_module(name)
+                for module in pkgutil.iter_modules(package.__path__):
+                    if not module.ispkg:
+                        importlib.import_module(f"{name}.{module.name}")
+            self._complete = True
+        return sorted(self._classes)
+
+    def aliases(self, name: str) -> list[str]:
+        """What else the class of this name is called."""
+        return sorted(alias for alias, meant in self._aliases.items() if meant == name)
+
+    def spec(self, text: str) -> Spec:
+        """Read `name`, `name:key=value,key=value` or `file.py:Class:key=value`; `file.py` alone where one class in it
+        is of this kind. The name that comes back is the registered one. Raises UserError, also for a file that
+        `trust_code` was not told of: to take a class from it is to execute it."""
+        typed, _, rest = text.strip().partition(":")
+        path = file_of(text)
+        if path is None:
+            name = self._registered(typed)
+            target = self._classes[name]
+        else:
+            self._check_file(path, text.strip())
+            module = _module_of(path)
+            class_name, _, after = rest.partition(":")
+            if "=" in class_name:  # options without a class before them
+                class_name, after = "", rest
+            rest = after
+            class_name = class_name or self._only_class(module, path)
+            target = _class_in(module, path, class_name)
+            name = f"{typed}:{class_name}"
+        return Spec(name, target, read_options(name, options_of(target), _pairs(name, rest)))
+
+    def _registered(self, typed: str) -> str:
+        """The registered name for what was typed: case is no difference, and other names are known too."""
+        names = self.names()
+        if typed in names:
+            return typed
+        lower = typed.lower()
+        if lower in self._families:
+            raise self._several(lower)
+        name = self._aliases.get(lower, lower)
+        if name not in names:
+            raise unknown(self.kind, typed, names, also=self._aliases)
+        return name
+
+    def _several(self, word: str) -> UserError:
+        """The error for a word that means several."""
+        sentence, has = self._families[word]
+        members = [name for name in self.names() if has(self._classes[name])]
+        width = max(map(len, members), default=0)
+        lines = [f"  {name:<{width}}  {first_sentence(self._classes[name])}" for name in members]
+        head = f"{word!r} is more than one {self.kind} ({sentence}); name one of them:"
+        return UserError("\n".join([head, *lines]))
+
+    def _check_file(self, path: Path, text: str) -> None:
+        """Raises UserError for a file that is not there, or that nobody spoke for."""
+        if not path.is_file():
+            raise UserError(
+                f"no file {path} to take the {self.kind} from; write the path as seen from {Path.cwd()}"
+            )
+        if path.resolve() not in _trusted:
+            raise UserError(
+                f"{text} names the Python file {path}, and to use it is to execute that file; if it is "
+                f"yours, say so with --trust-code, or in Python with jarilab.trust_code({str(path)!r})"
+            )
+
+    def _only_class(self, module: ModuleType, path: Path) -> str:
+        """The one class of this kind in a file. Raises UserError where there are more, or none."""
+        classes = _classes_of(module).items()
+        fitting = [name for name, one in classes if self._fits(one)]
+        if len(fitting) == 1:
+            return fitting[0]
+        found = f"{len(fitting)} classes that could be the {self.kind}, {', '.join(fitting)}"
+        if not fitting:
+            raise UserError(
+                f"{path} has no class that could be the {self.kind}; write one that derives from "
+                f"{self._base.__module__}.{self._base.__name__}"
+            )
+        raise UserError(f"{path} has {found}; name one of them, such as {path}:{fitting[0]}")
+
+    def _fits(self, target: type) -> bool:
+        return issubclass(target, self._base) and not inspect.isabstract(target)
+
+
+def first_sentence(target: type) -> str:
+    """What a class is, by the first sentence of its docstring."""
+    paragraph = inspect.cleandoc(target.__doc__ or "").partition("\n\n")[0]
+    text = " ".join(paragraph.split())
+    return re.split(r"\.(?=\s+[A-Z`]|$)", text, maxsplit=1)[0]
+
+
+def _pairs(name: str, text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in filter(None, text.split(",")):
+        before, equals, value = item.partition("=")
+        key = before.strip()
+        if not equals or not key:
+            raise UserError(
+                f"{name}: expected key=value, got {item!r}; write {name}:key=value,key=value"
+            )
+        if key in pairs:
+            raise UserError(f"{name}: option {key!r} is given twice; give it once")
+        pairs[key] = value.strip()
+    return pairs
+
+
+def _module_of(path: Path) -> ModuleType:
+    """A Python file, executed once. Raises UserError where that fails."""
+    name = f"jarilab_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise UserError(
+            f"{path} cannot be used: running it raised {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def _classes_of(module: ModuleType) -> dict[str, type]:
+    """The classes that a module defines itself."""
+    values = vars(module).items()
+    return {n: v for n, v in values if inspect.isclass(v) and v.__module__ == module.__name__}
+
+
+def _class_in(module: ModuleType, path: Path, name: str) -> type:
+    classes = _classes_of(module)
+    if name not in classes:
+        raise unknown(f"class in {path}", name, classes)
+    return classes[name]

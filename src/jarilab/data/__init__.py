@@ -1,0 +1,1 @@
+"""Readers of datasets: text, images, captions."""

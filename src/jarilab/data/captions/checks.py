@@ -1,0 +1,168 @@
+"""What rules find in an image of a style, and whether it shows what its caption says.
+
+The digits themselves are read by a classifier (`digit_classifier.py`); here they are found and cut out for it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from jaxtyping import UInt8
+from torch.nn import functional
+
+from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.data.captions.digits import Digits, ink_span
+from jarilab.data.captions.scenes import COLOURS, Plan, Scenes, World
+from jarilab.data.captions.styles import Style
+
+INK = 0.3  # of full brightness: what a rule calls drawn
+LEAST = 8  # pixels of ink, else nothing is drawn: the thinnest digits have a dozen
+GLYPH = 20  # pixels of the longer side of a digit as a classifier sees it
+FRAME = 24  # pixels of the frame around it
+
+Pixels = UInt8[Tensor, "B 3 H W"]
+
+_WORLD = World(canvas=FRAME, most=1, smallest=GLYPH, largest=GLYPH)
+
+
+def glyphs(style: Style, images: Pixels) -> Float[Tensor, "B N 24 24"]:
+    """The digits of images of this style as a classifier sees them: grey, all of one size, in the middle of a frame.
+
+    An image or square of a row without ink is empty here too.
+    """
+    squares = _squares(style, images).flatten(0, 1)
+    has_ink = drawn(style, images).flatten()
+    found = torch.zeros(len(squares), FRAME, FRAME)
+    if has_ink.any():
+        found[has_ink] = _framed(squares[has_ink])
+    return found.unflatten(0, (len(images), -1))
+
+
+def _framed(squares: Float[Tensor, "M h w"]) -> Float[Tensor, "M 24 24"]:
+    """The ink of each square enlarged to GLYPH pixels, in the middle of a frame: drawn as a scene of one digit."""
+    labels = torch.zeros(len(squares), dtype=torch.long)  # which digit it is does not matter here
+    digits = Digits.of(squares, labels, threshold=INK)
+    extent = digits.extent
+    longer = extent.amax(-1, keepdim=True)
+    extent = (extent / longer * GLYPH).round().clamp_min(1.0)
+    corner = ((FRAME - extent) / 2).floor()
+    opposite = corner + extent
+    boxes = torch.cat((corner, opposite), -1).unsqueeze(1)
+    zero = torch.zeros(len(boxes), 1, dtype=torch.long)
+    sources = torch.arange(len(boxes)).unsqueeze(1)
+    plan = Plan(zero == 0, sources, zero, boxes, zero)
+    scenes = Scenes(_WORLD, digits, seed=0).draw(plan)
+    return scenes[:, 0].float() / 255
+
+
+def drawn(style: Style, images: Pixels) -> Bool[Tensor, "B N"]:
+    """Whether there is anything to read where the digits stand: a few pixels of ink, in each square of a row."""
+    ink = _squares(style, images) > INK
+    return ink.sum((2, 3)) >= LEAST
+
+
+def _squares(style: Style, images: Pixels) -> Float[Tensor, "B N h w"]:
+    """Where the digits stand, in grey."""
+    grey_BHW = images.amax(1).float() / 255
+    count = len(style.digits)
+    return grey_BHW.unflatten(2, (count, -1)).movedim(2, 1)
+
+
+def attributes(style: Style, images: Pixels) -> dict[str, Int[Tensor, " B"]]:
+    """What rules on pixels find of an image's one digit, as numbers of words; -1 in an image without ink.
+
+    Colour by the direction of the mean colour of the ink, size by the longer side of the box around it, place by its
+    centre of mass. Nothing in a style whose words are digits alone.
+    """
+    if len(style.parts) == len(style.digits):
+        return {}
+    pixels_BCHW = images.float() / 255
+    grey_BHW = pixels_BCHW.amax(1)
+    ink_BHW = grey_BHW > INK
+    found = {
+        "size": _size(style, ink_BHW),
+        "colour": _colour(style, pixels_BCHW, ink_BHW),
+        "place": _corner(style, grey_BHW * ink_BHW),
+    }
+    empty_B = ~drawn(style, images).any(1)
+    return {name: value_B.masked_fill(empty_B, -1) for name, value_B in found.items()}
+
+
+def _size(style: Style, ink_BHW: Bool[Tensor, "B H W"]) -> Int[Tensor, " B"]:
+    """By the longer side of the box around the ink; the limit lies halfway between two sizes."""
+    limits = []
+    for (_, largest), (smallest, _) in pairwise(style.sides):
+        limits.append((largest + smallest) / 2)
+    width_B = _length(ink_BHW.any(1))
+    height_B = _length(ink_BHW.any(2))
+    side_B = torch.maximum(width_B, height_B)
+    return torch.bucketize(side_B.float(), torch.tensor(limits))
+
+
+def _colour(style: Style, pixels_BCHW: Tensor, ink_BHW: Tensor) -> Int[Tensor, " B"]:
+    """By the direction of the mean colour of the ink."""
+    colours = [COLOURS[name] for name in style.colours]
+    palette_KC = functional.normalize(torch.tensor(colours).float(), dim=-1)
+    inked_BCHW = pixels_BCHW * ink_BHW.unsqueeze(1)
+    total_BC = inked_BCHW.sum((2, 3))
+    likeness_BK = total_BC @ palette_KC.T
+    return likeness_BK.argmax(-1)
+
+
+def _corner(style: Style, weight_BHW: Float[Tensor, "B H W"]) -> Int[Tensor, " B"]:
+    """By the centre of mass: 0 top left, 1 top right, 2 bottom left, 3 bottom right."""
+    weight_BHW = weight_BHW.clamp_min(1e-9)
+    mass_B = weight_BHW.sum((1, 2))
+    row_H = torch.arange(style.height) + 0.5
+    column_W = torch.arange(style.width) + 0.5
+    row_B = (weight_BHW.sum(2) @ row_H) / mass_B
+    column_B = (weight_BHW.sum(1) @ column_W) / mass_B
+    is_low = row_B >= style.height / 2
+    is_right = column_B >= style.width / 2
+    return 2 * is_low.long() + is_right.long()
+
+
+def _length(ink: Bool[Tensor, "B L"]) -> Int[Tensor, " B"]:
+    """From the first to the last True of each row."""
+    first, end = ink_span(ink)
+    return end - first
+
+
+def describe_images(style: Style, images: Pixels, digits: Int[Tensor, "B N"]) -> list[str | None]:
+    """What the images show, as captions of this style, with a dash for a square of a row that is empty: "one - five";
+    None for an image without ink, of which no word is right. digits: what a classifier reads in them."""
+    drawn_BN = drawn(style, images)
+    digits = digits.masked_fill(~drawn_BN, -1)
+    found = attributes(style, images)
+    for number, part in enumerate(style.digits):
+        found[style.names[part]] = digits[:, number]
+    columns = [found[name] for name in style.names]
+    values_BP = torch.stack(columns, 1)
+    anything_B = drawn_BN.any(1).tolist()
+    captions = []
+    for values_P, anything in zip(values_BP, anything_B, strict=True):
+        captions.append(style.caption(values_P) if anything else None)
+    return captions
+
+
+def matches_caption(
+    style: Style,
+    values: Int[Tensor, "B P"],
+    images: Pixels,
+    digits: Int[Tensor, "B N"],
+) -> dict[str, Float[Tensor, " B"]]:
+    """For each image, whether it shows what the words of its caption say: `digit` (the share of them), each attribute,
+    and `exact_match`, all of it. digits: what a classifier reads in the images; where nothing is drawn, all are
+    wrong."""
+    said_BN = values[:, list(style.digits)]
+    right_BN = (said_BN == digits) & drawn(style, images)
+    exact_B = right_BN.all(1)
+    shares = {"exact_match": exact_B, "digit": right_BN.float().mean(1)}
+    for name, found_B in attributes(style, images).items():
+        said_B = values[:, style.names.index(name)]
+        right_B = found_B == said_B
+        exact_B = exact_B & right_B
+        shares[name] = right_B.float()
+    shares["exact_match"] = exact_B.float()
+    return shares

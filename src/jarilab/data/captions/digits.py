@@ -1,0 +1,101 @@
+"""Images of single handwritten digits: scikit-learn's scans, or MNIST's from a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from jarilab.core.errors import UserError, needs
+from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.data.images import idx
+
+Part = Literal["training", "held_out"]
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Images of single digits. pixels: `(N, h, w)` float32, 0 for the ground and 1 for ink. labels: `(N,)`.
+
+    ink: `(N, 4)`, the smallest box around each digit: left, top, right, bottom.
+    """
+
+    pixels: Float[Tensor, "N h w"]
+    labels: Int[Tensor, " N"]
+    ink: Float[Tensor, "N 4"]
+
+    @property
+    def extent(self) -> Float[Tensor, "N 2"]:
+        """Width and height of the box around each digit."""
+        low, high = self.ink.split(2, 1)
+        return high - low
+
+    def scaled(
+        self, sources: Int[Tensor, "B N"], sides: Float[Tensor, "B N"], *, least: float
+    ) -> Float[Tensor, "B N 2"]:
+        """Width and height in whole pixels of these digits once their longer side is `sides`; `least` at least."""
+        extent = self.extent[sources]
+        longer = extent.amax(-1, keepdim=True)
+        scaled = extent / longer * sides.unsqueeze(-1)
+        return scaled.round().clamp_min(least)
+
+    @staticmethod
+    def load(folder: str | None, part: Part) -> Digits:
+        """MNIST's from a folder, or scikit-learn's scans where none is named. Raises UserError."""
+        return Digits.mnist(Path(folder), part) if folder else Digits.scans(part)
+
+    @staticmethod
+    def scans(part: Part) -> Digits:
+        """scikit-learn's 1,797 scans of 8 x 8 pixels; the last fifth of them is held out."""
+        pixels, labels = _scans()
+        start = len(labels) * 4 // 5
+        chosen = slice(None, start) if part == "training" else slice(start, None)
+        return Digits.of(pixels[chosen], labels[chosen])
+
+    @staticmethod
+    def mnist(folder: Path, part: Part) -> Digits:
+        """MNIST from a folder with its idx files, plain or gzip; its 10,000 test digits are held out. Raises
+        UserError."""
+        path = idx.find(folder, part == "held_out") if folder.is_dir() else None
+        if path is None or path.name.startswith("train") != (part == "training"):
+            raise UserError(
+                f"{folder}: expected a folder with MNIST's four idx files; got no such; name another"
+            )
+        pixels = idx.read(path, idx.IMAGES)
+        labels = idx.read(idx.labels_of(path), idx.LABELS)
+        if len(pixels) != len(labels):
+            raise UserError(
+                f"{folder}: {len(pixels):,} digits and {len(labels):,} labels; fetch both again"
+            )
+        return Digits.of(pixels.float() / 255, labels.long())
+
+    @staticmethod
+    def of(
+        pixels: Float[Tensor, "N h w"], labels: Int[Tensor, " N"], *, threshold: float = 0.25
+    ) -> Digits:
+        """Images whose ink is what is brighter than `threshold`. Those without any are left out."""
+        bright = pixels > threshold
+        has_ink = bright.any(-1).any(-1)
+        pixels, labels = pixels[has_ink], labels[has_ink]
+        bright = bright[has_ink]
+        left, right = ink_span(bright.any(1))
+        top, bottom = ink_span(bright.any(2))
+        ink = torch.stack((left, top, right, bottom), 1).float()
+        return Digits(pixels, labels, ink)
+
+
+def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
+    """The first and one past the last True of each row."""
+    number = ink.long()
+    behind = number.flip(1).argmax(1)
+    return number.argmax(1), ink.shape[1] - behind
+
+
+@cache
+def _scans() -> tuple[Tensor, Tensor]:
+    found = needs("sklearn.datasets", "vision").load_digits()
+    pixels = torch.from_numpy(found["images"]).float() / 16
+    return pixels, torch.from_numpy(found["target"]).long()

@@ -1,0 +1,104 @@
+"""Who judges the images painted for captions of a style, and who may choose among them.
+
+Two digit classifiers, from different seeds and different halves of the real digits: one judges, the other scores images
+for `rerank`, so that nobody is judged by whom it was chosen to please.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from jarilab.core.shapes import Int
+from jarilab.core.storage.cache import cached
+from jarilab.data.captions.checks import describe_images, matches_caption
+from jarilab.data.captions.digit_classifier import DigitClassifier, halves, train_digit_classifier
+from jarilab.data.captions.sources import SceneSource
+from jarilab.data.captions.styles import Style
+from jarilab.data.images.fitting import note, progress_bar
+from jarilab.data.images.tokenizer import ImageTokenizer
+
+JUDGE, SCORER = "judge.safetensors", "scorer.safetensors"
+REAL = 2000  # real images that a judge is measured on
+BLANK = "an empty image"
+
+Pixels = UInt8[Tensor, "B 3 H W"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Judges:
+    """The judge and the scorer of the images of a style."""
+
+    style: Style
+    judge: DigitClassifier
+    scorer: DigitClassifier
+
+    @staticmethod
+    def train(source: SceneSource, steps: int) -> Judges:
+        """Train both on the digits of a source, or take them from the cache."""
+
+        def make(folder: Path) -> dict[str, Any]:
+            note(f"training who judges images, and who may choose among them, {steps:,} steps each")
+            one, other = halves(source.digits("training"))
+            for seed, (name, half) in enumerate(((JUDGE, one), (SCORER, other)), 1):
+                with progress_bar(f"digit classifier {seed} of 2") as progress:
+                    made = train_digit_classifier(
+                        source.style, half, seed=seed, steps=steps, progress=progress
+                    )
+                (folder / name).write_bytes(made.to_bytes())
+            return {}
+
+        facts = {"what": "judges", "data": source.fingerprint, "steps": steps}
+        return cached(facts, make, lambda folder, _: Judges.read(source.style, folder))
+
+    @staticmethod
+    def read(style: Style, folder: Path) -> Judges:
+        """Those of `artifacts` in a folder. Raises UserError."""
+        judge = DigitClassifier.from_file(style, folder / JUDGE)
+        scorer = DigitClassifier.from_file(style, folder / SCORER)
+        return Judges(style, judge, scorer)
+
+    def artifacts(self) -> dict[str, bytes]:
+        """The files of both, by name."""
+        return {JUDGE: self.judge.to_bytes(), SCORER: self.scorer.to_bytes()}
+
+    def metrics(self, images: Pixels, values: Int[Tensor, "B P"]) -> dict[str, float]:
+        """The shares of images that show what their captions say: exact match, digits, and each attribute. values:
+        the words of the captions, as numbers of the style."""
+        right = matches_caption(self.style, values, images, self.judge.read(images))
+        return {name: float(value.mean()) for name, value in right.items()}
+
+    def ceiling(self, source: SceneSource, codes: ImageTokenizer) -> dict[str, float]:
+        """What the judge reads right in real images of held-out digits, and in these after their codes."""
+        held_out = source.held_out(torch.arange(REAL))
+        real, values = held_out.images, held_out.values
+        assert values is not None, "scenes have words"
+        right: Mapping[str, dict[str, float]] = {
+            "real": self.metrics(real, values),
+            "reconstructed": self.metrics(codes.decode(codes.encode(real)), values),
+        }
+        named = [(name, which) for name in ("digit", "exact_match") for which in right]
+        return {f"{name}_{which}": right[which][name] for name, which in named}
+
+    def best(
+        self, images: Pixels, values: Int[Tensor, "N P"], count: int
+    ) -> UInt8[Tensor, "M 3 H W"]:
+        """Of the images drawn for each caption, one behind the other, the `count` the scorer finds likeliest."""
+        drawn = len(images) // len(values)
+        scores = self.scorer.score(images, values.repeat_interleave(drawn, 0))
+        best = scores.view(-1, drawn).topk(count, 1).indices
+        first = torch.arange(len(values)).unsqueeze(1) * drawn
+        return images[(best + first).flatten()]
+
+    def caption(self, image: UInt8[Tensor, "3 H W"]) -> str:
+        """What judge and rules read in an image, as a caption of the style."""
+        images = image.unsqueeze(0)
+        (found,) = describe_images(self.style, images, self.judge.read(images))
+        return found or BLANK

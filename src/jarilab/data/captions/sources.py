@@ -1,0 +1,180 @@
+"""Where captions and their images come from: scenes drawn as captions say, or a person's folder."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+import torch
+from jaxtyping import UInt8
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.data.captions.digits import Digits, Part
+from jarilab.data.captions.styles import Painter, Style
+from jarilab.data.images.captioned import Captioned, read_captioned
+from jarilab.data.images.notices import few_held_out
+from jarilab.nn.init import generator_for
+
+SEED = 1  # of scenes: the same whatever the seed of a model
+HELD_OUT = 640  # scenes to measure on
+SHARE = 0.05  # of a folder's images held out
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionedBatch:
+    """captions and `(B, 3, H, W)` images; values: `(B, P)`, the words of a style as numbers, None without a style."""
+
+    captions: list[str]
+    images: UInt8[Tensor, "B 3 H W"]
+    values: Int[Tensor, "B P"] | None
+
+
+class CaptionSource(ABC):
+    """Captions with images. Nothing is read before it is asked for."""
+
+    notices: Sequence[str] = ()
+
+    @property
+    @abstractmethod
+    def captions(self) -> list[str]:
+        """All to train on."""
+
+    @abstractmethod
+    def images(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
+        """Those of the captions with these numbers."""
+
+    @property
+    @abstractmethod
+    def held_out_size(self) -> int:
+        """How many there are to measure on."""
+
+    @abstractmethod
+    def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
+        """Captions with these numbers to measure on, none of whose images was trained on."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """What the data are."""
+
+
+@final
+class SceneSource(CaptionSource):
+    """Scenes of a style. folder: of MNIST's files, or empty for scikit-learn's scans; images to measure on are of
+    digits that no scene to train on shows. unseen: the share of combinations of words that no scene to train on has,
+    held out without replacement; where there is none, all are in both."""
+
+    def __init__(self, style: Style, folder: str, scenes: int, unseen: float):
+        self.style, self._folder, self._scenes = style, folder, scenes
+        shuffled = torch.randperm(style.combinations, generator=torch.Generator().manual_seed(SEED))
+        held = round(unseen * len(shuffled))
+        if held == len(shuffled):
+            raise UserError(
+                f"unseen={unseen:g} leaves none of {held} combinations to train on; hold out fewer"
+            )
+        self.seen, self.to_measure = shuffled[held:], shuffled[:held] if held else shuffled
+
+    def digits(self, part: Part) -> Digits:
+        """Single digits to train on, or held out."""
+        return Digits.load(self._folder, part)
+
+    @cached_property
+    def _values(self) -> Int[Tensor, "N P"]:
+        drawn = torch.randint(
+            len(self.seen), (self._scenes,), generator=torch.Generator().manual_seed(SEED)
+        )
+        return self.style.values(self.seen[drawn])
+
+    @property
+    def captions(self) -> list[str]:
+        return self._captions
+
+    @cached_property
+    def _captions(self) -> list[str]:
+        return [self.style.caption(values) for values in self._values]
+
+    @cached_property
+    def _painter(self) -> Painter:
+        return Painter(self.style, self.digits("training"), seed=SEED)
+
+    @cached_property
+    def _painter_of_held_out(self) -> Painter:
+        return Painter(self.style, self.digits("held_out"), seed=SEED + 1)
+
+    def images(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
+        return self._painter.paint(self._values[numbers], numbers)
+
+    @property
+    def held_out_size(self) -> int:
+        return HELD_OUT
+
+    def _of_held_out(self, numbers: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """The combination that each shows. Beyond the last they begin again, each time in another order: else numbers
+        at even distances would meet the same few again and again."""
+        count, found = len(self.to_measure), torch.empty_like(numbers)
+        for turn in (numbers // count).unique().tolist():
+            here = numbers // count == turn
+            order = torch.randperm(count, generator=generator_for(SEED, f"held out/{turn}"))
+            order = order if turn else torch.arange(count)  # they are shuffled already
+            found[here] = self.to_measure[order[numbers[here] % count]]
+        return found
+
+    def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
+        values = self.style.values(self._of_held_out(numbers))
+        captions = [self.style.caption(v) for v in values]
+        return CaptionedBatch(captions, self._painter_of_held_out.paint(values, numbers), values)
+
+    @property
+    def fingerprint(self) -> str:
+        digits = self._painter.digits
+        held = digits.ink.numpy().tobytes() + digits.labels.numpy().tobytes()
+        return f"{self.style.name} of digits {hashlib.sha256(held).hexdigest()}"
+
+
+@final
+class FolderSource(CaptionSource):
+    """A folder of images with a *.txt of the same name beside each."""
+
+    def __init__(self, folder: str, size: int):
+        self._path, self._size = folder, size
+
+    @cached_property
+    def _found(self) -> Captioned:
+        return read_captioned(Path(self._path), self._size)
+
+    @cached_property
+    def _parts(self) -> tuple[Tensor, Tensor]:
+        train, held = self._found.split(SHARE)
+        self.notices = [
+            *self._found.notices,
+            *few_held_out(len(held), len(train) + len(held), "give more images"),
+        ]
+        return torch.tensor(train), torch.tensor(held)
+
+    @property
+    def captions(self) -> list[str]:
+        return [self._found.captions[int(i)] for i in self._parts[0]]
+
+    def images(self, numbers: Int[Tensor, " B"]) -> UInt8[Tensor, "B 3 H W"]:
+        return self._found.images[self._parts[0][numbers]]
+
+    @property
+    def held_out_size(self) -> int:
+        return len(self._parts[1])
+
+    def held_out(self, numbers: Int[Tensor, " B"]) -> CaptionedBatch:
+        chosen = self._parts[1][numbers]
+        return CaptionedBatch(
+            [self._found.captions[int(i)] for i in chosen], self._found.images[chosen], None
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        held = self._found.images.numpy().tobytes() + "\n".join(self._found.captions).encode()
+        return f"sha256 {hashlib.sha256(held).hexdigest()}"

@@ -1,0 +1,154 @@
+"""Annotations in COCO's JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jarilab.core.errors import UserError
+from jarilab.data.images.annotated import (
+    BROKEN,
+    MISSING,
+    NO_NUMBERS,
+    AnnotatedImage,
+    AnnotatedObject,
+    Annotations,
+    number_of,
+)
+from jarilab.data.images.files import read_bytes
+from jarilab.data.images.notices import Notices, printable
+
+_CROWDS = "crowds left out, which are no single things"
+_NO_NAME = "images left out, whose name no file can have"
+_ELSEWHERE = "images left out, whose file would lie outside the folder"
+_TWICE = "images listed again, left out"
+_UNLISTED = "boxes left out, of images that are not listed"
+_UNKNOWN = "boxes left out, of a category that is not listed"
+
+
+def read_coco(path: Path, folder: Path, notices: Notices) -> Annotations:
+    """Of a file and its folder of images. Raises UserError where the file is none of COCO's."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: expected the folder of the images that {path} is about; got no folder"
+        )
+    lists = _lists(path)
+    names = _categories(path, lists["categories"], notices)
+    objects: dict[Any, list[AnnotatedObject]] = {}
+    for annotation in lists["annotations"]:
+        _take(annotation, names, objects, notices)
+    images = _images(lists["images"], folder, objects, notices)
+    listed = {_id_of(image) for image in lists["images"]}
+    for number, of_image in objects.items():
+        if number not in listed:
+            notices.add(_UNLISTED, f"image_id {number}", len(of_image))
+    numbers = sorted(names, key=lambda number: (isinstance(number, str), number))
+    classes = dict.fromkeys(names[number] for number in numbers)
+    return Annotations(images, list(classes))
+
+
+def _lists(path: Path) -> dict[str, list[Any]]:
+    """The three lists of a file in COCO's form. Raises UserError."""
+    try:
+        lists = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: expected COCO's JSON; got what is none ({error}); export it again"
+        ) from None
+    parts = ("images", "annotations", "categories")
+    if not isinstance(lists, dict) or not all(isinstance(lists.get(part), list) for part in parts):
+        raise UserError(
+            f"{path}: expected an object with the lists {', '.join(parts)}; export it as COCO instances"
+        )
+    return lists
+
+
+def _images(
+    images: Sequence[Any],
+    folder: Path,
+    objects: Mapping[Any, Sequence[AnnotatedObject]],
+    notices: Notices,
+) -> list[AnnotatedImage]:
+    """Those that are there, once each, with their objects."""
+    found: dict[Any, AnnotatedImage] = {}
+    for image in images:
+        number = _id_of(image)
+        name = None if number is None else image.get("file_name")
+        if not isinstance(name, str):
+            notices.add(BROKEN, f"image {str(image)[:40]}")
+        elif number in found:
+            notices.add(_TWICE, name)
+        elif (fault := _fault(folder, name)) is not None:
+            notices.add(fault, name)
+        else:
+            found[number] = AnnotatedImage(folder / name, tuple(objects.get(number, ())))
+    return list(found.values())
+
+
+def _categories(path: Path, listed: list[Any], notices: Notices) -> dict[Any, str]:
+    """The names of classes by their ids. Raises UserError where one is empty or an id is given twice."""
+    names: dict[Any, str] = {}
+    for category in listed:
+        number = _id_of(category)
+        if number is None or not isinstance(category.get("name"), str):
+            notices.add(BROKEN, f"category {str(category)[:40]}")
+            continue
+        name = printable(category["name"])
+        if not name.strip():
+            raise UserError(
+                f"{path}: expected a name for category {printable(str(number))}; got {name!r}; give it one"
+            )
+        if number in names:
+            raise UserError(
+                f"{path}: expected an id for each category; got {printable(str(number))} for {names[number]!r} and for "
+                f"{name!r}; give each its own"
+            )
+        names[number] = name
+    return names
+
+
+def _fault(folder: Path, name: str) -> str | None:
+    """Why there is no image of this name in a folder; None where there is one."""
+    try:
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            return _ELSEWHERE
+        return None if (folder / name).is_file() else MISSING
+    except (OSError, ValueError):  # too long, a NUL, or a surrogate alone
+        return _NO_NAME
+
+
+def _take(
+    annotation: Any,
+    names: dict[Any, str],
+    objects: dict[Any, list[AnnotatedObject]],
+    notices: Notices,
+) -> None:
+    """Note one annotation under its image."""
+    image = _id_of(annotation, "image_id")
+    if image is None:
+        notices.add(BROKEN, f"annotation {str(annotation)[:40]}")
+        return
+    where = f"annotation {annotation.get('id')}"
+    category, box = annotation.get("category_id"), annotation.get("bbox")
+    if annotation.get("iscrowd"):
+        notices.add(_CROWDS, where)
+    elif not _is_id(category) or category not in names:
+        notices.add(_UNKNOWN, f"{where}, category {category}")
+    elif not isinstance(box, list) or len(box) != 4:
+        notices.add(NO_NUMBERS, where)
+    else:
+        left, top, width, height = (number_of(side) for side in box)
+        corners = (left, top, left + width, top + height)
+        objects.setdefault(image, []).append(AnnotatedObject(names[category], corners))
+
+
+def _id_of(record: Any, key: str = "id") -> int | str | None:
+    """The id in a record of a file; None where there is none, or it is no record."""
+    value = record.get(key) if isinstance(record, dict) else None
+    return value if _is_id(value) else None
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)

@@ -1,0 +1,229 @@
+"""Images for people: grids of them, and boxes with words on one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import UInt8
+
+from jarilab.core.errors import UserError, needs
+from jarilab.core.shapes import Tensor
+from jarilab.data.images.files import MOST_PIXELS
+
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
+"""Told apart by the colour-blind too (Okabe and Ito 2008), black left out."""
+
+Box = tuple[float, float, float, float]
+
+_TEXT = 14
+_GAP = 6
+_CELL = 72  # pixels that the longer side of an image takes in a grid, at least
+_SHEET = 480  # and alone, under boxes
+_FONTS = (
+    "NanumGothic.ttf", "NotoSansKR-Regular.ttf", "NotoSansCJK-Regular.ttc", "malgun.ttf", "AppleSDGothicNeo.ttc",
+    "AppleGothic.ttf", "DejaVuSans.ttf",
+)  # fmt: skip
+_LONGEST = 200  # characters of which any can be seen
+
+
+def grid(
+    images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, captions: Sequence[str] | None = None
+) -> Any:
+    """Images in rows of `columns`, each with its caption below, as a Pillow image. Small ones are enlarged by a whole
+    number; captions are cut to their place. Raises UserError where there is nothing to draw, or far too much."""
+    if not images or columns < 1:
+        raise UserError(
+            f"expected images and a column or more; got {len(images)} in {columns}; give some"
+        )
+    if captions is not None and len(captions) != len(images):
+        raise UserError(
+            f"expected a caption for each of {len(images)} images; got {len(captions)}; give as many"
+        )
+    cells = _cells(images, columns, bool(captions))
+    library: Any = needs("PIL.Image", "vision")
+    drawing: Any = needs("PIL.ImageDraw", "vision")
+    sheet = library.new("RGB", cells.sheet, "white")
+    pen = drawing.Draw(sheet)
+    font = _font(captions or ())
+    for number, image in enumerate(images):
+        left, top = cells.corner(number)
+        sheet.paste(_enlarged(image, cells.factor), (left, top))
+        if captions:
+            text = cut(captions[number], cells.width, font)
+            below = top + cells.height + 2
+            pen.text((left, below), text, fill="black", font=font)
+    return sheet
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Where the images of a grid stand. factor: what they are enlarged by. height, width: of an enlarged one.
+    across, down: from one to the next. sheet: width and height of all."""
+
+    columns: int
+    factor: int
+    height: int
+    width: int
+    across: int
+    down: int
+    sheet: tuple[int, int]
+
+    def corner(self, number: int) -> tuple[int, int]:
+        """Left and top of an image."""
+        row, column = divmod(number, self.columns)
+        left = column * self.across + _GAP
+        top = row * self.down + _GAP
+        return left, top
+
+
+def _cells(images: Sequence[UInt8[Tensor, "_ _ _"]], columns: int, with_captions: bool) -> _Cells:
+    height = max(image.shape[1] for image in images)
+    width = max(image.shape[2] for image in images)
+    factor = math.ceil(_CELL / max(height, width))
+    height, width = factor * height, factor * width
+    across, down = width + _GAP, height + _GAP
+    if with_captions:
+        down += _TEXT + _GAP
+    columns = min(columns, len(images))
+    rows = math.ceil(len(images) / columns)
+    sheet = (across * columns + _GAP, down * rows + _GAP)
+    pixels = math.prod(sheet)
+    if pixels > MOST_PIXELS:
+        raise UserError(
+            f"expected a grid of at most {MOST_PIXELS:,} pixels; got {pixels:,}; give fewer or smaller ones"
+        )
+    return _Cells(columns, factor, height, width, across, down, sheet)
+
+
+def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> Any:
+    """An image with boxes, left, top, right, bottom in its pixels, each under its text, as a Pillow image.
+
+    The colour goes by the text up to its last space, so that `cat 98%` and `cat 51%` have the same. Small images are
+    enlarged by a whole number. Raises UserError for boxes that are not finite or inverted.
+    """
+    drawing: Any = needs("PIL.ImageDraw", "vision")
+    for box, text in found:
+        left, top, right, bottom = box
+        finite = all(map(math.isfinite, box))
+        if not finite or right < left or bottom < top:
+            raise UserError(
+                f"expected a box as left, top, right, bottom; got {box} of {_plain(text)!r}; mend it"
+            )
+    factor = max(1, _SHEET // max(image.shape[1:]))
+    sheet = _enlarged(image, factor).convert("RGB")
+    texts = [text for _, text in found]
+    pen = drawing.Draw(sheet)
+    font = _font(texts)
+    colours = _colours(texts)
+    on_sheet = [_on_sheet(box, factor, sheet.size) for box, _ in found]
+    for corners, colour in zip(on_sheet, colours, strict=True):
+        for line, width in (("black", 4), ("white", 3), (colour, 2)):
+            pen.rectangle(corners, outline=line, width=width)
+    # Over all boxes, so that no line crosses a word.
+    for corners, text, colour in zip(on_sheet, texts, colours, strict=True):
+        _tag(pen, sheet.size, corners, text, colour, font)
+    return sheet
+
+
+def _colours(texts: Sequence[str]) -> list[str]:
+    """A colour for each text: the same for equal ones, but for what stands behind the last space."""
+    kinds = [text.rpartition(" ")[0] or text for text in texts]
+    different = dict.fromkeys(kinds)
+    colour_of = dict(zip(different, itertools.cycle(COLOURS), strict=False))
+    return [colour_of[kind] for kind in kinds]
+
+
+def _on_sheet(box: Box, factor: int, size: tuple[int, int]) -> list[float]:
+    """A box on the enlarged image, cut at its rim."""
+    corners = []
+    for place, end in zip(box, (*size, *size), strict=True):
+        inside = min(max(factor * place, 0), end - 1)
+        corners.append(float(inside))
+    return corners
+
+
+def png(image: Any) -> bytes:
+    """A Pillow image as a file."""
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def cut(text: str, width: int, font: Any) -> str:
+    """As much of a text as fits into so many pixels, on one line, with ... where some is gone."""
+    text = _plain(text)
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "...") > width:
+        text = text[:-1]
+    return text + "..." if text else ""
+
+
+def ink(colour: str) -> str:
+    """Black or white, whichever is told better from a colour (WCAG 2.2, relative luminance)."""
+    red, green, blue = (_linear(part) for part in bytes.fromhex(colour[1:]))
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    beside_black = (luminance + 0.05) / 0.05
+    beside_white = 1.05 / (luminance + 0.05)
+    return "black" if beside_black > beside_white else "white"
+
+
+def _linear(byte: int) -> float:
+    """A channel of sRGB as light, from 0 to 1."""
+    share = byte / 255
+    if share <= 0.04045:
+        return share / 12.92
+    return ((share + 0.055) / 1.055) ** 2.4
+
+
+def _tag(
+    pen: Any, size: tuple[int, int], corners: list[float], text: str, colour: str, font: Any
+) -> None:
+    """The text on a strip of the colour: above the box where there is room, else inside."""
+    width, height = size
+    text = cut(text, width - 6, font)
+    if not text:
+        return
+    wide = math.ceil(font.getlength(text)) + 6
+    high = _TEXT + 5
+    furthest = max(0, width - wide)
+    lowest = max(0, height - high)
+    left = max(0, int(corners[0]))
+    left = min(left, furthest)
+    rim = int(corners[1])
+    top = rim - high if rim >= high else min(rim, lowest)
+    right, bottom = left + wide - 1, top + high - 1
+    pen.rectangle((left, top, right, bottom), fill=colour)
+    pen.text((left + 3, top + 1), text, fill=ink(colour), font=font)
+
+
+def _enlarged(image: UInt8[Tensor, "C H W"], factor: int) -> Any:
+    library: Any = needs("PIL.Image", "vision")
+    grey = len(image) == 1
+    pixels = image[0] if grey else image.permute(1, 2, 0)
+    drawn = library.fromarray(pixels.contiguous().numpy())
+    size = (drawn.width * factor, drawn.height * factor)
+    return drawn.resize(size, library.Resampling.NEAREST)
+
+
+def _plain(text: str) -> str:
+    """Text on one line that a font can draw: what is not printable, or half a character, becomes a box."""
+    box = "\N{REPLACEMENT CHARACTER}"
+    letters = [letter if letter.isprintable() else box for letter in text[:_LONGEST]]
+    return "".join(letters)
+
+
+def _font(texts: Iterable[str]) -> Any:
+    """Pillow's own, which has ASCII alone; for other letters, such as Korean, one of the system's, if any."""
+    library: Any = needs("PIL.ImageFont", "vision")
+    if not all(_plain(text).isascii() for text in texts):
+        for name in _FONTS:
+            with contextlib.suppress(OSError):
+                return library.truetype(name, _TEXT)
+    return library.load_default(_TEXT)

@@ -1,0 +1,305 @@
+"""Images with labels, from class folders, MNIST's idx files or a CSV, held in memory as bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import UInt8, UInt64
+
+from jarilab.core.errors import UserError, needs
+from jarilab.core.shapes import Int, Tensor
+from jarilab.data.images import idx
+from jarilab.data.images.files import Decoded, check_room, decode, read_bytes
+from jarilab.data.images.listing import Listing, list_csv, list_folders, natural
+from jarilab.data.images.notices import Notices, digests, few_held_out, printable
+from jarilab.data.images.resize import Fit, Size, fitted, resize
+
+_AT_ONCE = 1024
+
+_UNKNOWN = "images left out, of classes that the training data does not have"
+_NOTHING = "classes left out, of which there is no image"
+_ANIMATED = "animations, of which the first frame is taken"
+_FITTED = {
+    "stretch": "stretched to {0} x {1}",
+    "crop": "scaled to {0} x {1} and cut where too long",
+    "pad": "scaled to {0} x {1} and padded where too short",
+}
+
+
+@final
+class Labelled:
+    """Images of one size, each of one class.
+
+    labels: the number of the class of each. marks: what tells them apart, the crc32 of their bytes. notices: what a
+    person should know of the reading. rows: where in `pixels` each is; as they come by default.
+    """
+
+    def __init__(
+        self,
+        pixels: UInt8[Tensor, "S C H W"],
+        labels: Int[Tensor, " N"],
+        classes: Sequence[str],
+        marks: Int[Tensor, " N"],
+        notices: Sequence[str] = (),
+        rows: Int[Tensor, " N"] | None = None,
+    ):
+        self._pixels, self.labels, self.marks = pixels, labels, marks
+        self.classes = list(classes)
+        self.notices = list(notices)
+        self._rows = torch.arange(len(labels)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of each image."""
+        channels, height, width = self._pixels.shape[1:]
+        return channels, height, width
+
+    def images(self, indices: Int[Tensor, " B"]) -> UInt8[Tensor, "B C H W"]:
+        """The pixels of these."""
+        return self._pixels[self._rows[indices]]
+
+    def only(self, indices: Int[Tensor, " M"]) -> Labelled:
+        """Some of these images, whose pixels are not copied; the classes and notices are those of all."""
+        labels, marks = self.labels[indices], self.marks[indices]
+        rows = self._rows[indices]
+        return Labelled(self._pixels, labels, self.classes, marks, self.notices, rows)
+
+    def split(self, share: float) -> tuple[Labelled, Labelled]:
+        """What to train on, and about `share` to hold out: chosen by content, so that equal files stay together, and an
+        image stays where it is when others come. Raises UserError where one side would be empty."""
+        held_out = self.marks < share * 2**32
+        if not held_out.any() or held_out.all():
+            raise UserError(
+                f"{len(self)} images are too few to hold some out; give held-out images with --valid"
+            )
+        (trained_on,) = (~held_out).nonzero(as_tuple=True)
+        (left_out,) = held_out.nonzero(as_tuple=True)
+        train, rest = self.only(trained_on), self.only(left_out)
+        few = few_held_out(len(rest), len(self))
+        train.notices = rest.notices = [*self.notices, *few]
+        return train, rest
+
+    def shared(self, train: Labelled) -> list[str]:
+        """What to say where some of these held-out images have the pixels of one to train on."""
+        known = np.isin(self._digests(), train._digests())
+        if not known.any():
+            return []
+        return [
+            f"{known.sum():,} of {len(self):,} held-out images are training images too, which makes the score "
+            "better than it is; hold out others"
+        ]
+
+    def _digests(self) -> UInt64[np.ndarray, " N"]:
+        parts = torch.arange(len(self)).split(_AT_ONCE)
+        return np.concatenate([digests(self.images(some)) for some in parts])
+
+    def fingerprint(self) -> str:
+        """Of the files' contents, their labels and their order."""
+        whole = hashlib.sha256(repr(self.classes).encode("utf-8", "backslashreplace"))
+        for part in (self.marks, self.labels):
+            whole.update(part.long().numpy().tobytes())
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What images are made into. size: height and width; None where all have the same. classes: those of the training
+    data, where other data are read."""
+
+    channels: int
+    size: Size | None = None
+    fit: Fit = "stretch"
+    classes: Sequence[str] | None = None
+
+
+def read_labelled(path: Path, wanted: Wanted, *, held_out: bool = False) -> Labelled:
+    """The labelled images of a folder of class folders, of an idx file beside its labels, or of a CSV.
+
+    A folder may hold idx files: where it holds several, those named train-* are taken, and those not so named with
+    `held_out`. What cannot be used is left out and told in `notices`. Raises UserError where nothing can, where too
+    much cannot, and where the pixels would be more than files.LARGEST_SET bytes.
+    """
+    notices = Notices()
+    if path.is_dir():
+        images = idx.find(path, held_out)
+        if images is not None:
+            return _from_idx(images, wanted, notices)
+        listing = list_folders(path, notices)
+    elif idx.holds_images(path):
+        return _from_idx(path, wanted, notices)
+    elif path.name.lower().endswith((".csv", ".csv.gz")):
+        listing = list_csv(path, notices)
+    else:
+        raise UserError(
+            f"{path}: expected a folder of class folders, an idx file of images, or a *.csv of path and label"
+        )
+    return _from_files(path, listing, wanted, notices)
+
+
+# Files, each an image ------------------------------------------------------------------------------------------------
+
+
+class _Gathered:
+    """The images read so far, one behind the other in memory for `count` of them."""
+
+    def __init__(self, where: Path, count: int, channels: int):
+        self._where, self._count, self._channels = where, count, channels
+        self.labels: list[str] = []
+        self.names: list[str] = []
+        self.marks: list[int] = []
+        self.size: Size | None = None
+        self._pixels = torch.empty(0)
+
+    @property
+    def pixels(self) -> UInt8[Tensor, "N C H W"]:
+        return self._pixels[: len(self.labels)]
+
+    def add(self, pixels: UInt8[Tensor, "C H W"], label: str, name: str, mark: int) -> None:
+        """One more. Raises UserError where it has another size than the first, or all would take too much room."""
+        height, width = pixels.shape[1:]
+        if self.size is None:
+            self.size = height, width
+            check_room(self._where, self._count, self._channels, self.size)
+            self._pixels = torch.empty(self._count, *pixels.shape, dtype=torch.uint8)
+        if (height, width) != self.size:
+            raise UserError(
+                f"{self._where}: expected images of one size, as {self.size} of the first; got {(height, width)} "
+                f"in {printable(name)}; give the height and width to bring them to with --size"
+            )
+        self._pixels[len(self.labels)] = pixels
+        self.labels.append(label)
+        self.names.append(name)
+        self.marks.append(mark)
+
+
+def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices) -> Labelled:
+    needs("PIL.Image", "vision")  # now, and not as the fault of every file
+    folder = where if where.is_dir() else where.parent
+    names = [path.name for path, _ in listing.files]
+    labels = [label for _, label in listing.files]
+    rows = _of_known_classes(where, names, labels, wanted, notices)
+    known = [listing.files[row] for row in rows]
+    gathered = _Gathered(where, len(known), wanted.channels)
+    resized: list[str] = []
+    for path, label in known:
+        name = os.path.relpath(path, folder)
+        try:
+            data = read_bytes(path)
+            found = _decoded(data, wanted, name)
+        except UserError as error:
+            notices.unreadable(name, error, len(known), where)
+            continue
+        gathered.add(found.pixels, label, name, zlib.crc32(data))
+        if found.animated:
+            notices.add(_ANIMATED, name)
+        if (found.height, found.width) != gathered.size:
+            resized.append(name)
+    labels = gathered.labels
+    marks = torch.tensor(gathered.marks)
+    _note_sizes(resized, len(labels), wanted, notices)
+    notices.disputed(gathered.pixels, labels, gathered.names)
+    return _labelled(where, gathered.pixels, labels, listing.labels, marks, wanted, notices)
+
+
+def _decoded(data: bytes, wanted: Wanted, name: str) -> Decoded:
+    if wanted.size is None:
+        return decode(data, wanted.channels, name=name)
+    return fitted(data, wanted.channels, wanted.size, wanted.fit, name)
+
+
+def _of_known_classes(
+    where: Path, names: Sequence[str], labels: Sequence[str], wanted: Wanted, notices: Notices
+) -> list[int]:
+    """Which images are of classes that the training data have, if that is asked. Raises UserError where none is."""
+    known = set(wanted.classes or labels)
+    rows = []
+    for row, (name, label) in enumerate(zip(names, labels, strict=True)):
+        if label in known:
+            rows.append(row)
+        else:
+            notices.add(_UNKNOWN, f"{name} of {label}")
+    if not rows:
+        raise _none_usable(where, wanted, notices)
+    return rows
+
+
+def _note_sizes(names: Sequence[str], count: int, wanted: Wanted, notices: Notices) -> None:
+    """Tell which, of so many images, had another size than is wanted."""
+    if wanted.size is not None:
+        made = _FITTED[wanted.fit].format(*wanted.size)
+        notices.among(count, made, names)
+
+
+def _labelled(
+    where: Path,
+    pixels: Tensor,
+    labels: Sequence[str],
+    looked_for: Sequence[str],
+    marks: Tensor,
+    wanted: Wanted,
+    notices: Notices,
+) -> Labelled:
+    """Images with these labels, of which each is one that was `looked_for`. Raises UserError for one class alone."""
+    classes = list(wanted.classes or natural(set(labels)))
+    if wanted.classes is None:
+        missing = set(looked_for) - set(labels)
+        for name in natural(missing):
+            notices.add(_NOTHING, name)
+    if len(classes) < 2:
+        raise UserError(
+            f"{where}: expected images of two classes or more; got only {classes}; add those of another"
+        )
+    numbers = {name: number for number, name in enumerate(classes)}
+    of_each = torch.tensor([numbers[label] for label in labels])
+    return Labelled(pixels, of_each, classes, marks, notices.lines())
+
+
+def _none_usable(where: Path, wanted: Wanted, notices: Notices) -> UserError:
+    known = ""
+    if wanted.classes:
+        names = [printable(name) for name in wanted.classes[:8]]
+        known = f" of the classes {', '.join(names)}"
+    return UserError(
+        f"{where}: expected images{known}; got none{notices.tail()}; name another place"
+    )
+
+
+# Files of many images -------------------------------------------------------------------------------------------
+
+
+def _from_idx(images: Path, wanted: Wanted, notices: Notices) -> Labelled:
+    """The images of an idx file, with the labels of the file beside it."""
+    numbers = idx.read(idx.labels_of(images), idx.LABELS)
+    pixels = idx.read(images, idx.IMAGES).unsqueeze(1)
+    if len(numbers) != len(pixels):
+        raise UserError(
+            f"{images}: expected as many labels as images; got {len(numbers):,} and {len(pixels):,}; fetch both again"
+        )
+    labels = [str(number) for number in numbers.tolist()]
+    names = [f"number {row}" for row in range(len(labels))]
+    rows = _of_known_classes(images, names, labels, wanted, notices)
+    if len(rows) < len(labels):
+        pixels = pixels[torch.tensor(rows)]
+        labels = [labels[row] for row in rows]
+        names = [names[row] for row in rows]
+    marks = torch.tensor([zlib.crc32(image.numpy().data) for image in pixels])
+    if wanted.size is not None:
+        check_room(images, len(pixels), 1, wanted.size)
+        if pixels.shape[-2:] != wanted.size:
+            _note_sizes(names, len(pixels), wanted, notices)
+        parts = [resize(some, wanted.size, wanted.fit) for some in pixels.split(_AT_ONCE)]
+        pixels = torch.cat(parts)
+    notices.disputed(pixels, labels, names)
+    pixels = pixels.expand(-1, wanted.channels, -1, -1)
+    return _labelled(images, pixels, labels, labels, marks, wanted, notices)

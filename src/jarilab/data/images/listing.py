@@ -1,0 +1,123 @@
+"""Which image files there are, and their labels: in a folder for each class, or in a CSV."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jarilab.core.errors import UserError
+from jarilab.data.images.notices import Notices, printable
+from jarilab.data.text import files
+
+_PATHS = {"path", "file", "filename", "image", "picture"}
+_LABELS = {"label", "class", "target", "category"}
+
+_BESIDE = "files left out, which lie beside the class folders"
+_LINKS = "links to folders inside the class folders, not followed"
+_UNLABELLED = "lines left out, without a path or without a label"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """files: each with its label. labels: all that were looked for, even where no file has one."""
+
+    files: list[tuple[Path, str]]
+    labels: list[str]
+
+
+def natural(names: Iterable[str]) -> list[str]:
+    """Sorted as people sort: 2 before 10."""
+    return sorted(names, key=lambda name: (_key(name), name))
+
+
+def _key(name: str) -> list[tuple[int, str]]:
+    """Text and numbers by turns; a number by how many digits it has, then by these."""
+    key = []
+    for place, part in enumerate(re.split(r"([0-9]+)", name)):
+        is_number = place % 2 == 1
+        digits = part.lstrip("0")
+        key.append((len(digits), digits) if is_number else (0, part))
+    return key
+
+
+def list_folders(folder: Path, notices: Notices) -> Listing:
+    """The files in class folders, with the names of these. Raises UserError where there are none."""
+    inside = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    for path in sorted(path for path in inside if not path.is_dir()):
+        notices.add(_BESIDE, path.name)
+    names = natural(path.name for path in inside if path.is_dir())
+    if not names:
+        raise UserError(
+            f"{folder}: expected a folder for each class, or idx files; got neither; see --help for the forms"
+        )
+    listed = []
+    for name in names:
+        label = printable(name)
+        listed += [(path, label) for path in _below(folder / name, folder, notices)]
+    return Listing(listed, [printable(name) for name in names])
+
+
+def _below(folder: Path, root: Path, notices: Notices) -> list[Path]:
+    """All files of a folder and its folders, but hidden ones."""
+    found = []
+    for here, inner, names in os.walk(folder, onerror=files.unreadable):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        for path in (Path(here, name) for name in inner):
+            if path.is_symlink():
+                notices.add(_LINKS, str(path.relative_to(root)))
+        found += [str(Path(here, name)) for name in names if not name.startswith(".")]
+    return [Path(path) for path in natural(found)]
+
+
+def list_csv(path: Path, notices: Notices) -> Listing:
+    """The files that a CSV names, beside itself or absolutely, with their labels. Raises UserError."""
+    listed, columns = [], None
+    for number, row in _rows(path):
+        if number == 0 and (columns := _columns(row)) is not None:
+            continue
+        file, label = _cells(path, number, row, columns, first=not listed)
+        if file and label:
+            listed.append((path.parent / file, printable(label)))
+        else:
+            notices.add(_UNLABELLED, f"line {number + 1}")
+    return Listing(listed, natural({label for _, label in listed}))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a CSV that are not blank, numbered from 0 as in the file."""
+    reader = csv.reader(files.lines(path), strict=True)
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                yield reader.line_num - 1, row
+    except csv.Error as error:
+        raise UserError(
+            f"{path}:{reader.line_num}: expected CSV; got: {error}; mend the line"
+        ) from None
+
+
+def _columns(row: Sequence[str]) -> tuple[int, int] | None:
+    """Where a first line names the columns of path and label; None where it names none."""
+    titles = [cell.strip().lower() for cell in row]
+    paths = [number for number, title in enumerate(titles) if title in _PATHS]
+    labels = [number for number, title in enumerate(titles) if title in _LABELS]
+    return (paths[0], labels[0]) if paths and labels else None
+
+
+def _cells(
+    where: Path, number: int, row: Sequence[str], columns: tuple[int, int] | None, *, first: bool
+) -> tuple[str, str]:
+    """Path and label of a line. Raises UserError where they are not there, or which they are is not clear."""
+    used = columns or (0, 1)
+    # More than two columns without a title: a first line that was meant as one, or another kind of file.
+    unclear = used == (0, 1) and len(row) > 2 and first
+    if len(row) <= max(used) or unclear:
+        raise UserError(
+            f"{where}:{number + 1}: expected a path and a label with a comma between, or a first line that names "
+            f"such columns (path,label); got {len(row)} columns: {','.join(row)[:60]!r}; mend the line"
+        )
+    return row[used[0]].strip(), row[used[1]].strip()

@@ -1,0 +1,84 @@
+"""Annotations in Pascal VOC's folders of XML."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+from xml.etree import ElementTree
+
+from jarilab.core.errors import UserError
+from jarilab.data.images.annotated import (
+    BROKEN,
+    MISSING,
+    AnnotatedImage,
+    AnnotatedObject,
+    Annotations,
+)
+from jarilab.data.images.files import read_bytes
+from jarilab.data.images.listing import natural
+from jarilab.data.images.notices import Notices, printable
+
+_NO_ANNOTATION = "images left out, for which there is no annotation"
+_SECOND = "second images of one annotation, left out"
+_NO_CLASS = "boxes left out, without the name of a class"
+
+
+def read_voc(folder: Path, listed: Path | None, notices: Notices) -> Annotations:
+    """Of a folder; of the names in a list alone, where one is given. Raises UserError for another folder."""
+    texts, photographs = folder / "Annotations", folder / "JPEGImages"
+    if not texts.is_dir() or not photographs.is_dir():
+        raise UserError(
+            f"{folder}: expected the folders Annotations and JPEGImages of Pascal VOC; got others"
+        )
+    files: dict[str, list[Path]] = {}
+    for path in sorted(photographs.iterdir()):
+        if not path.name.startswith("."):
+            files.setdefault(path.stem, []).append(path)
+    annotated = {path.stem: path for path in texts.glob("*.xml") if not path.name.startswith(".")}
+    names = natural(annotated.keys() | files.keys()) if listed is None else _listed(listed)
+    found: list[AnnotatedImage] = []
+    for name in names:
+        if name not in annotated:
+            notices.add(_NO_ANNOTATION, name)
+        elif name not in files:
+            notices.add(MISSING, name)
+        else:
+            for other in files[name][1:]:
+                notices.add(_SECOND, other.name)
+            objects = _objects(annotated[name], notices)
+            if objects is not None:
+                found.append(AnnotatedImage(files[name][0], objects))
+    classes: set[str] = set()
+    for image in found:
+        classes |= {annotated_object.name for annotated_object in image.objects}
+    return Annotations(found, natural(classes))
+
+
+def _listed(path: Path) -> list[str]:
+    """The names in a list, once each. A second column, in the lists of one class, says whether it is there."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+
+
+def _objects(path: Path, notices: Notices) -> tuple[AnnotatedObject, ...] | None:
+    """Those of one XML file; None where it is none."""
+    data = read_bytes(path)
+    try:
+        if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+            raise ValueError("it declares entities")
+        if b"\0" in data or data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise ValueError("it is UTF-16, in which such declarations would not be seen")
+        items = ElementTree.fromstring(data).findall("object")
+    except (ElementTree.ParseError, ValueError, LookupError):
+        notices.add(BROKEN, path.name)
+        return None
+    found = []
+    for item in items:
+        name = printable((item.findtext("name") or "").strip())
+        if not name:
+            notices.add(_NO_CLASS, path.name)
+            continue
+        left, top = item.findtext("bndbox/xmin"), item.findtext("bndbox/ymin")
+        right, bottom = item.findtext("bndbox/xmax"), item.findtext("bndbox/ymax")
+        found.append(AnnotatedObject(name, (left, top, right, bottom)))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Encodings that add a bias to the scores."""

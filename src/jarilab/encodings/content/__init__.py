@@ -1,0 +1,1 @@
+"""Encodings whose scores or values depend on content and position together."""

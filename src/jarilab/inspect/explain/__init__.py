@@ -1,0 +1,1 @@
+"""One head taken apart, step by step."""

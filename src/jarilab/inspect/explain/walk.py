@@ -1,0 +1,250 @@
+"""One head of one attention, or one step of a recurrent decoder, matrix by matrix, in the model's own numbers.
+
+The steps are computed anew from the input of the attention and its parameters, and the last of them is compared with
+what the model itself put out: a walk that does not arrive there is an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall
+from jarilab.attention.heads import split_heads
+from jarilab.attention.module import Attention
+from jarilab.attention.recurrent import LuongAttention
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
+from jarilab.encodings.compose import LayerEncodings
+from jarilab.inspect.explain.recurrent import walk_of_step
+from jarilab.inspect.explain.steps import (
+    Names,
+    Step,
+    Walk,
+    distance_to_output,
+    step_of_bias,
+    step_of_mask,
+    step_of_terms,
+    step_of_weights,
+)
+from jarilab.inspect.record.capture import Tape, look_inside
+from jarilab.inspect.record.model_io import precise
+from jarilab.inspect.record.passages import added_by, first_layer, is_norm
+from jarilab.inspect.record.sites import Inputs, layers_of
+from jarilab.nn.layers import TokenEmbedding
+from jarilab.positions.patches import Images
+
+
+def walk(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    site: str,
+    head: int,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    step: int | None = None,
+    vocabulary: Sequence[str] | None = None,
+) -> Walk:
+    """`walk_of` while the model runs on `inputs`, what it is called with, a batch of one."""
+    in_float64 = next(model.parameters()).dtype is torch.float64
+    tape = look_inside(model, precise(tuple(inputs)) if in_float64 else inputs)
+    return walk_of(tape, site, head, queries=queries, keys=keys, step=step, vocabulary=vocabulary)
+
+
+@torch.no_grad()
+def walk_of(
+    tape: Tape,
+    site: str,
+    head: int,
+    *,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    step: int | None = None,
+    vocabulary: Sequence[str] | None = None,
+) -> Walk:
+    """Follow `head` of the attention at `site` (`encoder.0`, `decoder.1.cross`) through a recorded forward.
+
+    tape: of one input, recorded with `inside=True`. queries, keys: the names of the tokens at this site.
+    step: of a recurrent decoder, which query to follow, the first by default; the walk then ends at the scores of the
+    next token. vocabulary: the names of those tokens, their numbers by default.
+    Raises UserError for an unknown site, a head or a step that is not there, a step where all go at once.
+    """
+    attention, names = tape.head(site, head).owner, Names(queries, keys)
+    if isinstance(attention, LuongAttention):
+        return walk_of_step(tape, attention, site, step or 0, names, vocabulary)
+    if not isinstance(attention, Attention):
+        raise UserError(
+            f"{site} is a {type(attention).__name__}: expected jarilab.Attention or the attention of a recurrent "
+            "decoder, whose steps are known; look at its map with tape.weights"
+        )
+    if step is not None:
+        raise UserError(
+            f"{site} does all of its queries at once and has no steps; leave step={step} out"
+        )
+    recorded = tape.recorded(site)
+    output = tape.inside.through(attention)[-1].output
+    assert recorded.inputs is not None
+    assert output is not None
+    steps = _steps_of_stack(tape, site, names)
+    steps += _steps_of_head(attention, recorded.call, recorded.inputs, head, names)
+    # W_O mixes all heads, so the walk has arrived when what all of them give it is the model's own output.
+    error = distance_to_output(site, steps[-1].matrix, output[0])
+    return Walk(_spec(tape, site), site, head, steps, error, recorded.call)
+
+
+def goes_step_by_step(tape: Tape, site: str) -> bool:
+    """Whether a walk there is of one query: a recurrent decoder's."""
+    return isinstance(tape.calls[site][0].placed.owner, LuongAttention)
+
+
+def _spec(tape: Tape, site: str) -> str:
+    """The encoding at a site, as it is written; by the name of its class where an attention has one of its own."""
+    recorded = tape.recorded(site)
+    name = "cross_encoding" if tape.site(site).kind == "cross" else "encoding"
+    own = getattr(recorded.placed.stack, name, recorded.call.geometry.encoding)
+    return own.spec if isinstance(own, LayerEncodings) else type(own).__name__
+
+
+# What reaches the layers ---------------------------------------------------------------------------------------------
+
+
+def _steps_of_stack(tape: Tape, site: str, names: Names) -> list[Step]:
+    """What goes into the stack, and what places are added there. Some stacks have queries of their own, and are given
+    what these look at: then it is what their first layer is given."""
+    recorded = tape.recorded(site)
+    stack = recorded.placed.stack
+    layers = None if stack is None else layers_of(stack)
+    if stack is None or layers is None:
+        return []
+    passage = tape.inside.through(first_layer(layers))[-1]
+    whole = passage.inputs[0][0]
+    made_of = _made_of(tape, site)
+    encodings, norm = added_by(stack), getattr(stack, "embedding_norm", None)
+    if encodings is None:
+        return [names.of_queries("embedding", _normed(made_of, norm), whole)]
+    before = tape.inside.through(stack)[-1].inputs[:1]
+    if before and before[0][0].shape == whole.shape:
+        q_pos = recorded.call.geometry.q_pos
+        placed = encodings.embed(before[0][:1], q_pos)[0]
+        entered = norm(placed) if is_norm(norm) else placed
+        if torch.equal(entered, whole):
+            formula = f"embedding + {encodings.spec}"
+            steps = [
+                names.of_queries("embedding", made_of, before[0][0]),
+                names.of_queries("embedding + position", formula, placed),
+            ]
+            normed = [names.of_queries("embedding norm", "norm before the first layer", entered)]
+            return steps if entered is placed else steps + normed
+    formula = _normed(f"{made_of} + {encodings.spec}", norm)
+    return [names.of_queries("embedding + position", formula, whole)]
+
+
+def _normed(formula: str, norm: nn.Module | None) -> str:
+    return f"norm({formula})" if is_norm(norm) else formula
+
+
+def _made_of(tape: Tape, site: str) -> str:
+    """What the input of a stack is, in a formula."""
+    given = tape.inside.arguments[-1]
+    if isinstance(given, Tensor) and given.is_floating_point():
+        return "what the model makes of its input"
+    if not isinstance(given, Images):
+        return _of_tokens(tape.inside.model)
+    if tape.site(site).queries == "source":
+        return "what the model makes of each patch"
+    return "a learned vector of each query"
+
+
+def _of_tokens(model: nn.Module) -> str:
+    """What stands for tokens, in a formula."""
+    embeddings = [module for module in model.modules() if isinstance(module, TokenEmbedding)]
+    scaled = any(embedding.scale != 1 for embedding in embeddings)
+    of_tokens = "E[token] * sqrt(D)" if scaled else "E[token]"
+    return f"{of_tokens} + S[segment]" if getattr(model, "segments", None) else of_tokens
+
+
+# One head ------------------------------------------------------------------------------------------------------------
+
+
+def _steps_of_head(
+    attention: Attention, call: AttentionCall, inputs: Inputs, head: int, names: Names
+) -> list[Step]:
+    x, source = inputs
+    own = source is x
+    made_of = "input" if own else "source"
+    steps = [names.of_queries("input", "what reaches this attention", x[0])]
+    if not own:
+        steps.append(names.of_keys("source", "what its keys and values are made of", source[0]))
+
+    q, k, v = _projected(attention, call, x[:1], source[:1], head)
+    biased = attention.query.bias is not None
+    b_Q, b_K, b_V = (f" + b_{side}" if biased else "" for side in "QKV")
+    steps.append(names.of_queries("Q", f"input W_Q{b_Q}", q))
+    steps.append(names.of_keys("K", f"{made_of} W_K{b_K}", k))
+    steps.append(names.of_keys("V", f"{made_of} W_V{b_V}", v))
+    if "rotate" in call.geometry.encoding.hooks:
+        q, k = call.q[0, head], call.k[0, head]
+        turned = "each pair turned by its position's angle"
+        steps.append(names.of_queries("Q rotated", turned, q))
+        steps.append(names.of_keys("K rotated", turned, k))
+    return [
+        *steps,
+        *_steps_of_scores(call, head, q @ k.transpose(0, 1), names),
+        *_steps_of_output(attention, call, head, x.dtype, names),
+    ]
+
+
+def _projected(
+    attention: Attention, call: AttentionCall, x: Tensor, source: Tensor, head: int
+) -> list[Float[Tensor, "_ E"]]:
+    """Queries, keys and values of a head, before the encoding turns them."""
+    geometry, encoding = call.geometry, call.geometry.encoding
+    site = attention.site
+    made = [
+        (attention.query(encoding.inject(x, geometry.q_pos)), site.head_width),
+        (attention.key(encoding.inject(source, geometry.k_pos)), site.head_width),
+        (attention.value(source), site.value_head_width),
+    ]
+    return [split_heads(of_all, site.heads, width)[0, head] for of_all, width in made]
+
+
+def _steps_of_scores(
+    call: AttentionCall, head: int, product: Float[Tensor, "Q K"], names: Names
+) -> list[Step]:
+    """From q.k to the weights. product: computed anew."""
+    parts = replace(definition.summands(call).of_head(head), product=product)
+    width = call.q.shape[3]
+    divided = f"multiplied by {call.scale:.4g}, as this model was trained"
+    if math.isclose(call.scale, width**-0.5):
+        divided = f"divided by sqrt({width}) = {width**0.5:.4g}"
+    elif call.scale == 1:
+        divided = f"not divided by sqrt({width}), as this model was trained"
+    hidden = "minus infinity where a query may not look"
+    return [
+        names.of_pairs("Q K^T", "how well each key fits each query", product),
+        *step_of_terms(parts, names),
+        names.of_pairs("scores", divided, parts.scaled),
+        *step_of_bias(parts, names),
+        *step_of_mask(parts, call, names, hidden),
+        step_of_weights(call, head, names, "softmax of each row"),
+    ]
+
+
+def _steps_of_output(
+    attention: Attention, call: AttentionCall, head: int, dtype: torch.dtype, names: Names
+) -> list[Step]:
+    outputs_HQW = definition.output(call)[0]
+    side_by_side = outputs_HQW.transpose(0, 1).flatten(-2)
+    output = attention.out(side_by_side.to(dtype))
+    b_O = "" if attention.out.bias is None else " + b_O"
+    return [
+        names.of_queries("weights V", "the weighted sum of the values", outputs_HQW[head]),
+        names.of_queries("output", f"all heads side by side, W_O{b_O}", output),
+    ]

@@ -1,0 +1,1 @@
+"""Forwards with edits, and what the edits change."""

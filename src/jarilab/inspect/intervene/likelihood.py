@@ -1,0 +1,117 @@
+"""How likely a model finds an answer, and how far apart two distributions of the next token are.
+
+written, where it is asked for: what was written after each token of the last input; the class of an image, or that of
+each object query.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Int, Tensor
+from jarilab.inspect.intervene.edit import Edit
+from jarilab.inspect.intervene.interventions import operate
+from jarilab.inspect.record.model_io import Inputs, keep_of, scores_of
+from jarilab.positions.coordinates import Tokens
+
+IGNORED = -1
+"""The label where nothing was written."""
+
+Written = Sequence[int] | Int[Tensor, "B L"]
+
+
+def log_probabilities(
+    model: nn.Module, inputs: Inputs, edits: Sequence[Edit] = ()
+) -> Float[Tensor, "B L V"]:
+    """The logarithms of the next token's probabilities in a forward with edits, in float64."""
+    with torch.no_grad(), operate(model, edits):
+        return log_softmax(model(*inputs))
+
+
+def log_softmax(outputs: Any) -> Float[Tensor, "B L V"]:
+    """The logarithms of the probabilities that a model's outputs mean, in float64."""
+    return scores_of(outputs).double().log_softmax(-1)
+
+
+def labels_of(inputs: Inputs, written: Written) -> Int[Tensor, "B L"]:
+    """The number of what was written after each token, below 0 for nothing; of what is said of an image."""
+    last = inputs[-1]
+    if isinstance(last, Tokens):
+        return _labels_of_tokens(last, written, language_model=len(inputs) == 1)
+    if isinstance(written, Tensor):
+        return written
+    return torch.tensor([list(written)], device=last.pixels.device)
+
+
+def _labels_of_tokens(
+    tokens: Tokens, written: Written, *, language_model: bool
+) -> Int[Tensor, "B L"]:
+    ids = tokens.ids
+    if isinstance(written, Tensor):
+        labels = written.to(ids.device)
+    elif language_model:
+        labels = _next(tokens)
+    else:
+        labels = torch.tensor([list(written)], dtype=torch.long, device=ids.device)
+    if labels.shape != ids.shape:
+        raise UserError(
+            f"something is written after each token of the target: expected {tuple(ids.shape)} numbers, got "
+            f"{tuple(labels.shape)}; take inputs and written from the same answer"
+        )
+    return labels
+
+
+def _next(tokens: Tokens) -> Int[Tensor, "B L"]:
+    """The token after each."""
+    ids, keep = tokens.ids, tokens.keep
+    labels = torch.full_like(ids, IGNORED)
+    labels[:, :-1] = ids[:, 1:]
+    if keep is not None:
+        padding = ~keep[:, 1:]
+        labels[:, :-1].masked_fill_(padding, IGNORED)
+    return labels
+
+
+def picked(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, "B L"]:
+    """The log-probability of each label, 0 where there is none. Raises UserError for labels of other places."""
+    if labels_BL.shape != log_BLV.shape[:2]:
+        raise UserError(
+            f"expected the number of what is said at each of {tuple(log_BLV.shape[:2])} places, got "
+            f"{tuple(labels_BL.shape)}; take inputs and written from the same answer"
+        )
+    index_BL1 = labels_BL.clamp_min(0).unsqueeze(-1)
+    picked_BL = log_BLV.gather(-1, index_BL1).squeeze(-1)
+    return picked_BL.masked_fill(labels_BL < 0, 0.0)
+
+
+def losses(log_BLV: Tensor, labels_BL: Tensor) -> Float[Tensor, " B"]:
+    """The mean cross-entropy of each row's labels, in nats."""
+    count_B = (labels_BL >= 0).sum(1).clamp_min(1)
+    return -picked(log_BLV, labels_BL).sum(1) / count_B
+
+
+def divergence(first_BLV: Tensor, second_BLV: Tensor, inputs: Inputs) -> float:
+    """The mean Jensen-Shannon divergence of distributions given by their logarithms, padding left out."""
+    each_BL = divergences(first_BLV, second_BLV)
+    return float(mean_over(each_BL, inputs).clamp(0.0, math.log(2)))
+
+
+def divergences(first_BLV: Tensor, second_BLV: Tensor) -> Float[Tensor, "B L"]:
+    """The Jensen-Shannon divergence at each place, of distributions given by their logarithms."""
+    middle_BLV = torch.logaddexp(first_BLV, second_BLV) - math.log(2)
+    logs_2BLV = torch.stack((first_BLV, second_BLV))
+    # What has no probability in either adds nothing.
+    ratios_2BLV = (logs_2BLV - middle_BLV).nan_to_num(0.0, neginf=0.0)
+    return 0.5 * (logs_2BLV.exp() * ratios_2BLV).sum((0, -1))
+
+
+def mean_over(values_BL: Float[Tensor, "B L"], inputs: Inputs) -> Float[Tensor, ""]:
+    """The mean over all places of an answer that are no padding."""
+    keep = keep_of(inputs)
+    return (values_BL if keep is None else values_BL[keep]).mean()

@@ -1,0 +1,1 @@
+"""Numbers that describe a head, computed from its maps."""

@@ -1,0 +1,61 @@
+"""What an induction head shows itself on, and how much a head is one (Olsson et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.inspect.measure.maps import Map, Scored
+from jarilab.inspect.measure.measures import beside_even, mass
+
+
+def induction_ids(
+    tokens: Sequence[int], block: int, *, copies: int = 2, first: int | None = None, seed: int = 0
+) -> Int[Tensor, "1 L"]:
+    """A random block of different tokens, again and again.
+
+    tokens: the numbers to draw from. first: a number that goes before all, where the model expects one.
+    Raises UserError where there are fewer tokens than the block is long, or nothing is repeated.
+    """
+    if not 2 <= block <= len(tokens):
+        raise UserError(
+            f"a block holds 2 to {len(tokens)} different tokens, as many as there are to draw from, got block={block}"
+        )
+    if copies < 2:
+        raise UserError(
+            f"expected a block and at least one copy of it, copies=2 or more, got copies={copies}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randperm(len(tokens), generator=generator)[:block]
+    repeated_L = torch.tensor(tokens, dtype=torch.int64)[drawn].repeat(copies)
+    if first is not None:
+        repeated_L = torch.cat((torch.tensor([first]), repeated_L))
+    return repeated_L.unsqueeze(0)
+
+
+def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
+    """Prefix matching on `induction_ids`: the weight on the token that followed the last time, `i - block + 1`, mean
+    over the queries i of all copies but the first. first: a token goes before the first block.
+
+    Raises UserError where the map is not of such a sequence.
+    """
+    if not _is_repeated(map, block, first):
+        raise UserError(
+            f"expected a map of a sequence with itself, copies of a block of {block} tokens, "
+            f"got {len(map.queries)} queries and {len(map.keys)} keys; make the tokens with induction_ids"
+        )
+    query_Q1 = torch.arange(len(map.queries)).unsqueeze(-1)
+    key_K = torch.arange(len(map.keys))
+    followed_QK = key_K == query_Q1 - block + 1
+    target_QK = followed_QK & (query_Q1 >= block + first)
+    return beside_even(mass(lambda _: target_QK))(map)
+
+
+def _is_repeated(map: Map, block: int, first: bool) -> bool:
+    if not map.same or len(map.keys) != len(map.queries) or block < 1:
+        return False
+    length = len(map.queries) - first
+    return length >= 2 * block and length % block == 0

@@ -1,0 +1,1 @@
+"""Record every attention call of a model on a tape."""

@@ -1,0 +1,136 @@
+"""One attention for the laws: from heads that are not rotated yet to its output and gradients, by any kernel."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from jarilab.attention.definition import AttentionCall
+from jarilab.attention.geometry import geometry_of
+from jarilab.attention.kernels import Kernel, attend
+from jarilab.core.shapes import Tensor
+from jarilab.encodings.base import Encoding
+from jarilab.laws.material import BATCH, HEAD_WIDTH, LENGTH, VALUE_WIDTH, noise
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
+
+ALL = slice(0, LENGTH)
+SCALE = 0.3  # not 1 / sqrt(E), which nobody may count on
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Some of the tokens as queries, and a mask."""
+
+    name: str
+    queries: slice
+    mask: Mask | None
+
+    def q_pos(self, pos: Positions) -> Positions:
+        return pos if self.queries == ALL else pos.slice(self.queries.start, self.queries.stop)
+
+    def call(
+        self, encoding: Encoding, pos: Positions, *, q: Tensor, k: Tensor, v: Tensor
+    ) -> AttentionCall:
+        """The attention of these queries to all tokens."""
+        return call_of(encoding, q[:, :, self.queries], k, v, self.q_pos(pos), pos, self.mask)
+
+
+def cases() -> list[Case]:
+    """Queries and masks of all kinds."""
+    some = slice(2, 5)
+    padding_BK = torch.arange(LENGTH) < torch.tensor([[4], [0]])
+    without_Q1 = torch.tensor([[True], [False], [True]])
+    pairs_QK = without_Q1.expand(-1, LENGTH)
+    return [
+        Case("without a mask", some, None),
+        Case("causal", some, Mask(causal=True)),
+        Case("causal over all tokens", ALL, Mask(causal=True)),
+        Case("padding, of one row nothing else", some, Mask(keys=padding_BK)),
+        Case("one query without keys", some, Mask(causal=True, pairs=pairs_QK)),
+    ]
+
+
+def call_of(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_pos: Positions,
+    k_pos: Positions,
+    mask: Mask | None,
+    x: Tensor | None = None,
+) -> AttentionCall:
+    """An attention between heads that are not rotated yet. x: what the keys are made of; by chance by default."""
+    geometry = geometry_of(encoding, q_pos, k_pos, mask)
+    if "rotate" in encoding.hooks:
+        q = encoding.rotate(q, geometry.q_rotation)
+        k = encoding.rotate(k, geometry.k_rotation)
+    x = noise("x", *k.shape[:3:2], encoding.site.width) if x is None else x
+    states = encoding.remembered(x.to(k.dtype))
+    scale = SCALE * encoding.scale_factor
+    return AttentionCall(q, k, v, geometry, scale, states=states)
+
+
+def differentiate(
+    encoding: Encoding,
+    dtype: torch.dtype,
+    pos: Positions,
+    case: Case,
+    kernel: Kernel,
+    autocast: bool = False,
+) -> dict[str, Tensor]:
+    """Output and gradients of an attention by `kernel`, from inputs rounded to `dtype`. The definition is given them in
+    float64 again: it is what the kernels are measured with. autocast: as in training in bfloat16, where linear maps
+    give the heads in it."""
+    precise = torch.float64 if kernel == "definition" else dtype
+    qkv = {name: x.to(dtype).to(precise).requires_grad_() for name, x in _qkv(encoding).items()}
+    of_heads = {name: x.to(torch.bfloat16) if autocast else x for name, x in qkv.items()}
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        output = attend(case.call(encoding, pos, **of_heads), kernel)
+    inputs = {**qkv, **_parameters(encoding)}
+    direction = _direction(output).to(dtype).to(precise)
+    loss = (output * direction).sum()
+    tensors = list(inputs.values())
+    gradients = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
+    named = zip(inputs, gradients, strict=True)
+    return {"output": output.detach()} | {f"gradient of {name}": value for name, value in named}
+
+
+def shapes(encoding: Encoding) -> dict[str, torch.Size]:
+    """Of all that an attention has a gradient for, by name."""
+    inputs = {**_qkv(encoding), **_parameters(encoding)}
+    return {name: tensor.shape for name, tensor in inputs.items()}
+
+
+@torch.no_grad()
+def slope(encoding: Encoding, pos: Positions, case: Case, name: str, step: float) -> Tensor:
+    """How fast the definition's output, in `_direction`, changes when one input is moved: what its gradient should say.
+
+    name: one of `shapes`. The input is moved as `noise(name)` says, so far there and so far back.
+    """
+    heights = []
+    for moved in (step, -step):
+        there, qkv = copy.deepcopy(encoding), _qkv(encoding)
+        inputs = qkv | _parameters(there)
+        inputs[name] += moved * noise(f"towards {name}", *inputs[name].shape)
+        output = attend(case.call(there, pos, **qkv), "definition")
+        heights.append((output * _direction(output)).sum())
+    return (heights[0] - heights[1]) / (2 * step)
+
+
+def _parameters(encoding: Encoding) -> dict[str, Tensor]:
+    """By names that no q, k or v has."""
+    return {f"parameter {name}": value for name, value in encoding.named_parameters()}
+
+
+def _qkv(encoding: Encoding) -> dict[str, Tensor]:
+    """Queries, keys and values of all heads by name."""
+    heads, widths = encoding.site.heads, {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH}
+    return {name: noise(name, BATCH, heads, LENGTH, width) for name, width in widths.items()}
+
+
+def _direction(output: Tensor) -> Tensor:
+    return noise("direction", *output.shape)

@@ -1,0 +1,108 @@
+"""Laws of what one attention computes: its kernels, its rotation."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from functools import partial
+
+import torch
+
+from jarilab.attention.kernels import Kernel
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Tensor
+from jarilab.encodings.base import Encoding
+from jarilab.laws.attention import Case, cases, differentiate, shapes, slope
+from jarilab.laws.checks import EXACT, POSITIONS, BrokenError, SkippedError, apart, complaint, near
+from jarilab.laws.hooks import Question, hook_outputs
+from jarilab.laws.material import LENGTH, noise
+from jarilab.laws.subject import Subject
+from jarilab.positions.coordinates import Positions
+
+KERNELS: tuple[Kernel, ...] = ("explicit", "fused")
+SLOPE = 1e-2
+STEPS = (1e-3, 1e-5)  # a long one may step over a kink, a short one is lost in float32
+SUMMED = 0.3  # a parameter's gradient in bfloat16 is a sum of many numbers that were rounded
+PRECISIONS = {torch.float64: 1e-6, torch.float32: 2e-5, torch.bfloat16: 5e-2}
+
+
+def kernels(subject: Subject) -> str:
+    """Each kernel gives the definition's output and gradients in every precision and under autocast, and exactly 0
+    without any key, or is refused when a model is built; and the definition's gradients are its slopes."""
+    refused: set[Kernel] = set()
+    for start in dict.fromkeys((0, subject.starts()[1], subject.far())):
+        for dtype, case in itertools.product(PRECISIONS, cases()):
+            refused |= _check_case(subject, start, dtype, case)
+    if "explicit" in refused:
+        raise BrokenError("no kernel can compute it: the explicit one is refused")
+    for kernel in refused:
+        if complaint(partial(subject.model, kernel=kernel)) is None:
+            raise BrokenError(
+                f"the {kernel} kernel is refused when it runs, but not when a model is built with it"
+            )
+    return "explicit equals it, fused is refused" if refused else "explicit and fused equal it"
+
+
+def _check_case(subject: Subject, start: int, dtype: torch.dtype, case: Case) -> set[Kernel]:
+    """Which kernels are refused; all others agree with the definition. From the farthest position on outputs alone do:
+    there the gradient of a frequency is multiplied by the place, and what rounding leaves of it."""
+    pos, encoding, refused = subject.sequence(start), subject.encoding().to(dtype), set()
+    expected = differentiate(copy.deepcopy(encoding).double(), dtype, pos, case, "definition")
+    at_start, is_far = start == 0, start > subject.starts()[1]
+    if dtype is torch.float64 and at_start:
+        _check_slopes(encoding, pos, case, expected)
+    allowed = max(PRECISIONS[dtype], POSITIONS) if is_far else PRECISIONS[dtype]
+    autocasts = (False, True) if dtype is torch.float32 and case.mask is None else (False,)
+    for kernel, autocast in itertools.product(KERNELS, autocasts):
+        mode = ", under autocast" * autocast
+        where = f"of {kernel}, {dtype}{mode}, {case.name}, from position {start} on"
+        try:
+            found = differentiate(encoding, dtype, pos, case, kernel, autocast)
+        except UserError:
+            refused.add(kernel)
+            continue
+        for what, tensor in found.items():
+            if what == "output" or not (is_far or autocast):
+                tolerance = PRECISIONS[torch.bfloat16] if autocast else allowed
+                if what != "output" and dtype is torch.bfloat16:
+                    tolerance = SUMMED
+                near(tensor, expected[what], tolerance, f"{what} {where}")
+        _check_rows_without_keys(found["output"], pos, case, where)
+    return refused
+
+
+def _check_slopes(
+    encoding: Encoding, pos: Positions, case: Case, expected: dict[str, Tensor]
+) -> None:
+    """The definition's gradients say how fast its output changes."""
+    for name, shape in shapes(encoding).items():
+        what = f"gradient of {name}"
+        along = (expected[what] * noise(f"towards {name}", *shape)).sum()
+        found = [slope(encoding, pos, case, name, step) for step in STEPS]
+        nearest = min(found, key=lambda one: apart(one, along))
+        near(along, nearest, SLOPE, f"{what} of the definition, {case.name}")
+
+
+def _check_rows_without_keys(output_BHQE: Tensor, pos: Positions, case: Case, where: str) -> None:
+    allowed = None if case.mask is None else case.mask.dense(case.q_pos(pos), pos)
+    if allowed is None:
+        return
+    without_key = ~allowed.any(-1, keepdim=True)
+    if (output_BHQE * without_key).any():
+        raise BrokenError(f"a query without any key is not exactly 0 in the output {where}")
+
+
+def norms(subject: Subject) -> str:
+    """`rotate` leaves the length of every query and key as it is, unless the class says `keeps_norms = False`."""
+    if "rotate" not in subject.encoding().hooks:
+        raise SkippedError("it rotates nothing")
+    if not subject.claims("keeps_norms"):
+        raise SkippedError("it does not claim to: keeps_norms = False")
+    for start in subject.starts():
+        pos = subject.sequence(start)
+        encoding = subject.encoding()
+        asked, turned = Question.about(encoding.site, pos), hook_outputs(encoding, pos)
+        for what, hook, still in (("", "rotate", asked.q), (" of keys", "rotate of keys", asked.k)):
+            where = f"norms{what} from position {start} on"
+            near(turned[hook].norm(dim=-1), still.norm(dim=-1), EXACT, where)
+    return f"up to position {subject.starts()[-1] + LENGTH - 1}"

@@ -1,0 +1,89 @@
+"""An encoding's formula, and the double loop that applies it: in numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jarilab.encodings.base import Site, hooks_of, registry
+from jarilab.encodings.compose import build, parts_of
+from jarilab.encodings.formulas.oracle import (
+    Oracle,
+    Place,
+    ScoreInputs,
+    Vector,
+    formulas,
+    pair_by_pair,
+    sum_of,
+)
+from jarilab.laws.material import HEAD_WIDTH, VALUE_WIDTH
+
+
+def double_loop(
+    oracle: Oracle,
+    encoding: Any,
+    q: Vector,
+    k: Vector,
+    v: Vector,
+    x: Vector,
+    q_at: list[Place],
+    k_at: list[Place],
+    *,
+    scale: float,
+    causal: bool,
+) -> Vector:
+    """Softmax of the scores and weighted sum of the values, one query and one key after the other: `(B, H, Q, E')`.
+
+    x: what the keys are made of, `(B, K, D)`. q_at, k_at: positions. causal: no query sees a key at a later position;
+    of cells, one in a later row, or further on in its own.
+    """
+    output = np.zeros((*q.shape[:3], v.shape[3]))
+    allowed_QK = np.ones((len(q_at), len(k_at)), dtype=bool)
+    for query, key in np.ndindex(*allowed_QK.shape):
+        allowed_QK[query, key] = k_at[key] <= q_at[query] or not causal
+    scores = scores_of(oracle)
+    for b, h in np.ndindex(*q.shape[:2]):
+        scores_QK = scores(encoding, q[b, h], k[b, h], x[b], q_at, k_at, allowed_QK, h, scale)
+        for query, i in enumerate(q_at):
+            seen = np.flatnonzero(allowed_QK[query])
+            scores_K = scores_QK[query, seen]
+            weights_K = np.exp(scores_K - scores_K.max())
+            weights_K /= weights_K.sum()
+            for weight, key in zip(weights_K, seen, strict=True):
+                value_E = oracle.value(encoding, v[b, h, key], i, k_at[key], h)
+                output[b, h, query] += weight * value_E
+    return output
+
+
+def scores_of(oracle: Oracle) -> Callable[..., Vector]:
+    """All scores of a head: as the formula gives them, or one by one where each depends on its own pair alone."""
+    if oracle.scores is not None:
+        return oracle.scores
+
+    def score(inputs: ScoreInputs, query: int, key: int) -> float:
+        q_E, k_E = inputs.q[query], inputs.k[key]
+        i, j = inputs.q_at[query], inputs.k_at[key]
+        return oracle.score(inputs.encoding, q_E, k_E, i, j, inputs.head, inputs.scale)
+
+    return pair_by_pair(score)
+
+
+def formula_of(spec: str) -> Oracle | None:
+    """The encoding's own oracle, or the paper's formula for one of the package; None where a part has neither, and
+    where the parts are no sum: two of them rotate, or one rotates the queries that another's terms compare."""
+    specs = [registry.spec(part) for part in parts_of(spec)]
+    oracles = []
+    for part in specs:
+        oracle = getattr(part.target, "oracle", None) or formulas().get(part.name)
+        if oracle is None:
+            return None
+        oracles.append(oracle)
+    if len(oracles) == 1:
+        return oracles[0]
+    if any(oracle.scores is not None for oracle in oracles):
+        return None
+    rotating = sum("rotate" in hooks_of(part.target) for part in specs)
+    hooks = build(spec, Site(HEAD_WIDTH, 1, HEAD_WIDTH, VALUE_WIDTH, causal=True)).hooks
+    return None if rotating > 1 or {"rotate", "terms"} <= hooks else sum_of(oracles)

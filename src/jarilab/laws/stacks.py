@@ -1,0 +1,69 @@
+"""The stacks that laws of models look at: an encoder's, and a causal one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from jarilab.core.shapes import Tensor
+from jarilab.laws.material import randomise
+from jarilab.laws.subject import Subject
+from jarilab.models.decoder import CausalStack
+from jarilab.models.layers import LayerOptions
+from jarilab.models.stacks import Encoder
+from jarilab.nn.init import initialise
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
+
+HIDDEN = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A stack under the encoding, in float64 and evaluation. packed: how it reads documents in one row."""
+
+    name: str
+    module: nn.Module
+    packed: Callable[[Tensor, Positions, Tensor], Tensor]
+    causal: bool = False
+
+    def __call__(self, x_BLD: Tensor, pos: Positions, keep: Tensor | None = None) -> Tensor:
+        return self.module(x_BLD, positions=pos, keep=keep)
+
+
+def stacks(subject: Subject) -> list[Stack]:
+    """An encoder where the encoding may be in one, and a causal stack."""
+    causal = causal_stack(subject)
+    return [causal] if subject.causal_only else [encoder(subject), causal]
+
+
+def encoder(subject: Subject, layers: int = 2) -> Stack:
+    """A stack in which every token sees every other."""
+    site = subject.site()
+    made = Encoder(site.width, site.heads, layers, encoding=subject.spec, hidden=HIDDEN)
+    module = _filled(made)
+
+    def packed(x_BLD: Tensor, pos: Positions, document_BL: Tensor) -> Tensor:
+        return module(x_BLD, positions=pos, mask=Mask(documents=(document_BL, document_BL)))
+
+    return Stack("an encoder", module, packed)
+
+
+def causal_stack(subject: Subject, layers: int = 2) -> Stack:
+    """A stack in which a token sees itself and what came before."""
+    site = subject.site()
+    options = LayerOptions(site.width, site.heads, hidden=HIDDEN)
+    module = _filled(CausalStack(options, layers, encoding=subject.spec, window=None))
+
+    def packed(x_BLD: Tensor, pos: Positions, document_BL: Tensor) -> Tensor:
+        return module(x_BLD, positions=pos, documents=document_BL)
+
+    return Stack("a causal stack", module, packed, causal=True)
+
+
+def _filled(module: nn.Module) -> nn.Module:
+    module = module.double().eval()
+    initialise(module, 0)
+    return randomise(module)

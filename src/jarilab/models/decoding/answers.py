@@ -1,0 +1,103 @@
+"""Answers to a batch of sources, by greedy or beam search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jarilab.core.devices import CPU, computing, put
+from jarilab.core.shapes import Int, Tensor
+from jarilab.models.decoding.beam_search import MOST_PENALTY, beam
+from jarilab.models.decoding.greedy_search import greedy
+from jarilab.models.decoding.hypotheses import Hypothesis
+from jarilab.models.decoding.places import Places, in_order
+from jarilab.positions.coordinates import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """How answers are written.
+
+    beam: hypotheses kept for each source; 1 is greedy. length_penalty: a hypothesis is judged by its log-probability
+    over its length to this power. no_repeat: no n-gram of this many tokens twice; 0 for no such rule. shortest: tokens
+    that an answer has at least, its end included. longest: tokens that it has at most; the task's own limit by default.
+    precision: of matrix products while answers are written. bfloat16 is faster where the processor multiplies in it,
+    and where two answers are close it may take the other.
+    """
+
+    beam: int = 1
+    length_penalty: float = 1.0
+    no_repeat: int = 0
+    shortest: int = 0
+    longest: int | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is greedy search without any rule. What cannot be is not: `beam` says so."""
+        free = not self.no_repeat and not self.shortest and 0 <= self.length_penalty <= MOST_PENALTY
+        return self.beam == 1 and free
+
+
+GREEDY = Decoding()
+
+
+def answers(
+    model: Any,
+    sources: Tokens,
+    decoding: Decoding = GREEDY,
+    *,
+    first: int,
+    end: int,
+    padding: int,
+    limit: int,
+    n_best: int = 1,
+    places: Places = in_order,
+) -> list[list[Hypothesis]]:
+    """The `n_best` best answers to each source, the best first, on the processor whatever wrote them.
+
+    first, end, padding: the numbers of these tokens. limit: the most tokens of an answer, its end included.
+    places: where the tokens of answers are.
+    """
+    longest = limit if decoding.longest is None else min(limit, decoding.longest)
+    # Around the whole search: the weights are rounded once.
+    precise = computing(model, decoding.precision, sources.ids.device)
+    if not decoding.plain or n_best != 1:
+        with precise:
+            best = beam(
+                model,
+                sources,
+                width=decoding.beam,
+                first=first,
+                end=end,
+                longest=longest,
+                length_penalty=decoding.length_penalty,
+                best=n_best,
+                shortest=decoding.shortest,
+                no_repeat=decoding.no_repeat,
+                places=places,
+            )
+        return put(best, CPU)
+    with precise:
+        written = greedy(
+            model, sources, first=first, end=end, padding=padding, longest=longest, places=places
+        )
+    written = put(written, CPU)
+    length_B = _lengths(written.ids, end)
+    # Added up one after the other, so that it makes no difference how long others are.
+    so_far_BL = written.log_probabilities.double().cumsum(1)
+    totals = so_far_BL.gather(1, length_B.unsqueeze(1) - 1).squeeze(1).tolist()
+    penalty = decoding.length_penalty
+    rows = zip(written.ids, written.log_probabilities, length_B.tolist(), totals, strict=True)
+    return [
+        [Hypothesis(ids[:length], logs[:length], total, total / length**penalty)]
+        for ids, logs, length, total in rows
+    ]
+
+
+def _lengths(ids_BL: Int[Tensor, "B L"], end: int) -> Int[Tensor, " B"]:
+    """How many tokens were written, the end included. Padding is none where it stands behind an end; a model that has
+    learned little may write it as a token too."""
+    is_end_BL = ids_BL == end
+    before_end_BL = is_end_BL.cumsum(1) - is_end_BL.long() == 0
+    return before_end_BL.sum(1)

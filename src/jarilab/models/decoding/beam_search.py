@@ -1,0 +1,250 @@
+"""The likeliest answers that a beam of open hypotheses finds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch.nn import functional
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.models.base import Generates
+from jarilab.models.decoding.greedy_search import check_longest
+from jarilab.models.decoding.hypotheses import NEVER, Hypotheses, Hypothesis
+from jarilab.models.decoding.places import Places, in_order
+from jarilab.positions.coordinates import Tokens
+
+# Of tokens, when the likeliest are looked for.
+BLOCK = 64
+WIDEST = 1000
+"""Hypotheses of a beam: their scores and caches are all held."""
+MOST_PENALTY = 100
+"""The highest power of a length: above it, no number is left of a score."""
+
+
+@torch.no_grad()
+def beam(
+    model: Generates,
+    source: Tokens,
+    *,
+    width: int,
+    first: int,
+    end: int,
+    longest: int | Sequence[int] | Int[Tensor, " B"],
+    length_penalty: float = 1.0,
+    best: int = 1,
+    shortest: int = 0,
+    no_repeat: int = 0,
+    places: Places = in_order,
+) -> list[list[Hypothesis]]:
+    """The `best` likeliest answers to each source that a beam of `width` open hypotheses finds, best first.
+
+    They are ranked by `sum of log-probabilities / length ** length_penalty`, where the length counts the end token, as
+    in fairseq and Marian; 0 ranks by probability alone, more favours longer ones. Log-probabilities are the model's
+    own, whatever is forbidden. Fewer than `best` come back only where the rules below leave fewer.
+
+    first, end: the numbers of these tokens. longest, shortest: tokens written, the end included; `longest` may
+    be one number for each source. A hypothesis that is cut off at `longest` counts as one that ended there.
+    no_repeat: no n-gram of this many tokens is written twice; 0 for no such rule. places: where the tokens of answers
+    are, which may differ from hypothesis to hypothesis.
+
+    A hypothesis ends when its end token is among the `width` best continuations of its source. A source is done, and
+    read no more, when `width` hypotheses have ended and the best open one now ranks below the `best` of them (the rule
+    of Hugging Face's default; a longer one may yet have come to rank higher), or when no open one can rank above them:
+    since no log-probability is above 0, one whose sum is s now will never score above `s / longest ** length_penalty`.
+
+    Raises UserError for numbers that contradict each other.
+    """
+    batch, device = source.ids.shape[0], source.ids.device
+    longest_B = torch.as_tensor(longest, device=device)
+    check_longest(longest_B, shortest, batch)
+    _check_beam(width, best, no_repeat, length_penalty)
+    search = _Search(longest_B.expand(batch), width, best, length_penalty, end)
+    state, cache = model.start(source), model.new_cache()
+    ids_RL = torch.full((batch, 1), first, device=device)
+    answers: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    for length in itertools.count(1):
+        positions = places(ids_RL, length - 1, search.sources)
+        scores_R1V = model.step(state, ids_RL[:, -1:], positions, cache)
+        scores_RV = scores_R1V[:, -1].float()
+        log_RV = scores_RV.log_softmax(-1)
+        if length < shortest:
+            log_RV[:, end] = NEVER
+        if no_repeat:
+            _forbid_repeats(log_RV, search.open.ids.flatten(0, 1), no_repeat)
+        from_R, moved = search.extend(log_RV, length)
+        # The one place where the host waits for the device.
+        flags = torch.cat((search.done(length), moved.view(1)))
+        *done, moved = flags.tolist()
+        sources = None
+        if any(done):
+            sources, from_R = search.leave(torch.tensor(done, device=device), from_R, answers)
+            if not len(sources):
+                return answers
+            state = state.select(sources)
+        if moved or sources is not None:
+            cache.select(from_R, sources)
+        written_RL = search.open.ids.flatten(0, 1)
+        ids_RL = functional.pad(written_RL, (1, 0), value=first)
+    raise AssertionError("every source is done at its longest")
+
+
+class _Search:
+    """Where a beam search stands: the open hypotheses and the best that ended, of the sources that are not done."""
+
+    def __init__(self, longest_B: Tensor, width: int, best: int, length_penalty: float, end: int):
+        batch, device = len(longest_B), longest_B.device
+        self.width, self.best = width, best
+        self.length_penalty, self.end = length_penalty, end
+        self.longest_B = longest_B
+        self.source_B = torch.arange(batch, device=device)
+        self.ended_B = torch.zeros_like(self.source_B)
+        self.open = Hypotheses.empty(batch, 1, 0.0, device)
+        self.ended = Hypotheses.empty(batch, best, NEVER, device)
+
+    def extend(self, log_RV: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Give each open hypothesis its likeliest next tokens; take what ends out and keep W of the rest open.
+
+        Returns the row that each of the new ones grew from, `(B * W,)`, and whether any has moved.
+        """
+        parents_BC, grown = self._continuations(log_RV, length)
+        is_end_BC = grown.ids[..., -1] == self.end
+        self._take_ended(grown, is_end_BC, length)
+
+        # W hypotheses have W ends at most, so that of 2 W continuations W or more go on.
+        grown = replace(grown, totals=grown.totals.masked_fill(is_end_BC, NEVER))
+        chosen_BW = grown.totals.topk(self.width).indices
+        batch, hypotheses = self.open.ids.shape[:2]
+        self.open = grown.pick(chosen_BW)
+        first_row_B = hypotheses * torch.arange(batch, device=chosen_BW.device)
+        from_BW = first_row_B.unsqueeze(1) + parents_BC.gather(1, chosen_BW)
+        from_R = from_BW.flatten()
+        return from_R, _moved(from_R, len(log_RV))
+
+    def _take_ended(self, grown: Hypotheses, is_end_BC: Tensor, length: int) -> None:
+        """Those of the W likeliest that end now, by their end token or for their length, stand with the best ended."""
+        cut_off_B1 = (self.longest_B == length).unsqueeze(1)
+        over_BC = (is_end_BC | cut_off_B1) & (grown.totals > NEVER)
+        over_BC[:, self.width :] = False
+        self.ended_B = self.ended_B + over_BC.sum(1)
+        over = replace(grown, totals=grown.totals.masked_fill(~over_BC, NEVER))
+        both = self.ended.beside(over)
+        best_BN = both.scores(self.length_penalty).topk(self.best).indices
+        self.ended = both.pick(best_BN)
+
+    def _continuations(self, log_RV: Tensor, length: int) -> tuple[Tensor, Hypotheses]:
+        """The 2 W likeliest of each source, best first, and which open hypothesis each continues."""
+        wanted = 2 * self.width
+        batch, hypotheses = self.open.totals.shape
+        logs_RN, ids_RN = _likeliest(log_RV, min(wanted, log_RV.shape[1]))
+        each = ids_RN.shape[1]
+        every = hypotheses * each
+        totals_RN = self.open.totals.view(-1, 1) + logs_RN
+        missing = (0, max(0, wanted - every))
+        totals_BA = functional.pad(totals_RN.view(batch, every), missing, value=NEVER)
+        totals_BC, index_BC = totals_BA.topk(wanted)
+        index_BC = index_BC.clamp_max(every - 1)
+        ids_BC = ids_RN.reshape(batch, -1).gather(1, index_BC)
+        logs_BC = logs_RN.reshape(batch, -1).gather(1, index_BC)
+        parents_BC = index_BC // each
+        parents = self.open.pick(parents_BC)
+        return parents_BC, parents.extended(totals_BC, ids_BC, logs_BC, length)
+
+    @property
+    def sources(self) -> Int[Tensor, " R"]:
+        """The source that each open hypothesis is about."""
+        return self.source_B.repeat_interleave(self.open.ids.shape[1])
+
+    def done(self, length: int) -> Tensor:
+        """Which sources are, `(B,)`."""
+        penalty = self.length_penalty
+        worst_B = self.ended.scores(penalty).amin(1)
+        open_B = self.open.totals.amax(1)
+        beaten_B = open_B / self.longest_B**penalty <= worst_B
+        behind_B = open_B / length**penalty <= worst_B
+        enough_B = self.ended_B >= self.width
+        return (enough_B & behind_B) | beaten_B | (self.longest_B == length)
+
+    def leave(
+        self, done_B: Tensor, from_R: Tensor, answers: list[list[Hypothesis]]
+    ) -> tuple[Tensor, Tensor]:
+        """Let the sources that are done go, into `answers`. Returns the others, and what is left of `from_R`."""
+        left = (~done_B).nonzero().squeeze(1)
+        gone = done_B.nonzero().squeeze(1)
+        listed = self.ended.of(gone).listed(self.length_penalty)
+        for source, hypotheses in zip(self.source_B[gone].tolist(), listed, strict=True):
+            answers[source] = hypotheses
+        self.longest_B = self.longest_B[left]
+        self.source_B = self.source_B[left]
+        self.ended_B = self.ended_B[left]
+        self.open = self.open.of(left)
+        self.ended = self.ended.of(left)
+        from_BW = from_R.view(len(done_B), -1)
+        return left, from_BW[left].flatten()
+
+
+def _likeliest(log_RV: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """The largest of each row, and where they are: `topk`, in half its time on a CPU for thousands of tokens.
+
+    A value among the largest is in one of the blocks whose largest are the largest, or in what no block covers.
+    """
+    blocks = log_RV.shape[1] // BLOCK
+    if blocks <= number:
+        largest = log_RV.topk(number)
+        return largest.values, largest.indices
+    (rows, vocabulary), covered = log_RV.shape, blocks * BLOCK
+    blocks_RBK = log_RV[:, :covered].unflatten(1, (blocks, BLOCK))
+    chosen_RN = blocks_RBK.amax(-1).topk(number, sorted=False).indices
+    offset_K = torch.arange(BLOCK, device=log_RV.device)
+    inside_RNK = chosen_RN.unsqueeze(-1) * BLOCK + offset_K
+    rest_RM = torch.arange(covered, vocabulary, device=log_RV.device).expand(rows, -1)
+    ids_RM = torch.cat((inside_RNK.flatten(1), rest_RM), 1)
+    largest = log_RV.gather(1, ids_RM).topk(number)
+    return largest.values, ids_RM.gather(1, largest.indices)
+
+
+def _moved(from_R: Tensor, rows: int) -> Tensor:
+    """Whether choosing these of so many rows changes anything."""
+    if len(from_R) != rows:
+        return torch.ones((), dtype=torch.bool, device=from_R.device)
+    return (from_R != torch.arange(rows, device=from_R.device)).any()
+
+
+def _forbid_repeats(log_RV: Tensor, ids_RL: Tensor, number: int) -> None:
+    """Forbid, in place, each token that would repeat an n-gram of `number` tokens."""
+    if ids_RL.shape[1] < number:
+        return
+    grams_RGN = ids_RL.unfold(1, number, 1)
+    start = ids_RL.shape[1] - number + 1
+    last_RN = ids_RL[:, start:]
+    equal_RGN = grams_RGN[..., :-1] == last_RN.unsqueeze(1)
+    repeats_RG = equal_RGN.all(-1)
+    zeros_RG = torch.zeros_like(repeats_RG, dtype=log_RV.dtype)
+    forbidden_RG = zeros_RG.masked_fill(repeats_RG, NEVER)
+    # Log-probabilities are 0 at most, so the smaller of the two is the token's own where nothing is forbidden.
+    log_RV.scatter_reduce_(1, grams_RGN[..., -1], forbidden_RG, "amin")
+
+
+def _check_beam(width: int, best: int, no_repeat: int, length_penalty: float) -> None:
+    if width > WIDEST:
+        raise UserError(
+            f"a beam is {WIDEST:,} hypotheses wide at most, got width {width:,}; 4 or 5 is usual"
+        )
+    if width < 1:
+        raise UserError(
+            f"a beam is 1 hypothesis wide or more, got width {width}; 1 is greedy, 4 or 5 is usual"
+        )
+    if not 1 <= best <= width:
+        raise UserError(
+            f"a beam of width {width} can be asked for its 1 to {width} best answers, got best {best}; widen the beam"
+        )
+    if no_repeat < 0:
+        raise UserError(f"no_repeat is the length of an n-gram, or 0 for no rule; got {no_repeat}")
+    if not 0 <= length_penalty <= MOST_PENALTY:
+        most = f", {MOST_PENALTY} at most" if length_penalty > MOST_PENALTY else ""
+        raise UserError(
+            f"the length penalty is 0 or more{most}, got {length_penalty}; 0 ranks by probability alone, 1 by its mean"
+        )

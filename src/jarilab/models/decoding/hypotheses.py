@@ -1,0 +1,98 @@
+"""Answers that a beam search has begun or ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from jarilab.core.shapes import Float, Int, Tensor
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Hypothesis:
+    """One answer to one source.
+
+    ids: `(L,)`, what was written after the first token, the end included if it came. log_probabilities: `(L,)`, of
+    each. total: their sum. score: what it is ranked by, `total / L ** length_penalty`.
+    """
+
+    ids: Int[Tensor, " L"]
+    log_probabilities: Float[Tensor, " L"]
+    total: float
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Hypotheses:
+    """N hypotheses about each of B sources: `(B, N)` sums and lengths, `(B, N, L)` tokens and their log-probabilities.
+    A sum of minus infinity marks the place of none."""
+
+    totals: Tensor
+    lengths: Tensor
+    ids: Tensor
+    logs: Tensor
+
+    @staticmethod
+    def empty(batch: int, number: int, total: float, device: torch.device) -> Hypotheses:
+        totals_BN = torch.full((batch, number), total, device=device)
+        ids_BN0 = torch.empty(batch, number, 0, dtype=torch.long, device=device)
+        return Hypotheses(totals_BN, torch.ones_like(totals_BN), ids_BN0, ids_BN0.float())
+
+    def scores(self, length_penalty: float) -> Tensor:
+        return self.totals / self.lengths**length_penalty
+
+    def pick(self, index_BM: Tensor) -> Hypotheses:
+        """Some of each source."""
+        index_BML = index_BM.unsqueeze(-1).expand(-1, -1, self.ids.shape[2])
+        return Hypotheses(
+            self.totals.gather(1, index_BM),
+            self.lengths.gather(1, index_BM),
+            self.ids.gather(1, index_BML),
+            self.logs.gather(1, index_BML),
+        )
+
+    def of(self, sources: Tensor) -> Hypotheses:
+        """All of some sources."""
+        totals, lengths = self.totals[sources], self.lengths[sources]
+        return Hypotheses(totals, lengths, self.ids[sources], self.logs[sources])
+
+    def extended(
+        self, totals_BN: Tensor, ids_BN: Tensor, logs_BN: Tensor, length: int
+    ) -> Hypotheses:
+        """Each with one more token."""
+        return Hypotheses(
+            totals_BN,
+            torch.full_like(totals_BN, length),
+            torch.cat((self.ids, ids_BN.unsqueeze(-1)), -1),
+            torch.cat((self.logs, logs_BN.unsqueeze(-1)), -1),
+        )
+
+    def beside(self, longer: Hypotheses) -> Hypotheses:
+        """These and those, whose tokens are `L` or more: what is missing here is filled up, behind the length."""
+        room = (0, longer.ids.shape[2] - self.ids.shape[2])
+        ids, logs = functional.pad(self.ids, room), functional.pad(self.logs, room)
+        return Hypotheses(
+            torch.cat((self.totals, longer.totals), 1),
+            torch.cat((self.lengths, longer.lengths), 1),
+            torch.cat((ids, longer.ids), 1),
+            torch.cat((logs, longer.logs), 1),
+        )
+
+    def listed(self, length_penalty: float) -> list[list[Hypothesis]]:
+        """Those of each source, one by one."""
+        totals, lengths = self.totals.tolist(), self.lengths.tolist()
+        penalized = self.scores(length_penalty).tolist()
+        listed: list[list[Hypothesis]] = []
+        for b, of_source in enumerate(totals):
+            found = []
+            for n, total in enumerate(of_source):
+                if total > NEVER:
+                    end = int(lengths[b][n])
+                    ids, logs = self.ids[b, n, :end], self.logs[b, n, :end]
+                    found.append(Hypothesis(ids, logs, total, penalized[b][n]))
+            listed.append(found)
+        return listed

@@ -1,0 +1,223 @@
+"""Drawing tokens one after another, and what narrows the choice.
+
+The filters are functions of scores `(B, V)`, and give new ones: minus infinity where a token may not be drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Bool, Float, Int, Tensor
+from jarilab.models.base import COLDEST, HOTTEST, Generates
+from jarilab.models.decoding.places import Places, in_order
+from jarilab.positions.coordinates import Tokens
+
+NEVER = float("-inf")
+LEAST_PENALTY, MOST_PENALTY = 0.01, 100
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """One more token of each row.
+
+    ids: `(B,)`; a row that has ended keeps giving its end token. log_probabilities: `(B,)`, of the model itself, before
+    anything narrowed its choice; 0 in rows that had ended before. ended: `(B,)`, those that have by now.
+    """
+
+    ids: Int[Tensor, " B"]
+    log_probabilities: Float[Tensor, " B"]
+    ended: Bool[Tensor, " B"]
+
+
+def penalise_repetition(
+    scores: Float[Tensor, "B V"], ids: Int[Tensor, "B L"], penalty: float
+) -> Float[Tensor, "B V"]:
+    """Lower the scores of tokens that were there before: *CTRL* (Keskar et al. 2019), section 4.1.
+
+    Above 0 they are divided by `penalty`, below multiplied; 1 changes nothing.
+    """
+    there_BL = scores.gather(1, ids)
+    lowered_BL = torch.where(there_BL < 0, there_BL * penalty, there_BL / penalty)
+    return scores.scatter(1, ids, lowered_BL)
+
+
+def keep_top_k(scores: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B V"]:
+    """Keep the `k` likeliest tokens: *Hierarchical Neural Story Generation* (Fan et al. 2018), section 5.3."""
+    least_B1 = scores.topk(min(k, scores.shape[1])).values[:, -1:]
+    return scores.masked_fill(scores < least_B1, NEVER)
+
+
+def keep_top_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
+    """Keep the nucleus, the fewest tokens that together have the probability `p`: *The Curious Case of Neural Text
+    Degeneration* (Holtzman et al. 2020), equations 2 and 3."""
+    ascending = scores.sort(-1)
+    below_BV = ascending.values.softmax(-1).cumsum(-1) <= 1 - p
+    below_BV[:, -1] = False  # the likeliest stays, whatever the sum was rounded to
+    outside_BV = torch.zeros_like(below_BV).scatter(1, ascending.indices, below_BV)
+    return scores.masked_fill(outside_BV, NEVER)
+
+
+def keep_min_p(scores: Float[Tensor, "B V"], p: float) -> Float[Tensor, "B V"]:
+    """Keep tokens at least `p` times as likely as the likeliest: *Turning Up the Heat: Min-p Sampling* (Nguyen et al.
+    2024), section 3."""
+    least_B1 = scores.amax(-1, keepdim=True) + math.log(p)
+    return scores.masked_fill(scores < least_B1, NEVER)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """How the next token is taken from its scores."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+
+    def __post_init__(self) -> None:
+        rules = [
+            (
+                self.temperature == 0 or COLDEST <= self.temperature <= HOTTEST,
+                "temperature",
+                f"0 (the likeliest always), or {COLDEST} to {HOTTEST}",
+            ),
+            (self.top_k is None or self.top_k >= 1, "top_k", "1 token or more"),
+            (
+                self.top_p is None or 0 < self.top_p <= 1,
+                "top_p",
+                "a probability above 0, 1 at most",
+            ),
+            (self.min_p is None or 0 < self.min_p <= 1, "min_p", "a share above 0, 1 at most"),
+            (
+                LEAST_PENALTY <= self.repetition_penalty <= MOST_PENALTY,
+                "repetition_penalty",
+                f"{LEAST_PENALTY} to {MOST_PENALTY}; 1 is none, 1.2 is usual",
+            ),
+        ]
+        for holds, name, expected in rules:
+            if not holds:
+                optional = (
+                    "; omit it to keep every token" if name in ("top_k", "top_p", "min_p") else ""
+                )
+                raise UserError(f"{name}: expected {expected}, got {getattr(self, name)}{optional}")
+
+    def take(self, scores_BV: Tensor, ids_BL: Tensor, generator: torch.Generator) -> Tensor:
+        """A token for each row, `(B,)`."""
+        if self.repetition_penalty != 1:
+            scores_BV = penalise_repetition(scores_BV, ids_BL, self.repetition_penalty)
+        if self.temperature == 0:
+            return scores_BV.argmax(-1)
+        if self.temperature != 1:
+            scores_BV = scores_BV / self.temperature
+        if self.top_k is not None:
+            scores_BV = keep_top_k(scores_BV, self.top_k)
+        if self.top_p is not None:
+            scores_BV = keep_top_p(scores_BV, self.top_p)
+        if self.min_p is not None:
+            scores_BV = keep_min_p(scores_BV, self.min_p)
+        return torch.multinomial(scores_BV.softmax(-1), 1, generator=generator).squeeze(1)
+
+
+def sample(
+    model: Generates,
+    prompt: Int[Tensor, "B L"],
+    *,
+    source: Tokens | None = None,
+    end: int,
+    longest: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    seed: int,
+    context: int | None = None,
+    places: Places = in_order,
+) -> Iterator[Drawn]:
+    """Draw tokens after a prompt, and give each as soon as it is drawn, until every row has ended.
+
+        for drawn in jarilab.sample(model, prompt_ids_BL, end=2, longest=100, seed=1):
+            print(drawn.ids)
+
+    prompt: of each row, 1 token or more, all of the same length. source: what an encoder-decoder reads; its prompt is
+    the first token of each answer. end: the number of the end token, -1 where there is none. longest: tokens drawn, the
+    end included. temperature: scores are divided by it; 0 takes the likeliest. The other options are the filters above,
+    None for none, in this order: repetition_penalty (which sees the prompt too), temperature, top_k, top_p, min_p.
+    context: tokens that the model can read at once. When they are full it goes on from the newest half of them, read
+    again as if the text began there. places: where the tokens that it reads are, which may differ from row to row.
+
+    Tokens are drawn on the CPU by a generator of this seed alone. Raises UserError, before anything is drawn, for
+    options that cannot be.
+    """
+    choice = _Choice(temperature, top_k, top_p, min_p, repetition_penalty)
+    if prompt.ndim != 2 or 0 in prompt.shape:
+        raise UserError(
+            f"expected a prompt of 1 token or more for each row, (B, L), got {tuple(prompt.shape)}; "
+            "begin with the token that texts begin with"
+        )
+    if longest < 1:
+        raise UserError(f"expected 1 token or more to draw, got longest {longest}")
+    if context is not None and context < 1:
+        raise UserError(
+            f"expected a context of 1 token or more, got {context}; omit it where there is no limit"
+        )
+    return _drawn(
+        model,
+        prompt,
+        source,
+        end,
+        longest,
+        choice,
+        torch.Generator().manual_seed(seed),
+        context,
+        places,
+    )
+
+
+@torch.no_grad()
+def _drawn(
+    model: Generates,
+    prompt: Tensor,
+    source: Tokens | None,
+    end: int,
+    longest: int,
+    choice: _Choice,
+    generator: torch.Generator,
+    context: int | None,
+    places: Places,
+) -> Iterator[Drawn]:
+    state, cache = model.start(source), model.new_cache()
+    rows_B = torch.arange(len(prompt), device=prompt.device)
+    ids_BL, ended_B = prompt.cpu(), torch.zeros(len(prompt), dtype=torch.bool)
+    some_ended = False
+    # The model reads what is in [first, last), and has read up to `read` of it.
+    read = first = max(0, ids_BL.shape[1] - context) if context is not None else 0
+    for _ in range(longest):
+        last = ids_BL.shape[1]
+        if context is not None and last - first > context:
+            first = read = last - max(1, context // 2)
+            cache = model.new_cache()
+        start = read - first
+        window_BL = ids_BL[:, first:last].to(prompt.device)
+        positions = places(window_BL, start, rows_B)
+        scores_BNV = model.step(state, window_BL[:, start:], positions, cache)
+        scores_BV = scores_BNV[:, -1].float().cpu()
+        read = last
+        ids_B = choice.take(scores_BV, ids_BL, generator)
+        if some_ended:
+            ids_B = ids_B.masked_fill(ended_B, end)
+        ids_B1 = ids_B.unsqueeze(1)
+        log_B = scores_BV.log_softmax(-1).gather(1, ids_B1).squeeze(1)
+        if some_ended:
+            log_B = log_B.masked_fill(ended_B, 0.0)
+        if end in ids_B.tolist():
+            some_ended, ended_B = True, ended_B | (ids_B == end)
+        ids_BL = torch.cat((ids_BL, ids_B1), 1)
+        yield Drawn(ids_B, log_B, ended_B)
+        if some_ended and bool(ended_B.all()):
+            return

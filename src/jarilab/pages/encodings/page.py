@@ -1,0 +1,127 @@
+"""A page of drawings, side by side: one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import write_text
+from jarilab.pages.encodings.figures import Column
+from jarilab.pages.encodings.svg import PACKAGE, STYLES, Drawing, Words
+from jarilab.pages.kit.page import bundle, document, escape_text, frame, read
+
+PAGE_STYLES = (STYLES[0], "kit/base.css", STYLES[1], "show.css")
+
+
+@dataclass(frozen=True, eq=False)
+class Drawings:
+    """Drawings in columns. In a notebook they show themselves.
+
+    title: of the page. settings: what they were made with, for people. record: the same for `--json`.
+    """
+
+    title: str
+    settings: Words
+    record: dict[str, Any]
+    columns: Sequence[Column]
+
+    @property
+    def html(self) -> str:
+        """The page as one document."""
+        script = bundle(PACKAGE, "show.js")
+        body = Template(read(PACKAGE, "show.html")).substitute(
+            heading=_breakable(self.title),
+            settings=_spoken(self.settings),
+            columns="\n".join(_section(column) for column in self.columns),
+            script=script,
+        )
+        return document(PACKAGE, body, PAGE_STYLES, f"jari: {self.title}", script=script)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page; gives its path. Raises UserError for a folder, or where it cannot be written."""
+        path = Path(path)
+        if path.is_dir():
+            raise UserError(
+                f"{path} is a folder; expected the name of a file, such as {path / 'encodings.html'}"
+            )
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: its folder is not there; make it first")
+        write_text(path, self.html)
+        return path
+
+    def save_svgs(self, folder: str | Path) -> list[Path]:
+        """Write each drawing as an SVG file, named by what it is of and what it shows; gives their paths. Raises
+        UserError where `folder` is a file."""
+        folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; expected a folder to write SVG files into")
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name, drawing in self.files().items():
+            write_text(folder / name, drawing.file())
+            paths.append(folder / name)
+        return paths
+
+    def files(self) -> dict[str, Drawing]:
+        """Every drawing by the name of its file."""
+        found: dict[str, Drawing] = {}
+        for column in self.columns:
+            start = re.sub(r"\W+", "-", column.name).strip("-")
+            for drawing in column.drawings:
+                name, number = f"{start}-{drawing.name}.svg", 1
+                while name in found:
+                    number += 1
+                    name = f"{start}-{drawing.name}-{number}.svg"
+                found[name] = drawing
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.record, "columns": [column.as_dict() for column in self.columns]}
+
+    def _repr_html_(self) -> str:
+        return frame(self.html)
+
+
+def _section(column: Column) -> str:
+    name = _breakable(column.name)
+    sentences = "".join(
+        f'<p class="lede" lang="en">{_marked(one)}.</p>' for one in column.sentences
+    )
+    facts = "".join(f"<li>{_spoken(words)}</li>" for words in column.facts)
+    figures = "\n".join(map(_figure, column.drawings))
+    return (
+        f"<section><div><h2>{name}</h2>\n{sentences}<ul>{facts}</ul></div>\n"
+        f'<div class="figures">{figures}</div></section>'
+    )
+
+
+def _figure(drawing: Drawing) -> str:
+    title, caption = _spoken(drawing.title), _spoken(drawing.caption)
+    return f"<figure><h3>{title}</h3>{drawing.markup()}<figcaption>{caption}</figcaption></figure>"
+
+
+def _breakable(name: str) -> str:
+    """A spec, which may be long, and may go on in the next line behind a colon or comma."""
+    return re.sub("([:,])", r"\1<wbr>", escape_text(name))
+
+
+def _spoken(words: Words) -> str:
+    """Both languages, of which the page shows one."""
+    both = zip(("en", "ko"), words, strict=True)
+    return "".join(
+        f'<span class="{lang}" lang="{lang}">{_marked(one)}</span>' for lang, one in both
+    )
+
+
+def _marked(sentence: str) -> str:
+    """What stands between backticks is code."""
+    parts = sentence.split("`")
+    return "".join(
+        f"<code>{escape_text(part)}</code>" if number % 2 else escape_text(part)
+        for number, part in enumerate(parts)
+    )

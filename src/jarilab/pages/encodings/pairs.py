@@ -1,0 +1,68 @@
+"""Which components a rotation turns together, and by how much: found by turning unit vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.pages.encodings.subject import Subject
+from jarilab.positions.coordinates import Positions
+
+NOTHING = 1e-9
+"""Below this a component has no part in another."""
+
+
+@dataclass(frozen=True, eq=False)
+class Turning:
+    """What `rotate` does at some positions.
+
+    groups: components that are mixed with each other, by their first one; those that stay as they are, are in none.
+    angles: of each group of two, how far it is turned at each place in each head, in radians from -pi to pi.
+    """
+
+    groups: Sequence[tuple[int, ...]]
+    angles: dict[tuple[int, ...], Float[Tensor, "H L"]]
+
+    @property
+    def pairs(self) -> list[tuple[int, ...]]:
+        """The groups of two."""
+        return list(self.angles)
+
+
+def turning(subject: Subject, positions: Positions) -> Turning:
+    """Turn the unit vector of every component at all positions."""
+    width = subject.site.head_width
+    mixed_EE = torch.zeros(width, width, dtype=torch.bool)
+    changed_E = torch.zeros(width, dtype=torch.bool)
+    for component in range(width):
+        turned_HLE = subject.turned(positions, component)
+        mixed_EE[component] = turned_HLE.abs().amax((0, 1)) > NOTHING
+        away_HL = (turned_HLE[..., component] - 1).abs()
+        changed_E[component] = away_HL.max() > NOTHING
+    mixed_EE |= mixed_EE.T.clone()
+    groups = [group for group in _groups(mixed_EE) if bool(changed_E[list(group)].any())]
+    pairs = [group for group in groups if len(group) == 2]
+    return Turning(groups, {pair: _angle(subject, positions, *pair) for pair in pairs})
+
+
+def _angle(subject: Subject, positions: Positions, first: int, second: int) -> Tensor:
+    turned_HLE = subject.turned(positions, first)
+    return torch.atan2(turned_HLE[..., second], turned_HLE[..., first])
+
+
+def _groups(mixed_EE: Bool[Tensor, "E E"]) -> list[tuple[int, ...]]:
+    """Components that are connected, each with those it is mixed with."""
+    left = set(range(len(mixed_EE)))
+    groups = []
+    while left:
+        group, new = set[int](), {min(left)}
+        while new:
+            group |= new
+            reached = {i for one in new for i in mixed_EE[one].nonzero().flatten().tolist()}
+            new = reached - group
+        left -= group
+        groups.append(tuple(sorted(group)))
+    return groups

@@ -1,0 +1,192 @@
+"""What the drawings of several hooks share: lines of heads, charts and maps with their words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jarilab.core.shapes import Tensor
+from jarilab.pages.encodings.lines import MOST_LINES, Chart, Line
+from jarilab.pages.encodings.maps import HeatMap, SmallMaps
+from jarilab.pages.encodings.subject import Subject
+from jarilab.pages.encodings.svg import Drawing, Words
+from jarilab.pages.kit.axes import Number
+
+DISTANCE: Words = ("distance, key − query", "거리(키 − 쿼리)")
+POSITION: Words = ("position", "위치")
+KEY: Words = ("key position", "키 위치")
+QUERY: Words = ("query position", "쿼리 위치")
+DIMENSION: Words = ("dimension", "차원")
+ALL_HEADS: Words = ("all heads", "모든 헤드")
+MOST_MAPS = 8
+NOTHING: Words = ("", "")
+NEAR = 32
+"""The farthest distance of a closer look."""
+LARGEST_MAP = 256
+"""Positions of a map of all pairs."""
+
+
+def array(x: Tensor) -> np.ndarray:
+    """A tensor as numbers."""
+    return x.detach().double().cpu().numpy()
+
+
+def rounded(values: np.ndarray) -> Any:
+    """For JSON: six digits, and null where nothing is known."""
+    written = [
+        None if value != value else float(f"{value:.6g}") for value in values.ravel().tolist()
+    ]
+    return np.array(written, dtype=object).reshape(values.shape).tolist()
+
+
+def both(*words: Words) -> Words:
+    """Sentences one behind the other."""
+    return " ".join(w[0] for w in words if w[0]), " ".join(w[1] for w in words if w[1])
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most so many of `count` things, at even distances."""
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})
+
+
+def head_of(number: int) -> Words:
+    """What a head is called."""
+    return f"head {number}", f"헤드 {number}"
+
+
+def heads(values: np.ndarray, most: int) -> list[tuple[Words, int]]:
+    """The heads to be drawn, of numbers `(H, ...)`: one where all are the same, and at most so many."""
+    if np.allclose(values, values[:1], equal_nan=True):
+        return [(ALL_HEADS if len(values) > 1 else head_of(0), 0)]
+    return [(head_of(number), number) for number in evenly(len(values), most)]
+
+
+def of_heads(values_HK: np.ndarray, x_K: np.ndarray) -> list[Line]:
+    """A line for each head."""
+    drawn = heads(values_HK, MOST_LINES)
+    return [Line(words, x_K, values_HK[number]) for words, number in drawn]
+
+
+def chart(
+    name: str, title: Words, caption: Words, drawn: Chart, data: dict[str, Any] | None = None
+) -> Drawing:
+    """Lines with their words."""
+    lines = [_line_data(one) for one in drawn.lines]
+    given = {"across": drawn.across[0], "lines": lines} | (data or {})
+    return Drawing(name, title, caption, drawn.width, drawn.height, drawn.inside(), given)
+
+
+def _line_data(one: Line) -> dict[str, Any]:
+    band = {}
+    if one.low is not None and one.high is not None:
+        band = {"low": rounded(one.low), "high": rounded(one.high)}
+    return {"label": one.label[0], "x": rounded(one.x), "y": rounded(one.y), **band}
+
+
+def heat_map(name: str, title: Words, caption: Words, drawn: HeatMap) -> Drawing:
+    """A heat map with its words."""
+    data = {
+        "rows": drawn.down[0],
+        "columns": drawn.across[0],
+        "first": [drawn.rows[0], drawn.columns[0]],
+        "values": rounded(drawn.values),
+    }
+    return Drawing(name, title, caption, drawn.width, drawn.height, drawn.inside(), data)
+
+
+def small_maps(
+    name: str,
+    title: Words,
+    caption: Words,
+    maps: Sequence[tuple[Words, np.ndarray]],
+    place: tuple[int, int] | None,
+) -> Drawing:
+    """Maps of the plane with their words."""
+    drawn = SmallMaps(maps, place)
+    given = [{"label": words[0], "values": rounded(values)} for words, values in maps]
+    data = {"from": place, "maps": given}
+    return Drawing(name, title, caption, drawn.width, drawn.height, drawn.inside(), data)
+
+
+def relative(
+    subject: Subject, name: str, title: Words, caption: Words, up: Words, values_HK: Tensor
+) -> list[Drawing]:
+    """Numbers of each head against the distance from a query to its keys, across twice the length; and once more near
+    the query where most of what happens is there."""
+    positions, query = subject.around()
+    x_K = np.arange(positions.length, dtype=np.float64) - query
+    length, causal = subject.length, subject.site.causal
+    span = (-2.0 * length, 0.0 if causal else 2.0 * length)
+    marks: list[tuple[Number, Words]] = [(-float(length), ("−L", "−L"))]
+    if not causal:
+        marks.append((float(length), ("L", "L")))
+    values = array(values_HK)
+    drawn = Chart(of_heads(values, x_K), DISTANCE, up, span, marks)
+    dashed = (
+        f"Dashed: distances of L = {length}, the length.",
+        f"점선: 길이 L = {length}만큼의 거리.",
+    )
+    ended = end_of(subject) if positions.length <= span[1] - span[0] else NOTHING
+    drawings = [chart(name, title, both(caption, dashed, ended), drawn)]
+    happening = eventful(values, x_K)
+    if happening < float("inf"):
+        kept = np.abs(x_K) <= min(happening, NEAR, length)
+        drawings.append(_near(name, title, values[:, kept], x_K[kept]))
+    return drawings
+
+
+def _near(name: str, title: Words, values_HK: np.ndarray, x_K: np.ndarray) -> Drawing:
+    """A row for each head: where steps lie close together, lines would hide each other."""
+    shown = [number for _, number in heads(values_HK, MOST_LINES)]
+    title = f"{title[0]}, near by", f"{title[1]}, 가까이"
+    caption = (
+        "The middle of the drawing above, with a row for each head. Distances of one colour are not told apart.",
+        "위 그림의 가운데 부분으로, 한 행이 한 헤드입니다. 색이 같은 거리는 구별하지 않습니다.",
+    )
+    down = ("head", "헤드")
+    columns = (float(x_K[0]), float(x_K[-1]) + 1)
+    drawn = HeatMap(values_HK[shown], down, DISTANCE, (0, len(shown)), columns)
+    return heat_map(f"{name}-near", title, caption, drawn)
+
+
+def eventful(values_RK: np.ndarray, x_K: np.ndarray) -> float:
+    """How far from the query something happens, where most neighbouring distances have one number; else infinity."""
+    changes = np.abs(np.diff(values_RK, axis=1)).max(0) > 1e-9
+    if not changes.any() or changes.mean() > 0.5:
+        return float("inf")
+    farthest = np.abs(x_K[1:][changes]).max()
+    return float(np.ceil(1.25 * farthest))
+
+
+def end_of(subject: Subject) -> Words:
+    """Why a drawing stops."""
+    known, farthest = subject.encoding.max_positions, subject.encoding.max_distance
+    english, korean = [], []
+    if known is not None:
+        english.append(f"It knows no position beyond {known - 1}: the drawing stops there.")
+        korean.append(f"위치 {known - 1}까지만 알므로 그림은 거기서 끝납니다.")
+    if farthest is not None:
+        english.append(
+            f"It compares no two tokens farther apart than {farthest}: the drawing stops there."
+        )
+        korean.append(f"거리 {farthest}까지만 비교하므로 그림은 거기서 끝납니다.")
+    return " ".join(english), " ".join(korean)
+
+
+def pair_map(
+    subject: Subject, name: str, title: Words, caption: Words, values_HQK: np.ndarray
+) -> Drawing:
+    """Numbers of all pairs of positions, in one head; later keys are left open where queries never see them."""
+    which, number = heads(values_HQK, 1)[0]
+    values_QK = values_HQK[number].copy()
+    size = len(values_QK)
+    if subject.site.causal:
+        values_QK[np.triu_indices(size, 1)] = np.nan
+    cut = NOTHING
+    if size < subject.length:
+        cut = (f"The first {size} positions.", f"처음 {size}개 위치.")
+    title = f"{title[0]}, {which[0]}", f"{title[1]}, {which[1]}"
+    drawn = HeatMap(values_QK, QUERY, KEY, (0, size), (0, size), square=True)
+    return heat_map(name, title, both(caption, cut), drawn)

@@ -1,0 +1,206 @@
+"""An encoding that is drawn: built as a model would build it, and asked through its hooks alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from jarilab.attention import definition
+from jarilab.attention.definition import AttentionCall, Summands
+from jarilab.attention.geometry import geometry_of
+from jarilab.core.errors import UserError
+from jarilab.core.options import Option, options_of
+from jarilab.core.registry import first_sentence, trust_code
+from jarilab.core.shapes import Float, Tensor
+from jarilab.encodings.base import HOOKS, Encoding, Site, registry
+from jarilab.encodings.compose import build, canonical, files_of, part_spec, parts_of
+from jarilab.nn.init import generator_for, initialise
+from jarilab.positions.coordinates import Positions
+
+DRAWN_AXES = (1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The encoding with its initial values of `seed`, in float64, and the length it is drawn for."""
+
+    spec: str
+    encoding: Encoding
+    length: int
+    seed: int
+
+    @property
+    def site(self) -> Site:
+        return self.encoding.site
+
+    @property
+    def hooks(self) -> list[str]:
+        """The hooks that do something, in the order in which a model comes to them."""
+        return [hook for hook in HOOKS if hook in self.encoding.hooks]
+
+    @property
+    def axes(self) -> list[int]:
+        """The numbers of axes it can be drawn with."""
+        return [axes for axes in DRAWN_AXES if axes in self.encoding.axes]
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.encoding.parameters())
+
+    @property
+    def shared(self) -> bool:
+        """Whether one set of parameters serves all layers."""
+        return all(getattr(module, "shared", True) for module in self.encoding.modules())
+
+    @property
+    def sentences(self) -> list[str]:
+        """What each part of it says of itself."""
+        parts = [part_spec(part)[0] for part in parts_of(self.spec)]
+        return [sentence for part in parts if (sentence := first_sentence(part.target))]
+
+    @property
+    def options(self) -> list[str]:
+        """The options of its parts, with the words that they may be."""
+        parts = [part_spec(part)[0] for part in parts_of(self.spec)]
+        every = [option for part in parts for option in options_of(part.target).values()]
+        return list(dict.fromkeys(map(_option, every)))
+
+    @contextmanager
+    def asking(self, hook: str) -> Iterator[None]:
+        """What one of its hooks raises becomes a UserError, since it may be anybody's."""
+        try:
+            with torch.no_grad():
+                yield
+        except UserError as error:
+            raise UserError(f"{self.spec} cannot be drawn: {error}") from None
+        except Exception as error:
+            kind = type(error).__name__
+            raise UserError(
+                f"{self.spec} cannot be drawn: its {hook} raised {kind}: {error}; "
+                f"`jarilab laws {self.spec}` tries it hook by hook"
+            ) from error
+
+    # Positions -------------------------------------------------------------------------------------------------------
+
+    def line(self, length: int) -> Positions:
+        """Positions 0, 1, ... in a row, as many of `length` as it knows."""
+        known = self.encoding.max_positions
+        return Positions.sequence(length if known is None else min(length, known))
+
+    def around(self) -> tuple[Positions, int]:
+        """Positions in a row, and which of them the query is at: with keys as far to both sides as twice the length,
+        or as it knows; to one side alone where queries never see later keys."""
+        reach = 2 * self.length
+        if self.encoding.max_distance is not None:
+            reach = min(reach, self.encoding.max_distance)
+        ahead = 0 if self.site.causal else reach
+        positions = self.line(reach + ahead + 1)
+        last = positions.length - 1
+        return positions, last if self.site.causal else last // 2
+
+    def plane(self) -> tuple[Positions, int]:
+        """A square image, and its number of rows: so many that all offsets of one with `length` patches occur."""
+        side = 2 * max(round(self.length**0.5), 2) - 1
+        known, farthest = self.encoding.max_positions, self.encoding.max_distance
+        if known is not None:
+            side = min(side, known)
+        if farthest is not None:
+            side = min(side, 2 * farthest + 1)
+        return Positions.grid(side, side), side
+
+    # What it answers -------------------------------------------------------------------------------------------------
+
+    def added(self, hook: str, positions: Positions) -> Float[Tensor, "L D"]:
+        """What `embed` or `inject` adds to vectors of zeros."""
+        x_BLD = torch.zeros(1, positions.length, self.site.width, dtype=torch.float64)
+        with self.asking(hook):
+            return getattr(self.encoding, hook)(x_BLD, positions)[0]
+
+    def turned(self, positions: Positions, component: int) -> Float[Tensor, "H L E"]:
+        """What `rotate` makes of the unit vector of one component."""
+        with self.asking("rotate"):
+            rotation = self.encoding.rotation_for(positions, "query", positions)
+            shape = 1, self.site.heads, positions.length, self.site.head_width
+            x_BHLE = torch.zeros(shape, dtype=torch.float64)
+            x_BHLE[..., component] = 1.0
+            return self.encoding.rotate(x_BHLE, rotation)[0]
+
+    def summands(
+        self, hook: str, q_pos: Positions, k_pos: Positions, *, ones: bool = False
+    ) -> Summands:
+        """The parts of the score, by the definition, for the same query and the same key at every place: ones, or drawn
+        at random for each head."""
+        site = self.site
+        q_H1E, k_H1E = self._vectors(ones)
+        q_BHQE = q_H1E.expand(1, -1, q_pos.length, -1)
+        k_BHKE = k_H1E.expand(1, -1, k_pos.length, -1)
+        with self.asking(hook):
+            geometry = geometry_of(self.encoding, q_pos, k_pos)
+            if "rotate" in self.hooks:
+                q_BHQE = self.encoding.rotate(q_BHQE, geometry.q_rotation)
+                k_BHKE = self.encoding.rotate(k_BHKE, geometry.k_rotation)
+            scale = site.head_width**-0.5 * self.encoding.scale_factor
+            states = self.encoding.remembered(self._content(k_pos.length))
+            call = AttentionCall(q_BHQE, k_BHKE, k_BHKE, geometry, scale, states=states)
+            return definition.summands(call)
+
+    def values(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "H K E"]:
+        """What `values` adds to the output of one query that gives all its weight to one key, for each key."""
+        keys, heads = k_pos.length, self.site.heads
+        one_key = torch.eye(keys, dtype=torch.float64)
+        with self.asking("values"):
+            relation = self.encoding.relation(q_pos, k_pos)
+            weights_BHQK = one_key[:, None, None, :].expand(-1, heads, -1, -1)
+            added_BHQE = self.encoding.values(weights_BHQK, relation)
+            assert added_BHQE is not None
+            return added_BHQE[:, :, 0].transpose(0, 1)
+
+    def _vectors(self, ones: bool) -> tuple[Tensor, Tensor]:
+        shape = self.site.heads, 1, self.site.head_width
+        if ones:
+            return torch.ones(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.float64)
+        return self._random("query", shape), self._random("key", shape)
+
+    def _content(self, keys: int) -> Float[Tensor, "1 K D"]:
+        """What the keys are made of, where an encoding remembers of it: the same random vector at every place."""
+        x_D = self._random("content", (self.site.width,))
+        return x_D.expand(1, keys, -1)
+
+    def _random(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        generator = generator_for(self.seed, name)
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _option(option: Option) -> str:
+    words = ", ".join(map(str, option.choices))
+    return f"`{option.name}` ({words})" if words else f"`{option.name}`"
+
+
+def subject_of(spec: str, site: Site, length: int, seed: int) -> Subject:
+    """The encoding that a person typed; a file that it names is executed. Raises UserError."""
+    for path in files_of(spec):
+        trust_code(path)
+    spec = canonical(spec)
+    if any(part_spec(part)[1] is not None for part in parts_of(spec)):
+        raise UserError(
+            f"drawn are encodings for all axes of a position, got {spec}; draw its parts without their @"
+        )
+    causal = site.causal or any(
+        getattr(registry.spec(part).target, "causal_only", False) for part in parts_of(spec)
+    )
+    own = Site(site.width, site.heads, site.head_width, site.value_head_width, causal=causal)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoding = build(spec, own)
+    initialise(encoding, seed)
+    subject = Subject(spec, encoding.double(), length, seed)
+    if not subject.axes:
+        taken = ", ".join(map(str, encoding.axes)) or "none that all of its parts take"
+        raise UserError(
+            f"drawn are positions with one axis and with two, and {spec} takes other numbers of axes: {taken}; draw "
+            "its parts by themselves"
+        )
+    return subject

@@ -1,0 +1,105 @@
+"""Drawings as SVG text, each of which stands for itself as a file or goes into a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jarilab.pages.kit.axes import Number
+from jarilab.pages.kit.page import escape_text, read, slim
+
+Words = tuple[str, str]
+"""English and Korean."""
+
+PACKAGE = "jarilab.pages.encodings"
+STYLES = ("kit/theme.css", "figure.css")
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A drawing, what stands beside it, and the numbers it is made of.
+
+    name: of its file. title: what is drawn. caption: how to read it. inside: SVG elements. data: for `--json`.
+    """
+
+    name: str
+    title: Words
+    caption: Words
+    width: Number
+    height: Number
+    inside: str
+    data: Mapping[str, Any]
+
+    def markup(self) -> str:
+        """An element for a page that has the style."""
+        return self._svg("", "")
+
+    def file(self) -> str:
+        """A file that has its style in it, by day and by night as whoever looks prefers."""
+        style = "".join(slim(read(PACKAGE, name)) for name in STYLES)
+        own = f"<style>{style}.ko{{display:none}}svg{{background:var(--paper)}}</style>"
+        return self._svg(' xmlns="http://www.w3.org/2000/svg"', own) + "\n"
+
+    def _svg(self, namespace: str, before: str) -> str:
+        english, korean = map(escape_text, self.title)
+        size = f'viewBox="0 0 {number(self.width)} {number(self.height)}"'
+        names = f'role="img" aria-label="{english}" data-en="{english}" data-ko="{korean}"'
+        title = f"<title>{english}</title>"
+        return f'<svg class="drawing"{namespace} {size} {names}>{title}{before}{self.inside}</svg>'
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title[0],
+            "caption": self.caption[0],
+            **self.data,
+        }
+
+
+def element(tag: str, attributes: Mapping[str, Any], inside: str = "") -> str:
+    """`<tag attributes>inside</tag>`; numbers are written short, `kind` is the class."""
+    written = "".join(
+        f' {"class" if key == "kind" else key.replace("_", "-")}="{_value(value)}"'
+        for key, value in attributes.items()
+    )
+    return f"<{tag}{written}>{inside}</{tag}>" if inside else f"<{tag}{written}/>"
+
+
+def text(x: Number, y: Number, words: Words | str, kind: str = "") -> str:
+    """Words at a place, in both languages: the page hides one. kind: `middle` or `end` says what stands at x."""
+    if isinstance(words, str):
+        words = words, words
+    if words[0] == words[1]:
+        return element("text", {"x": x, "y": y, "kind": kind}, escape_text(words[0]))
+    both = zip(("en", "ko"), words, strict=True)
+    return "".join(
+        element("text", {"x": x, "y": y, "kind": f"{kind} {lang}".strip()}, escape_text(one))
+        for lang, one in both
+    )
+
+
+def line(start: tuple[Number, Number], end: tuple[Number, Number], kind: str) -> str:
+    """A straight line."""
+    (x1, y1), (x2, y2) = start, end
+    return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "kind": kind})
+
+
+def path(points: Sequence[tuple[Number, Number]]) -> str:
+    """The points of a polyline or a polygon."""
+    return " ".join(f"{number(x)},{number(y)}" for x, y in points)
+
+
+def number(value: Number) -> str:
+    """A coordinate, to a hundredth."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def figure(value: Number) -> str:
+    """A number for people: `1,024`, `0.25`, `−3`."""
+    return f"{value:,.6g}".replace("-", "−")
+
+
+def _value(value: Any) -> str:
+    return number(value) if isinstance(value, int | float) else escape_text(str(value))

@@ -1,0 +1,1 @@
+"""Positions of tokens, masks, image patches and boxes."""

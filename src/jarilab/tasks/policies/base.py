@@ -1,0 +1,203 @@
+"""What a position policy is: it tells each token of a text where it is, in training and while answers are written.
+
+An encoding makes something of places; which places there are is another question, and has an answer of its own. A
+policy works with every encoding, and an encoding knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.core.registry import Registry, file_of
+from jarilab.core.shapes import Bool, Int, Tensor
+from jarilab.nn.init import generator_for
+from jarilab.positions.coordinates import Positions
+
+registry = Registry("position policy", "jarilab.tasks.policies")
+
+
+@final
+@dataclass(frozen=True)
+class Numbers:
+    """How numbers are written in a text.
+
+    digits: the tokens that are digits. ones_first: whether they are written from the ones up. width: how many digits
+    each is padded to with zeros; None where it has as many as it needs.
+    """
+
+    digits: tuple[int, ...]
+    ones_first: bool = False
+    width: int | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """A batch of sequences whose tokens want places.
+
+    ids: `(B, L)`, all tokens so far. frame: whose they are, `source`, `target`, `sequence`. keep: `(B, L)`, False on
+    padding, or None where there is none. documents: `(B, L)`, the number of the document each token is of, or None
+    where each row is a single one. room: how many tokens at most a sequence has that is written token by token; None
+    where it is read whole. numbers: how numbers are written in it; None where nobody knows.
+    """
+
+    ids: Int[Tensor, "B L"]
+    frame: str = "sequence"
+    keep: Bool[Tensor, "B L"] | None = None
+    documents: Int[Tensor, "B L"] | None = None
+    room: int | None = None
+    numbers: Numbers | None = None
+
+    @cached_property
+    def index(self) -> Tensor:
+        """0, 1, 2, ...: which token of its document each is, padding before it not counted. `(L,)` where all rows are
+        alike, else `(B, L)`."""
+        if self.documents is None and not self._padded_before:
+            return torch.arange(self.ids.shape[1], device=self.ids.device)
+        before_BL = self._counted.cumsum(1) - self._counted
+        start_BL = (before_BL * self._begins).cummax(1).values
+        return before_BL - start_BL
+
+    @cached_property
+    def document(self) -> Int[Tensor, "B L"]:
+        """The documents of all rows, numbered from 0 on."""
+        return self._begins.flatten().cumsum(0).view_as(self.ids) - 1
+
+    @cached_property
+    def counts(self) -> Int[Tensor, " P"]:
+        """How many tokens each of these documents has, padding not counted."""
+        last = int(self.document.max()) if self.document.numel() else -1
+        zeros_P = self.ids.new_zeros(last + 1)
+        return zeros_P.index_add(0, self.document.flatten(), self._counted.flatten())
+
+    @cached_property
+    def digits(self) -> Bool[Tensor, "B L"]:
+        """Which tokens are digits. Raises UserError where nobody knows."""
+        digits = torch.tensor(self.known_numbers.digits, device=self.ids.device)
+        return torch.isin(self.ids, digits)
+
+    @cached_property
+    def digit_index(self) -> Int[Tensor, "B L"]:
+        """Which digit of its number each is, from 0 on, in the order they are written; 0 where there is no digit."""
+        column_L = torch.arange(self.ids.shape[1], device=self.ids.device)
+        start_BL = torch.where(_first_of_run(self.digits), column_L, 0).cummax(1).values
+        return (column_L - start_BL).masked_fill(~self.digits, 0)
+
+    @property
+    def known_numbers(self) -> Numbers:
+        """How numbers are written. Raises UserError where nobody knows."""
+        if self.numbers is None:
+            raise UserError(
+                f"these positions go by the digits of numbers, and which tokens of the {self.frame} are digits is not "
+                "known here; use --positions sequential, offset or randomized, or a task of numbers"
+            )
+        return self.numbers
+
+    @property
+    def _padded_before(self) -> bool:
+        """Whether padding stands before a token."""
+        keep = self.keep
+        return keep is not None and bool((~keep[:, :-1] & keep[:, 1:]).any())
+
+    @property
+    def _counted(self) -> Int[Tensor, "B L"]:
+        """1 for tokens, 0 for padding."""
+        return torch.ones_like(self.ids) if self.keep is None else self.keep.long()
+
+    @property
+    def _begins(self) -> Bool[Tensor, "B L"]:
+        """Where a document begins."""
+        begins_BL = torch.zeros_like(self.ids, dtype=torch.bool)
+        begins_BL[:, :1] = True
+        if self.documents is not None:
+            begins_BL[:, 1:] = self.documents[:, 1:] != self.documents[:, :-1]
+        return begins_BL
+
+
+def _first_of_run(true_BL: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    first_BL = true_BL.clone()
+    first_BL[:, 1:] &= ~true_BL[:, :-1]
+    return first_BL
+
+
+@registry.base
+class Policy(ABC):
+    """A way to tell tokens where they are. Subclasses take keyword-only options: their spec.
+
+    In training a place may be a matter of chance. Outside training it never is, and a token's place never depends on
+    what is written after it: the places of an answer that is read again are those that it was written at.
+    """
+
+    random_in_training: bool = False
+    """Whether it draws in training."""
+    plain: bool = False
+    """Places are 0, 1, 2, ...: what other programs take for granted."""
+
+    @abstractmethod
+    def places(self, sequences: Sequences, seed: int | None) -> Tensor:
+        """Where each token is, `(B, L)`, or `(L,)` where all rows are alike: whole numbers or broken ones. seed: what
+        decides everything that is drawn for this batch in training; None outside training. Raises UserError for
+        sequences it cannot place."""
+
+    def reach(self, longest: int) -> int:
+        """How many positions an encoding must know for sequences of so many tokens: the last place and one. Raises
+        UserError where there is no room for so many."""
+        return longest
+
+    @final
+    def positions(self, sequences: Sequences, seed: int | None = None, start: int = 0) -> Positions:
+        """The places of the tokens from `start` on, given all of them so far."""
+        place = self.places(sequences, seed)
+        batch, length = sequences.ids.shape
+        if place.shape not in ((length,), (batch, length)):
+            raise UserError(
+                f"{type(self).__name__}.places: expected a place for each token, {(length,)} or {(batch, length)}, got "
+                f"{tuple(place.shape)}; give each token one"
+            )
+        order_L = torch.arange(length, device=sequences.ids.device)
+        every = Positions(place.unsqueeze(-1), order_L, frame=sequences.frame)
+        return every.slice(start, length)
+
+    @final
+    def seed(self, generator: torch.Generator) -> int | None:
+        """The seed of a batch of training. Nothing is drawn from the generator where nothing is a matter of chance, so
+        that all else that is drawn from it stays."""
+        if not self.random_in_training:
+            return None
+        return int(torch.randint(2**62, (), generator=generator))
+
+
+def drawn_offsets(sequences: Sequences, largest: int, seed: int | None) -> Int[Tensor, "B 1"]:
+    """By how much to move each row: by chance in training, from 0 to `largest`; by nothing outside training. Source and
+    target of an example are moved alike, so that what was as far apart stays so."""
+    rows = len(sequences.ids)
+    if seed is None:
+        return sequences.ids.new_zeros(rows, 1)
+    drawn_B1 = torch.randint(largest + 1, (rows, 1), generator=generator_for(seed, "offset"))
+    return drawn_B1.to(sequences.ids.device)
+
+
+def canonical(text: str) -> str:
+    """The shortest spec of the same policy. Raises UserError."""
+    return str(registry.spec(text))
+
+
+def build(text: str) -> Policy:
+    """The policy that a spec names. Raises UserError."""
+    spec = registry.spec(text)
+    if not issubclass(spec.target, Policy):
+        raise UserError(f"{spec.name} is no position policy: write a subclass of jarilab.Policy")
+    return spec.build()
+
+
+def files_of(text: str) -> list[Path]:
+    """The Python file that a policy is taken from."""
+    path = file_of(text)
+    return [] if path is None else [path]

@@ -1,0 +1,61 @@
+"""Positions that digits of equal significance share: *Position Coupling* (Cho et al. 2024)."""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+from annotated_types import Ge, Le
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.tasks.policies.base import Policy, Sequences, drawn_offsets, registry
+
+
+@final
+@registry.register("coupling")
+class Coupling(Policy):
+    """Gives digits of equal significance the same place, in operands and answer: 1 for ones, 2 for tens, ...; what is
+    no digit is at 0 (Cho et al. 2024). In training all places of an example are moved by an offset drawn anew; outside
+    training by nothing.
+
+    What a digit stands for must be known when it is written: answers from the ones up, or padded to one width. Two
+    numbers of one text look alike: where it matters which comes first, as in i - j, an encoder cannot tell.
+
+    largest: the largest offset.
+    """
+
+    random_in_training = True
+
+    def __init__(self, *, largest: Annotated[int, Ge(0), Le(2**24)] = 99):
+        self.largest = largest
+
+    def places(self, sequences: Sequences, seed: int | None) -> Tensor:
+        significance_BL = _significance(sequences)
+        place_BL = (significance_BL + 1).masked_fill(~sequences.digits, 0)
+        return place_BL + drawn_offsets(sequences, self.largest, seed)
+
+    def reach(self, longest: int) -> int:
+        return self.largest + longest + 1
+
+
+def _significance(sequences: Sequences) -> Int[Tensor, "B L"]:
+    """0 for ones, 1 for tens, ... Raises UserError where it cannot be told yet."""
+    numbers, index_BL = sequences.known_numbers, sequences.digit_index
+    if numbers.ones_first:
+        return index_BL
+    if numbers.width is not None:
+        # A model may write more digits than there are.
+        return (numbers.width - 1 - index_BL).clamp_min(0)
+    if sequences.room is None:
+        return _digits_behind(sequences)
+    raise UserError(
+        "coupling gives digits of equal significance one place, and of an answer that is written from its first digit "
+        "on nobody knows yet how many follow: expected answers from the ones up or of one width, got plain ones; use "
+        "--answers reversed or --answers padded"
+    )
+
+
+def _digits_behind(sequences: Sequences) -> Int[Tensor, "B L"]:
+    """How many digits of its number come after each."""
+    turned = Sequences(sequences.ids.flip(1), numbers=sequences.numbers)
+    return turned.digit_index.flip(1)

@@ -1,0 +1,72 @@
+"""Positions drawn from a larger range: *Randomized Positional Encodings Boost Length Generalization of Transformers*
+(Ruoss et al. 2023)."""
+
+from __future__ import annotations
+
+from typing import Annotated, final
+
+import torch
+from annotated_types import Ge, Le
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.nn.init import generator_for
+from jarilab.tasks.policies.base import Policy, Sequences, registry
+
+
+@final
+@registry.register("randomized")
+class Randomized(Policy):
+    """Draws as many places of 0 ... `longest` - 1 as there are tokens in training, none twice, and sorts them, so that
+    longer texts bring no place that was never seen (Ruoss et al. 2023).
+
+    Outside training they are evenly spread: the paper draws there too, and these are the middles of what it draws. A
+    text that is read whole spreads over its own tokens, one that is written over the most that it may come to have.
+
+    longest: how many places there are to draw from; 2048 in the paper.
+    """
+
+    random_in_training = True
+
+    def __init__(self, *, longest: Annotated[int, Ge(1), Le(2**24)] = 2048):
+        self.longest = longest
+
+    def places(self, sequences: Sequences, seed: int | None) -> Tensor:
+        counts_P = sequences.counts
+        if seed is None:
+            return self._spread(sequences, counts_P)
+        self.reach(max(counts_P.tolist(), default=0))
+        drawn_PL = self._drawn(counts_P, sequences.ids.shape[1], sequences.frame, seed)
+        index_BL = sequences.index.expand_as(sequences.ids)
+        return drawn_PL[sequences.document, index_BL]
+
+    def _spread(self, sequences: Sequences, counts_P: Int[Tensor, " P"]) -> Tensor:
+        """The middle of each of as many equal parts of the range as there are tokens."""
+        if sequences.room is None:
+            count_BL = counts_P[sequences.document]
+        else:
+            count_BL = torch.full_like(sequences.ids, sequences.room)
+        middle_BL = (2 * sequences.index + 1) * self.longest // (2 * count_BL.clamp_min(1))
+        # Padding behind a text is a token more than was counted.
+        return middle_BL.clamp_max(self.longest - 1)
+
+    def _drawn(
+        self, counts_P: Int[Tensor, " P"], length: int, frame: str, seed: int
+    ) -> Int[Tensor, "P L"]:
+        """For each document as many places as it has tokens, in order; the last place for what is behind it."""
+        generator = generator_for(seed, frame)
+        chance_PN = torch.rand(len(counts_P), self.longest, generator=generator)
+        kept = min(length, self.longest)
+        # The places of the largest of equally distributed numbers are a set like any other.
+        chosen_PL = chance_PN.topk(kept).indices
+        behind_PL = torch.arange(kept) >= counts_P.cpu().unsqueeze(1)
+        sorted_PL = chosen_PL.masked_fill(behind_PL, self.longest - 1).sort(1).values
+        return sorted_PL.to(counts_P.device)
+
+    def reach(self, longest: int) -> int:
+        if longest > self.longest:
+            raise UserError(
+                f"randomized:longest={self.longest} has no room: expected as many places as there are tokens, up "
+                f"to {longest}; use randomized:longest={longest} at least, a few times as many to draw from"
+            )
+        return self.longest

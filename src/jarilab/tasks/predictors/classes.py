@@ -1,0 +1,166 @@
+"""Classes of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, final
+
+import torch
+from annotated_types import Ge
+
+from jarilab.core.errors import UserError
+from jarilab.inspect.intervene.interventions import operate
+from jarilab.models.base import ReadsImages
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.patches import Images, PatchedImage, patch_names
+from jarilab.tasks.predictors.base import (
+    AT_ONCE,
+    Intervention,
+    NoOptions,
+    Predictor,
+    Trace,
+    TracedSequence,
+    expected_of,
+    registry,
+)
+from jarilab.tasks.predictors.reading import Source, chunks, read_each
+from jarilab.tasks.predictors.sequences import Answer, unread
+
+SMALLEST = 1e-45
+"""A probability below which no logarithm is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassOptions:
+    """n_best: how many answers to each image, the likeliest first, with their scores."""
+
+    n_best: Annotated[int, Ge(1)] = 1
+
+
+@registry.register("classes")
+@final
+class ClassPredictor(Predictor):
+    """Of tasks that say what is in an image: an `ImageTask`. A class is an answer of one token."""
+
+    needs = ReadsImages
+    options = ClassOptions
+    scoring = NoOptions
+    reads_files = True
+    reads_images = True
+
+    @torch.no_grad()
+    def predict(
+        self, sources: Iterable[str | UserError], options: ClassOptions, *, at_once: int = AT_ONCE
+    ) -> Iterator[Answer]:
+        for chunk in chunks(read_each(sources, self.task.read), at_once):
+            answers = {source.number: [unread(source)] for source in chunk if source.error}
+            readable = [source for source in chunk if source.error is None]
+            if readable:
+                answers |= self._answers(readable, options)
+            for source in chunk:
+                yield from answers[source.number]
+
+    def _answers(self, sources: Sequence[Source], options: ClassOptions) -> dict[int, list[Answer]]:
+        images = [source.read for source in sources]
+        ranked = self.task.interpret(self.says(self.task.sources(images)), images)
+        answers: dict[int, list[Answer]] = {}
+        for source, of_image in zip(sources, ranked, strict=True):
+            best = enumerate(of_image[: options.n_best], 1)
+            several = options.n_best > 1
+            answers[source.number] = [self._answer(source, n, one, several) for n, one in best]
+        return answers
+
+    def _answer(self, source: Source, rank: int, found: Any, ranked: bool) -> Answer:
+        name = self.task.classes[found.number]
+        log = math.log(max(found.probability, SMALLEST))
+        # A tensor's float32, as everything that is scored.
+        probability = float(torch.tensor([log]).exp())
+        tokens = ((name, probability),)
+        line = source.text.strip()
+        return Answer(source.number, line, name, rank, log, log, tokens, ranked=ranked)
+
+    @torch.no_grad()
+    def trace(self, line: str, most: int) -> Trace:
+        source = self.task.read(line)
+        images = self.task.sources([source])
+        check_patches(self.model, images, most)
+        number = self._likeliest(source)
+        sequence = image_sequence(self.model, images, source.pixels)
+        expected = expected_of(self.task, line.strip())
+        answer = self.task.classes[number]
+        labels, written = [number], torch.tensor([[number]])
+        sequences = {"source": sequence}
+        return Trace(line.strip(), source, (images,), sequences, labels, written, answer, expected)
+
+    def _likeliest(self, source: Any) -> int:
+        (ranked,) = self.task.interpret(self.says(self.task.sources([source])), [source])
+        return ranked[0].number
+
+    def names(self, numbers: Iterable[int]) -> list[str]:
+        return [self.task.classes[number] for number in numbers]
+
+    def text_of_page(self) -> dict[str, Any]:
+        return {"kind": "classes", "tokens": {"target": list(self.task.classes)}}
+
+    @property
+    def vocabulary(self) -> str:
+        return "\n".join(self.task.classes)
+
+    @torch.no_grad()
+    def edited(self, trace: Trace, intervention: Intervention) -> str:
+        with (
+            intervention.moving(self.model, trace.inputs),
+            operate(self.model, intervention.edits),
+        ):
+            return self.task.classes[self._likeliest(trace.read)]
+
+
+def check_patches(model: Any, images: Images, most: int) -> None:
+    """Raises UserError for an image of more than `most` patches."""
+    length = model.places(images).length
+    if length > most:
+        raise UserError(f"expected at most {most} patches, got {length}; look at a smaller image")
+
+
+def image_sequence(model: Any, images: Images, pixels: Any) -> TracedSequence:
+    """The tokens of an image. Patches are named by row and column, whatever the encoding sees."""
+    positions = model.places(images)
+    first, rows, columns = patch_grid(model, positions)
+    names = patch_names(positions)[:first] + grid_names(rows, columns)
+    height, width = _extent(positions, rows, columns)
+    pool = getattr(model, "pool", None)
+    return TracedSequence(names, PatchedImage(pixels, rows, columns, height, width, first, pool))
+
+
+def grid_names(rows: int, columns: int) -> list[str]:
+    """The patches of a grid, `row,column`, in row-major order."""
+    return [f"{row},{column}" for row in range(rows) for column in range(columns)]
+
+
+def patch_grid(model: Any, positions: Positions) -> tuple[int, int, int]:
+    """Of an image's tokens: how many have no place, and the rows and columns of those that have."""
+    first = 0
+    if positions.unplaced is not None:
+        first = int(positions.unplaced.reshape(-1, positions.length)[0].sum())
+    coordinates = positions.coordinates.reshape(-1, positions.length, len(positions.axes))
+    places = coordinates[0, first:]
+    if places.shape[1] != 2:
+        rows, columns = model.grid
+        return first, rows, columns
+    rows, columns = (len(side.unique()) for side in places.unbind(1))
+    return first, rows, columns
+
+
+def _extent(positions: Positions, rows: int, columns: int) -> tuple[int | float, int | float]:
+    """Height and width of the image in patches: less than the grid's where padding was added."""
+    extent = positions.extent
+    if extent is None or extent.shape[-1] != 2:
+        return rows, columns
+    height, width = extent.reshape(-1, 2)[0].tolist()
+    return _within(height, rows), _within(width, columns)
+
+
+def _within(side: int | float, count: int) -> int | float:
+    return side if count - 1 < side <= count else count

@@ -1,0 +1,199 @@
+"""Things in images, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, final
+
+import torch
+from annotated_types import Ge, Le
+
+from jarilab.core.errors import UserError
+from jarilab.core.storage.files import write_bytes
+from jarilab.data.images import HELD_OUT
+from jarilab.data.images import draw as drawing
+from jarilab.data.images.files import read_image
+from jarilab.inspect.intervene.interventions import operate
+from jarilab.inspect.record.model_io import scores_of
+from jarilab.models.base import ReadsImages
+from jarilab.positions.boxes import Detected, to_xyxy
+from jarilab.tasks.predictors.base import (
+    AT_ONCE,
+    Intervention,
+    NoOptions,
+    Prediction,
+    Predictor,
+    Trace,
+    TracedSequence,
+    expected_of,
+    registry,
+)
+from jarilab.tasks.predictors.classes import check_patches, image_sequence
+from jarilab.tasks.predictors.pngs import check_png
+from jarilab.tasks.predictors.reading import Source, read_each
+
+SURE = 0.5
+"""The probability from which a detector is said to have found something."""
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionOptions:
+    """
+    threshold: the probability from which a thing counts as found. draw: a PNG file to write, the image with the boxes
+    of what was found; of one image.
+    """
+
+    threshold: Annotated[float, Ge(0), Le(1)] = SURE
+    draw: str | None = None
+
+
+@dataclass(frozen=True)
+class FoundObject:
+    """A thing in an image. box: left, top, right, bottom in pixels of the file."""
+
+    label: str
+    probability: float
+    box: tuple[float, float, float, float]
+
+    def __str__(self) -> str:
+        sides = " ".join(f"{side:.1f}" for side in self.box)
+        return f"{self.label}\t{self.probability:.3f}\t{sides}"
+
+
+@final
+@dataclass(frozen=True)
+class DetectionResult(Prediction):
+    """What was found in one image, the surest first, or why it could not be read."""
+
+    input: str
+    objects: tuple[FoundObject, ...] = ()
+    error: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> Iterator[str]:
+        for found in self.objects:
+            yield f"{self.input}\t{found}\n"
+
+    @property
+    def messages(self) -> list[str]:
+        if self.error is not None:
+            return [self.error]
+        if not self.objects:
+            return [f"{self.input}: nothing found that is sure enough; see --threshold"]
+        return []
+
+
+@registry.register("detection")
+@final
+class DetectionPredictor(Predictor):
+    """Of tasks that say where things are in an image: an `ImageTask` whose answers have boxes."""
+
+    needs = ReadsImages
+    options = DetectionOptions
+    scoring = NoOptions
+    reads_files = True
+    reads_images = True
+    writes = frozenset({"draw"})
+    reported = False  # its attention is for the explorer, where boxes are drawn
+
+    def predict(
+        self,
+        sources: Iterable[str | UserError],
+        options: DetectionOptions,
+        *,
+        at_once: int = AT_ONCE,
+    ) -> Iterator[DetectionResult]:
+        if options.draw is not None:
+            sources = list(sources)
+            self._check_draw(options.draw, sources)
+        for source in read_each(sources, self.task.read):
+            if source.error is not None:
+                yield DetectionResult(source.text, error=source.error)
+                continue
+            result = self._result(source, options.threshold)
+            if options.draw is not None:
+                self._draw(result, source, options.draw)
+            yield result
+
+    @torch.no_grad()
+    def _result(self, source: Source, threshold: float) -> DetectionResult:
+        sure = [
+            FoundObject(self.task.classes[found.number], found.probability, found.box)
+            for found in self._found(source.read)
+            if found.probability >= threshold and found.box is not None
+        ]
+        return DetectionResult(source.text, tuple(sure))
+
+    def _found(self, image: Any) -> list[Any]:
+        """What each object query says of an image, the surest first."""
+        (found,) = self.task.interpret(self.says(self.task.sources([image])), [image])
+        return found
+
+    def _check_draw(self, out: str, sources: Sequence[str | UserError]) -> None:
+        if len(sources) != 1:
+            raise UserError(f"draw writes one image, got {len(sources)} to look at; give one image")
+        check_png(out, [Path(str(source)) for source in sources])
+
+    def _draw(self, result: DetectionResult, source: Source, out: str) -> None:
+        """Write the image with the boxes of what was found."""
+        held_out = source.text.startswith(HELD_OUT)
+        pixels = source.read.pixels if held_out else read_image(Path(source.text), 3)
+        named = [(found.box, f"{found.label} {found.probability:.0%}") for found in result.objects]
+        write_bytes(Path(out), drawing.png(drawing.boxes(pixels, named)))
+
+    @torch.no_grad()
+    def trace(self, line: str, most: int) -> Trace:
+        source = self.task.read(line)
+        images = self.task.sources([source])
+        check_patches(self.model, images, most)
+        outputs = self.says(images)
+        numbers = scores_of(outputs)[0].argmax(-1).tolist()
+        queries = [f"q{number}" for number in range(len(numbers))]
+        sequences = {
+            "source": image_sequence(self.model, images, source.pixels),
+            "target": TracedSequence(queries, boxes=_boxes(outputs)),
+        }
+        answer, expected = self._answer(source), self._expected(line.strip())
+        written = torch.tensor([numbers])
+        return Trace(line.strip(), source, (images,), sequences, numbers, written, answer, expected)
+
+    def _answer(self, source: Any) -> str:
+        """The classes of all that was found, in their own order."""
+        numbers = [one.number for one in self._found(source) if one.probability >= SURE]
+        return ", ".join(self.names(sorted(numbers)))
+
+    def _expected(self, line: str) -> str | None:
+        """What should be said, written the same way."""
+        expected = expected_of(self.task, line)
+        if not expected:
+            return expected
+        order = {name: number for number, name in enumerate(self.task.classes)}
+        names = expected.split(", ")
+        return ", ".join(sorted(names, key=lambda name: order.get(name, len(order))))
+
+    def names(self, numbers: Iterable[int]) -> list[str]:
+        """The names of classes, and of nothing."""
+        classes = [*self.task.classes, NOTHING]
+        return [classes[number] for number in numbers]
+
+    @property
+    def vocabulary(self) -> str:
+        return "\n".join(self.task.classes)
+
+    @torch.no_grad()
+    def edited(self, trace: Trace, intervention: Intervention) -> str:
+        with (
+            intervention.moving(self.model, trace.inputs),
+            operate(self.model, intervention.edits),
+        ):
+            return self._answer(trace.read)
+
+
+def _boxes(outputs: Detected) -> list[list[float]]:
+    """Left, top, right and bottom of each query's box, as shares of the image."""
+    return to_xyxy(outputs.boxes[-1][0].double()).clamp(0, 1).tolist()

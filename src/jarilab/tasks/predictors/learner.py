@@ -1,0 +1,69 @@
+"""A model as the task that measures it sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+import torch
+
+from jarilab.core.devices import CPU, device_of, put
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.models.decoding.answers import GREEDY, Decoding, answers
+from jarilab.models.decoding.hypotheses import Hypothesis
+from jarilab.positions.coordinates import Tokens
+from jarilab.tasks.base import Batch
+from jarilab.tasks.predictors.links import attention_to_source, sites_to_source
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ModelLearner:
+    """What a task may ask of a model: see `jarilab.tasks.base.Learner`."""
+
+    model: Any
+    task: Any
+    decoding: Decoding = GREEDY
+
+    def write(self, sources: Tokens) -> list[list[int]]:
+        best = write(self.model, self.task, sources, self.decoding)
+        return [hypotheses[0].ids.tolist() for hypotheses in best]
+
+    @torch.no_grad()
+    def scores(self, batch: Batch) -> Any:
+        return put(self.model(*self._there(batch.inputs)), CPU)
+
+    def _there(self, held: T) -> T:
+        return put(held, device_of(self.model))
+
+    def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
+        """By the last attention to the source, on the mean of its heads. Of one sequence it is the beginning."""
+        last = sites_to_source(self.model)[-1]
+        weights_HQK = attention_to_source(self.model, self.task, source, written, last)
+        return weights_HQK.mean(0).argmax(-1).tolist()
+
+
+def write(
+    model: Any, task: Any, sources: Tokens, decoding: Decoding = GREEDY, n_best: int = 1
+) -> list[list[Hypothesis]]:
+    """What the model writes for each of a batch of sources of the task, the best answer first."""
+    limit = task.longest["target"]
+    there = put(sources, device_of(model))
+    places = task.answer_places(there)
+    tokens = {"first": FIRST, "end": END, "padding": PADDING}
+    return answers(model, there, decoding, **tokens, limit=limit, n_best=n_best, places=places)
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """The model is in evaluation mode inside the block, and as it was afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

@@ -1,0 +1,86 @@
+"""Which token of the source each token of an answer goes with, as a map has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jarilab.core.devices import device_of, put
+from jarilab.core.errors import UserError, unknown
+from jarilab.core.shapes import Float, Tensor
+from jarilab.data.text import END
+from jarilab.inspect.measure.alignment import alignment
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.sites import attentions_of
+
+AUTO = "auto"
+
+
+@torch.no_grad()
+def attention_to_source(
+    model: Any, task: Any, source: Sequence[int], written: Sequence[int], site: str
+) -> Float[Tensor, "H Q K"]:
+    """The maps of a site while these tokens are written: a row for each, a column for each token that was read. Of one
+    sequence that is its beginning."""
+    inputs = put(task.answered(list(source), written), device_of(model))
+    with record(model) as tape:
+        model(*inputs)
+    weights_HQK = tape.weights(site)[0].cpu()
+    read = task.sources([list(source)]).ids.shape[1]
+    return weights_HQK[:, -len(written) :, :read]
+
+
+def sites_to_source(model: Any) -> list[str]:
+    """Where answers look at their source: between two sequences, or in the only one."""
+    sites = list(attentions_of(model))
+    between = [site for site in sites if site.endswith("cross")]
+    return between or sites
+
+
+@dataclass(frozen=True)
+class Linking:
+    """Where links are read. head: None for the mean of all."""
+
+    site: str
+    head: int | None
+
+    @staticmethod
+    def of(model: Any, where: str) -> Linking:
+        """`decoder.1.cross` (the mean of its heads) or `decoder.1.cross:2`; `auto`: all heads of the last but one,
+        where Garg et al. found the best links of such maps (2019, *Jointly Learning to Align and Translate with
+        Transformer Models*), or of the only one. Raises UserError for a site or a head that there is not."""
+        sites = sites_to_source(model)
+        if not sites:
+            raise UserError(
+                f"{type(model).__name__} has no attention of jari, so that nothing says where its answers look; "
+                "leave --alignments out"
+            )
+        if where == AUTO:
+            return Linking(sites[-2] if len(sites) > 1 else sites[-1], None)
+        found = re.fullmatch(r"(.*?)(?::([0-9]{1,4}))?", where)
+        assert found is not None
+        site, head = found.group(1), found.group(2)
+        if site not in sites:
+            raise unknown("alignments", site, [AUTO, *sites])
+        owner: Any = attentions_of(model)[site].owner
+        heads = owner.site.heads
+        if head is not None and int(head) >= heads:
+            raise UserError(f"{site} has the heads 0 to {heads - 1}, got {head}")
+        return Linking(site, None if head is None else int(head))
+
+    def links(
+        self, model: Any, task: Any, source: Sequence[int], written: Sequence[int]
+    ) -> list[tuple[int, int]]:
+        """Each token that was written with the token of the source that it looked at most, as (source, target), counted
+        from 0; end tokens have none."""
+        said = len(written) - (END in written[-1:])
+        if not said or not source:
+            return []
+        weights_HQK = attention_to_source(model, task, source, written, self.site)
+        weights_QK = weights_HQK.mean(0) if self.head is None else weights_HQK[self.head]
+        links = alignment(weights_QK[:said, : len(source)])
+        return [(key, query) for query, key in links]

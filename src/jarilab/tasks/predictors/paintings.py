@@ -1,0 +1,283 @@
+"""Images that are painted for captions, and images turned into codes and back."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, final
+
+import torch
+from annotated_types import Ge, Le, Lt
+from jaxtyping import UInt8
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.core.storage.files import write_bytes
+from jarilab.data.images import HELD_OUT
+from jarilab.data.images import draw as drawing
+from jarilab.data.images.tokenizer import decibels
+from jarilab.models.base import Paints
+from jarilab.positions.patches import PatchedImage
+from jarilab.tasks.predictors.base import (
+    AT_ONCE,
+    NoOptions,
+    Prediction,
+    Predictor,
+    Trace,
+    TracedSequence,
+    expected_of,
+    next_tokens,
+    registry,
+)
+from jarilab.tasks.predictors.classes import grid_names
+from jarilab.tasks.predictors.pngs import check_png
+
+_FILE = re.compile(r"\.[A-Za-z]{3,4}$")
+"""The end of an image file's name."""
+MOST_SHOWN = 100
+"""Images beside their codes in one grid."""
+BETWEEN = ("<picture>", "<no caption>")
+"""What stands between words and codes in the one vocabulary: the mark, and the token for a caption that is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaintingOptions:
+    """How images are painted.
+
+    count: how many, of one caption. out: a PNG file to write; the grid of them fills while they are painted. For images
+    that are turned into codes: each beside what its codes stand for. guidance: 1 for none; above, away from what is
+    painted without a caption; the run's by default. temperature: scores are divided by it; the run's by default.
+    top_k: draw from so many of the likeliest codes only. top_p: draw from the likeliest codes that together hold this
+    probability only. rerank: paint so many times as many, and keep those that a second model thinks fit best. seed:
+    decides what is drawn; each image follows from seed and number, so the first is the same however many there are.
+    """
+
+    count: Annotated[int, Ge(1), Le(10_000)] = 8
+    out: str | None = None
+    guidance: float | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    rerank: Annotated[int, Ge(1), Le(1000)] = 1
+    seed: Annotated[int, Ge(0), Lt(2**63)] = 1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Painting(Prediction):
+    """The images painted for a caption. images: None where the caption could not be read."""
+
+    input: str
+    images: UInt8[torch.Tensor, "n 3 H W"] | None = None
+    out: str | None = None
+    error: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        record = {"prompt": self.input.strip(), "out": self.out}
+        return record if self.error is None else record | {"error": self.error}
+
+    def text(self) -> Iterator[str]:
+        if self.error is None:
+            yield f"{self.out or len(self.images)}\n"  # type: ignore[arg-type]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reconstruction(Prediction):
+    """An image beside what its codes stand for, or why it could not be read. decibels: how alike they are (PSNR)."""
+
+    input: str
+    images: UInt8[torch.Tensor, "2 3 H W"] | None = None
+    decibels: float | None = None
+    error: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        return {"input": self.input, "psnr": self.decibels, "error": self.error}
+
+    def text(self) -> Iterator[str]:
+        if self.decibels is not None:
+            yield f"{self.input}\t{self.decibels:.1f} dB\n"
+
+
+@registry.register("paintings")
+@final
+class PaintingPredictor(Predictor):
+    """Of the task `captions`: a caption is painted; an image file, or a held-out image such as `#5`, is turned into
+    codes and back."""
+
+    needs = Paints
+    options = PaintingOptions
+    scoring = NoOptions
+    reads_images = True
+    writes = frozenset({"out"})
+    served_at_most: ClassVar[Mapping[str, int | float]] = {
+        "count": 16,
+        "rerank": 4,
+        "guidance": 1000,
+        "temperature": 1000,
+    }
+    reported = False
+    continues = True
+
+    def predict(
+        self,
+        sources: Iterable[str | UserError],
+        options: PaintingOptions,
+        *,
+        at_once: int = AT_ONCE,
+    ) -> Iterator[Painting | Reconstruction]:
+        given = list(sources)
+        images = [str(source) for source in given if is_image(source)]
+        if images:
+            if len(images) < len(given):
+                raise UserError("expected a caption or images, got both; give one or the other")
+            yield from self._reconstructed(images, options)
+            return
+        if options.out is not None:
+            check_png(options.out)
+            if len(given) != 1:
+                got = f"{len(given)} captions" if given else "nothing"
+                raise UserError(f"one file is painted for one caption; got {got}")
+        for caption in given:
+            yield self._painting(caption, options)
+
+    def names_image(self, source: str) -> bool:
+        return is_image(source)
+
+    def _painting(self, caption: str | UserError, options: PaintingOptions) -> Painting:
+        if isinstance(caption, UserError):
+            return Painting("", error=str(caption))
+        try:
+            self.task.read(caption)
+        except UserError as error:
+            return Painting(caption, error=str(error))
+        images = None
+        for images in self.steps(caption, options):
+            if options.out is not None:
+                columns = math.ceil(math.sqrt(len(images)))
+                grid = drawing.grid(list(images), columns)
+                write_bytes(Path(options.out), drawing.png(grid))
+        return Painting(caption, images, options.out)
+
+    def steps(
+        self, caption: str, options: PaintingOptions
+    ) -> Iterator[UInt8[torch.Tensor, "n 3 H W"]]:
+        """The images, again after each row of codes that is drawn; the last are whole. Raises UserError."""
+        task = self.task
+        sampling = {
+            "guidance": task.guidance if options.guidance is None else options.guidance,
+            "temperature": task.temperature if options.temperature is None else options.temperature,
+            "top_k": options.top_k,
+            "top_p": options.top_p,
+        }
+        drawn = {"rerank": options.rerank, "seed": options.seed}
+        return task.images(self.model, caption, options.count, **drawn, **sampling)
+
+    def _reconstructed(
+        self, names: Sequence[str], options: PaintingOptions
+    ) -> Iterator[Reconstruction]:
+        if options.out is not None:
+            check_png(options.out, map(Path, names))
+            if len(names) > MOST_SHOWN:
+                raise UserError(
+                    f"expected at most {MOST_SHOWN} images in a grid, got {len(names):,}; name fewer"
+                )
+        found = [self._reconstruction(name) for name in names]
+        whole = [one for one in found if one.images is not None]
+        if whole and options.out is not None:
+            _write_beside(whole, options.out)
+        yield from found
+
+    def _reconstruction(self, name: str) -> Reconstruction:
+        """What the image tokenizer makes of an image: a file, of which the middle is taken, or a held-out one."""
+        try:
+            image = self.task.image(name)
+        except UserError as error:
+            return Reconstruction(name, error=str(error))
+        codes = self.task.codes
+        again = codes.decode(codes.encode(image.unsqueeze(0)))[0]
+        return Reconstruction(name, torch.stack((image, again)), decibels(image, again))
+
+    @property
+    def traced_model(self) -> torch.nn.Module:
+        """The painter as a model of words and codes alike."""
+        return self.model.one_sequence()
+
+    @torch.no_grad()
+    def trace(self, line: str, most: int) -> Trace:
+        """A caption and the first image that is painted for it, as one sequence. Of a guided painter, the half that has
+        heard the caption is traced. After the last code comes nothing."""
+        source = self.task.read(line)
+        rows, columns = self.task.grid
+        length = len(source) + len(BETWEEN) + rows * columns
+        if length > most:
+            raise UserError(
+                f"expected at most {most} words and codes, got {length}; look at a run on smaller images"
+            )
+        tokens = self.model.joined(self.task.sources([source]), self._codes(source))
+        ids = tokens.ids[0].tolist()
+        names = [*self.names(ids[: -rows * columns]), *grid_names(rows, columns)]
+        image = self._image(ids)
+        first = len(names) - rows * columns
+        patched = PatchedImage(image, rows, columns, rows, columns, first)
+        answer = self.task.judged(image)
+        expected = expected_of(self.task, line.strip())
+        sequences = {"target": TracedSequence(names, patched)}
+        written = next_tokens(tokens.ids)
+        return Trace(line.strip(), source, (tokens,), sequences, ids[1:], written, answer, expected)
+
+    def _codes(self, source: list[int]) -> Int[Tensor, "1 N"]:
+        """Those of the first image that `predict` paints: with the run's guidance and temperature."""
+        task = self.task
+        sampling = {
+            "guidance": task.guidance,
+            "temperature": task.temperature,
+            "seed": PaintingOptions().seed,
+        }
+        return torch.stack(list(self.model.steps(task.sources([source]), **sampling)), 1)
+
+    def _image(self, ids: Sequence[int]) -> UInt8[Tensor, "3 H W"]:
+        """What the codes at the end of a sequence stand for."""
+        rows, columns = self.task.grid
+        codes = torch.tensor(ids[-rows * columns :]) - len(self.task.words) - len(BETWEEN)
+        return self.task.codes.decode(codes.view(1, rows, columns))[0]
+
+    def names(self, numbers: Iterable[int]) -> list[str]:
+        words = self.task.words
+        names = [*words.names(range(len(words))), *BETWEEN]
+        return [
+            names[number] if number < len(names) else f"code {number - len(names)}"
+            for number in numbers
+        ]
+
+    @property
+    def vocabulary(self) -> str:
+        words = self.task.words
+        return "\n".join([*words.names(range(len(words))), self.task.codes.fingerprint])
+
+
+def is_image(source: str | UserError) -> bool:
+    """Whether a source is an image rather than a caption: a held-out one, or a file."""
+    if isinstance(source, UserError):
+        return False
+    text = source.strip()
+    if text.startswith(HELD_OUT) or _FILE.search(text) is not None:
+        return True
+    try:
+        return Path(text).is_file()
+    except OSError:  # too long to be the name of a file
+        return False
+
+
+def _write_beside(found: Sequence[Reconstruction], out: str) -> None:
+    """A grid of each image, and to its right what its codes stand for."""
+    cells: list[Tensor] = []
+    labels: list[str] = []
+    for one in found:
+        cells += list(one.images)  # type: ignore[arg-type]
+        labels += [Path(one.input).name, f"{one.decibels:.1f} dB"]
+    columns = 2 * math.ceil(math.sqrt(len(found)))
+    write_bytes(Path(out), drawing.png(drawing.grid(cells, columns, labels)))

@@ -1,0 +1,42 @@
+"""Reading what a person asks about, some sources at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from jarilab.core.errors import UserError
+
+SHOWN = 80
+"""Characters of a source that could not be read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One source: its number from 1 on, its text, and what the task read of it, or why it could not."""
+
+    number: int
+    text: str
+    read: Any = None
+    error: str | None = None
+
+
+def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """The items in lists of `size`, the last perhaps shorter."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def read_each(sources: Iterable[str | UserError], read: Callable[[str], Any]) -> Iterator[Source]:
+    """Each source as `read` understands it, or with its error."""
+    for number, source in enumerate(sources, 1):
+        if isinstance(source, UserError):  # a line that could not even be decoded
+            yield Source(number, "", error=str(source))
+            continue
+        try:
+            yield Source(number, source, read(source))
+        except UserError as error:
+            yield Source(number, source, error=str(error))

@@ -1,0 +1,265 @@
+"""Answers of tokens to sources of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, final
+
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Int, Tensor
+from jarilab.data.text import END, FIRST, PADDING
+from jarilab.inspect.intervene.interventions import operate
+from jarilab.inspect.intervene.moved_positions import Displaced, moved
+from jarilab.models.base import Generates
+from jarilab.models.decoding.answers import Decoding
+from jarilab.models.decoding.hypotheses import Hypothesis
+from jarilab.positions.coordinates import Tokens
+from jarilab.tasks.predictors.base import (
+    AT_ONCE,
+    Intervention,
+    Prediction,
+    Predictor,
+    Trace,
+    TracedSequence,
+    expected_of,
+    registry,
+)
+from jarilab.tasks.predictors.learner import ModelLearner, write
+from jarilab.tasks.predictors.links import Linking
+from jarilab.tasks.predictors.reading import SHOWN, Source, chunks, read_each
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceOptions(Decoding):
+    """n_best: how many answers to each source, the best first, with their scores; a beam must be as wide. alignments:
+    tell which token of the source each token of the answer looked at most, as `answer ||| 0-0 1-2` (source-target,
+    counted from 0): auto for the mean of all heads of the last layer but one, or a site and a head such as
+    decoder.1.cross:2.
+    """
+
+    n_best: int = 1
+    alignments: str | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Answer(Prediction):
+    """An answer to one line, or why there is none.
+
+    rank: 1 for the best of the answers to this line. tokens: what was written, the end included, with probabilities.
+    score: log_probability over the length to the power of the length penalty. ranked: it is one of several. source: the
+    tokens that were read, and alignment: which of them (source, target) each token of the answer goes with; None where
+    nobody asked.
+    """
+
+    line: int
+    input: str
+    answer: str | None = None
+    rank: int = 1
+    log_probability: float | None = None
+    score: float | None = None
+    tokens: tuple[tuple[str, float], ...] = ()
+    error: str | None = None
+    ranked: bool = False
+    source: tuple[str, ...] = ()
+    alignment: tuple[tuple[int, int], ...] | None = None
+
+    def record(self) -> dict[str, Any]:
+        tokens = [{"token": token, "probability": share} for token, share in self.tokens]
+        record = {
+            "line": self.line,
+            "input": self.input,
+            "answer": self.answer,
+            "rank": self.rank,
+            "log_probability": self.log_probability,
+            "score": self.score,
+            "tokens": tokens,
+            "error": self.error,
+        }
+        if self.alignment is None:
+            return record
+        return {**record, "source": list(self.source), "alignment": list(map(list, self.alignment))}
+
+    def text(self) -> Iterator[str]:
+        # A line that cannot be answered is an empty line, so that answers stay beside their questions.
+        answer = self.answer or ""
+        if self.alignment is not None:
+            links = " ".join(f"{source}-{target}" for source, target in self.alignment)
+            answer = f"{answer} ||| {links}"
+        if self.ranked and self.score is not None:
+            answer = f"{self.line}\t{self.score:.4f}\t{answer}"
+        yield f"{answer}\n"
+
+    @property
+    def messages(self) -> list[str]:
+        return [] if self.error is None else [f"line {self.line}: {self.error}"]
+
+
+@registry.register("sequences")
+class SequencePredictor(Predictor):
+    """Of tasks that answer a text, a number and the like with another: a `TokenTask`."""
+
+    needs = Generates
+    options = SequenceOptions
+    scoring = Decoding
+    served_at_most: ClassVar[Mapping[str, int | float]] = {
+        "beam": 16,
+        "n_best": 16,
+        "length_penalty": 16,
+        "no_repeat": 64,
+        "shortest": 4096,
+        "longest": 4096,
+    }
+    source_frame: ClassVar[str] = "source"
+    """The frame of what is read before the answer is written."""
+
+    def predict(
+        self,
+        sources: Iterable[str | UserError],
+        options: SequenceOptions,
+        *,
+        at_once: int = AT_ONCE,
+    ) -> Iterator[Answer]:
+        linking = None if options.alignments is None else Linking.of(self.model, options.alignments)
+        for chunk in chunks(read_each(sources, self.task.read), at_once):
+            answers = {source.number: [unread(source)] for source in chunk if source.error}
+            readable = [source for source in chunk if source.error is None]
+            answers |= self._answers(readable, options, linking)
+            for source in chunk:
+                yield from answers[source.number]
+
+    def _answers(
+        self, sources: Sequence[Source], options: SequenceOptions, linking: Linking | None
+    ) -> dict[int, list[Answer]]:
+        # Lines of like length together: none waits for a much longer one, and little is padded.
+        by_length = sorted(sources, key=lambda source: len(source.read))
+        answers: dict[int, list[Answer]] = {}
+        for some in chunks(by_length, max(1, AT_ONCE // max(1, options.beam))):
+            batch = self.task.sources([source.read for source in some])
+            found = write(self.model, self.task, batch, options, options.n_best)
+            for source, hypotheses in zip(some, found, strict=True):
+                ranked = self._ranked(source, hypotheses, options.n_best > 1)
+                answers[source.number] = [
+                    self._linked(answer, source, hypothesis, linking)
+                    for answer, hypothesis in zip(ranked, hypotheses, strict=True)
+                ]
+        return answers
+
+    def _ranked(
+        self, source: Source, hypotheses: Sequence[Hypothesis], ranked: bool
+    ) -> list[Answer]:
+        return [
+            self._answer(source, rank, hypothesis, ranked)
+            for rank, hypothesis in enumerate(hypotheses, 1)
+        ]
+
+    def _linked(
+        self, answer: Answer, source: Source, hypothesis: Hypothesis, linking: Linking | None
+    ) -> Answer:
+        """With its links to the source, where they are asked for."""
+        if linking is None:
+            return answer
+        links = linking.links(self.model, self.task, source.read, hypothesis.ids.tolist())
+        names = tuple(self.task.show_source(source.read))
+        return replace(answer, source=names, alignment=tuple(links))
+
+    def _answer(self, source: Source, rank: int, hypothesis: Hypothesis, ranked: bool) -> Answer:
+        ids = hypothesis.ids.tolist()
+        line = source.text.strip()
+        text = self.task.answer(ModelLearner(self.model, self.task), line, source.read, ids)
+        probabilities = hypothesis.log_probabilities.exp().tolist()
+        tokens = tuple(zip(self.names(ids), probabilities, strict=True))
+        total, score = hypothesis.total, hypothesis.score
+        return Answer(source.number, line, text, rank, total, score, tokens, ranked=ranked)
+
+    def learner(self, options: Decoding | None = None) -> ModelLearner:
+        return ModelLearner(self.model, self.task, options or Decoding())
+
+    def trace(self, line: str, most: int) -> Trace:
+        source = self.task.read(line)
+        check_tokens(len(source), most)
+        batch = self.task.sources([source])
+        ids = write(self.model, self.task, batch)[0][0].ids.tolist()
+        text = self.task.answer(ModelLearner(self.model, self.task), line.strip(), source, ids)
+        expected = expected_of(self.task, line.strip())
+        inputs = self.task.answered(source, ids)
+        sequences, labels, written = self._followed(inputs, ids)
+        return Trace(
+            line.strip(), source, inputs, sequences, labels, written, text, expected, is_text=True
+        )
+
+    def _followed(
+        self, inputs: tuple[Tokens, ...], answer: list[int]
+    ) -> tuple[dict[str, TracedSequence], list[int], Int[Tensor, "1 L"]]:
+        """The sequences, the labels and what is written, as a trace has them."""
+        source, target = (tokens.ids[0].tolist() for tokens in inputs)
+        sequences = {
+            "source": TracedSequence(self.task.show_source(source)),
+            "target": TracedSequence(self.names(target)),
+        }
+        return sequences, answer, torch.tensor([answer])
+
+    def names(self, numbers: Iterable[int]) -> list[str]:
+        return self.task.show_target(list(numbers))
+
+    def text_of_page(self) -> dict[str, Any] | None:
+        task = self.task
+        sizes = list(task.model_options.values())
+        shown = (task.show_source, task.show_target)
+        names = [show(range(size)) for show, size in zip(shown, sizes, strict=True)]
+        return {
+            "kind": "sequence",
+            "tokens": dict(zip(("source", "target"), names, strict=True)),
+            "first": FIRST,
+            "end": END,
+            "padding": PADDING,
+            "longest": task.longest,
+            **asdict(task.spelling),
+        }
+
+    @property
+    def vocabulary(self) -> str:
+        return token_vocabulary(self.task)
+
+    def edited(self, trace: Trace, intervention: Intervention) -> str:
+        writer: Any = self.model
+        places = intervention.places
+        if "target" in places:
+            self._check_dealt(places["target"].how)
+            writer = Displaced(self.model, places["target"], len(trace.labels))
+        batch = self.task.sources([trace.read])
+        if self.source_frame in places:
+            batch = moved(batch, places[self.source_frame])
+        with operate(self.model, intervention.edits, free=True):
+            ids = write(writer, self.task, batch)[0][0].ids.tolist()
+            learner = ModelLearner(self.model, self.task)
+            return self.task.answer(learner, trace.line, trace.read, ids)
+
+    def _check_dealt(self, how: str) -> None:
+        """Raises UserError for places that would be dealt out before they are known."""
+        if how == "shuffle" and not self.task.policy.plain:
+            raise UserError(
+                "the places of an answer are known as it is written, and are no 0, 1, 2, ... that could be dealt out "
+                f"before: cannot {how} them; shift or stretch them, or shuffle those of the source"
+            )
+
+
+def check_tokens(count: int, most: int) -> None:
+    """Raises UserError for an input of more than `most` tokens."""
+    if count > most:
+        raise UserError(f"expected at most {most} tokens, got {count}; shorten the input")
+
+
+def token_vocabulary(task: Any) -> str:
+    """The tokens of a task as one text, and how many each side has."""
+    sizes = task.model_options
+    sides = [f"{name}={size}:{task.show_target(range(size))}" for name, size in sizes.items()]
+    return "".join(sides)
+
+
+def unread(source: Source) -> Answer:
+    """The answer to what could not be read."""
+    return Answer(source.number, source.text[:SHOWN], error=source.error)

@@ -1,5 +1,0 @@
-"""Text to token numbers and back: vocabularies here, files, tokenizers and the store in modules of their own."""
-
-from jarilab.text.vocabulary import END, FIRST, PADDING, SPECIAL, CharacterVocabulary
-
-__all__ = ["END", "FIRST", "PADDING", "SPECIAL", "CharacterVocabulary"]

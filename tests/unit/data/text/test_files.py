@@ -1,0 +1,243 @@
+"""Files as people have them: what is read, and what each fault is told as."""
+
+import gzip
+import os
+import tracemalloc
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jarilab.core.errors import UserError
+from jarilab.data.text.files import PIECE, Reading, content_hash, document_files, documents, lines, pairs
+
+
+def write(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def read_pairs(*paths: Path) -> tuple[list[tuple[str, str]], Reading]:
+    reading = Reading()
+    return list(pairs(paths, reading)), reading
+
+
+def whole(path: Path) -> list[str]:
+    return ["".join(pieces) for pieces in documents(path)]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", []),
+        (b"\xef\xbb\xbf", []),
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"a\n\n", ["a", ""]),
+        (b"\n\n\n", ["", "", ""]),
+        (b"  \t \n", ["  \t "]),
+        (b"\xef\xbb\xbfa\r\nb\r\n", ["a", "b"]),
+        (b"a\rb\r\r\nc\r", ["a\rb\r", "c\r"]),
+        ("a\u2028b\x85c\u2029d\x0be\x0cf\x1cg\n".encode(), ["a\u2028b\x85c\u2029d\x0be\x0cf\x1cg"]),
+        ("שלום\u200f\u200b\ufeffعالم\n".encode(), ["שלום\u200f\u200b\ufeffعالم"]),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines(tmp_path: Path, content: bytes, expected: list[str], packed: bool) -> None:
+    path = write(tmp_path, "any.name", gzip.compress(content) if packed else content)
+    assert list(lines(path)) == expected
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"))))
+def test_lines_are_what_was_written(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    texts = [text.removesuffix("\r").removeprefix("\ufeff") for text in texts]
+    path = write(tmp_path_factory.mktemp("lines"), "a", "".join(text + "\n" for text in texts).encode())
+    assert list(lines(path)) == texts
+    assert "".join(whole(path)) == ("".join(t + "\n" for t in texts) if any(t.strip() for t in texts) else "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"good\nb\xffd\n", r"a:2: expected UTF-8; byte offset 1 of the line holds 0xff, which is none; save"),
+        (b"\xef\xbb\xbfb\xe9", r"a:1: expected UTF-8; byte offset 4 of the line holds 0xe9"),
+        ("half\n한".encode()[:-1], r"a:2: expected UTF-8; byte offset 0 of the line holds 0xed"),
+        (b"\xed\xa0\x80", r"a:1: expected UTF-8; byte offset 0"),
+        ("text".encode("utf-16"), r"a: expected UTF-8; this file begins as UTF-16 does; save it as UTF-8, or: iconv"),
+        (b"\xfe\xff\0t", r"UTF-16"),
+        (b"a\nb\nc\0\n", r"a:3: expected text; got a NUL, .* save it as UTF-8"),
+    ],
+)
+def test_what_is_no_text_is_told_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
+    for content_or_packed in (content, gzip.compress(content)):
+        path = write(tmp_path, "a", content_or_packed)
+        with pytest.raises(UserError, match=message):
+            list(lines(path))
+        with pytest.raises(UserError, match=message):
+            whole(path)
+
+
+def test_the_place_of_a_fault_is_right_far_into_a_document(tmp_path: Path) -> None:
+    text = b"x" * (PIECE - 3) + b"\n" + b"y" * (PIECE + 5) + b"\n" + b"z" * (2 * PIECE)
+    path = write(tmp_path, "a", text + b"\xff")
+    with pytest.raises(UserError, match=rf"a:3: expected UTF-8; byte offset {2 * PIECE} "):
+        whole(path)
+    with pytest.raises(UserError, match=rf"a:3: expected UTF-8; byte offset {2 * PIECE} "):
+        list(lines(path))
+
+
+def test_a_line_too_long_is_measured_and_never_held(tmp_path: Path) -> None:
+    content = b"short\r\n" + b"x" * 20_000_000 + b"\nmore"
+    for path in (write(tmp_path, "a", content), write(tmp_path, "b.gz", gzip.compress(content, 1))):
+        tracemalloc.start()
+        with pytest.raises(
+            UserError, match=r":2: expected lines of at most 1,000 .* got one of 20,000,000 bytes; break"
+        ):
+            list(lines(path, longest_line=1000))
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000
+        tracemalloc.stop()
+
+
+def test_a_sparse_file_of_terabytes_is_refused_in_time(tmp_path: Path) -> None:
+    path = write(tmp_path, "a", b"short\n")
+    os.truncate(path, 1 << 40)
+    with pytest.raises(UserError, match=r"a:2: .* got one of more than 134,217,728 bytes"):
+        list(lines(path))
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_the_longest_line_is_allowed(tmp_path: Path, end: bytes) -> None:
+    assert list(lines(write(tmp_path, "a", b"x" * 9 + end), longest_line=9)) == ["x" * 9]
+    with pytest.raises(UserError, match="got one of 10"):
+        list(lines(write(tmp_path, "a", b"x" * 10 + b"\n"), longest_line=9))
+
+
+def test_damaged_gzip(tmp_path: Path) -> None:
+    packed = gzip.compress(os.urandom(1000).hex().encode())
+    flipped = packed[:300] + bytes([packed[300] ^ 255]) + packed[301:]
+    for content in (packed[:-9], packed[:5], flipped, packed + b"tail"):
+        path = write(tmp_path, "a", content)
+        with pytest.raises(UserError, match=r"a: expected whole gzip; got a damaged or cut one .* compress it again"):
+            list(lines(path))
+        with pytest.raises(UserError, match=r"a: expected whole gzip"):
+            whole(path)
+    assert len(list(lines(write(tmp_path, "a", packed * 2)))) == 1
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    file = write(tmp_path, "a", b"x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in [
+        (tmp_path / "no", "expected a file; there is none of this name; check the path"),
+        (tmp_path, "expected a file; got a folder; name a file"),
+        (tmp_path / "pipe", "expected a file; got no regular file"),
+        (file / "inside", "cannot be read .*; check the path and its rights"),
+        (tmp_path / "loop", "cannot be read"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            list(lines(path))
+        with pytest.raises(UserError, match=message):
+            content_hash([path])
+
+
+def test_pairs_of_two_files(tmp_path: Path) -> None:
+    one = write(tmp_path, "one", b"a b\n\n \nc\nd\t1\n\n")
+    two = write(tmp_path, "two", "가 나\nx\n\u3000\n\nd\t2\n\n".encode())
+    assert read_pairs(one, two) == ([("a b", "가 나"), ("d\t1", "d\t2")], Reading(pairs=2, blank=4))
+
+
+def test_pairs_of_two_columns(tmp_path: Path) -> None:
+    path = write(tmp_path, "p.tsv", "a\t가\nb \t나\tmore\tand more\r\n\n\tx\ny\t\n\t\n".encode())
+    assert read_pairs(path) == ([("a", "가"), ("b ", "나")], Reading(pairs=2, blank=4))
+
+
+def test_a_missing_column(tmp_path: Path) -> None:
+    path = write(tmp_path, "p.tsv", b"a\tb\nonly one\n")
+    with pytest.raises(
+        UserError, match=r"p.tsv:2: expected two columns .* got one: 'only one'; mend the line, or give"
+    ):
+        read_pairs(path)
+
+
+@pytest.mark.parametrize(("left", "right", "first"), [(3, 5, 4), (5, 3, 4), (0, 1, 1), (2, 1, 2)])
+def test_files_of_different_length(tmp_path: Path, left: int, right: int, first: int) -> None:
+    one, two = write(tmp_path, "one", b"x\n" * left), write(tmp_path, "two", b"y\n" * right)
+    message = rf"got {left} in \S*one and {right} in \S*two; line {first} is first without a partner; mend"
+    with pytest.raises(UserError, match=message):
+        read_pairs(one, two)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b" \n\t\n", b"\xef\xbb\xbf", b"\t\n"])
+def test_nothing_usable(tmp_path: Path, content: bytes) -> None:
+    path = write(tmp_path, "a", content)
+    with pytest.raises(UserError, match=r"a holds no usable lines; expected text; fill the file or name another"):
+        read_pairs(path)
+    with pytest.raises(UserError, match=r"a and \S*a hold no usable lines"):
+        read_pairs(path, path)
+    assert whole(path) == [""]
+
+
+def test_one_or_two_files(tmp_path: Path) -> None:
+    path = write(tmp_path, "a", b"a\tb")
+    with pytest.raises(UserError, match="expected two files, or one of tab-separated values; got 3"):
+        read_pairs(path, path, path)
+
+
+def test_documents_of_a_folder(tmp_path: Path) -> None:
+    write(tmp_path, "b.txt", b"\xef\xbb\xbfB\r\n b\n")
+    write(tmp_path, "a/z.TXT", b"Z\r")
+    write(tmp_path, "a/y.txt.gz", gzip.compress("와이".encode()))
+    for name in (".hidden.txt", ".git/c.txt", "image.png", "a/readme.md"):
+        write(tmp_path, name, b"\xff\xff\xff")
+    assert whole(tmp_path) == ["와이", "Z\r", "B\n b\n"]
+    assert document_files(tmp_path / "b.txt") == [tmp_path / "b.txt"]
+
+
+def test_a_folder_without_documents(tmp_path: Path) -> None:
+    write(tmp_path, "a.md", b"x")
+    with pytest.raises(UserError, match=r"expected files named \*.txt or \*.txt.gz in this folder; got none; rename"):
+        whole(tmp_path)
+
+
+def test_pieces_are_short_and_end_where_words_do(tmp_path: Path) -> None:
+    text = "낱말 words\r\n\n  and\u3000more " * 20_000
+    (document,) = documents(write(tmp_path, "a", text.encode()))
+    pieces = list(document)
+    assert "".join(pieces) == text.replace("\r\n", "\n")
+    assert len(pieces) > 5
+    assert max(map(len, pieces)) <= 2 * PIECE
+    assert all(piece[0].isspace() and not before[-1].isspace() for before, piece in pairwise(pieces))
+
+
+@pytest.mark.parametrize("letter", ["x", "한", " ", "\r\n", "😀"])
+def test_pieces_of_text_without_words_are_short_too(tmp_path: Path, letter: str) -> None:
+    text = "a" + letter * 100_000
+    for shift in range(3):
+        pieces = list(next(documents(write(tmp_path, "a", ("b" * shift + text).encode()))))
+        assert "".join(pieces) == "b" * shift + text.replace("\r\n", "\n")
+        assert max(map(len, pieces)) <= 2 * PIECE
+
+
+def test_a_bomb_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.gz", gzip.compress(b"x" * 4_000_000 + b"\n" * 2_000_000))
+    tracemalloc.start()
+    assert sum(len(piece) for piece in next(documents(path))) == 6_000_000
+    assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    tracemalloc.stop()
+
+
+def test_the_hash_is_of_the_contents_in_order(tmp_path: Path) -> None:
+    a, b, c = (write(tmp_path, name, content) for name, content in [("a", b"1"), ("b", b"2"), ("c", b"1")])
+    assert content_hash([a, b]) == content_hash([c, b])
+    assert len({content_hash(paths) for paths in ([a], [b], [a, b], [b, a], [write(tmp_path, "d", b"12")])}) == 5
+
+
+@pytest.mark.parametrize("name", ["a\0b.txt", "\ud800.txt"])
+def test_a_name_that_no_file_can_have_is_the_person_s_fault(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no file can be called so"):
+        list(lines(tmp_path / name))

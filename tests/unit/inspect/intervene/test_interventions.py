@@ -1,0 +1,842 @@
+"""Edits do what they say and nothing else, leave no trace, and what they do is measured right."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from jarilab.attention.module import Attention
+from jarilab.core.errors import UserError
+from jarilab.inspect.intervene.controls import controls
+from jarilab.inspect.intervene.edit_sites import Opening
+from jarilab.inspect.intervene.effects import effect
+from jarilab.inspect.intervene.erasure import erasure
+from jarilab.inspect.intervene.head_importance import ablation, importance
+from jarilab.inspect.intervene.interventions import (
+    Cut,
+    HeadOff,
+    Link,
+    TokenOff,
+    Uniform,
+    edited_weights,
+    operate,
+    operate_on_copies,
+)
+from jarilab.inspect.intervene.moved_positions import Displaced, Places, moved
+from jarilab.inspect.measure.invariance import permuted, shifted
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.model_io import repeated
+from jarilab.models.decoder import LanguageModel
+from jarilab.models.decoding import beam, greedy
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
+from jarilab.positions.coordinates import Positions, Tokens
+from jarilab.positions.masks import Mask
+
+ENCODINGS = ["none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi", "rotary+shaw+t5"]
+every_encoding = pytest.mark.parametrize("encoding", ENCODINGS)
+WRITTEN = [4, 5, 2]
+VOCABULARY = 15
+RECURRENT = [{"input_feeding": True}, {"input_feeding": False}]
+every_recurrent = pytest.mark.parametrize("options", RECURRENT, ids=["fed", "at once"])
+
+
+def heard(model, dtype=torch.float64):
+    initialise(model, 1)
+    # What an encoding learns starts near 0; here it shall be heard, and biases with it.
+    for name, parameter in model.named_parameters():
+        if "encoding" in name or "bias" in name:
+            nn.init.normal_(parameter, generator=torch.Generator().manual_seed(len(name)))
+    return model.to(dtype).eval()
+
+
+def model_of(encoding="rotary", dtype=torch.float64, **options):
+    return heard(EncoderDecoder(VOCABULARY, VOCABULARY, width=16, heads=2, encoding=encoding, **options), dtype)
+
+
+def language_model(encoding="rotary", **options):
+    return heard(LanguageModel(VOCABULARY, width=16, heads=2, encoding=encoding, **options))
+
+
+def recurrent(**options):
+    return heard(Recurrent(VOCABULARY, VOCABULARY, width=8, **options))
+
+
+def inputs(keep=None):
+    source = Tokens(torch.tensor([[5, 4, 13, 5, 4, 4]]), Positions.sequence(6, frame="source"), keep)
+    return source, Tokens(torch.tensor([[1, 4, 5]]), Positions.sequence(3, frame="target"))
+
+
+def text(length=6):
+    return (Tokens.of(torch.tensor([[1, 4, 5, 4, 13, 5, 2, 7]])[:, :length]),)
+
+
+def edited(model, edits, given=None):
+    with torch.no_grad(), operate(model, edits):
+        return model(*(given or inputs()))
+
+
+def outputs(model, edits, given=None):
+    """What each attention gave, edits included, and the calls."""
+    with torch.no_grad(), operate(model, edits), record(model) as tape:
+        model(*(given or inputs()))
+    return tape
+
+
+# Edits ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_model_is_untouched_even_if_the_block_fails():
+    model = model_of()
+    before, weights = model(*inputs()), {name: t.clone() for name, t in model.state_dict().items()}
+    with pytest.raises(UserError, match="reads a source"), operate(model, [HeadOff("encoder.0", 1)]):  # noqa: PT012
+        assert not torch.equal(model(*inputs()), before), "the edit did nothing"
+        model.start(None)
+    assert torch.equal(model(*inputs()), before)
+    assert all(torch.equal(t, weights[name]) for name, t in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
+@pytest.mark.parametrize("site", ["encoder.1", "decoder.0.self", "decoder.1.cross"])
+def test_a_head_that_is_off_is_as_if_its_columns_of_the_projection_were_zero(site, kernel):
+    model = model_of("rotary", kernel=kernel)
+    found = edited(model, [HeadOff(site, 1)])
+    stack, layer, *kind = site.split(".")
+    attention = getattr(getattr(model, stack).layers[int(layer)], "_".join([*kind, "attention"]))
+    with torch.no_grad():
+        attention.out.weight[:, 8:] = 0
+    torch.testing.assert_close(found, model(*inputs()))
+
+
+@every_recurrent
+def test_a_recurrent_models_context_is_zero_with_its_head_off(options):
+    model = recurrent(**options)
+    found = edited(model, [HeadOff("decoder.0.cross", 0)])
+    with torch.no_grad():
+        model.decoder.attention.combine.weight[:, 8:] = 0
+    torch.testing.assert_close(found, model(*inputs()))
+
+
+@every_encoding
+@pytest.mark.parametrize("head", [None, 1])
+def test_an_erased_link_is_as_if_a_mask_hid_it(encoding, head):
+    attention = heard(Attention(16, 2, encoding=encoding if encoding not in ("sinusoidal", "learned") else "none"))
+    x = torch.randn(1, 5, 16, dtype=torch.float64)
+    pairs = torch.ones(5, 5, dtype=torch.bool)
+    pairs[3, 1] = False
+    with torch.no_grad(), record(attention) as tape, operate(attention, [Link("attention", head, 3, 1, "erase")]):
+        attention(x)
+    with torch.no_grad(), record(attention) as hidden:
+        attention(x, mask=Mask(pairs=pairs))
+    with torch.no_grad(), record(attention) as whole:
+        attention(x)
+    found, expected = (t.recorded("attention").output for t in (tape, hidden))
+    other = whole.recorded("attention").output
+    # The tape's hook came first: it heard the output before the edit. Listen again, after.
+    assert torch.equal(found, other)
+    found = outputs(attention, [Link("attention", head, 3, 1, "erase")], (x,)).recorded("attention").output
+    torch.testing.assert_close(found[:, 1], expected[:, 1])
+    torch.testing.assert_close(found[:, 0], (expected if head is None else other)[:, 0])
+    assert not torch.allclose(found[:, 1, 3], other[:, 1, 3]), "the link meant nothing"
+    rest = [0, 1, 2, 4]
+    assert torch.equal(found[:, :, rest], other[:, :, rest]), "other queries have changed"
+
+
+def test_an_erased_link_that_held_all_the_weight_leaves_the_others_in_proportion():
+    attention = heard(Attention(16, 2))
+    x = torch.randn(1, 3, 16, dtype=torch.float64)
+    with torch.no_grad():
+        attention.query.weight *= 1e4  # a softmax of one 1 and zeros
+    whole = outputs(attention, [], (x,)).weights("attention")[0, 0, 2]
+    assert whole.max() == 1
+    edits = [Link("attention", 0, 2, int(whole.argmax()), "erase")]
+    call = outputs(attention, [], (x,)).recorded("attention").call
+    after = edited_weights("attention", call, edits)[0, 0, 2]
+    assert after[whole.argmax()] == 0
+    assert after.sum() == pytest.approx(1)
+
+
+def test_the_only_link_of_a_query_leaves_nothing():
+    edits = [Link("decoder.0.self", None, 0, 0, "erase")]
+    recorded = outputs(model_of(), edits).recorded("decoder.0.self")
+    assert not recorded.output[:, :, 0].any()
+    assert recorded.output[:, :, 1].any()
+    assert edited_weights("decoder.0.self", recorded.call, edits)[0, 0].sum(-1).tolist() == pytest.approx([0, 1, 1])
+
+
+@every_encoding
+def test_a_forced_link_gives_the_row_of_the_value(encoding):
+    tape = outputs(model_of(encoding), [Link("decoder.1.self", 0, 2, 1)])
+    recorded = tape.recorded("decoder.1.self")
+    call, one = recorded.call, torch.zeros(1, 2, 3, 3, dtype=torch.float64)
+    one[..., 2, 1] = 1
+    added = call.geometry.encoding.values(one, call.geometry.relation)
+    expected = call.v[0, 0, 1] + (0 if added is None else added[0, 0, 2])
+    torch.testing.assert_close(recorded.output[0, 0, 2], expected)
+    assert ("shaw" in encoding) == (added is not None)
+
+
+def taken_out(model, side, key, given=None):
+    """The edit, wherever the model looks at this token."""
+    return TokenOff.everywhere(outputs(model, [], given), side, key)
+
+
+@every_encoding
+def test_a_token_that_is_off_is_as_if_it_were_padding(encoding):
+    model = model_of(encoding)
+    keep = torch.tensor([[True, True, False, True, True, True]])
+    off = taken_out(model, "source", 2)
+    assert off.sites == ("encoder.0", "encoder.1", "decoder.0.cross", "decoder.1.cross")
+    with torch.no_grad():
+        expected = model(*inputs(keep))
+    torch.testing.assert_close(edited(model, [off]), expected)
+    assert not torch.allclose(edited(model, []), expected), "the token meant nothing"
+
+
+@every_recurrent
+def test_no_step_of_a_recurrent_decoder_sees_a_token_that_is_off(options):
+    model = recurrent(**options)
+    off = taken_out(model, "source", 2)
+    assert off.sites == ("decoder.0.cross",)
+    links = [Link("decoder.0.cross", None, step, 2, "erase") for step in range(3)]
+    torch.testing.assert_close(edited(model, [off]), edited(model, links), rtol=0, atol=0)
+
+
+def test_only_who_saw_a_token_changes_when_it_goes():
+    model, given = language_model(window=3), text(8)
+    off = TokenOff(("decoder.0.self",), 1, 2)
+    whole, found = (outputs(model, edits, given).recorded("decoder.0.self").output for edits in ([], [off]))
+    differs_HQ = (found != whole).any(-1)[0]
+    assert not differs_HQ[0].any(), "another head has changed"
+    assert differs_HQ[1].nonzero().flatten().tolist() == [2, 3, 4]
+
+
+def test_the_only_key_of_a_query_leaves_nothing():
+    found = outputs(language_model(), [TokenOff(("decoder.0.self",), None, 0)], text())
+    output = found.recorded("decoder.0.self").output
+    assert not output[:, :, 0].any()
+    assert output[:, :, 1].any()
+
+
+def test_uniform_weights_are_the_mean_of_what_may_be_looked_at():
+    keep = torch.tensor([[True] * 4 + [False] * 2])
+    tape = outputs(model_of(), [Uniform("encoder.0", 1), Uniform("decoder.0.self")], inputs(keep))
+    encoder, decoder = (tape.recorded(site) for site in ("encoder.0", "decoder.0.self"))
+    torch.testing.assert_close(encoder.output[0, 1], encoder.call.v[0, 1, :4].mean(0).expand(6, -1))
+    assert not torch.allclose(encoder.output[0, 0], encoder.call.v[0, 0, :4].mean(0).expand(6, -1))
+    torch.testing.assert_close(decoder.output[0, :, 1], decoder.call.v[0, :, :2].mean(1))
+
+
+def test_cut_takes_the_largest_weights_of_each_query():
+    call = outputs(model_of(), []).recorded("decoder.0.cross").call
+    before = edited_weights("decoder.0.cross", call, [])
+    after = edited_weights("decoder.0.cross", call, [Cut("decoder.0.cross", 1, 2)])
+    assert torch.equal(after[:, 0], before[:, 0])
+    for query in range(3):
+        gone = before[0, 1, query].topk(2).indices
+        assert sorted(gone.tolist()) == (after[0, 1, query] == 0).nonzero().squeeze(1).tolist()
+    drawn = [
+        edited_weights("decoder.0.cross", call, [Cut("decoder.0.cross", 1, 2, "random", seed)]) for seed in (0, 0, 1)
+    ]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert bool(((drawn[0][0, 1] == 0).sum(-1) == 2).all())
+
+
+@pytest.mark.parametrize("how", ["largest", "random"])
+def test_cut_takes_none_that_is_hidden_already(how):
+    call = outputs(model_of(), []).recorded("decoder.0.self").call
+    for seed in range(5):
+        after = edited_weights("decoder.0.self", call, [Cut("decoder.0.self", None, 1, how, seed)])
+        assert (after > 0).sum(-1).tolist() == [[[0, 1, 2]] * 2]
+
+
+def test_the_edited_weights_rebuild_the_edited_output():
+    edits = [Uniform("encoder.0", 0), Link("encoder.0", None, 2, 4, "erase"), Link("encoder.0", 1, 0, 3)]
+    recorded = outputs(model_of(), edits).recorded("encoder.0")
+    weights = edited_weights("encoder.0", recorded.call, edits)
+    assert torch.equal(weights[0, 1, 1], edited_weights("encoder.0", recorded.call, [])[0, 1, 1])
+    torch.testing.assert_close(weights @ recorded.call.v, recorded.output)
+    torch.testing.assert_close(weights[0, 0, 2], torch.tensor([0.2, 0.2, 0.2, 0.2, 0, 0.2], dtype=torch.float64))
+
+
+def test_an_edit_in_half_precision_gives_half_precision():
+    model = model_of(dtype=torch.bfloat16)
+    assert edited(model, [Uniform("encoder.0"), Link("decoder.1.self", 0, 2, 0)]).dtype is torch.bfloat16
+
+
+LINKS = [Link("decoder.0.cross", None, 1, 2), Link("decoder.0.cross", 0, 2, 3, "erase")]
+
+
+TOKENS = [TokenOff(("decoder.0.cross",), None, 3), TokenOff(("decoder.1.self",), 1, 1)]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("kind", ["transformer", "fed", "at once"])
+def test_an_edit_holds_while_an_answer_is_written_freely(kind, cached):
+    model = model_of() if kind == "transformer" else recurrent(input_feeding=kind == "fed")
+    edits = [*LINKS, Link("decoder.1.self", 1, 3, 0), *TOKENS] if kind == "transformer" else [*LINKS[:1], TOKENS[0]]
+    source = inputs()[0]
+    with operate(model, edits, free=True):
+        options = {"first": 1, "end": 0, "longest": 6}
+        written = greedy(model, source, padding=0, cached=cached, **options)
+        ((best,),) = beam(model, source, width=3, **options)
+    for ids, logs in ((written.ids[0], written.log_probabilities[0]), (best.ids, best.log_probabilities)):
+        target = Tokens.of(torch.cat((torch.tensor([1]), ids[:-1])).unsqueeze(0), "target")
+        expected = edited(model, edits, (source, target))[0].log_softmax(-1).gather(1, ids.unsqueeze(1))[:, 0]
+        torch.testing.assert_close(logs, expected.float())
+        without = model(source, target)[0].log_softmax(-1).gather(1, ids.unsqueeze(1))[:, 0]
+        assert not torch.allclose(without, expected), "the edits meant nothing"
+
+
+def test_an_edit_holds_in_a_language_model_that_forgets():
+    model, (tokens,) = language_model(window=3), text(8)
+    edits, cache = [Link("decoder.0.self", 0, 5, 4, "erase")], model.new_cache()
+    with torch.no_grad(), operate(model, edits):
+        steps = [
+            model.step(model.start(None), tokens.ids[:, i : i + 1], Positions.sequence(1, i), cache) for i in range(8)
+        ]
+    torch.testing.assert_close(torch.cat(steps, 1), edited(model, edits, (tokens,)))
+    with pytest.raises(UserError, match=r"from query 5 to key 2 at decoder.0.self: the mask"):
+        edited(model, [Link("decoder.0.self", 0, 5, 2)], (tokens,))
+
+
+def test_an_answer_may_end_before_the_query():
+    model, edits = recurrent(), [Link("decoder.0.cross", 0, 40, 2)]
+    with operate(model, edits, free=True):
+        greedy(model, inputs()[0], first=1, end=0, padding=0, longest=3)
+    with pytest.raises(UserError, match=r"^decoder.0.cross has the queries 0 to 2, got 40$"):
+        edited(model, edits)
+
+
+KEEP = torch.tensor([[True] * 4 + [False] * 2])
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (HeadOff("encoder.2", 0), r"^unknown site 'encoder.2'; did you mean 'encoder.\d'\? Known: decoder.0.cross, "),
+        (HeadOff("encoder.0", 2), r"^encoder.0 has the heads 0 to 1, got 2$"),
+        (Uniform("encoder.0", -1), r"^encoder.0 has the heads 0 to 1, got -1$"),
+        (Link("encoder.0", 5, 0, 0), r"^encoder.0 has the heads 0 to 1, got 5$"),
+        (Link("encoder.0", 0, 6, 0), r"^encoder.0 has the queries 0 to 5, got 6$"),
+        (Link("encoder.0", 0, -1, 0), r"^encoder.0 has the queries 0 to 5, got -1$"),
+        (Link("encoder.0", 0, 0, 6), r"^encoder.0 has the keys 0 to 5, got 6$"),
+        (Link("decoder.0.cross", 0, 1, -1), r"^decoder.0.cross has the keys 0 to 5, got -1$"),
+        (Link("decoder.0.self", 0, 1, 2), r"^cannot force the link from query 1 to key 2 at decoder.0.self: the mask"),
+        (Link("encoder.0", 0, 1, 5, "erase"), r"^cannot erase .* query 1 to key 5 at encoder.0: the mask, or another"),
+        (Link("decoder.0.cross", None, 1, 4), r"^cannot force .* choose a key that it may look at$"),
+        (TokenOff(("encoder.2",), None, 0), r"^unknown site 'encoder.2'; did you mean 'encoder.\d'"),
+        (TokenOff(("encoder.0",), 2, 0), r"^encoder.0 has the heads 0 to 1, got 2$"),
+        (TokenOff(("encoder.0", "decoder.0.self"), None, 3), r"^decoder.0.self has the keys 0 to 2, got 3$"),
+        (TokenOff(("decoder.0.self",), None, -1), r"^decoder.0.self has the keys 0 to 2, got -1$"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_edited_is_told(edit, told):
+    model = model_of()
+    with pytest.raises(UserError, match=told):
+        edited(model, [edit], inputs(KEEP))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_edits_that_are_no_edits_are_refused(unchecked):
+    with pytest.raises(UserError, match="unknown edit of a link 'eras'; did you mean 'erase'"):
+        Link("encoder.0", 0, 0, 0, "eras")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="unknown choice of keys 'all'"):
+        Cut("encoder.0", 0, 1, "all")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="expected 1 or more keys to take from each query, got 0"):
+        Cut("encoder.0", 0, 0)
+    for sites in ((), "encoder.0", ["encoder.0"]):
+        with pytest.raises(UserError, match="expected the names of sites as a tuple, such as"):
+            TokenOff(sites, None, 3)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="unknown way to move places 'shuffel'; did you mean 'shuffle'"):
+        Places("shuffel")  # type: ignore[arg-type]
+    for amount in (float("nan"), float("inf"), 1e300):
+        with pytest.raises(UserError, match="places are moved by 1099511627776 at most, got"):
+            Places("shift", amount)
+
+
+def test_a_token_that_is_not_there_is_told():
+    tape = outputs(model_of(), [])
+    with pytest.raises(UserError, match="unknown side with keys 'sauce'; did you mean 'source'"):
+        TokenOff.everywhere(tape, "sauce", 0)
+    for key in (-1, 6):
+        with pytest.raises(UserError, match=f"the source has the tokens 0 to 5, got {key}"):
+            TokenOff.everywhere(tape, "source", key)
+    tape.calls["decoder.0.cross"] = outputs(model_of(), [], (text(5)[0], inputs()[1])).calls["decoder.0.cross"]
+    with pytest.raises(UserError, match="the attentions over the source have 5 to 6 keys, so that a token has no one"):
+        TokenOff.everywhere(tape, "source", 0)
+
+
+def test_a_model_in_training_or_that_did_not_run_is_refused():
+    model = model_of()
+    told = r"^nothing was edited at encoder.0: it did not run inside the block"
+    with pytest.raises(UserError, match=told), operate(model, [HeadOff("encoder.0", 0)]):
+        pass
+    with pytest.raises(UserError, match=r"call model.eval\(\)"), operate(model.train(), []):
+        pass
+
+
+# Places --------------------------------------------------------------------------------------------------------------
+
+
+def places_of(tokens):
+    return tokens.positions.coordinates[..., 0].tolist()
+
+
+def test_places_move_and_nothing_else():
+    (tokens,) = text()
+    at = {how: moved(tokens, Places(how, 3, seed=1)) for how in ("off", "shift", "stretch", "shuffle")}
+    assert places_of(at["off"]) == [0] * 6
+    assert places_of(at["shift"]) == [3, 4, 5, 6, 7, 8]
+    assert places_of(at["stretch"]) == [0, 3, 6, 9, 12, 15]
+    assert sorted(places_of(at["shuffle"])) == [0, 1, 2, 3, 4, 5] != places_of(at["shuffle"])
+    for after in at.values():
+        assert after.ids is tokens.ids
+        assert after.positions.order is tokens.positions.order
+        assert after.positions.coordinates.dtype is torch.int64
+    half = moved(tokens, Places("stretch", 0.5)).positions.coordinates
+    assert half.dtype is torch.float64
+    assert half[:, 0].tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+    assert moved(tokens, Places("shift", 2.0)).positions.coordinates.dtype is torch.int64
+    assert places_of(tokens) == [0, 1, 2, 3, 4, 5]
+
+
+def test_shuffled_places_follow_the_seed_and_leave_padding_alone():
+    (tokens,) = text()
+    assert places_of(moved(tokens, Places("shuffle", seed=1))) == places_of(moved(tokens, Places("shuffle", seed=1)))
+    assert len({tuple(places_of(moved(tokens, Places("shuffle", seed=seed)))) for seed in range(9)}) > 5
+    keep = torch.tensor([[True] * 6, [False, False, True, True, False, False]])
+    padded = Tokens(tokens.ids.expand(2, 6), Positions.from_mask(keep), keep)
+    for positions in (padded.positions, Positions.sequence(6)):
+        first, second = places_of(moved(Tokens(padded.ids, positions, keep), Places("shuffle")))
+        assert sorted(first) == [0, 1, 2, 3, 4, 5] != first
+        own = places_of(Tokens(padded.ids, positions, keep))
+        own = own[1] if isinstance(own[0], list) else own
+        assert second == [own[i] for i in (0, 1, 3, 2, 4, 5)]
+
+
+def test_a_graph_has_no_places_to_move():
+    nodes = Tokens(torch.tensor([[1, 2]]), Positions.graph(torch.zeros(2, 2, dtype=torch.long)))
+    with pytest.raises(UserError, match="the nodes of a graph have names, not places: cannot shift them; use shuffle"):
+        moved(nodes, Places("shift"))
+    assert places_of(moved(nodes, Places("shuffle"))) == [1, 0]
+
+
+@every_encoding
+def test_without_places_equal_tokens_have_equal_rows_in_an_encoder(encoding):
+    source, target = inputs()
+    model = model_of(encoding)
+    with torch.no_grad(), record(model) as tape:
+        model(moved(source, Places("off")), target)
+    with torch.no_grad(), record(model) as placed:
+        model(source, target)
+    for site in ("encoder.0", "encoder.1"):
+        rows, own = tape.weights(site)[0], placed.weights(site)[0]
+        torch.testing.assert_close(rows[:, 0], rows[:, 3])
+        torch.testing.assert_close(rows[:, 1], rows[:, 5])
+        if encoding != "none":
+            assert not torch.allclose(own[:, 0], own[:, 3])
+
+
+def test_what_an_encoding_cannot_do_with_places_it_says():
+    source, target = inputs()
+    with pytest.raises(UserError, match=r"learned knows the positions 0 to 7, got 16; use learned:positions=17"):
+        effect(model_of("learned:positions=8"), inputs(), WRITTEN, [], (moved(source, Places("shift", 11)), target))
+    with pytest.raises(UserError, match=r"t5 looks whole positions up in a table, got torch.float64; use integer"):
+        effect(model_of("t5"), inputs(), WRITTEN, [], (moved(source, Places("stretch", 0.5)), target))
+
+
+@pytest.mark.parametrize("places", [Places(how, 3) for how in ("off", "shift", "stretch", "shuffle")], ids=str)
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("kind", ["transformer", "recurrent"])
+def test_moved_places_hold_while_an_answer_is_written_freely(kind, cached, places):
+    model = model_of("sinusoidal") if kind == "transformer" else recurrent(encoding="sinusoidal")
+    source, length = inputs()[0], 6
+    written = greedy(Displaced(model, places, length), source, first=1, end=0, padding=0, longest=length, cached=cached)
+    assert written.ids.shape == (1, length), "the answer is to be as long as it can"
+    target = Tokens.of(torch.cat((torch.tensor([[1]]), written.ids[:, :-1]), 1), "target")
+    logs = model(source, moved(target, places))[0].log_softmax(-1).gather(1, written.ids.T)[:, 0]
+    torch.testing.assert_close(written.log_probabilities[0], logs.float())
+
+
+def test_an_answer_longer_than_the_shuffled_places_goes_on_in_order():
+    seen = []
+
+    class Told:
+        def step(self, state, ids, positions, cache):
+            seen.extend(positions.coordinates[:, 0].tolist())
+            return torch.zeros(1, 1, 2)
+
+    model = Displaced(Told(), Places("shuffle"), 3)
+    for i in range(5):
+        model.step(None, torch.zeros(1, 1, dtype=torch.long), Positions.sequence(1, i), None)
+    assert sorted(seen[:3]) == [0, 1, 2] != seen[:3]
+    assert seen[3:] == [3, 4]
+
+
+# Effects -------------------------------------------------------------------------------------------------------------
+
+
+def divergence_by_hand(first, second):
+    total = 0.0
+    for p, q in zip(first.exp().tolist(), second.exp().tolist(), strict=True):
+        for a, b in zip(p, q, strict=True):
+            total += 0.5 * (a * math.log(2 * a / (a + b)) + b * math.log(2 * b / (a + b)))
+    return total / len(first)
+
+
+@pytest.mark.parametrize("kind", ["transformer", "recurrent", "language model"])
+def test_an_effect_is_what_probabilities_say(kind):
+    if kind == "language model":
+        model, given, site = language_model(), text(), "decoder.0.self"
+        labels = [4, 5, 4, 13, 5]
+    else:
+        model, given, site = model_of() if kind == "transformer" else recurrent(), inputs(), "decoder.0.cross"
+        labels = WRITTEN
+    edits = [HeadOff(site, 0)]
+    with torch.no_grad():
+        before, after = model(*given)[0].log_softmax(-1), edited(model, edits, given)[0].log_softmax(-1)
+    found = effect(model, given, WRITTEN, edits)
+    rows = range(len(labels))
+    torch.testing.assert_close(found.before, before[rows, labels].exp())
+    torch.testing.assert_close(found.after, after[rows, labels].exp())
+    assert found.log_before == pytest.approx(float(before[rows, labels].sum()))
+    assert found.log_after == pytest.approx(float(after[rows, labels].sum()))
+    assert found.log_after != pytest.approx(found.log_before)
+    assert found.divergence == pytest.approx(divergence_by_hand(before, after))
+
+
+def test_nothing_has_no_effect_and_opposites_have_the_most():
+    nothing = effect(model_of(), inputs(), WRITTEN, [])
+    assert nothing.divergence == 0
+    assert nothing.log_before == nothing.log_after
+
+    class Certain(nn.Module):
+        """Sure of the token that stands at place 0, and of nothing else."""
+
+        def forward(self, tokens):
+            return torch.where(torch.arange(3) == tokens.positions.coordinates, 0.0, float("-inf")).unsqueeze(0)
+
+    tokens = Tokens.of(torch.tensor([[0, 0]]))
+    found = effect(Certain().eval(), (tokens,), [0, 0], [], (moved(tokens, Places("shift")),))
+    assert found.divergence == pytest.approx(math.log(2))
+    assert found.log_before == 0 or found.log_before == -math.inf
+
+
+def test_padding_is_no_place_of_an_answer():
+    keep = torch.tensor([[True] * 4 + [False] * 2])
+    (whole,) = text(4)
+    padded = Tokens(text(6)[0].ids, Positions.sequence(6), keep)
+    model, edits = language_model(), [HeadOff("decoder.0.self", 0)]
+    short, long = effect(model, (whole,), [], edits), effect(model, (padded,), [], edits)
+    torch.testing.assert_close(long.after, short.after)
+    assert long.divergence == pytest.approx(short.divergence)
+
+
+def test_an_answer_of_another_length_is_refused():
+    with pytest.raises(UserError, match=r"expected \(1, 3\) numbers, got \(1, 2\); take inputs and written from the"):
+        effect(model_of(), inputs(), [4, 5], [])
+
+
+# Controls ------------------------------------------------------------------------------------------------------------
+
+
+def test_controls_follow_the_seed_and_are_never_the_edited_place():
+    model, edits = model_of("sinusoidal"), [Link("encoder.0", 1, 2, 4, "erase")]
+    found = [controls(model, inputs(), edits, 6, seed) for seed in (3, 3, 4)]
+    assert found[0] == found[1]
+    assert found[0].each != found[2].each
+    places = [place for (place,), _ in found[0].each]
+    assert len(set(places)) == 6
+    assert edits[0] not in places
+    assert {place.site for place in places} == {"encoder.0", "encoder.1"}
+    assert {place.how for place in places} == {"erase"}
+    (drawn,), divergence = found[0].each[5]
+    assert divergence == effect(model, inputs(), WRITTEN, [drawn]).divergence
+    assert found[0].divergence == effect(model, inputs(), WRITTEN, edits).divergence
+    smaller = sum(divergence < found[0].divergence for _, divergence in found[0].each)
+    assert found[0].rank == f"larger than {smaller} of 6"
+
+
+def test_all_other_heads_and_no_more_are_controls():
+    found = controls(model_of(), inputs(), [HeadOff("decoder.1.cross", 0)], 20)
+    assert found.asked == 20
+    assert {str(place) for (place,), _ in found.each} == {
+        "decoder.0.cross head 0",
+        "decoder.0.cross head 1",
+        "decoder.1.cross head 1",
+    }
+    pair = controls(model_of(), inputs(), [HeadOff("encoder.1", 0), HeadOff("encoder.0", 1)], 20)
+    (others,) = [set(map(str, places)) for places, _ in pair.each]
+    assert others == {"encoder.0 head 0", "encoder.1 head 1"}
+
+
+def test_links_of_controls_are_open_and_each_of_them_comes():
+    keep = torch.tensor([[True, True, True, False, False, False]])
+    model = model_of(encoder_layers=1, decoder_layers=1)
+    found = controls(model, inputs(keep), [Link("encoder.0", None, 2, 1, "erase")], 500)
+    assert {(place.query, place.key) for (place,), _ in found.each} == {
+        (query, key) for query in range(6) for key in range(3)
+    } - {(2, 1)}
+    # Query 0 of a causal site has no other key to lose.
+    found = controls(model, inputs(), [Link("decoder.0.self", 0, 2, 1)], 500)
+    expected = {(head, query, key) for head in (0, 1) for query in (1, 2) for key in range(query + 1)} - {(0, 2, 1)}
+    assert {(place.head, place.query, place.key) for (place,), _ in found.each} == expected
+    found = controls(model, inputs(), [Link("decoder.0.self", 0, 0, 0)], 500)
+    assert len(found.each) == len(expected) + 1
+
+
+def test_an_edit_of_all_heads_takes_each_of_them():
+    found = controls(model_of(), inputs(), [Uniform("encoder.0"), Uniform("encoder.0", 0)], 20)
+    whole = Uniform("encoder.1")
+    assert {places for places, _ in found.each} == {(whole, Uniform("encoder.1", head)) for head in (0, 1)}
+    model, whole = model_of(encoder_layers=1), Link("encoder.0", None, 2, 1, "erase")
+    found = controls(model, inputs(), [whole, Link("encoder.0", 0, 3, 3, "erase")], 12)
+    for places, _ in found.each:
+        of_all, of_one = places
+        assert (of_all.head, (of_all.query, of_all.key) in ((2, 1), (3, 3))) == (None, False)
+        assert (of_one.query, of_one.key) != (2, 1)
+        assert of_one != Link("encoder.0", 0, 3, 3, "erase")
+
+
+@every_recurrent
+def test_a_recurrent_model_has_other_links_but_no_other_head(options):
+    found = controls(recurrent(**options), inputs(KEEP), [Link("decoder.0.cross", 0, 1, 2)], 500)
+    expected = {(query, key) for query in range(3) for key in range(4)} - {(1, 2)}
+    assert {(place.query, place.key) for (place,), _ in found.each} == expected
+    alone = controls(recurrent(**options), inputs(), [HeadOff("decoder.0.cross", 0)])
+    assert alone.each == []
+    assert alone.rank == "there is no other place of this kind to compare with"
+    assert alone.divergence > 0
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [HeadOff("encoder.0", 1), Link("encoder.0", 0, 2, 1)],
+        [Link("encoder.0", 0, 2, 1, "erase"), Link("encoder.0", 1, 2, 1)],
+    ],
+)
+def test_controls_of_several_edits_do_not_take_each_others_links_away(edits):
+    found = controls(model_of(encoder_layers=1), inputs(), edits, 60)
+    assert len(found.each) == (36 if isinstance(edits[0], HeadOff) else 60)
+    for first, link in [places for places, _ in found.each]:
+        assert isinstance(first, Link) or first.head != link.head
+
+
+def test_other_tokens_that_can_be_seen_are_controls():
+    model = model_of()
+    off = taken_out(model, "source", 2)
+    found = controls(model, inputs(KEEP), [off], 20)
+    assert {places for places, _ in found.each} == {(TokenOff(off.sites, None, key),) for key in (0, 1, 3)}
+    assert found.divergence == effect(model, inputs(KEEP), WRITTEN, [off]).divergence > 0
+    of_one = TokenOff(("encoder.0",), 1, 0)
+    several = controls(model, inputs(), [off, of_one, TokenOff(off.sites, None, 3)], 20)
+    assert len(several.each) == 9
+    for places, _ in several.each:
+        assert [place.sites for place in places] == [off.sites, off.sites, of_one.sites]
+        assert {place.key for place in places} <= {1, 4, 5}
+    # A link is not drawn where the token that it leads to is gone.
+    both = controls(model, inputs(), [TokenOff(("decoder.0.cross",), None, 2), Link("decoder.0.cross", 0, 1, 1)], 60)
+    assert len(both.each) == 60
+    assert all(link.site != off.sites[0] or link.key != off.key for (off, link), _ in both.each)
+
+
+def test_a_token_that_only_one_of_its_attentions_sees_is_a_control_too():
+    opening = [
+        Opening("cross", 2, torch.tensor(links), torch.tensor([1] * len(links))) for links in ([[0, 0]], [[1, 3]])
+    ]
+    off = TokenOff(("decoder.0.cross", "decoder.1.cross"), None, 0)
+    assert off.spots(dict(zip(off.sites, opening, strict=True))).tolist() == [[-1, 0], [-1, 3]]
+    assert str(off) == "decoder.0.cross all heads and 1 more: no key 0"
+    assert str(TokenOff(("encoder.0",), 1, 2)) == "encoder.0 head 1: no key 2"
+
+
+def test_an_edit_of_another_kind_takes_no_place_of_a_control():
+    found = controls(model_of(), inputs(), [HeadOff("encoder.0", 0), Uniform("encoder.1", 1)], 60)
+    assert HeadOff("encoder.1", 1) in {first for (first, _), _ in found.each}
+    assert len(found.each) == 3 * 3
+
+
+def test_controls_of_nothing_are_refused():
+    with pytest.raises(UserError, match="expected an edit or more and 1 control or more, got 0 edits and 20 controls"):
+        controls(model_of(), inputs(), [])
+
+
+# What matters --------------------------------------------------------------------------------------------------------
+
+
+def loss(model, given, labels):
+    log = model(*given)[0].log_softmax(-1)
+    return float(-log[range(len(labels)), labels].mean())
+
+
+@pytest.mark.parametrize("kind", ["transformer", "language model"])
+def test_importance_is_the_gradient_of_a_gate(kind):
+    if kind == "transformer":
+        model, given, labels, site = model_of("t5"), inputs(), WRITTEN, "decoder.0.cross"
+        out = model.decoder.layers[0].cross_attention.out
+    else:
+        model, given, labels, site = language_model("t5"), text(), [4, 5, 4, 13, 5], "decoder.1.self"
+        out = model.decoder.layers[1]["self"].attention.out
+    found = importance(model, given, WRITTEN)
+    slopes = []
+    with torch.no_grad():
+        whole = out.weight.clone()
+        for head in range(2):
+            ends = []
+            for gate in (1 - 1e-5, 1 + 1e-5):
+                out.weight.copy_(whole)
+                out.weight[:, 8 * head : 8 * head + 8] *= gate
+                ends.append(loss(model, given, labels))
+            slopes.append(abs(ends[1] - ends[0]) / 2e-5)
+        out.weight.copy_(whole)
+    slopes = torch.tensor(slopes, dtype=torch.float64)
+    torch.testing.assert_close(found[site], slopes / slopes.norm(), rtol=1e-6, atol=1e-8)
+    assert all(float(share.norm()) == pytest.approx(1) for share in found.values())
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_importance_of_a_batch_is_the_mean_of_absolute_slopes():
+    model, (source, target) = model_of("sinusoidal"), inputs()
+    both = [Tokens(torch.cat((t.ids, t.ids.flip(1))), t.positions) for t in (source, target)]
+    labels = torch.tensor([[4, 5, 2], [7, -1, -1]])
+    with torch.no_grad():
+        out = model.decoder.layers[0].cross_attention.out
+        whole, slopes = out.weight.clone(), []
+        for head in range(2):
+            ends = []
+            for gate in (1 - 1e-5, 1 + 1e-5):
+                out.weight.copy_(whole)
+                out.weight[:, 8 * head : 8 * head + 8] *= gate
+                log = model(*both).log_softmax(-1)
+                ends.append(torch.stack((-log[0, range(3), [4, 5, 2]].mean(), -log[1, 0, 7])))
+            slopes.append(((ends[1] - ends[0]) / 2e-5).abs().mean())
+        out.weight.copy_(whole)
+    expected = torch.stack(slopes)
+    torch.testing.assert_close(
+        importance(model, tuple(both), labels)["decoder.0.cross"], expected / expected.norm(), rtol=1e-6, atol=1e-8
+    )
+
+
+@every_recurrent
+def test_the_one_head_of_a_recurrent_model_is_all_that_matters(options):
+    torch.testing.assert_close(
+        importance(recurrent(**options), inputs(), WRITTEN)["decoder.0.cross"], torch.ones(1, dtype=torch.float64)
+    )
+
+
+@pytest.mark.parametrize("kind", ["transformer", "recurrent"])
+def test_ablation_is_the_rise_of_the_loss(kind):
+    model = model_of() if kind == "transformer" else recurrent()
+    found = ablation(model, inputs(), WRITTEN)
+    with record(model) as tape:
+        model(*inputs())
+    assert list(found) == tape.sites
+    for site in tape.sites:
+        for head, rise in enumerate(found[site].tolist()):
+            change = effect(model, inputs(), WRITTEN, [HeadOff(site, head)])
+            assert rise == pytest.approx((change.log_before - change.log_after) / 3)
+            assert rise != 0
+
+
+def test_erasure_compares_the_largest_weights_with_random_ones():
+    model = model_of()
+    found = erasure(model, inputs(), WRITTEN, "decoder.1.cross", None, 2, draws=4, seed=5)
+    change = effect(model, inputs(), WRITTEN, [Cut("decoder.1.cross", None, 2)])
+    assert found.largest == pytest.approx(change.log_after - change.log_before)
+    draws = [effect(model, inputs(), WRITTEN, [Cut("decoder.1.cross", None, 2, "random", 5 + i)]) for i in range(4)]
+    assert found.random == pytest.approx(sum(draw.log_after - draw.log_before for draw in draws) / 4)
+    assert found.largest != pytest.approx(found.random)
+    all_gone = erasure(model, inputs(), WRITTEN, "decoder.1.cross", 0, 6, draws=1)
+    assert all_gone.largest == pytest.approx(all_gone.random, rel=1e-9), (
+        "a query without keys is one, whichever were taken first"
+    )
+    with pytest.raises(UserError, match="expected 1 or more random draws, got 0"):
+        erasure(model, inputs(), WRITTEN, "decoder.1.cross", 0, 1, draws=0)
+
+
+@pytest.mark.parametrize("kind", ["transformer", "fed", "at once", "language model"])
+def test_copies_with_edits_of_their_own_are_forwards_with_these(kind):
+    models = {"transformer": model_of, "language model": language_model}
+    model = models[kind]() if kind in models else recurrent(input_feeding=kind == "fed")
+    given = text() if kind == "language model" else inputs()
+    site = "decoder.0.self" if kind == "language model" else "decoder.0.cross"
+    edits = [[], [HeadOff(site, 0)], [Link(site, 0, 2, 1)], [Cut(site, 0, 1, "random", 3)], [Uniform(site)]]
+    with torch.no_grad(), operate_on_copies(model, edits):
+        together = model(*(repeated(one, len(edits)) for one in given))
+    for number, of_copy in enumerate(edits):
+        torch.testing.assert_close(together[number], edited(model, of_copy, given)[0])
+    assert not torch.allclose(together[0], together[1])
+
+
+def test_erasure_is_one_forward_or_as_many_as_there_is_room_for():
+    model, calls = model_of(), []
+    model.register_forward_pre_hook(lambda model, inputs: calls.append(inputs[0].ids.shape[0]))
+    whole = erasure(model, inputs(), WRITTEN, "encoder.0", 1, 1)
+    assert calls == [12]
+    some = erasure(model, inputs(), WRITTEN, "encoder.0", 1, 1, at_once=5)
+    assert calls[1:] == [5, 5, 2]
+    assert (some.largest, some.random) == pytest.approx((whole.largest, whole.random), rel=1e-9)
+
+
+def test_erasure_counts_decisions_that_flip():
+    """One head of a recurrent model that reads what it looks at: without it, another token is the likeliest."""
+    model = recurrent(input_feeding=False)
+    found = erasure(model, inputs(), WRITTEN, "decoder.0.cross", 0, 6, draws=1)
+    with torch.no_grad():
+        before, after = model(*inputs()), edited(model, [HeadOff("decoder.0.cross", 0)])
+    flips = (before.argmax(-1) != after.argmax(-1)).double().mean()
+    assert flips > 0
+    assert (found.largest_flips, found.random_flips) == (flips, flips)
+
+
+# Places in the map ---------------------------------------------------------------------------------------------------
+
+
+@every_encoding
+@pytest.mark.parametrize("keep", [None, KEEP], ids=["whole", "padded"])
+def test_only_attention_without_places_is_blind_to_order(encoding, keep):
+    found = permuted(model_of(encoding, torch.float32), inputs(keep))
+    assert list(found) == ["encoder.0", "encoder.1"]
+    for change in found.values():
+        assert change == 0 if encoding == "none" else change > 1e-3
+
+
+def test_where_a_permutation_means_nothing_there_is_no_number():
+    assert permuted(recurrent(), inputs()) == {}
+    assert permuted(language_model(), text()) == {}
+
+
+@every_encoding
+def test_what_counts_distances_does_not_see_a_shift(encoding):
+    # In the sum, vectors of relations meet queries that are turned by their place, not by a distance.
+    absolute = encoding in ("sinusoidal", "learned", "rotary+shaw+t5")
+    for model, given in ((model_of(encoding), inputs()), (language_model(encoding), text())):
+        found = shifted(model, given, 7)
+        assert len(found) == (6 if model.__class__ is EncoderDecoder else 2)
+        for site, change in found.items():
+            assert change > 1e-4 if absolute else change < 1e-6, site
+
+
+def test_a_shift_moves_both_sides_together():
+    found = shifted(model_of("rotary", cross_encoding="rotary"), inputs(), 100)
+    assert found["decoder.0.cross"] < 1e-6
+    found = shifted(recurrent(cross_encoding="rotary", score="dot"), inputs(), 100)
+    assert found["decoder.0.cross"] < 1e-6
+    assert shifted(recurrent(encoding="sinusoidal"), inputs(), 7)["decoder.0.cross"] > 1e-4
+    with pytest.raises(UserError, match="learned knows the positions 0 to 7, got 12"):
+        shifted(model_of("learned:positions=8"), inputs(), 7)
+
+
+def test_checks_in_float64_leave_a_float32_model_as_it_is():
+    model = model_of(dtype=torch.float32)
+    shifted(model, inputs(), 3)
+    permuted(model, inputs())
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

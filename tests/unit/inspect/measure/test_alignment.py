@@ -1,0 +1,35 @@
+"""Links between words, and the alignment error rate, by hand."""
+
+import pytest
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.inspect.measure.alignment import alignment, alignment_error_rate, pharaoh
+
+
+def test_the_alignment_error_rate_by_hand():
+    weights = torch.tensor([[0.9, 0.1, 0], [0.2, 0.1, 0.7], [0, 0, 0], [0.3, 0.3, 0.4]])
+    assert alignment(weights) == [(0, 0), (1, 2), (3, 2)]
+    # A = {00, 12, 32}, S = {00, 21}, P = {00, 21, 12}: 1 - (1 + 2) / (3 + 2)
+    assert alignment_error_rate(weights, {(0, 0), (2, 1)}, {(1, 2)}) == pytest.approx(0.4)
+    everything = alignment(weights)
+    assert alignment_error_rate(weights, everything, []) == 0.0
+    assert alignment_error_rate(weights, [(2, 0)], []) == 1.0
+
+
+def test_pharaoh_puts_the_source_first():
+    assert pharaoh("0-0 1-2  12-3\n") == [(0, 0), (2, 1), (3, 12)]
+    assert pharaoh("") == []
+    for wrong in ("0-0 1:2", "0-0 1-", "0-0 -1-2", "0-0 1-2-3", "0-0 １-2"):
+        with pytest.raises(UserError, match=r"links such as 0-0 1-2, .* got '.*' as link 2; possible links go on a"):
+            pharaoh(wrong)
+
+
+def test_links_outside_of_the_map_are_refused():
+    told = r"the map has 2 target and 3 source words, counted from 0, got the link 1-2 \(source-target\); cut first"
+    with pytest.raises(UserError, match=told):
+        alignment_error_rate(torch.eye(2, 3), pharaoh("0-0 1-2"), [])
+    with pytest.raises(UserError, match="got the link 3-0"):
+        alignment_error_rate(torch.eye(2, 3), [], [(0, 3)])
+    with pytest.raises(UserError, match="there is nothing to compare: no query has a key, and no link is sure"):
+        alignment_error_rate(torch.zeros(2, 3), [], [(0, 0)])

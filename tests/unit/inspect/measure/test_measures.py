@@ -1,0 +1,463 @@
+"""Each measure on maps made by hand, whose value is known; chance is that of even weights, or of luck."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.inspect.measure.maps import Map
+from jarilab.inspect.measure.measures import MEASURES, measure
+from jarilab.inspect.record.capture import record
+from jarilab.models.decoder import LanguageModel
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
+from jarilab.positions.coordinates import Positions, Tokens
+
+FULL, CAUSAL = "full", "causal"
+NOT_EVEN = {"positional", "offset", "offset_share", "key_share"}  # their chance is that of luck, or they have none
+SELF_ONLY = {"distance", "previous", "duplicate", "induction", "self"}
+
+
+def mask_of(kind, queries, keys):
+    everything = torch.ones(queries, keys, dtype=torch.bool)
+    return everything.tril() if kind == CAUSAL else everything
+
+
+def map_of(weights, tokens=None, allowed=None, *, scores=None, keys=None, same=True, start=0):
+    """A map of (Q, K) or (H, Q, K) weights; all different tokens by default."""
+    weights = torch.as_tensor(weights, dtype=torch.float64)
+    weights = weights if weights.ndim == 3 else weights.unsqueeze(0)
+    rows, columns = weights.shape[1:]
+    allowed = torch.ones(rows, columns, dtype=torch.bool) if allowed is None else allowed
+    names = [f"t{i}" for i in range(max(rows, columns))]
+    q_order, k_order = torch.arange(start, start + rows), torch.arange(start, start + columns)
+    return Map(
+        weights,
+        torch.zeros_like(weights)
+        if scores is None
+        else torch.as_tensor(scores, dtype=torch.float64).expand_as(weights),
+        allowed,
+        list(tokens or names[:rows]),
+        list(keys or tokens or names[:columns]),
+        q_order.unsqueeze(-1).double(),
+        k_order.unsqueeze(-1).double(),
+        q_order,
+        k_order,
+        same,
+    )
+
+
+def even(allowed):
+    return allowed.double() / allowed.sum(-1, keepdim=True).clamp_min(1)
+
+
+def random_map(kind=FULL, heads=3, length=7, tokens="abcabca", **options):
+    allowed = mask_of(kind, length, length)
+    scores = torch.randn(heads, length, length, dtype=torch.float64)
+    weights = scores.masked_fill(~allowed, -math.inf).softmax(-1)
+    return map_of(weights, tokens, allowed, scores=scores, **options)
+
+
+def value(name, map):
+    return MEASURES[name].of(map).value.tolist()
+
+
+def chance(name, map):
+    return MEASURES[name].of(map).chance.tolist()
+
+
+NAN = pytest.approx(math.nan, nan_ok=True)
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_in_order_and_says_what_it_means():
+    map = random_map()
+    assert list(measure(map)) == list(MEASURES)
+    for name, one in MEASURES.items():
+        assert one.name == name
+        assert one.about.endswith(".")
+        assert len({other.label for other in MEASURES.values()}) == len(MEASURES)
+
+
+@pytest.mark.parametrize("kind", [FULL, CAUSAL])
+@pytest.mark.parametrize("same", [True, False], ids=["self", "cross"])
+def test_every_measure_lies_in_its_range(kind, same):
+    for name, scored in measure(random_map(kind, same=same)).items():
+        assert scored.value.shape == scored.chance.shape == (3,)
+        assert scored.value.isnan().any() == (not same and name in SELF_ONLY), name
+        if MEASURES[name].range is not None and not scored.value.isnan().any():
+            low, high = MEASURES[name].range
+            assert (scored.value >= low).all()
+            assert (scored.value <= high).all()
+            assert low <= scored.chance[0] <= high
+
+
+@pytest.mark.parametrize("kind", [FULL, CAUSAL])
+@pytest.mark.parametrize("name", [name for name in MEASURES if name not in NOT_EVEN])
+def test_even_weights_are_exactly_chance(name, kind):
+    allowed = mask_of(kind, 7, 7)
+    map = map_of(torch.stack([even(allowed)] * 2), "abcabca", allowed)
+    scored = MEASURES[name].of(map)
+    assert not scored.value.isnan().any()
+    assert torch.equal(scored.value, scored.chance)
+
+
+@pytest.mark.parametrize("kind", [FULL, CAUSAL])
+def test_heads_in_another_order_are_measured_in_that_order(kind):
+    map, order = random_map(kind), torch.tensor([2, 0, 1])
+    turned = dataclasses.replace(map, weights=map.weights[order], scores=map.scores[order])
+    for name, scored in measure(map).items():
+        torch.testing.assert_close(MEASURES[name].of(turned).value, scored.value[order], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [FULL, CAUSAL])
+def test_where_the_sequence_starts_means_nothing(kind):
+    torch.manual_seed(1)
+    near = measure(random_map(kind))
+    torch.manual_seed(1)
+    far = measure(random_map(kind, start=1000))
+    for name in MEASURES:
+        torch.testing.assert_close(far[name].value, near[name].value, equal_nan=True)
+
+
+# How sharp -----------------------------------------------------------------------------------------------------------
+
+
+def test_entropy_effective_keys_and_confidence_of_known_rows():
+    one, two = [1.0, 0, 0, 0], [0.5, 0.5, 0, 0]
+    map = map_of([[one, one, two, two], [two, two, two, two]])
+    assert value("entropy", map) == pytest.approx([0.25, 0.5])
+    assert value("effective_keys", map) == pytest.approx([1.5, 2.0])
+    assert value("confidence", map) == pytest.approx([0.75, 0.5])
+    assert chance("entropy", map) == pytest.approx([1, 1])
+    assert chance("effective_keys", map) == pytest.approx([4, 4])
+    assert chance("confidence", map) == pytest.approx([0.25, 0.25])
+
+
+def test_entropy_leaves_out_a_query_with_one_key():
+    """The first row of a causal map is sharp whatever the model learned."""
+    allowed = mask_of(CAUSAL, 3, 3)
+    map = map_of(even(allowed), None, allowed)
+    assert value("entropy", map) == pytest.approx([1.0])
+    assert value("effective_keys", map) == pytest.approx([2.0])
+    assert chance("confidence", map) == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3])
+
+
+# Where to ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_looks_at_itself():
+    map = map_of(torch.eye(5))
+    assert value("self", map) == [1.0]
+    assert chance("self", map) == pytest.approx([0.2])
+    for name in ("entropy", "distance", "previous", "offset"):
+        assert value(name, map) == [0.0], name
+    assert value("confidence", map) == value("effective_keys", map) == value("positional", map) == [1.0]
+
+
+@pytest.mark.parametrize("kind", [FULL, CAUSAL])
+def test_a_head_that_looks_at_the_token_before(kind):
+    weights = torch.eye(5).roll(-1, 1)
+    weights[0] = torch.eye(5)[0]
+    map = map_of(weights, None, mask_of(kind, 5, 5))
+    assert value("previous", map) == [1.0]
+    assert value("offset", map) == [-1.0]
+    assert value("positional", map) == pytest.approx([0.8 if kind == FULL else 1.0])  # 0 is free to look elsewhere
+    assert value("distance", map) == pytest.approx([0.8])
+    assert chance("previous", map) == pytest.approx([0.2] if kind == FULL else [(1 / 2 + 1 / 3 + 1 / 4 + 1 / 5) / 4])
+    assert value("self", map) == pytest.approx([0.2])
+
+
+def test_the_token_before_is_the_one_before_in_order_not_in_place():
+    """Places may be moved, or all be 0; what came before stays what came before."""
+    map = map_of(torch.eye(4).roll(-1, 1))
+    moved = dataclasses.replace(map, q_at=torch.zeros(4, 1).double(), k_at=torch.zeros(4, 1).double())
+    assert value("previous", moved) == value("previous", map) == [1.0]
+    assert value("distance", map) == pytest.approx([(3 + 1 + 1 + 1) / 4])
+    assert value("distance", moved) == [0.0]
+
+
+def test_distance_in_a_grid_is_that_between_the_places():
+    map = map_of([[0, 0, 0, 1.0]] * 4)
+    at = torch.tensor([[0.0, 0], [0, 3], [4, 0], [4, 3]], dtype=torch.float64)
+    assert value("distance", dataclasses.replace(map, q_at=at, k_at=at)) == pytest.approx([(5 + 4 + 3 + 0) / 4])
+
+
+def test_the_commonest_offset_is_not_the_mean_one():
+    rows = torch.tensor([2, 3, 4, 4, 4, 4])
+    map = map_of(torch.nn.functional.one_hot(rows, 6))
+    assert value("offset", map) == [2.0]
+    assert value("positional", map) == pytest.approx([0.5])
+
+
+def test_a_query_with_several_largest_weights_counts_in_parts():
+    """The first of them would make a head that looks at nothing in particular look like a habit."""
+    map = map_of(torch.full((1, 4, 4), 0.25))
+    assert value("positional", map) == pytest.approx([0.25])
+    assert value("offset", map) == [0.0]
+    nearly = map.weights + torch.randn(1, 4, 4).double() * 1e-15
+    assert value("positional", dataclasses.replace(map, weights=nearly)) == pytest.approx([0.25])
+
+
+def test_the_chance_of_the_commonest_offset_is_what_picks_at_random_reach():
+    """Not 1 / 4: the best of many offsets, chosen after the fact, has more. Counted over all picks of 4 queries."""
+    shares = []
+    for number in range(4**4):
+        keys = [number // 4**i % 4 for i in range(4)]
+        offsets = [key - query for query, key in enumerate(keys)]
+        shares.append(max(offsets.count(offset) for offset in offsets) / 4)
+    exact = sum(shares) / len(shares)
+    assert exact > 0.43
+    map = map_of(torch.full((2, 4, 4), 0.25))
+    assert chance("positional", map) == pytest.approx([exact] * 2, abs=0.04)
+    assert chance("positional", map) == chance("positional", map)
+    assert chance("offset", map) == [NAN, NAN]
+    before = torch.get_rng_state()
+    measure(map)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_sink_is_the_first_key_from_its_place_on():
+    first = torch.zeros(4, 4)
+    first[:, 0] = 1
+    assert value("sink", map_of(first)) == [1.0]
+    assert chance("sink", map_of(first)) == pytest.approx([0.25])
+    assert value("sink", map_of(torch.eye(4))) == pytest.approx([0.25])
+    # Padding in front is no key: the first that anyone may look at is 1, and query 0 does not count.
+    allowed = torch.ones(4, 4, dtype=torch.bool)
+    allowed[:, 0] = False
+    second = torch.zeros(4, 4)
+    second[:, 1] = torch.tensor([1.0, 0.5, 0.5, 0.5])
+    assert value("sink", map_of(second, None, allowed)) == pytest.approx([0.5])
+    assert value("sink", map_of(second, None, allowed, same=False)) == pytest.approx([2.5 / 4])
+
+
+# Which tokens --------------------------------------------------------------------------------------------------------
+
+
+def test_duplicates_are_other_places_of_the_same_token():
+    weights = [[0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.6, 0.0, 0.4]]
+    map = map_of(weights, "aba")
+    assert value("duplicate", map) == pytest.approx([(0.7 + 0.6) / 2])
+    assert chance("duplicate", map) == pytest.approx([1 / 3])
+    causal = map_of([[1.0, 0, 0], [0.5, 0.5, 0], [0.6, 0.0, 0.4]], "aba", mask_of(CAUSAL, 3, 3))
+    assert value("duplicate", causal) == pytest.approx([0.6])
+    assert value("duplicate", map_of(weights, "abc")) == [NAN]
+
+
+def test_induction_looks_at_what_came_after_the_token_before():
+    block = "abcd" * 2
+    allowed = mask_of(CAUSAL, 8, 8)
+    weights = torch.zeros(8, 8)
+    weights[:4, 0] = 1
+    for i in range(4, 8):
+        weights[i, i - 3] = 1
+    map = map_of(torch.stack((weights.double(), even(allowed))), block, allowed)
+    assert value("induction", map) == pytest.approx([1.0, (1 / 5 + 1 / 6 + 1 / 7 + 1 / 8) / 4])
+    assert chance("induction", map)[0] == pytest.approx((1 / 5 + 1 / 6 + 1 / 7 + 1 / 8) / 4)
+    assert value("duplicate", map)[0] == 0.0
+
+
+def test_induction_takes_every_earlier_place_and_none_that_is_later():
+    weights = torch.zeros(5, 5)
+    weights[:, :] = torch.tensor([0.1, 0.2, 0.3, 0.3, 0.1])
+    # a b a c a: query 2 has b; query 4 has b and c; queries 0, 1 and 3 have nothing.
+    assert value("induction", map_of(weights, "abaca")) == pytest.approx([(0.2 + 0.5) / 2])
+    # a a: what came after the first a is the second itself.
+    assert value("induction", map_of([[1.0, 0], [0.3, 0.7]], "aa")) == pytest.approx([0.7])
+    assert value("induction", map_of(weights, "abcde")) == [NAN]
+
+
+# What explains the scores --------------------------------------------------------------------------------------------
+
+
+def score_map(scores, kind):
+    allowed = mask_of(kind, *scores.shape[-2:])
+    return map_of(scores.masked_fill(~allowed, -math.inf).softmax(-1), None, allowed, scores=scores)
+
+
+@pytest.mark.parametrize("kind", [FULL, CAUSAL])
+def test_scores_made_of_one_thing_are_explained_by_it(kind):
+    i = torch.arange(9)
+    by_offset = torch.randn(17).double()[i - i.unsqueeze(-1) + 8]
+    by_key = torch.randn(9).double().expand(9, 9)
+    assert value("offset_share", score_map(by_offset, kind)) == pytest.approx([1.0])
+    assert value("key_share", score_map(by_key, kind)) == pytest.approx([1.0])
+    assert value("offset_share", score_map(by_key, kind))[0] < 0.95
+    assert value("key_share", score_map(by_offset, kind))[0] < 0.95
+
+
+@pytest.mark.parametrize("kind", [FULL, CAUSAL])
+def test_what_a_query_adds_to_all_of_its_scores_counts_for_nothing(kind):
+    """The softmax does not see it, and in most heads it is the larger part of the variance."""
+    scores = torch.randn(9, 9).double()
+    for name in ("offset_share", "key_share"):
+        shifted = score_map(scores + 100 * torch.randn(9, 1).double(), kind)
+        assert value(name, shifted) == pytest.approx(value(name, score_map(scores, kind)))
+
+
+@pytest.mark.parametrize("kind", [FULL, CAUSAL])
+@pytest.mark.parametrize("name", ["offset_share", "key_share"])
+def test_the_share_is_that_of_least_squares(name, kind):
+    scores = torch.randn(6, 6).double()
+    map = score_map(scores, kind)
+    row, column = map.allowed.nonzero().unbind(-1)
+    label = column - row + 5 if name == "offset_share" else column
+    one_hot = torch.nn.functional.one_hot
+    queries, design = one_hot(row).double(), one_hot(label).double()
+    y = scores[row, column].unsqueeze(-1)
+
+    def left_over(matrix):
+        return (y - matrix @ torch.linalg.lstsq(matrix, y, driver="gelsd").solution).square().sum()
+
+    wanted = 1 - left_over(torch.cat((queries, design), 1)) / left_over(queries)
+    assert value(name, map) == pytest.approx([wanted.item()])
+    both = torch.linalg.matrix_rank(torch.cat((queries, design), 1)).item()
+    assert chance(name, map) == pytest.approx([(both - 6) / (len(y) - 6)])
+
+
+def test_scores_at_random_are_explained_as_much_as_chance_says():
+    maps = [score_map(torch.randn(6, 6).double(), CAUSAL) for _ in range(150)]
+    for name in ("offset_share", "key_share"):
+        mean = sum(value(name, map)[0] for map in maps) / len(maps)
+        assert mean == pytest.approx(chance(name, maps[0])[0], abs=0.04)
+        assert chance(name, maps[0])[0] > 0.3, "few tokens are explained by anything"
+
+
+def test_scores_that_do_not_differ_are_not_explained():
+    for scores in (torch.full((5, 5), 3.0), 1e3 + 1e-5 * torch.randn(5, 5)):  # the round-off of float32
+        assert value("offset_share", score_map(scores.double(), FULL)) == [NAN]
+
+
+def test_groups_of_keys_that_nobody_compares_are_counted_apart():
+    """Two documents in one sequence."""
+    allowed = torch.block_diag(torch.ones(3, 3), torch.ones(3, 3)).bool()
+    map = map_of(even(allowed), None, allowed, scores=torch.randn(6, 6))
+    assert chance("key_share", map) == pytest.approx([4 / 12])
+
+
+# Hostile -------------------------------------------------------------------------------------------------------------
+
+
+def test_one_token():
+    measured = {name: scored.value.tolist() for name, scored in measure(map_of([[1.0]], "a")).items()}
+    assert measured["confidence"] == measured["self"] == measured["sink"] == measured["effective_keys"] == [1.0]
+    assert measured["distance"] == [0.0]
+    for name in ("entropy", "previous", "positional", "offset", "duplicate", "induction", "offset_share", "key_share"):
+        assert measured[name] == [NAN], name
+
+
+def test_one_key_for_every_query():
+    allowed = torch.eye(4, dtype=torch.bool)
+    measured = measure(map_of(torch.eye(4), "abab", allowed))
+    assert measured["self"].value.tolist() == measured["self"].chance.tolist() == [1.0]
+    for name in ("entropy", "previous", "positional", "offset", "duplicate", "induction", "offset_share", "key_share"):
+        assert measured[name].value.isnan().all(), name
+        assert measured[name].chance.isnan().all(), name
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_query_without_keys_is_left_out(name):
+    """A row of zeros beside three real ones changes nothing, and nothing is undefined because of it."""
+    full = random_map(length=4, tokens="abab")
+    allowed, weights = full.allowed.clone(), full.weights.clone()
+    allowed[1], weights[:, 1] = False, 0.0
+    masked = MEASURES[name].of(dataclasses.replace(full, allowed=allowed, weights=weights))
+    rows = torch.tensor([0, 2, 3])
+    cut = dataclasses.replace(
+        full,
+        weights=full.weights[:, rows],
+        scores=full.scores[:, rows],
+        allowed=full.allowed[rows],
+        queries=["a", "a", "b"],
+        q_at=full.q_at[rows],
+        q_order=full.q_order[rows],
+    )
+    wanted = MEASURES[name].of(cut)
+    assert not wanted.value.isnan().any()
+    torch.testing.assert_close(masked.value, wanted.value)
+    torch.testing.assert_close(masked.chance, wanted.chance, equal_nan=name == "offset")
+
+
+def test_a_map_in_which_nobody_may_look_at_anybody():
+    map = map_of(torch.zeros(2, 3, 3), "aba", torch.zeros(3, 3, dtype=torch.bool))
+    for scored in measure(map).values():
+        assert scored.value.isnan().all()
+        assert scored.chance.isnan().all()
+
+
+def test_a_name_too_few_is_refused():
+    told = "expected a name for each of the 3 queries, got 2; name every token that the model read, first and last ones"
+    with pytest.raises(UserError, match=told):
+        map_of(torch.eye(3), "ab")
+    with pytest.raises(UserError, match="expected a name for each of the 3 keys, got 4"):
+        map_of(torch.eye(3), "abc", keys="abcd")
+
+
+# From a tape ---------------------------------------------------------------------------------------------------------
+
+
+SOURCE, TARGET = list("21+211"), list("<23")
+
+
+def taped(model, *inputs):
+    initialise(model, 4)
+    with record(model.eval()) as tape:
+        model(*inputs)
+    return tape
+
+
+def ids(length):
+    return torch.arange(length).unsqueeze(0) + 1
+
+
+def test_a_map_of_each_kind_of_site():
+    tape = taped(EncoderDecoder(9, 9, width=16, heads=2, encoding="rotary"), ids(6), ids(3))
+    encoder = Map.of(tape, "encoder.1", SOURCE, SOURCE)
+    own = Map.of(tape, "decoder.0.self", TARGET, TARGET)
+    cross = Map.of(tape, "decoder.1.cross", TARGET, SOURCE)
+    assert (encoder.same, own.same, cross.same) == (True, True, False)
+    assert encoder.allowed.all()
+    assert torch.equal(own.allowed, mask_of(CAUSAL, 3, 3))
+    assert cross.allowed.shape == (3, 6)
+    torch.testing.assert_close(own.weights, tape.weights("decoder.0.self")[0].double(), rtol=0, atol=0)
+    torch.testing.assert_close(own.scores, tape.scores("decoder.0.self")[0].double(), rtol=0, atol=0)
+    assert own.q_at.flatten().tolist() == own.q_order.tolist() == [0, 1, 2]
+    assert not measure(own)["previous"].value.isnan().any()
+    assert measure(cross)["previous"].value.tolist() == [NAN, NAN]
+
+
+def test_padding_and_a_query_without_keys_come_through():
+    keep = torch.tensor([[False, False, True, True]])
+    tokens = Tokens(ids(4), Positions.from_mask(keep), keep)
+    map = Map.of(taped(LanguageModel(9, width=16, heads=2, encoding="alibi"), tokens), "decoder.0.self", "aabc", "aabc")
+    assert map.allowed.int().tolist() == [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+    assert map.q_at.flatten().tolist() == [0, 0, 0, 1]
+    assert map.count.tolist() == [0, 0, 1, 2]
+
+
+def test_a_window_is_in_the_map():
+    tape = taped(LanguageModel(9, width=16, heads=2, window=2), ids(4))
+    map = Map.of(tape, "decoder.1.self", "abcd", "abcd")
+    assert map.count.tolist() == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("input_feeding", [True, False])
+def test_the_steps_of_a_recurrent_decoder_are_rows_of_one_map(input_feeding):
+    tape = taped(Recurrent(9, 9, width=8, input_feeding=input_feeding), ids(6), ids(3))
+    (site,) = tape.sites
+    map = Map.of(tape, site, TARGET, SOURCE)
+    assert map.weights.shape == (1, 3, 6)
+    assert map.q_order.tolist() == [0, 1, 2]
+    assert not map.same
+    assert measure(map)["confidence"].value.item() == pytest.approx(tape.weights(site)[0].amax(-1).mean().item())
+
+
+def test_a_batch_of_several_is_refused():
+    tape = taped(LanguageModel(9, width=16, heads=2), torch.ones(2, 4, dtype=torch.int64))
+    with pytest.raises(UserError, match="a map is of one input, got a batch of 2; record one input at a time"):
+        Map.of(tape, "decoder.0.self", "abcd", "abcd")

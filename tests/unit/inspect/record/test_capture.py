@@ -1,0 +1,296 @@
+"""The recorder: which calls it keeps, how far its maps can be believed, what it refuses. Compiled: test_compile.py."""
+
+import pytest
+import torch
+from torch import nn
+
+from jarilab.attention.module import Attention
+from jarilab.core.errors import UserError
+from jarilab.inspect.record.capture import record
+from jarilab.inspect.record.passages import same
+from jarilab.inspect.record.sites import site_name
+from jarilab.models.encoder_decoder import EncoderDecoder
+from jarilab.models.recurrent import Recurrent
+from jarilab.nn.init import initialise
+from jarilab.positions.coordinates import Positions, Tokens
+from jarilab.positions.masks import Mask
+
+EVERY = ["none", "sinusoidal", "learned", "rotary", "shaw", "shaw:keys=false", "t5", "alibi", "rotary+shaw+t5"]
+every_encoding = pytest.mark.parametrize("spec", EVERY)
+
+
+def model_of(spec="rotary", **options):
+    model = EncoderDecoder(9, 9, width=16, heads=2, encoding=spec, **options)
+    initialise(model, 2)
+    return model.eval()
+
+
+def inputs():
+    """Two sources, one of them padded on the left; two targets."""
+    keep = torch.tensor([[True] * 6, [False] * 2 + [True] * 4])
+    source = Tokens(torch.randint(9, (2, 6)), Positions.from_mask(keep, frame="source"), keep)
+    return source, torch.randint(9, (2, 5))
+
+
+def test_sites_are_named_by_stack_layer_and_kind():
+    with record(model := model_of(decoder_layers=1)) as tape:
+        model(*inputs())
+    assert tape.sites == ["encoder.0", "encoder.1", "decoder.0.self", "decoder.0.cross"]
+    assert tape.weights("decoder.0.cross").shape == (2, 2, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("path", "site"),
+    [
+        ("attend", "attention"),
+        ("encoder.layers.0.attention.attend", "encoder.0"),
+        ("decoder.layers.11.cross_attention.attend", "decoder.11.cross"),
+    ],
+)
+def test_a_site_is_the_path_without_what_goes_without_saying(path, site):
+    assert site_name(path) == site
+
+
+@every_encoding
+def test_the_map_shown_is_the_map_used(spec):
+    model, (source, target) = model_of(spec), inputs()
+    with record(model) as tape:
+        model(source, target)
+    for site in tape.sites:
+        trust = tape.trust(site)
+        assert trust.row_sum_error < 1e-5
+        assert trust.masked_weight == 0.0
+        assert trust.rebuild_error < 1e-5
+    assert not tape.weights("encoder.0")[1, :, :, :2].any(), "padding is looked at"
+    assert not tape.weights("decoder.1.self").triu(1).any(), "the future is looked at"
+
+
+def test_a_map_that_was_not_used_is_told_from_one_that_was():
+    attention = Attention(16, 2)
+    attention.attend.register_forward_hook(lambda module, arguments, output: output + 0.1)
+    with record(attention) as tape:
+        attention(torch.randn(1, 4, 16))
+    assert tape.trust("attention").rebuild_error > 1e-2
+
+
+def test_dropout_while_recording_is_told():
+    attention = Attention(16, 2, dropout=0.5).train()
+    with record(attention) as tape:
+        attention(torch.randn(1, 8, 16))
+    trust = tape.trust("attention")
+    assert trust.dropout == 0.5
+    assert trust.rebuild_error > 1e-2
+    assert trust.row_sum_error < 1e-5
+
+
+@pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
+def test_a_query_without_keys_has_an_empty_row(kernel):
+    attention = Attention(16, 2, kernel=kernel)
+    keep = torch.tensor([[False, False, True, True]])
+    with record(attention) as tape:
+        attention(torch.randn(1, 4, 16), mask=Mask(causal=True, keys=keep))
+    assert tape.weights("attention")[0].sum(-1).tolist() == [pytest.approx([0, 0, 1, 1])] * 2
+    trust = tape.trust("attention")
+    assert (trust.row_sum_error < 1e-6, trust.masked_weight, trust.rebuild_error < 1e-5) == (True, 0.0, True)
+
+
+@every_encoding
+def test_recording_does_not_change_a_bit(spec):
+    model, (source, target) = model_of(spec), inputs()
+    before = model(source, target)
+    with record(model):
+        during = model(source, target)
+    assert torch.equal(during, before)
+    assert torch.equal(model(source, target), before)
+
+
+def test_the_scores_come_before_mask_and_softmax():
+    attention = Attention(16, 2, encoding="t5")
+    with record(attention) as tape:
+        attention(torch.randn(1, 4, 16), mask=Mask(causal=True))
+    scores, hidden = tape.scores("attention"), torch.ones(4, 4).triu(1).bool()
+    assert scores.isfinite().all()
+    torch.testing.assert_close(scores.masked_fill(hidden, float("-inf")).softmax(-1), tape.weights("attention"))
+
+
+@every_encoding
+def test_a_tape_holds_no_graph(spec):
+    with record(model := model_of(spec)) as tape:
+        model(*inputs())
+    for site in tape.sites:
+        recorded = tape.recorded(site)
+        assert not recorded.output.requires_grad
+        assert not recorded.call.q.requires_grad
+        assert recorded.call.geometry.additive is None or not recorded.call.geometry.additive.requires_grad
+        assert not tape.weights(site).requires_grad
+        assert not tape.scores(site).requires_grad
+
+
+def test_a_site_that_ran_several_times_needs_an_index():
+    attention = Attention(16, 2)
+    with record(attention) as tape:
+        for length in (3, 5):
+            attention(torch.randn(1, length, 16))
+    with pytest.raises(UserError, match=r"^attention ran 2 times while recording; pick one with index=0 ... 1$"):
+        tape.weights("attention")
+    assert tape.weights("attention", 0).shape[-1] == 3
+    assert tape.weights("attention", 1).shape[-1] == 5
+    with pytest.raises(UserError, match=r"^attention ran 2 times while recording; there is no index 2$"):
+        tape.trust("attention", 2)
+
+
+def test_a_growing_cache_does_not_change_what_was_recorded():
+    model, (source, target) = model_of("rotary"), inputs()
+    state, cache = model.start(source), model.new_cache()
+    with record(model) as tape:
+        for i in range(5):
+            model.step(state, target[:, i : i + 1], Positions.sequence(1, i, frame="target"), cache)
+    with record(model) as whole:
+        model(source, target)
+    for i in range(5):
+        step = tape.weights("decoder.0.self", i)
+        torch.testing.assert_close(step[:, :, 0], whole.weights("decoder.0.self")[:, :, i, : i + 1])
+        assert tape.trust("decoder.0.self", i).rebuild_error < 1e-5
+
+
+def test_an_unknown_site_names_the_nearest():
+    with record(model := model_of(decoder_layers=1)) as tape:
+        model(*inputs())
+    told = r"^unknown site 'decoder.0.crss'; did you mean 'decoder.0.cross'\? Known: decoder.0.cross, decoder.0.self, "
+    with pytest.raises(UserError, match=told):
+        tape.weights("decoder.0.crss")
+
+
+def test_an_empty_tape_is_an_error():
+    with (
+        pytest.raises(UserError, match=r"^nothing was recorded: no attention of this model ran inside the block"),
+        record(model_of()),
+    ):
+        pass
+
+
+def test_a_model_without_attention_has_nothing_to_record():
+    with (
+        pytest.raises(UserError, match=r"^nothing was recorded: Linear computed no attention that could be heard"),
+        record(nn.Linear(2, 2)) as tape,
+    ):
+        assert not tape.sites
+
+
+@pytest.mark.parametrize(("spec", "name"), [("shaw", "Shaw"), ("t5", "T5"), ("rotary+shaw", "Sum")])
+def test_parameters_that_changed_since_are_an_error(spec, name):
+    with record(model := model_of(spec)) as tape:
+        model(*inputs())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    with pytest.raises(
+        UserError, match=f"^the parameters of {name} have changed since encoder.0 was recorded.*before the next step$"
+    ):
+        tape.weights("encoder.0")
+
+
+def test_parameters_that_the_map_does_not_need_may_change():
+    with record(model := model_of("rotary")) as tape:
+        model(*inputs())
+    before = tape.weights("encoder.1")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    assert torch.equal(tape.weights("encoder.1"), before)
+
+
+def test_nothing_listens_after_the_block_even_if_it_fails():
+    model = model_of(encoder_encoding="rotary", decoder_encoding="learned:positions=3")
+    with pytest.raises(UserError, match="learned knows the positions 0 to 2, got 4"), record(model) as tape:
+        model(*inputs())
+    assert tape.sites == ["encoder.0", "encoder.1"], "it failed somewhere else"
+    model.start(inputs()[0])
+    assert len(tape.calls["encoder.0"]) == 1
+
+
+def test_the_kernel_of_each_site_is_kept():
+    with record(model := model_of("rotary", kernel="fused")) as tape:
+        model(*inputs())
+    assert set(tape.kernels().values()) == {"fused"}
+    with record(model := model_of("shaw")) as tape:
+        model(*inputs())
+    assert tape.kernels()["encoder.0"] == "explicit"
+
+
+def test_equal_tokens_have_equal_rows_without_an_encoding_and_only_then():
+    """The story the project started from."""
+    ids = torch.tensor([[3, 4, 3, 5, 4]])
+    rows = {}
+    for spec in ("none", "rotary"):
+        with record(model := model_of(spec)) as tape:
+            model(ids, ids)
+        rows[spec] = tape.weights("encoder.1")
+    assert torch.equal(rows["none"][:, :, 0], rows["none"][:, :, 2])
+    assert not torch.allclose(rows["rotary"][:, :, 0], rows["rotary"][:, :, 2], atol=1e-3)
+
+
+# What a score is the sum of ------------------------------------------------------------------------------------------
+
+
+@every_encoding
+def test_the_summands_add_up_to_the_scores_to_the_last_bit(spec):
+    model = model_of(spec)
+    with record(model) as tape:
+        model(*inputs())
+    for site in tape.sites:
+        call = tape.recorded(site).call
+        expected = torch.einsum("bhqe,bhke->bhqk", call.q, call.k)
+        terms = call.geometry.encoding.terms(call.q, call.k, call.geometry.relation)
+        expected = call.scale * (expected if terms is None else expected + terms)
+        expected = expected if call.geometry.bias is None else expected + call.geometry.bias
+        assert torch.equal(tape.scores(site), expected.detach())
+        for head in range(2):
+            parts = tape.summands(site, head)
+            assert torch.equal(parts.scores, expected[0, head])
+            assert (parts.terms is None, parts.bias is None) == (terms is None, call.geometry.bias is None)
+            assert torch.equal(parts.scaled, parts.scale * parts.unscaled)
+
+
+def test_the_summands_of_steps_are_below_each_other():
+    model = Recurrent(9, 9, width=8, cross_encoding="shaw+t5", input_feeding=True).eval()
+    with record(model) as tape:
+        model(*inputs())
+    parts = tape.summands("decoder.0.cross", 0)
+    assert parts.terms.shape == parts.bias.shape == parts.product.shape == (5, 6)
+    assert torch.equal(parts.scores, tape.scores("decoder.0.cross")[0, 0])
+
+
+# What else goes by ---------------------------------------------------------------------------------------------------
+
+
+def listening(model):
+    return {type(m).__name__ for m in model.modules() if m._forward_hooks or m._forward_pre_hooks}
+
+
+def test_plain_recording_listens_to_attention_alone():
+    model = model_of()
+    with record(model) as tape:
+        assert listening(model) == {"AttentionKernel", "Attention"}
+        model(*inputs())
+    with pytest.raises(UserError, match=r"holds attention alone, and what is .*record\(model, inside=True\)$"):
+        tape.inside  # noqa: B018
+
+
+@every_encoding
+def test_recording_inside_keeps_stacks_norms_and_attentions_and_no_graph(spec):
+    model, (source, target) = model_of(spec), inputs()
+    before = model(source, target)
+    with record(model, inside=True) as tape:
+        assert torch.equal(model(source, target), before)
+    assert listening(model) == set()
+    assert torch.equal(tape.inside.output, before)
+    assert tape.inside.arguments[0] is source
+    (stack,) = tape.inside.through(model.encoder)
+    torch.testing.assert_close(stack.inputs[0], model.source_embedding(source.ids))
+    (norm,) = tape.inside.through(model.encoder.norm)
+    assert torch.equal(norm.output, stack.output)
+    (attention,) = tape.inside.through(model.decoder.layers[0].cross_attention)
+    assert same(attention.inputs[1], stack.output)
+    assert not any(x.requires_grad for passage in tape.inside.passages for x in (*passage.inputs, passage.output))
+    assert len(tape.inside.passages) == len({id(passage.module) for passage in tape.inside.passages})

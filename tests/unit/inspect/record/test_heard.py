@@ -1,0 +1,540 @@
+"""Models of other libraries: what is heard of them is what they computed, whoever wrote them."""
+
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention as imported_by_name
+
+import jarilab
+from helpers.architectures import IDS, LEFT, MODELS, RIGHT, of_text, pytorch
+from jarilab.core.errors import UserError
+from jarilab.explorer import page_file
+from jarilab.inspect.explain.walk import walk_of
+from jarilab.inspect.intervene.interventions import HeadOff, Link, operate
+from jarilab.inspect.measure.maps import Map
+from jarilab.inspect.measure.measures import measure
+
+QUICK = ["Bert", "GPT2", "Llama", "Mistral", "T5", "Marian", "Swin", "Whisper", "DebertaV2", "Bloom", "nn.Transformer"]
+SEEN = {"DebertaV2", "GPTNeo", "GPTJ", "CodeGen", "Bloom", "Gemma2", "XGLM", "MPNet", "LED", "WavLM"}
+"""They write their softmax out."""
+KINDS = {
+    "T5": {"encoder.1": "encoder", "decoder.1.self": "decoder", "decoder.1.cross": "cross"},
+    "Llama": {"decoder.1.self": "decoder"},
+    "Swin": {"encoder.1.1": "encoder"},
+    "nn.Transformer": {"encoder.1": "encoder", "decoder.1.self": "decoder", "decoder.0.cross": "cross"},
+    "Bloom": {"decoder.0.self": "decoder"},
+}
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
+]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Another library's advice about small configurations is none of ours."""
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def made(name):
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def forward(model, inputs):
+    torch.manual_seed(1)  # for what masks patches by chance
+    with torch.no_grad():
+        output = model(**inputs)
+    return output if isinstance(output, torch.Tensor) else output[0]
+
+
+def recorded(model, inputs):
+    with jarilab.record(model) as tape:
+        output = forward(model, inputs)
+    return tape, output
+
+
+def rest_is_long(name):
+    return name if name in QUICK else pytest.param(name, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("name", [rest_is_long(name) for name in MODELS])
+def test_the_maps_of_a_model_rebuild_what_it_put_out(name):
+    model, inputs = made(name)
+    plain = forward(model, inputs)
+    tape, output = recorded(model, inputs)
+    assert torch.allclose(plain, output, atol=1e-6), "to record changes nothing"
+    for site in tape.sites:
+        for index in range(len(tape.calls[site])):
+            trust = tape.trust(site, index)
+            assert trust.rebuild_error < 1e-6
+            assert trust.row_sum_error < 1e-6
+            assert trust.masked_weight == 0.0
+        assert tape.proven(site) == (name not in SEEN) or "head" in site
+    for site, kind in KINDS.get(name, {}).items():
+        assert tape.site(site).kind == kind
+
+
+@pytest.mark.parametrize("name", ["Bert", "Llama", "T5", "Bloom"])
+def test_the_maps_are_those_of_the_models_own_explicit_attention(name):
+    model, inputs = made(name)
+    tape, _ = recorded(model, inputs)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        told = model(**inputs, output_attentions=True)
+    if name == "T5":
+        own = dict(zip(("encoder.0", "encoder.1"), told.encoder_attentions, strict=True))
+        own |= dict(zip(("decoder.0.self", "decoder.1.self"), told.decoder_attentions, strict=True))
+        own |= dict(zip(("decoder.0.cross", "decoder.1.cross"), told.cross_attentions, strict=True))
+    else:
+        own = dict(zip(tape.sites, told.attentions, strict=True))
+    assert set(own) == set(tape.sites)
+    real = inputs["attention_mask"].bool()
+    for site, weights in own.items():
+        rows = real if tape.site(site).queries == "source" or name != "T5" else torch.ones(2, 4, dtype=torch.bool)
+        ours = tape.weights(site).transpose(1, 2)[rows]
+        assert torch.allclose(ours, weights.transpose(1, 2)[rows], atol=1e-5)
+
+
+# Traps ---------------------------------------------------------------------------------------------------------------
+
+
+class Own(nn.Module):
+    """One's own attention, whose function was imported by name."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.options = options
+
+    def forward(self, x, source=None):
+        source = x if source is None else source
+        q, k, v = (
+            each(of).unflatten(-1, (2, 4)).transpose(1, 2)
+            for each, of in zip(self.maps, (x, source, source), strict=True)
+        )
+        return imported_by_name(q, k, v, **self.options).transpose(1, 2).flatten(2)
+
+
+def test_a_function_that_was_imported_by_name_is_heard():
+    tape, _ = recorded(Own().eval(), {"x": torch.randn(2, 5, 8)})
+    assert tape.sites == ["attention"]
+    assert tape.trust("attention").rebuild_error < 1e-6
+
+
+def test_the_causal_flag_with_fewer_queries_than_keys_means_the_first_ones():
+    tape, _ = recorded(Own(is_causal=True).eval(), {"x": torch.randn(1, 3, 8), "source": torch.randn(1, 5, 8)})
+    assert tape.weights("attention")[0, 0].gt(0).int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]]
+    assert tape.trust("attention").rebuild_error < 1e-6
+    assert tape.site("attention").kind == "cross"
+
+
+def test_what_is_added_is_told_from_what_is_hidden():
+    mask = torch.randn(2, 2, 5, 5)
+    mask[:, :, :, 4] = torch.finfo(torch.float32).min
+    mask[0, 1, 2, 3] = -float("inf")  # hidden from one head alone
+    tape, _ = recorded(Own(attn_mask=mask).eval(), {"x": torch.randn(2, 5, 8)})
+    assert tape.trust("attention").rebuild_error < 1e-6
+    assert tape.summands("attention", 0).bias[:, :4].equal(mask[0, 0, :, :4])
+    assert tape.weights("attention")[0, 1, 2, 3] == 0 == tape.weights("attention")[..., 4].sum()
+
+
+def test_autocast_and_dropout_are_told():
+    model = Own(dropout_p=0.5)
+    with torch.autocast("cpu", torch.bfloat16):
+        tape, _ = recorded(model, {"x": torch.randn(2, 5, 8)})
+    assert tape.recorded("attention").call.q.dtype is torch.bfloat16
+    assert tape.trust("attention").dropout == 0.5
+    with torch.autocast("cpu", torch.bfloat16):
+        tape, _ = recorded(Own(), {"x": torch.randn(2, 5, 8)})
+    assert tape.trust("attention").rebuild_error < 1e-2
+
+
+def test_what_another_thread_runs_is_not_heard():
+    model, other = Own().eval(), []
+    x = torch.randn(1, 3, 8)
+    with jarilab.record(model) as tape:
+        thread = threading.Thread(target=lambda: other.append(model(x)))
+        thread.start()
+        thread.join()
+        model(x)
+    assert len(other) == len(tape.calls["attention"]) == 1
+
+
+def test_a_recording_inside_a_recording_hears_the_same():
+    model, x = Own().eval(), torch.randn(1, 3, 8)
+    with jarilab.record(model) as outer:
+        with jarilab.record(model) as inner:
+            model(x)
+        model(x)
+    assert (len(outer.calls["attention"]), len(inner.calls["attention"])) == (2, 1)
+    assert outer.weights("attention", 0).equal(inner.weights("attention"))
+
+
+def test_after_an_error_nothing_listens_any_more():
+    model = Own().eval()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), jarilab.record(model):
+        model(torch.randn(1, 3, 7))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    tape, _ = recorded(model, {"x": torch.randn(1, 3, 8)})
+    assert tape.sites == ["attention"]
+
+
+def test_gradients_flow_while_it_is_recorded():
+    model, x = Own(), torch.randn(1, 3, 8)
+    with jarilab.record(model) as tape:
+        model(x).sum().backward()
+    assert model.maps[0].weight.grad is not None
+    assert not tape.weights("attention").requires_grad
+
+
+def test_generation_is_a_call_for_each_step():
+    model, _ = of_text("GPT2", kind="LMHeadModel")
+    with jarilab.record(model) as tape:
+        model.generate(IDS, attention_mask=LEFT, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    assert [tape.weights("decoder.0.self", step).shape[2:] for step in range(3)] == [(7, 7), (1, 8), (1, 9)]
+    assert tape.recorded("decoder.0.self", 2).call.geometry.q_pos.order.tolist() == [8]
+    assert tape.site("decoder.0.self").kind == "decoder"
+    assert max(tape.trust("decoder.1.self", step).rebuild_error for step in range(3)) < 1e-6
+
+
+def test_heads_that_share_keys_stay_heads_while_it_generates():
+    model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
+    torch.manual_seed(4)
+    with jarilab.record(model) as tape:
+        written = model.generate(
+            IDS, attention_mask=torch.ones_like(IDS), max_new_tokens=3, do_sample=False, pad_token_id=0
+        )
+    assert tape.weights("decoder.1.self", 2).shape == (2, 4, 1, 9)
+    assert tape.trust("decoder.1.self", 2).rebuild_error < 1e-6
+    with jarilab.record(model) as whole:
+        model(written[:, :-1])
+    assert torch.allclose(whole.weights("decoder.1.self")[:, :, 8:], tape.weights("decoder.1.self", 2), atol=1e-6)
+
+
+def test_a_cache_that_is_written_over_is_noticed():
+    model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
+    with jarilab.record(model) as tape:
+        model.generate(IDS, max_new_tokens=3, cache_implementation="static", do_sample=False, disable_compile=True)
+    with pytest.raises(UserError, match="written over the keys or values of decoder"):
+        tape.weights("decoder.0.self", 0)
+
+
+def test_pytorchs_own_attention_is_heard_with_and_without_weights():
+    attention = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    x, source = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
+    for needed in (False, True):
+        with jarilab.record(attention) as tape:
+            _, weights = attention(x, source, source, need_weights=needed, average_attn_weights=False)
+        assert tape.proven("attention") is not needed
+        assert tape.site("attention").kind == "cross"
+        if needed:
+            assert torch.allclose(tape.weights("attention"), weights, atol=1e-6)
+
+
+# What a tape is good for ---------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_is_off_and_a_link_that_is_cut_change_what_comes_after():
+    model, inputs = made("Bert")
+    tape, plain = recorded(model, inputs)
+    with operate(model, [HeadOff("encoder.1", 2)]):
+        off = forward(model, inputs)
+    assert not torch.allclose(plain, off)
+
+    attention = model.encoder.layer[1].attention.self
+    kept = attention.value.weight.data.clone(), attention.value.bias.data.clone()
+    attention.value.weight.data[16:24] = attention.value.bias.data[16:24] = 0  # the values of head 2
+    assert torch.allclose(forward(model, inputs), off, atol=1e-6)
+    attention.value.weight.data, attention.value.bias.data = kept
+
+    with operate(model, [Link("encoder.0", None, query=1, key=3, how="erase")]), jarilab.record(model) as cut:
+        forward(model, inputs)
+    assert not torch.allclose(cut.weights("encoder.1"), tape.weights("encoder.1"))
+    with pytest.raises(UserError, match="nothing was edited at encoder"), operate(model, [HeadOff("encoder.7", 0)]):
+        forward(model, inputs)
+    with pytest.raises(UserError, match="heads 0 to 3, got 4"), operate(model, [HeadOff("encoder.0", 4)]):
+        forward(model, inputs)
+
+
+def test_the_measures_of_a_map_and_its_page():
+    model, inputs = made("GPT2")
+    one = {name: value[:1] for name, value in inputs.items()}
+    tape, _ = recorded(model, one)
+    tokens = [f"t{number}" for number in IDS[0].tolist()]
+    found = measure(Map.of(tape, "decoder.1.self", tokens, tokens))
+    assert found["previous"].value.shape == (4,)
+    page = tape.show(tokens)._repr_html_()
+    assert "decoder.1.self" in page
+
+
+def test_what_cannot_be_known_is_not_claimed():
+    model, inputs = made("Llama")
+    tape, _ = recorded(model, inputs)
+    with pytest.raises(UserError, match="not what they were before"):
+        tape.before("decoder.0.self")
+    with pytest.raises(UserError, match="inside=True looks into stacks"), jarilab.record(model, inside=True):
+        pass
+    with pytest.raises(UserError, match="is a LlamaAttention: expected jarilab"):
+        walk_of(tape, "decoder.0.self", 0, queries=["a"] * 7, keys=["a"] * 7)
+    model, inputs = made("Bloom")
+    tape, _ = recorded(model, inputs)
+    with pytest.raises(UserError, match="wrote its scores out itself"):
+        tape.summands("decoder.0.self", 0)
+
+
+def test_what_is_silent_says_why():
+    with (
+        pytest.raises(UserError, match="Linear computed no attention that could be heard"),
+        jarilab.record(nn.Linear(3, 3)) as _,
+    ):
+        pass
+    model, inputs = pytorch()
+    with (
+        pytest.raises(UserError, match=r"unknown site 'decoder\.9'.*decoder\.0\.self"),
+        jarilab.record(model, ["decoder.9"]),
+    ):
+        model(**inputs)
+
+
+def test_chosen_sites_alone_are_kept():
+    model, inputs = pytorch()
+    with torch.no_grad(), jarilab.record(model, ["decoder.1.cross"]) as tape:
+        model(**inputs)
+    assert tape.sites == ["decoder.1.cross"]
+    hidden = tape.weights("decoder.1.cross")
+    assert RIGHT.shape[1] == hidden.shape[-1]
+
+
+def test_measures_are_those_of_each_map():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, batch_first=True, dropout=0.0).eval()
+    model = nn.TransformerEncoder(layer, 2)
+    with torch.no_grad(), jarilab.record(model) as tape:
+        model(torch.randn(1, 5, 16))
+    names = list("abcab")
+    found = tape.measures(names)
+    assert list(found) == tape.sites
+    for site in tape.sites:
+        expected = measure(Map.of(tape, site, names, names))
+        assert all(torch.equal(found[site][name].value, of_map.value) for name, of_map in expected.items())
+    assert not found[tape.sites[0]]["duplicate"].value.equal(tape.measures()[tape.sites[0]]["duplicate"].value)
+    with pytest.raises(UserError, match="5"):
+        tape.measures(["one"])
+
+
+class Half(nn.Module):
+    """One attention that is heard, and one that mixes the weights of its softmax before they meet values."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.mixed = Mixed()
+
+    def forward(self, x):
+        return self.mixed(self.heard(x, x, x)[0])
+
+
+class Mixed(nn.Module):
+    def forward(self, x):
+        heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        weights = torch.softmax(heads @ heads.mT, -1)
+        return (weights + 1) @ heads
+
+
+def test_what_may_attend_unheard_is_named_beside_what_is_heard():
+    model = Half().eval()
+    unheard = pytest.warns(UserWarning, match="mixed seem to attend in a way that cannot be heard")
+    with unheard as told, jarilab.record(model) as tape:
+        model(torch.randn(1, 5, 8))
+    assert (tape.unheard, len(tape.sites), told[0].filename) == (["mixed"], 1, __file__)
+
+
+@pytest.mark.slow
+def test_copies_and_parts_of_a_model_on_two_processes_have_the_maps_of_the_whole(tmp_path):
+    tests = Path(__file__).parents[2]
+    command = [sys.executable, tests / "helpers" / "heard_ranks.py", tmp_path / "store"]
+    environment = {**os.environ, "PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    for copies, parts, rebuilt in json.loads(line.removeprefix("FOUND ")).values():
+        assert (copies, parts) == (0.0, 0.0)
+        assert rebuilt <= 1e-6
+
+
+# What people write by hand --------------------------------------------------------------------------------------------
+
+
+class ByHand(nn.Module):
+    """Attention of one's own. `attend` is how: of queries, keys and values `(B, H, L, E)`."""
+
+    def __init__(self, attend, width=16):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.attend, self.heads = attend, 2
+
+    def forward(self, x_BLD, place_BLD=0.0):
+        read = (x_BLD + place_BLD, x_BLD + place_BLD, x_BLD)
+        maps = (self.q, self.k, self.v)
+        q, k, v = (
+            each(one).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each, one in zip(maps, read, strict=True)
+        )
+        return self.attend(q, k, v).transpose(1, 2).flatten(-2)
+
+
+class Within(nn.Module):
+    def __init__(self, attend):
+        super().__init__()
+        self.layers = nn.ModuleList([ByHand(attend)])
+
+    def forward(self, x_BLD, *rest):
+        return self.layers[0](x_BLD, *rest)
+
+
+def by_hand(attend, *rest):
+    torch.manual_seed(0)
+    model, x_BLD = Within(attend), torch.randn(1, 6, 16)
+    with jarilab.record(model) as tape, torch.no_grad():
+        model(x_BLD, *rest)
+    return tape
+
+
+LATER = torch.ones(6, 6, dtype=torch.bool).triu(1)
+
+
+def hidden_by(least):
+    def fused(q, k, v):
+        return imported_by_name(q, k, v, torch.zeros(6, 6).masked_fill(LATER, least))
+
+    def written(q, k, v):
+        scores = (q @ k.transpose(-1, -2)).masked_fill(LATER, least)
+        return scores.softmax(-1) @ v
+
+    return fused, written
+
+
+@pytest.mark.parametrize("least", [-1e4, -1e9])
+@pytest.mark.parametrize("how", [0, 1], ids=["fused", "written"])
+def test_a_large_negative_number_hides_as_minus_infinity_does(least, how):
+    tape, wanted = (by_hand(hidden_by(number)[how]) for number in (least, float("-inf")))
+    assert tape.sites == wanted.sites == ["decoder.0.self"]
+    assert torch.equal(tape.weights("decoder.0.self"), wanted.weights("decoder.0.self"))
+    (one,), (other,) = tape.measures().values(), wanted.measures().values()
+    for name, measured in one.items():
+        both = torch.stack((measured.value, measured.chance)), torch.stack((other[name].value, other[name].chance))
+        assert torch.allclose(*both, equal_nan=True), name
+
+
+def test_places_that_are_added_to_queries_and_keys_alone_make_no_second_sequence():
+    tape = by_hand(imported_by_name, torch.randn(1, 6, 16))
+    assert tape.site("encoder.0").kind == "encoder"
+
+
+def test_each_softmax_of_a_module_is_heard():
+    used = []
+
+    def differential(q, k, v):
+        scores_BHLL = q @ k.transpose(-1, -2)
+        used[:] = scores_BHLL.softmax(-1), scores_BHLL.mul(2).softmax(-1)
+        return used[0] @ v - 0.5 * (used[1] @ v)
+
+    tape = by_hand(differential)
+    (site,) = tape.sites
+    for index, weights in enumerate(used):
+        assert torch.allclose(tape.weights(site, index=index), weights)
+    assert not torch.allclose(*used)
+
+
+def halved(scores, weights):
+    return weights.mul_(0.5)
+
+
+def emptied(scores, weights):
+    scores.zero_()
+    return weights
+
+
+def halved_and_dropped(scores, weights):
+    return nn.functional.dropout(weights.mul_(0.5), 0.1)
+
+
+def emptied_and_dropped(scores, weights):
+    scores.zero_()
+    return nn.functional.dropout(weights, 0.1)
+
+
+@pytest.mark.parametrize("spoil", [halved, emptied, halved_and_dropped, emptied_and_dropped])
+def test_weights_that_are_written_over_are_not_claimed(spoil):
+    def attend(q, k, v):
+        scores = q @ k.transpose(-1, -2)
+        return spoil(scores, scores.softmax(-1)) @ v
+
+    with pytest.raises(UserError, match="nothing was recorded"):
+        by_hand(attend)
+
+
+class Pools(nn.Module):
+    """Two layers, the second of half the tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([ByHand(imported_by_name), ByHand(imported_by_name)])
+
+    def forward(self, x_BLD):
+        return self.layers[1](self.layers[0](x_BLD)[:, ::2])
+
+
+def test_a_model_that_pools_has_a_page_and_measures():
+    model = Pools()
+    with jarilab.record(model) as tape, torch.no_grad():
+        model(torch.randn(1, 6, 16))
+    words = list("abcdef")
+    for tokens in (None, words, {"source": words}):
+        view = page_file.of_tape(tape, tokens, "pools")["views"][0]
+        sides = {name: side["tokens"] for name, side in view["sides"].items()}
+        expected = words if tokens else list("012345")
+        assert sides == {"source": expected, "source (3 places)": ["0", "1", "2"]}
+        assert [shown["keys"] for shown in view["sites"]] == ["source", "source (3 places)"]
+        assert "these are numbered: source (3 places)" in view["purpose"][0]
+        assert tape.measures(tokens)["encoder.1"]["distance"].value.shape == (2,)
+    assert "source (3 places)" in tape.show(words).html
+    # Names of the fewer places alone, and names that fit nowhere.
+    few = page_file.of_tape(tape, list("xyz"), "pools")["views"][0]["sides"]
+    assert {name: len(side["tokens"]) for name, side in few.items()} == {"source": 3, "source (6 places)": 6}
+    with pytest.raises(UserError, match="expected a name for each of the 6 queries, got 4"):
+        tape.show(list("abcd"))
+
+
+def test_a_tape_whose_tokens_fit_says_nothing_of_places():
+    tape = by_hand(imported_by_name)
+    assert page_file.of_tape(tape, None, "whole")["views"][0]["purpose"] is None
+
+
+def test_sites_may_be_one_name_and_pooled_keys_have_a_site():
+    def pooled(q, k, v):
+        return imported_by_name(q, k[..., ::2, :], v[..., ::2, :])
+
+    tape = by_hand(pooled)
+    (site,) = tape.sites
+    assert tape.weights(site).shape == (1, 2, 6, 3)
+    assert tape.measures()[site]
+    model = Within(imported_by_name)
+    with jarilab.record(model, sites="encoder.0") as tape, torch.no_grad():
+        model(torch.randn(1, 6, 16))
+    assert tape.sites == ["encoder.0"]

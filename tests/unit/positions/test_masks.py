@@ -1,0 +1,84 @@
+import pytest
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
+
+
+def rows(mask, queries=4, keys=4, *, first_query=0):
+    """The mask written out: a string for each query of the first sample, x where it may attend."""
+    allowed = mask.dense(Positions.sequence(queries, first_query), Positions.sequence(keys))
+    return ["".join("x" if a else "." for a in row) for row in allowed.expand(-1, -1, queries, -1)[0, 0]]
+
+
+def test_no_rule_hides_nothing():
+    assert Mask().dense(Positions.sequence(3), Positions.sequence(3)) is None
+
+
+def test_causal_sees_itself_and_what_came_before():
+    assert rows(Mask(causal=True)) == ["x...", "xx..", "xxx.", "xxxx"]
+
+
+def test_causal_goes_by_order_not_by_coordinates():
+    restarting = Positions(torch.tensor([[0], [1], [0], [1]]), torch.arange(4))
+    assert Mask(causal=True).dense(restarting, restarting)[0, 0].tolist() == torch.ones(4, 4).tril().bool().tolist()
+
+
+def test_the_last_query_sees_every_key():
+    assert rows(Mask(causal=True), queries=1, first_query=3) == ["xxxx"]
+
+
+def test_a_window_counts_the_token_itself():
+    assert rows(Mask(window=2)) == ["xx..", "xxx.", ".xxx", "..xx"]
+    assert rows(Mask(window=2, causal=True)) == ["x...", "xx..", ".xx.", "..xx"]
+
+
+def test_padding_hides_keys_from_every_query():
+    keep = torch.tensor([[True, True, False, True], [True] * 4])
+    assert rows(Mask(keys=keep), queries=2) == ["xx.x"] * 2
+    assert Mask(keys=keep).dense(Positions.sequence(2), Positions.sequence(4)).shape == (2, 1, 1, 4)
+
+
+def test_documents_see_only_themselves():
+    document = torch.tensor([[7, 7, 9, 9]])
+    assert rows(Mask(documents=(document, document), causal=True)) == ["x...", "xx..", "..x.", "..xx"]
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (1, 4, 4)])
+def test_any_rule_of_ones_own_is_combined_with_the_others(shape):
+    odd = (torch.arange(16) % 2 == 1).view(shape)
+    assert rows(Mask(pairs=odd)) == [".x.x"] * 4
+    assert rows(Mask(pairs=odd, causal=True)) == ["....", ".x..", ".x..", ".x.x"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "plain"),
+    [
+        ({"causal": True}, True),
+        ({}, False),
+        ({"causal": True, "window": 3}, False),
+        ({"causal": True, "keys": torch.ones(1, 4, dtype=torch.bool)}, False),
+        ({"causal": True, "pairs": torch.ones(4, 4, dtype=torch.bool)}, False),
+    ],
+)
+def test_plain_causal_means_no_other_rule(rules, plain):
+    assert Mask(**rules).plain_causal is plain
+
+
+def test_an_empty_window_is_refused():
+    with pytest.raises(UserError, match="a window holds at least the query itself: expected 1 or more, got 0"):
+        Mask(window=0)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_mask_that_is_not_boolean_is_refused():
+    with pytest.raises(
+        UserError, match=r"mask keys must be boolean, True = may attend; got torch.int64: convert with .bool()"
+    ):
+        Mask(keys=torch.ones(1, 4, dtype=torch.long))
+
+
+def test_a_padding_mask_of_another_length_is_refused():
+    with pytest.raises(UserError, match="the padding mask covers 3 keys, but there are 4"):
+        rows(Mask(keys=torch.ones(1, 3, dtype=torch.bool)))
