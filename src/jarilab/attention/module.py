@@ -42,7 +42,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings import compose
 from jarilab.encodings.base import hooks_of, registry
-from jarilab.nn.dropout import check_share
+from jarilab.nn.dropout import checked_rate
 from jarilab.nn.layers import Scale
 from jarilab.nn.linear import Linear, few_rows, linear
 from jarilab.positions.coordinates import Positions
@@ -103,7 +103,7 @@ class Attention(nn.Module):
         super().__init__()
         self.site = site_of(width, heads, head_width, value_head_width, causal=causal, cross=cross)
         self.scale = scale_of(scale, self.site.head_width)
-        self.dropout = check_share(dropout)
+        self.dropout = checked_rate(dropout)
         of_keys = groups_of(heads, key_value_heads)
         self.query = Linear(width, heads * self.site.head_width, bias)
         self.key = Linear(width, of_keys * self.site.head_width, bias)

@@ -1,1 +1,1 @@
-"""Modules that models are built of."""
+"""Layers, norms, dropout, losses and initial values of models."""

@@ -1,4 +1,4 @@
-"""Dropout whose random bits are cheap on a CPU."""
+"""Dropout with random bits that are cheap on a CPU."""
 
 from __future__ import annotations
 
@@ -9,50 +9,55 @@ from torch.nn import functional
 from jarilab.core.errors import UserError
 
 
-def dropout(x: Tensor, share: float) -> Tensor:
-    """Set about `share` of the elements to 0 and scale the others up to keep the mean; the same x back if share is 0.
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Zero about `rate` of the elements and scale up the others to keep the mean.
 
-    On a CPU one byte decides for each element, so the share is rounded to 1/256 and the scale is exact for the rounded
-    share: PyTorch's own draws one number after another there and takes sixteen times as long. The bits come from
+    Returns `x` itself if the rate is 0. On a CPU the rate is rounded to a multiple of 1/256. The random bits come from
     torch's global generator, which the trainer uses for nothing else.
     """
-    if share == 0.0:
+    if rate == 0.0:
         return x
     if x.device.type != "cpu":
-        return functional.dropout(x, share)
-    mask, scale = kept(x, share)
+        return functional.dropout(x, rate)
+    # PyTorch's own dropout draws one number after another on a CPU and takes 16 times as long.
+    mask, scale = dropout_mask(x, rate)
     if x.dtype in (torch.float32, torch.float64):
         return x * mask.mul_(scale)  # one product less, forward and backward
     # In half precision the rounded scale would change the mean, by up to 0.4 %.
     return x * mask * scale
 
 
-def kept(x: Tensor, share: float, generator: torch.Generator | None = None) -> tuple[Tensor, float]:
-    """1 for each element that stays and 0 for each that is dropped, and what those that stay are scaled by."""
-    dropped, count = round(share * 256), x.numel()
+def dropout_mask(
+    x: Tensor, rate: float, generator: torch.Generator | None = None
+) -> tuple[Tensor, float]:
+    """A mask like `x`, 0 where an element is dropped and 1 elsewhere, and the scale of the others."""
+    # One random byte per element. The scale is exact for the rounded rate.
+    threshold, count = round(rate * 256), x.numel()
     words = torch.randint(-(2**63), 2**63 - 1, ((count + 7) // 8,), generator=generator)
-    byte_of_each = words.view(torch.uint8)[:count]
-    # 1 from `dropped` on: to compare, and to multiply by booleans, is not vectorised.
-    keep = byte_of_each.clamp_(dropped - 1, dropped).sub_(dropped - 1)
-    return keep.view(x.shape).to(x.dtype), 256 / (256 - dropped)
+    bytes_N = words.view(torch.uint8)[:count]
+    # 1 from `threshold` on. Comparing, and multiplying by booleans, is not vectorised.
+    keep_N = bytes_N.clamp_(threshold - 1, threshold).sub_(threshold - 1)
+    return keep_N.view(x.shape).to(x.dtype), 256 / (256 - threshold)
 
 
-def check_share(share: float) -> float:
-    """`share` if it is one that `dropout` can do. Raises UserError."""
-    if not 0 <= share < 1 or (share > 0 and not 1 <= round(share * 256) <= 255):
-        raise UserError(f"dropout expects 0 or a share from 1/256 to 255/256, got {share:g}")
-    return share
+def checked_rate(rate: float) -> float:
+    """`rate`, if `dropout` supports it. Raises UserError otherwise."""
+    if not 0 <= rate < 1 or (rate > 0 and not 1 <= round(rate * 256) <= 255):
+        raise UserError(
+            f"expected a dropout of 0, or from 1/256 to 255/256, got {rate:g}; choose one of these"
+        )
+    return rate
 
 
 class Dropout(nn.Module):
-    """`dropout` while training, nothing in evaluation."""
+    """`dropout` in training, the identity in evaluation."""
 
-    def __init__(self, share: float):
+    def __init__(self, rate: float):
         super().__init__()
-        self.share = check_share(share)
+        self.rate = checked_rate(rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.share if self.training else 0.0)
+        return dropout(x, self.rate if self.training else 0.0)
 
     def extra_repr(self) -> str:
-        return f"share={self.share:g}"
+        return f"rate={self.rate:g}"

@@ -1,7 +1,7 @@
 """Initial values drawn from (seed, parameter name).
 
-Two models that differ in their encoding alone have then bit-identical values in every parameter the encoding does not
-own, whatever it added in between: the difference of their results is the encoding's and nothing else's.
+Two models that differ in their encoding alone therefore start with bit-identical values in all other parameters. Any
+difference of their results is due to the encoding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase, BatchNorm)
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
-    """A generator of its own for each seed and name."""
+    """A generator seeded by the hash of a seed and a name."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     number = int.from_bytes(digest[:8], "little", signed=True)
     return torch.Generator().manual_seed(number & (2**63 - 1))
@@ -31,14 +31,14 @@ def generator_for(seed: int, name: str) -> torch.Generator:
 def initialise(model: nn.Module, seed: int) -> None:
     """Fill every parameter of `model` in place.
 
-    Matrices: normal with standard deviation 1 / sqrt(fan-in), so that a product keeps the variance of its input.
-    Embeddings: 1 / sqrt(D), which their scale makes 1. Other tables of vectors: 1. Biases 0, norms 1. Any other vector
-    or number stays as its constructor left it, since nobody else knows what it is for. Encodings say themselves what
-    theirs are; the modules in them are filled as those of a model, unless the encoding does.
+    Matrices are normal with standard deviation 1 / sqrt(fan-in), so that a product keeps the variance of its input.
+    Token embeddings have the standard deviation 1 / sqrt(D), which their scale makes 1; other tables have 1. Biases are
+    0, weights of norms 1. Other vectors and scalars keep the value from their constructor. An encoding may override the
+    values of its parameters and submodules in `initial_value`.
 
     Parameters are drawn on the CPU in float32, so that device and dtype do not change them.
     """
-    # Modules come before those in them, so that what is found last is the nearest.
+    # Modules come before their children, so that the nearest encoding is known.
     encodings: dict[str, Encoding] = {}
     for path, owner in model.named_modules():
         if isinstance(owner, Encoding):
@@ -49,14 +49,14 @@ def initialise(model: nn.Module, seed: int) -> None:
             value = parameter.detach().to("cpu", torch.float32, copy=True)
             _fill(owner, name, value, generator_for(seed, full_name))
             if around is not None:
-                own_name = full_name.removeprefix(f"{around}.")
+                local_name = full_name.removeprefix(f"{around}.")
                 generator = generator_for(seed, full_name)
-                encodings[around].initial_value(own_name, value, generator)
+                encodings[around].initial_value(local_name, value, generator)
             parameter.copy_(value)
 
 
 def _fill(owner: nn.Module, name: str, value: Tensor, generator: torch.Generator) -> None:
-    """Fill what a module's constructor left for one of its parameters."""
+    """Fill the value of one parameter of a module."""
     if isinstance(owner, TokenEmbedding):
         nn.init.normal_(value, std=value.shape[-1] ** -0.5, generator=generator)
     elif isinstance(owner, Table):
@@ -70,7 +70,7 @@ def _fill(owner: nn.Module, name: str, value: Tensor, generator: torch.Generator
 
 
 def _nearest(path: str, encodings: dict[str, Encoding]) -> str | None:
-    """The path of the encoding that a module is, or is in; None where there is none."""
+    """The path of the innermost encoding that contains a module, or None."""
     while path not in encodings:
         if not path:
             return None

@@ -1,4 +1,4 @@
-"""The parts around attention: embeddings, feed-forward, residual connections."""
+"""Layers around attention: embeddings, feed-forward networks, residual connections."""
 
 from __future__ import annotations
 
@@ -25,57 +25,56 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
 }
 Scale = Literal["sqrt", "none"]
-"""What scores are divided by, the square root of the head width, and embeddings multiplied by, that of the width; or
-nothing."""
+"""sqrt: divide scores by sqrt(head width), or multiply embeddings by sqrt(D). none: neither."""
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each token, scaled by sqrt(D) (section 3.4 of the paper) whether positions are added or not.
+    """Token embedding, scaled by sqrt(D) (*Attention Is All You Need*, section 3.4).
 
-    scale: none leaves them as they are. Raises UserError for ids that are no whole numbers and, on a CPU, for ids
-    outside the vocabulary.
+    scale: none omits the scale. Raises UserError for IDs that are not integers and, on a CPU, for IDs outside the
+    vocabulary.
     """
 
     def __init__(self, vocabulary: int, width: int, scale: Scale = "sqrt"):
         super().__init__()
         if scale not in get_args(Scale):
-            raise unknown("scale of embeddings", scale, get_args(Scale))
+            raise unknown("embedding scale", scale, get_args(Scale))
         self.weight = nn.Parameter(nn.init.normal_(torch.empty(vocabulary, width), std=width**-0.5))
         self.scale = width**0.5 if scale == "sqrt" else 1.0
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         if ids.dtype not in (torch.int64, torch.int32):
             raise UserError(
-                f"ids are whole numbers: expected int64 or int32, got {ids.dtype}; convert with .long()"
+                f"expected token IDs in int64 or int32, got {ids.dtype}; convert with .long()"
             )
         try:
             return functional.embedding(ids, self.weight) * self.scale
         except IndexError:
-            # Afterwards: to look through the ids first would cost every step.
+            # Checked only after the failure: scanning the IDs first would cost time in every step.
             count, lowest, highest = len(self.weight), int(ids.min()), int(ids.max())
             raise UserError(
-                f"ids are the numbers of {count} tokens: expected 0 to {count - 1}, got {lowest} to {highest}; build "
-                "the model with a larger vocabulary, or map them"
+                f"expected token IDs from 0 to {count - 1}, got {lowest} to {highest}; build the model with a larger "
+                "vocabulary, or map the IDs"
             ) from None
 
 
 class Table(nn.Module):
-    """Learned vectors that stand for themselves, `(rows, D)`: object queries, a class token."""
+    """Learned vectors without an input, `(rows, D)`: object queries, class tokens."""
 
     def __init__(self, rows: int, width: int):
         super().__init__()
         self.weight = nn.Parameter(nn.init.normal_(torch.empty(rows, width)))
 
     def forward(self, batch: int) -> Float[Tensor, "B R D"]:
-        """The same vectors in each row of a batch."""
+        """The vectors, repeated for each row of a batch."""
         return self.weight.expand(batch, -1, -1)
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a nonlinearity between (section 3.3): D -> F -> D at each position alone.
+    """Position-wise feed-forward network D -> F -> D (*Attention Is All You Need*, section 3.3).
 
-    gated: the nonlinearity goes through a map of its own, whose output the first map's is multiplied by (*GLU Variants
-    Improve Transformer*, Shazeer 2020): with silu LLaMA's, with gelu_tanh that of T5 1.1. bias: of all maps.
+    hidden: F. gated: multiply by a second linear map of the input, whose output goes through the activation (*GLU
+    Variants Improve Transformer*, Shazeer 2020): LLaMA with silu, T5 1.1 with gelu_tanh. bias: of all linear maps.
     """
 
     def __init__(
@@ -106,11 +105,11 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """The connection around a sublayer.
+    """Residual connection around a sublayer, with its norm.
 
-    post: `norm(x + f(x))`, the original. pre: `x + f(norm(x))`, which needs no warm-up to be stable; a stack of these
-    ends with a norm of its own. drop_path: the share of examples whose sublayer is omitted in a training step
-    (*Deep Networks with Stochastic Depth*, Huang et al. 2016); the others count for more, to keep the mean.
+    place: post is `norm(x + f(x))`, as in the original Transformer. pre is `x + f(norm(x))`, which is stable without
+    warm-up; a stack of these ends with one more norm. drop_path: fraction of examples whose sublayer is skipped in
+    training, the others scaled up to keep the mean (*Deep Networks with Stochastic Depth*, Huang et al. 2016).
     kind, eps: of the norm.
     """
 
@@ -125,9 +124,11 @@ class Residual(nn.Module):
     ):
         super().__init__()
         if place not in ("pre", "post"):
-            raise unknown("place of the norm", place, ("pre", "post"))
+            raise unknown("norm place", place, ("pre", "post"))
         if not 0 <= drop_path < 1:
-            raise UserError(f"drop_path expects a share from 0 to below 1, got {drop_path:g}")
+            raise UserError(
+                f"expected a drop_path from 0 to below 1, got {drop_path:g}; choose one in that range"
+            )
         self.place, self.drop_path = place, drop_path
         self.norm = norm_of(kind, width, eps)
         self.dropout = Dropout(dropout)
@@ -138,24 +139,24 @@ class Residual(nn.Module):
         sublayer: Callable[[Tensor], Tensor],
         first: int | None = None,
     ) -> Float[Tensor, "B R D"]:
-        """first: the sublayer answers for no more than this many of the first tokens, R, and they alone come back."""
-        into = x if first is None else x[:, :first]
+        """first: the sublayer computes and returns only the first R tokens; None for all."""
+        skip_BRD = x if first is None else x[:, :first]
         if self.place == "pre":
-            return into + self.added(x, sublayer)
-        return self.norm(into + self._some(self.dropout(sublayer(x))))
+            return skip_BRD + self.added(x, sublayer)
+        return self.norm(skip_BRD + self._drop_path(self.dropout(sublayer(x))))
 
     def added(
         self, x: Float[Tensor, "B L D"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "B R D"]:
         """What a pre-norm sublayer adds to `x`."""
-        return self._some(self.dropout(sublayer(self.norm(x))))
+        return self._drop_path(self.dropout(sublayer(self.norm(x))))
 
-    def _some(self, added: Float[Tensor, "B R D"]) -> Float[Tensor, "B R D"]:
+    def _drop_path(self, added: Float[Tensor, "B R D"]) -> Float[Tensor, "B R D"]:
         if not self.training or not self.drop_path:
             return added
         chance_B11 = torch.rand(len(added), 1, 1, device=added.device)
-        used_B11 = chance_B11 >= self.drop_path
-        return added * used_B11.to(added.dtype) / (1 - self.drop_path)
+        keep_B11 = chance_B11 >= self.drop_path
+        return added * keep_B11.to(added.dtype) / (1 - self.drop_path)
 
     def extra_repr(self) -> str:
         drop_path = f", drop_path={self.drop_path:g}" if self.drop_path else ""

@@ -1,4 +1,4 @@
-"""Norms: what a stack divides by, so that the size of its numbers does not grow from layer to layer."""
+"""Normalization layers: layer norm, RMS norm, batch norm."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from jarilab.core.shapes import Float, Tensor
 
 NormKind = Literal["layer", "rms", "batch"]
 EPSILON = 1e-5
-"""What PyTorch's norms add to a variance."""
+"""Added to a variance, as in PyTorch."""
 MOMENTUM = 0.1  # of torch.nn.BatchNorm1d
 
 
 class BatchNorm(nn.Module):
-    """Each of the D components over all tokens of a batch: *Batch Normalization*, Ioffe and Szegedy 2015.
+    """Batch normalization of each component over all tokens (Ioffe and Szegedy 2015).
 
-    In training by the mean and the variance of these B * L tokens: padding is among them, and so are the tokens that a
-    causal model is to predict. In evaluation by running means of both, which are buffers and saved with the weights.
+    Training uses the mean and variance of the B * L tokens of the batch, padding and future tokens included. Evaluation
+    uses running means of both, which are buffers and saved with the weights.
     """
 
     mean: Tensor
@@ -36,28 +36,28 @@ class BatchNorm(nn.Module):
         self.register_buffer("variance", torch.ones(width))
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        """Raises UserError for one token alone in training, which has no variance."""
+        """Raises UserError in training for fewer than 2 tokens, which have no variance."""
         precise_BLD = x if x.dtype is torch.float64 else x.float()
-        mean_D, variance_D = self._of_batch(precise_BLD) if self.training else self._running()
+        mean_D, variance_D = self._batch_moments(precise_BLD) if self.training else self._running()
         normed_BLD = (precise_BLD - mean_D) * (variance_D + self.eps).rsqrt()
         return (normed_BLD * self.weight + self.bias).to(x.dtype)
 
     def of_part(self, part: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        """What a summand of an input adds to the output, in evaluation. The mean and the bias are no part's."""
+        """Contribution of one summand of the input to the output, in evaluation, without mean and bias."""
         _, variance_D = self._running()
         return part * (variance_D + self.eps).rsqrt() * self.weight
 
     def _running(self) -> tuple[Tensor, Tensor]:
         return self.mean, self.variance
 
-    def _of_batch(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of these tokens, which the running ones follow."""
+    def _batch_moments(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of these tokens; also updates the running ones."""
         x_ND = x_BLD.flatten(0, -2)
         count = len(x_ND)
         if count < 2:
             raise UserError(
-                f"batch norm trains on the spread of a batch's tokens: expected 2 tokens or more, got {count}; "
-                "use larger batches, or norm_kind=layer"
+                f"batch norm in training expected 2 tokens or more, got {count}; use larger batches, or "
+                "norm_kind=layer"
             )
         mean_D, variance_D = x_ND.mean(0), x_ND.var(0, unbiased=False)
         with torch.no_grad():
@@ -78,7 +78,7 @@ _NORMS: dict[str, Callable[[int, float], nn.Module]] = {
 
 
 def norm_of(kind: NormKind, width: int, eps: float = EPSILON) -> nn.Module:
-    """A norm over vectors of this width. Raises UserError for another kind than those of `NormKind`."""
+    """A norm of `kind` over vectors of `width`. Raises UserError for an unknown kind."""
     if kind not in _NORMS:
-        raise unknown("kind of norm", kind, _NORMS)
+        raise unknown("norm kind", kind, _NORMS)
     return _NORMS[kind](width, eps)

@@ -15,7 +15,7 @@ def values_of(encoding, seed=0, **options):
 
 
 @pytest.mark.parametrize("encoding", EVERY[1:])
-def test_what_the_encoding_does_not_own_starts_bit_identical(encoding):
+def test_parameters_outside_the_encoding_start_bit_identical(encoding):
     plain, other = values_of("none"), values_of(encoding)
     assert {name for name in other if name not in plain} == {name for name in other if "encoding." in name}
     assert plain.keys() <= other.keys()
@@ -27,7 +27,7 @@ def test_a_longer_stack_starts_like_the_shorter_one():
     assert [name for name in short if not torch.equal(short[name], long[name])] == []
 
 
-def test_no_two_drawn_parameters_are_alike():
+def test_no_two_drawn_parameters_are_equal():
     drawn = [p.flatten()[:8] for p in values_of("learned+shaw").values() if p.std() > 0]
     assert len(drawn) > 30
     assert len({tuple(p.tolist()) for p in drawn}) == len(drawn)
@@ -46,7 +46,7 @@ def test_the_dtype_of_the_model_does_not_change_the_draw():
     assert all(torch.equal(p, reference[name].to(torch.bfloat16)) for name, p in model.named_parameters())
 
 
-def test_scales():
+def test_standard_deviations_and_constants():
     model = EncoderDecoder(50, 50, width=64, heads=2)
     initialise(model, 0)
     values = dict(model.named_parameters())

@@ -1,4 +1,4 @@
-"""The linear map against PyTorch's."""
+"""`nn.linear` against PyTorch's linear layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,22 +24,22 @@ INPUTS: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("made", INPUTS.values(), ids=INPUTS.keys())
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16", "autocast"])
-def test_it_is_the_linear_map_of_pytorch_with_its_gradients(made: Callable[[], Tensor], precision: str) -> None:
+def test_output_and_gradients_equal_pytorchs(made: Callable[[], Tensor], precision: str) -> None:
     torch.manual_seed(1)
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
     ours, theirs = Linear(5, 7).to(dtype), nn.Linear(5, 7).to(dtype)
     theirs.load_state_dict(ours.state_dict())
     x = made().to(dtype)
     before = x.clone()
-    found = []
+    results = []
     for module in (ours, theirs):
         into = x.detach().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
             y = module(into)
         y.float().square().sum().backward()
         assert torch.equal(x, before)
-        found.append([y, into.grad, *(parameter.grad for parameter in module.parameters())])
-    for one, other in zip(*found, strict=True):
+        results.append([y, into.grad, *(parameter.grad for parameter in module.parameters())])
+    for one, other in zip(*results, strict=True):
         assert one.dtype is other.dtype
         torch.testing.assert_close(one, other)
 
@@ -55,29 +55,29 @@ def test_it_is_the_linear_map_of_pytorch_with_its_gradients(made: Callable[[], T
     ],
     ids=str,
 )
-def test_the_bias_is_added_afterwards_in_float32_on_a_cpu_alone_and_to_many_rows(
+def test_the_bias_is_added_afterwards_only_in_float32_on_a_cpu_to_many_rows(
     monkeypatch: pytest.MonkeyPatch, device: str, dtype: torch.dtype, autocast: bool, rows: int, afterwards: bool
 ) -> None:
-    without: list[bool] = []
-    whole = functional.linear
+    called_without_bias: list[bool] = []
+    linear = functional.linear
 
-    def heard(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        without.append(bias is None)
-        return whole(x, weight, bias)
+    def recorded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        called_without_bias.append(bias is None)
+        return linear(x, weight, bias)
 
-    monkeypatch.setattr(functional, "linear", heard)
+    monkeypatch.setattr(functional, "linear", recorded)
     module = Linear(5, 7).to(device, dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         module(torch.empty(rows, 5, device=device, dtype=dtype))
-    assert without == [afterwards]
+    assert called_without_bias == [afterwards]
 
 
-def test_attention_and_feed_forward_have_it() -> None:
+def test_attention_and_feed_forward_use_it() -> None:
     modules: list[Any] = [*Attention(8, 2).children(), *FeedForward(8, 16).children()]
     assert [type(module) for module in modules if isinstance(module, nn.Linear)] == [Linear] * 6
 
 
-def test_queries_keys_and_values_of_one_product_have_their_biases() -> None:
+def test_queries_keys_and_values_of_one_product_get_their_biases() -> None:
     torch.manual_seed(1)
     attention, x = Attention(8, 2), torch.randn(2, 3, 8)
     parts = (attention.query, attention.key, attention.value)
@@ -87,5 +87,5 @@ def test_queries_keys_and_values_of_one_product_have_their_biases() -> None:
     calls: list[Any] = []
     attention.attend.register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0]))
     attention(x)
-    for found, part in zip((calls[0].q, calls[0].k, calls[0].v), parts, strict=True):
-        torch.testing.assert_close(found.transpose(1, 2).flatten(-2), functional.linear(x, part.weight, part.bias))
+    for heads, part in zip((calls[0].q, calls[0].k, calls[0].v), parts, strict=True):
+        torch.testing.assert_close(heads.transpose(1, 2).flatten(-2), functional.linear(x, part.weight, part.bias))

@@ -1,4 +1,4 @@
-"""Batch norm: torch's, over all tokens of a batch, and what is known of it afterwards."""
+"""Batch norm equals torch's over all tokens of a batch, in a module and in a run."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def both() -> tuple[BatchNorm, nn.BatchNorm1d]:
     return ours, theirs
 
 
-def test_it_is_torchs_over_all_tokens_of_a_batch():
+def test_it_equals_torchs_over_all_tokens_of_a_batch():
     ours, theirs = both()
     for _ in range(3):
         x_BLD = torch.randn(4, 5, WIDTH) * 2 + 1
@@ -41,8 +41,8 @@ def test_it_is_torchs_over_all_tokens_of_a_batch():
     torch.testing.assert_close(ours.eval()(x_BLD).flatten(0, 1), theirs.eval()(x_BLD.flatten(0, 1)))
 
 
-def test_in_training_a_token_depends_on_the_others_in_evaluation_it_does_not():
-    """What goes wrong with padding, and with tokens that are to be predicted."""
+def test_a_token_depends_on_the_others_only_in_training():
+    """So padding and future tokens influence the output in training."""
     norm, x_BLD = BatchNorm(WIDTH), torch.randn(2, 4, WIDTH)
     padded_BLD = torch.cat((x_BLD, torch.zeros(2, 9, WIDTH)), 1)
     assert not torch.allclose(norm(padded_BLD)[:, :4], norm(x_BLD), atol=0.1)
@@ -50,7 +50,7 @@ def test_in_training_a_token_depends_on_the_others_in_evaluation_it_does_not():
     torch.testing.assert_close(norm(padded_BLD)[:, :4], norm(x_BLD))
 
 
-def test_a_causal_model_of_it_sees_later_tokens_in_training_alone():
+def test_a_causal_model_with_it_sees_later_tokens_only_in_training():
     model = LanguageModel(9, width=WIDTH, heads=2, norm_kind="batch")
     ids_BL = torch.tensor([[3, 4, 5, 6]])
     other_BL = torch.tensor([[3, 4, 5, 7]])
@@ -60,7 +60,7 @@ def test_a_causal_model_of_it_sees_later_tokens_in_training_alone():
         torch.testing.assert_close(model(ids_BL)[:, :3], model(other_BL)[:, :3])
 
 
-def test_what_a_part_becomes_adds_up():
+def test_contributions_of_summands_add_up():
     norm = both()[0].eval()
     norm.variance.uniform_(0.5, 2.0)
     one_BLD, other_BLD = torch.randn(1, 3, WIDTH), torch.randn(1, 3, WIDTH)
@@ -74,15 +74,14 @@ def test_bfloat16_is_normed_in_float32():
     torch.testing.assert_close(y_BLD.float(), BatchNorm(WIDTH)(x_BLD.float()), rtol=1e-2, atol=1e-2)
 
 
-def test_one_token_alone_has_no_spread():
-    told = r"expected 2 tokens or more, got 1; use larger batches, or norm_kind=layer"
-    with pytest.raises(UserError, match=told):
+def test_a_single_token_is_refused_in_training():
+    with pytest.raises(UserError, match="expected 2 tokens or more, got 1; use larger batches, or norm_kind=layer"):
         BatchNorm(WIDTH)(torch.randn(1, 1, WIDTH))
     assert BatchNorm(WIDTH).eval()(torch.randn(1, 1, WIDTH)).isfinite().all()
 
 
 def test_another_kind_is_refused(unchecked):
-    with pytest.raises(UserError, match="unknown kind of norm 'bach'; did you mean 'batch'"):
+    with pytest.raises(UserError, match="unknown norm kind 'bach'; did you mean 'batch'"):
         norm_of("bach", WIDTH)
     assert isinstance(Residual(WIDTH, "pre", kind="batch").norm, BatchNorm)
 
@@ -109,7 +108,7 @@ def test_a_run_cut_off_goes_on_to_the_same_bits(tmp_path, average):
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
-def test_running_statistics_are_saved_and_averaged_and_answer(tmp_path, monkeypatch):
+def test_running_statistics_are_averaged_saved_and_used_to_predict(tmp_path, monkeypatch):
     followed, update = [], TrainingState.update
 
     def follow(state, rate):

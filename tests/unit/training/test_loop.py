@@ -180,7 +180,7 @@ def test_label_smoothing_by_hand(smoothing):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("counted", [5, 2])  # most of the places, and so few that they are taken out first
 def test_the_loss_and_its_gradient_are_those_of_torch(monkeypatch, dtype, smoothing, counted):
-    monkeypatch.setattr("jarilab.nn.loss.AT_ONCE", 20)  # in pieces
+    monkeypatch.setattr("jarilab.nn.loss.CPU_CHUNK", 20)  # in pieces
     scores = torch.randn(4, 6, 7).to(dtype).requires_grad_()
     labels = torch.randint(1, 7, (4, 6)).index_fill(1, torch.arange(counted, 6), 0)
     loss = Arithmetic(maximum=30).loss(scores, batch_of(labels.tolist()), smoothing)

@@ -26,7 +26,7 @@ from jarilab.attention.room import Room
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float
 from jarilab.encodings.base import Encoding
-from jarilab.nn.dropout import kept
+from jarilab.nn.dropout import dropout_mask
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -254,7 +254,7 @@ class _Work:
         """The weights after dropout, and what they were multiplied by: the same in the backward pass as before."""
         if not self.dropout:
             return weights_NQK, None
-        mask, scale = kept(weights_NQK, self.dropout, draws)
+        mask, scale = dropout_mask(weights_NQK, self.dropout, draws)
         mask *= scale
         return weights_NQK * mask, mask
 
