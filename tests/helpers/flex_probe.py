@@ -50,6 +50,7 @@ def places():
         "from 0": (Positions.sequence(LENGTH), Positions.sequence(LENGTH)),
         "far": (far, far),
         "left-padded": (Positions.from_mask(padded), Positions.from_mask(padded)),
+        "queries before all keys": (Positions.sequence(5), Positions.sequence(LENGTH, 3)),
         "the last of more keys": (Positions.sequence(5, LENGTH - 5), Positions.sequence(LENGTH)),
     }
 
@@ -96,6 +97,7 @@ def tried(specs):
         case(spec, "far", "a row without keys")
         case(spec, "left-padded", "window")
         case(spec, "the last of more keys", "causal")
+        case(spec, "queries before all keys", "causal")
     for name in ("nothing", "padding", "documents", "pairs", "pairs of all"):
         case(specs[0], "from 0", name)
     return told

@@ -2,13 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from helpers.judged import outcome_of
 from helpers.seen_through import SEEN
+from jarilab.attention import geometry
 from jarilab.laws import LAWS, Outcome, check_encoding
+from jarilab.positions.coordinates import Positions
+from jarilab.positions.masks import Mask
 
 HERE = Path(__file__).parent
 
@@ -30,6 +34,9 @@ RED = {
         "ForgetsGradients": "gradient of q of the definition",
         "DoubleOnly": "no kernel can compute it: the explicit one is refused",
         "WakesTheDead": "of explicit, torch.float64, padding",
+    },
+    "a query without a key gives zeros": {
+        "WakesTheDead": "a query without any key is not exactly 0 in the output of definition",
     },
     "hooks by distance are as claimed": {
         "MisstatesVectors": "terms by distance, from position 0 on",
@@ -136,6 +143,18 @@ def test_an_encoding_for_causal_decoders_is_tried_there() -> None:
 def test_what_an_encoding_does_to_torch_ends_with_its_laws() -> None:
     outcomes("SetsTheDefaultDtype")
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_the_law_of_queries_without_a_key_notices_a_kernel_that_gives_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault: a causal mask between two sequences is taken for that of one, in which each query sees itself."""
+
+    def of_one_sequence(mask: Mask | None, q_pos: Positions, k_pos: Positions) -> Any:
+        return (None if mask is None else mask.dense(q_pos, k_pos)), None
+
+    monkeypatch.setattr(geometry, "_written_out", of_one_sequence)
+    outcome = outcome_of("a query without a key gives zeros", "rotary")
+    assert outcome.verdict == "broken", outcome
+    assert re.search("NaN or Inf in the output of .*, causal, from a sequence", outcome.detail)
 
 
 def test_a_crash_is_the_encodings_fault_and_is_named() -> None:

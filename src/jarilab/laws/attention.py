@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -22,20 +22,35 @@ SCALE = 0.3  # not 1 / sqrt(E), which nobody may count on
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Some of the tokens as queries, and a mask."""
+    """Queries and keys, each some of the tokens, and a mask."""
 
     name: str
     queries: slice
     mask: Mask | None
+    keys: slice = field(default_factory=lambda: ALL)
 
     def q_pos(self, pos: Positions) -> Positions:
-        return pos if self.queries == ALL else pos.slice(self.queries.start, self.queries.stop)
+        return _part(pos, self.queries)
+
+    def k_pos(self, pos: Positions) -> Positions:
+        return _part(pos, self.keys)
 
     def call(
         self, encoding: Encoding, pos: Positions, *, q: Tensor, k: Tensor, v: Tensor
     ) -> AttentionCall:
-        """The attention of these queries to all tokens."""
-        return call_of(encoding, q[:, :, self.queries], k, v, self.q_pos(pos), pos, self.mask)
+        """The attention of these queries to these keys."""
+        q, k, v = q[:, :, self.queries], k[:, :, self.keys], v[:, :, self.keys]
+        return call_of(encoding, q, k, v, self.q_pos(pos), self.k_pos(pos), self.mask)
+
+
+def _part(pos: Positions, tokens: slice) -> Positions:
+    return pos if tokens == ALL else pos.slice(tokens.start, tokens.stop)
+
+
+TWO_SEQUENCES = Case(
+    "causal, from a sequence to one that begins later", slice(0, 3), Mask(causal=True), slice(2, 6)
+)
+"""The first two of its three queries come before every key."""
 
 
 def cases() -> list[Case]:

@@ -12,7 +12,7 @@ from jarilab.attention.kernels import Kernel
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
-from jarilab.laws.attention import Case, cases, differentiate, shapes, slope
+from jarilab.laws.attention import TWO_SEQUENCES, Case, cases, differentiate, shapes, slope
 from jarilab.laws.checks import EXACT, POSITIONS, BrokenError, SkippedError, apart, complaint, near
 from jarilab.laws.hooks import Question, hook_outputs
 from jarilab.laws.material import LENGTH, noise
@@ -20,6 +20,8 @@ from jarilab.laws.subject import Subject
 from jarilab.positions.coordinates import Positions
 
 KERNELS: tuple[Kernel, ...] = ("explicit", "fused")
+# FlexAttention has no gradient on a CPU; tests/helpers/flex_probe.py compares it there.
+ALL_KERNELS: tuple[Kernel, ...] = ("definition", *KERNELS, "blocks")
 SLOPE = 1e-2
 STEPS = (1e-3, 1e-5)  # a long one may step over a kink, a short one is lost in float32
 SUMMED = 0.3  # a parameter's gradient in bfloat16 is a sum of many numbers that were rounded
@@ -83,8 +85,28 @@ def _check_slopes(
         near(along, nearest, SLOPE, f"{what} of the definition, {case.name}")
 
 
+def rows_without_keys(subject: Subject) -> str:
+    """A query without a key gives exactly 0 and finite gradients on every path, also between two sequences."""
+    dtype, case, computed = torch.float32, TWO_SEQUENCES, dict.fromkeys(ALL_KERNELS, 0)
+    for start, kernel in itertools.product(subject.starts(), ALL_KERNELS):
+        pos, encoding = subject.sequence(start), subject.encoding().to(dtype)
+        where = f"of {kernel}, {case.name}, from position {start} on"
+        try:
+            tensors = differentiate(encoding, dtype, pos, case, kernel)
+        except (
+            UserError
+        ):  # refused; the law of kernels checks that this is said when a model is built
+            continue
+        computed[kernel] += 1
+        for name, tensor in tensors.items():
+            if not tensor.isfinite().all():
+                raise BrokenError(f"a query without any key gives NaN or Inf in the {name} {where}")
+        _check_rows_without_keys(tensors["output"], pos, case, where)
+    return f"between two sequences, by {', '.join(k for k, count in computed.items() if count)}"
+
+
 def _check_rows_without_keys(output_BHQE: Tensor, pos: Positions, case: Case, where: str) -> None:
-    allowed = None if case.mask is None else case.mask.dense(case.q_pos(pos), pos)
+    allowed = None if case.mask is None else case.mask.dense(case.q_pos(pos), case.k_pos(pos))
     if allowed is None:
         return
     without_key = ~allowed.any(-1, keepdim=True)

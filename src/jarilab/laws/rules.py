@@ -27,6 +27,7 @@ LAWS: dict[str, Law] = {
     FORMULA: formula_laws.formula,
     "a place means the same beside any others": beside.beside,
     "every kernel equals the definition": computing_laws.kernels,
+    "a query without a key gives zeros": computing_laws.rows_without_keys,
     "hooks by distance are as claimed": distance_laws.claimed,
     "every precision hears the same": precision_laws.precisions,
     "gradients are slopes": precision_laws.slopes,

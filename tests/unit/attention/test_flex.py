@@ -35,7 +35,7 @@ def test_what_is_lowered_has_the_definitions_output_and_gradients(device, tolera
     told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert told.returncode == 0, told.stderr
     differences = json.loads(told.stdout)
-    assert len(differences) == 3 * len(BY_DISTANCE) + 5
+    assert len(differences) == 4 * len(BY_DISTANCE) + 5
     assert max(differences.values()) < tolerance, differences
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.attention import flex_attention
 
 from jarilab.attention.cache import KVCache, LayerCache
 from jarilab.attention.definition import output, summands, weights
@@ -462,3 +463,29 @@ def test_a_mask_that_hides_nothing_from_the_one_query_is_left_out():
     assert geometry_of(encoding, last, keys, Mask(causal=True)).allowed is None
     assert geometry_of(encoding, third, keys, Mask(causal=True)).allowed.tolist() == [[[[True, True, True, False]]]]
     assert geometry_of(encoding, keys, keys, Mask(keys=torch.ones(2, 4, dtype=torch.bool))).allowed is None
+
+
+# ------------------------------------------------------------------------------------------------ queries without a key
+
+
+@pytest.mark.parametrize("encoding", ["rotary", "alibi", "shaw:clip=2"])
+@pytest.mark.parametrize("batch", [1, 200])  # of which the second is computed as many short sequences
+@pytest.mark.parametrize("kernel", ["auto", "definition", "explicit", "fused", "blocks", "flex"])
+def test_a_query_before_all_keys_gives_the_output_bias_alone(monkeypatch, kernel, batch, encoding):
+    """Between two sequences: queries at 0, 1, 2 and keys at 2, 3, 4, 5."""
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    if (kernel, encoding) in {("fused", "shaw:clip=2"), ("flex", "shaw:clip=2")}:
+        pytest.skip("the kernel is refused when the module is built")
+    attention = Attention(WIDTH, HEADS, encoding=encoding, causal=True, cross=True, kernel=kernel)
+    x, source = randn(batch, 3), randn(batch, 4).requires_grad_(kernel != "flex")
+    places = {"positions": Positions.sequence(3), "source_positions": Positions.sequence(4, 2)}
+    with torch.set_grad_enabled(kernel != "flex"):
+        y = attention(x, source, mask=Mask(causal=True), **places)
+    assert torch.equal(y[:, :2], attention.out.bias.expand(batch, 2, -1))
+    assert not torch.equal(y[:, 2], attention.out.bias.expand(batch, -1))
+    if kernel != "flex":
+        y.sum().backward()
+        assert source.grad is not None
+        assert source.grad.isfinite().all()
+        assert source.grad[:, 0].abs().min() > 0
+        assert (source.grad[:, 1:] == 0).all()
