@@ -44,7 +44,7 @@ def main() -> None:
     deterministic(threads=1)
     task, table = Arithmetic(), timing.Table(given.json)
     inputs = steps.batches_of(task, 1, given.batch)[0].inputs
-    model = Experiment.of("arithmetic", given.encoding).model_instance(task).eval()
+    model = Experiment.of("arithmetic", given.encoding).resolved.build_model(task).eval()
     initialise(model, 1)
     direct = without_attend(model)
 

@@ -31,7 +31,7 @@ def arithmetic_step(
     task: Arithmetic, batches: Iterator[Batch], experiment: Experiment, rates: Iterator[float] | None = None
 ) -> tuple[nn.Module, Step]:
     """The model of an experiment, and its step on the next of the batches."""
-    model = experiment.model_instance(task)
+    model = experiment.resolved.build_model(task)
     initialise(model, experiment.seed)
 
     def loss() -> Tensor:

@@ -118,7 +118,9 @@ def columns_of(out: Path, text: Path | None, translation: Sequence[str]) -> list
 def cells(columns: Sequence[Column], encodings: Sequence[str], seeds: int, out: Path) -> Iterator[Table]:
     """The table after each training: seed by seed, task by task."""
     table: Table = {column.title: {} for column in columns}
-    tasks = {column.title: Experiment.of(column.task, None, column.settings).task_instance() for column in columns}
+    tasks = {
+        column.title: Experiment.of(column.task, None, column.settings).resolved.build_task() for column in columns
+    }
     for seed in range(1, seeds + 1):
         for column in columns:
             of_column = table[column.title]

@@ -40,7 +40,7 @@ LONGEST_INPUT = 2048
 
 def write_examples(task: str, out: str | Path, settings: Mapping[str, Any] | None = None) -> int:
     """Write a task's examples to a file, one a line, in generation order; gives their number."""
-    instance = Experiment.of(task, None, settings).task_instance()
+    instance = Experiment.of(task, None, settings).resolved.build_task()
     lines = getattr(instance, "lines", None)
     if lines is None:
         raise UserError(f"{task} has no data to write: it reads the files it is given")

@@ -168,7 +168,7 @@ class HostileRun:
         return uses
 
     def _table(self) -> None:
-        task = self.experiment.task_instance()
+        task = self.experiment.resolved.build_task()
         tabulate([Trial("trial", self.experiment, self.run)], task)
 
     def _train(self) -> None:

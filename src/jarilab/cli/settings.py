@@ -31,7 +31,7 @@ def add_task(
     without: full names of settings that are not flags. optional: whether the task may be omitted. recorded: an
     experiment from a file, whose task and model replace those of the command line. Only typed names are trusted here.
     """
-    from jarilab.runs.experiment import model_of, settings_of, trust_specs
+    from jarilab.runs.settings import list_settings, look_up, trust_specs
 
     verb = parser.prog.split()[-1]
     parser.add_argument(
@@ -58,11 +58,12 @@ def add_task(
     if task is None:
         return
     parser.help_command = f"jarilab {verb} {task} --help"
-    settings = settings_of(task, model)
+    task_spec, model_spec = look_up(task, model)
+    settings = list_settings(task_spec, model_spec)
     names = [key.partition(".")[2] for key in settings]
     titles = {
         "task": f"the task {task}",
-        "model": f"the model {model_of(task, model)}",
+        "model": f"the model {model_spec.name}",
         "training": "training",
     }
     groups = {section: parser.add_argument_group(title) for section, title in titles.items()}
@@ -127,7 +128,7 @@ def _model_among(words: Words) -> str | None:
 
 def _taken_by_settings() -> dict[str, Any]:
     """How many words each setting takes that a task of the package has."""
-    from jarilab.runs.experiment import models_for, settings_of
+    from jarilab.runs.settings import models_for, settings_of
     from jarilab.tasks.base import registry
 
     parser = argparse.ArgumentParser(add_help=False, conflict_handler="resolve")

@@ -31,7 +31,7 @@ def run(study: Study, out: Path, place: Place) -> dict[str, Any]:
     place.check()
     study.check_folder(out)
     trials = study.trials(out)
-    task = study.experiment.task_instance()
+    task = study.experiment.resolved.build_task()
     for trial in trials[: len(study.encodings)]:
         check_trainable(trial.experiment, task)  # all of them, before any is trained
     try:
@@ -70,7 +70,7 @@ def _tune(study: Study, out: Path, task: Task, place: Place) -> list[dict[str, A
 
 def report(study: Study, out: Path) -> dict[str, Any]:
     """Write the tables and report.html of the trials that are finished, and train nothing; give the table."""
-    task = study.experiment.task_instance()
+    task = study.experiment.resolved.build_task()
     found = tuned(study.tuning(out), task.metric)
     return _report(study.trials(out, best_rates(found, task.metric)), task, out, {}, found)
 

@@ -14,8 +14,9 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
 from jarilab.core.storage.files import check_format, read_json, write_json
 from jarilab.runs.built import overriding
-from jarilab.runs.experiment import Experiment, as_file_name, named_encoding
+from jarilab.runs.experiment import Experiment, as_file_name
 from jarilab.runs.precision import Precision
+from jarilab.runs.settings import trust_encoding
 from jarilab.tasks.base import registry as tasks
 
 RECORD = "study.json"
@@ -100,7 +101,7 @@ class Study:
                     f"the study has {', '.join(self.encodings)}; what is added is written with a plus, "
                     f"such as --encodings +{spec}"
                 )
-            named = named_encoding(spec.removeprefix("+"))
+            named = trust_encoding(spec.removeprefix("+"))
             added += [named] if named not in (*self.encodings, *added) else []
         seeds = self.seeds if seeds is None else seeds
         if seeds < self.seeds:

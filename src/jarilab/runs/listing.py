@@ -17,7 +17,6 @@ from jarilab.core.registry import first_sentence, trust_code
 from jarilab.encodings.base import Site, hooks_of
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import LayerEncodings, files_of, layer_specs, part_spec, parts_of
-from jarilab.runs.experiment import models_for
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.runs.jobs import (
     CLUSTER,
@@ -29,6 +28,7 @@ from jarilab.runs.jobs import (
 )
 from jarilab.runs.lock import is_training
 from jarilab.runs.results import read_result
+from jarilab.runs.settings import models_for
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.metrics import METRICS
 

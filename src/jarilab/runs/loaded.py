@@ -69,7 +69,7 @@ def load(
     experiment.trust(str(folder / "run.json"), trust_code)
     path = _checkpoint(folder, checkpoint)
     check_artifacts(record, folder)
-    task = experiment.task_instance(folder)
+    task = experiment.resolved.build_task(folder)
     model = load_checkpoint(path, experiment, task).to(device)
     step = int(path.name.removeprefix("step-"))
     return OpenRun(folder, experiment, task, model, step, checkpoint)
@@ -79,8 +79,8 @@ def load_checkpoint(path: Path, experiment: Experiment, task: Task) -> torch.nn.
     """The model of an experiment with the weights of a checkpoint, in evaluation mode."""
     checkpoints.check_owner(path, experiment.hash)
     if not experiment.files:  # code of one's own may need what it computes while it builds
-        check_built(path / "model.safetensors", lambda: experiment.model_instance(task))
-    model = experiment.model_instance(task)
+        check_built(path / "model.safetensors", lambda: experiment.resolved.build_model(task))
+    model = experiment.resolved.build_model(task)
     checkpoints.load_model(path, model, experiment.hash)
     return model.eval()
 

@@ -68,7 +68,7 @@ def steps_of(folder: Path, run: str) -> list[int]:
 
 def load(folder: Path, experiment: Experiment, task: Task, step: int) -> nn.Module:
     """The model as it was after `step`; before the first one its weights are those of the seed."""
-    model = experiment.model_instance(task)
+    model = experiment.resolved.build_model(task)
     if step == 0:
         initialise(model, experiment.seed)
     else:

@@ -16,7 +16,7 @@ from jarilab.training.batching import Batches, batches_of
 
 def check_trainable(experiment: Experiment, task: Task) -> None:
     """Raises UserError where the model of an experiment cannot be built or cannot read what the task gives."""
-    model = experiment.model_instance(task)
+    model = experiment.resolved.build_model(task)
     options, lengths = experiment.options, task.training_lengths
     batches = batches_of(options, task.training_size, lengths, experiment.seed)
     check_forward(model, task, batches, experiment)

@@ -73,7 +73,7 @@ class Training:
         options = experiment.options
         with world.one_error_for_all():
             check_parts(options, world.size, execution.accumulate)
-            self.task = task = experiment.task_instance()
+            self.task = task = experiment.resolved.build_task()
             lengths = task.training_lengths
             self.batches = batches_of(options, task.training_size, lengths, experiment.seed)
             self.state = TrainingState(experiment, task, execution, world)

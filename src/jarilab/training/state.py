@@ -82,7 +82,7 @@ class TrainingState:
         options = experiment.options
         self.experiment, self.task, self.execution = experiment, task, execution
         self.world = world or World(device=execution.device)
-        self.model = experiment.model_instance(task)
+        self.model = experiment.resolved.build_model(task)
         initialise(self.model, experiment.seed)
         self.model.to(execution.device)
         self.averaged: AveragedModel | None = None
@@ -135,7 +135,7 @@ class TrainingState:
         """What is evaluated and used: the average, where there is one; whole, where the model is cut into parts."""
         if self.execution.shard:
             # Answers are written by other methods than forward, which know no shards.
-            whole = self.experiment.model_instance(self.task).to(self.execution.device)
+            whole = self.experiment.resolved.build_model(self.task).to(self.execution.device)
             whole.load_state_dict(full_weights(self._saved))
             return whole
         return self._saved

@@ -93,7 +93,7 @@ class Board:
     def _model(self, weights: Mapping[str, Any] | None = None) -> Iterator[nn.Module]:
         """A model like the one that is trained. What is drawn inside the block is not drawn from training."""
         with torch.random.fork_rng(devices=[]):
-            model = self.experiment.model_instance(self.task)
+            model = self.experiment.resolved.build_model(self.task)
             if weights is not None:
                 model.load_state_dict(weights)
             yield model.eval()

@@ -1216,7 +1216,7 @@ def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) 
     settings |= {"training.epochs": 1.0, "training.tokens": 30}
     experiment = Experiment.of("copy", "none", settings, model="recurrent")
     jarilab.train("copy", tmp_path / "none-1", encoding="none", model="recurrent", settings=settings, threads=1)
-    task = experiment.task_instance()
+    task = experiment.resolved.build_task()
     table = tabulate([Trial("none-1", experiment, tmp_path / "none-1")], task)
     made = report_data.payload(table, [(experiment, tmp_path / "none-1")], task)
     assert made["model"] == made["what_ran"]["model"] == "recurrent"

@@ -1,7 +1,6 @@
 """Trials as processes: how many at once, what they say, how they end."""
 
 import fcntl
-import json
 
 import pytest
 from hypothesis import given

@@ -59,7 +59,7 @@ def written(trial):
 
 
 def test_the_table_has_the_means_of_the_seeds(trials):
-    task = trials[0].experiment.task_instance()
+    task = trials[0].experiment.resolved.build_task()
     table = tabulate(trials, task)
     assert [(row["encoding"], row["seed"]) for row in table["trials"]] == [
         ("none", 1), ("rotary", 1), ("none", 2), ("rotary", 2),
@@ -95,7 +95,7 @@ def test_unequal_budgets_are_refused(trials):
     more = {**trials[2].experiment.training, "examples": 200}
     written(replace(trials[2], experiment=replace(trials[2].experiment, training=more)))
     with pytest.raises(UserError) as error:
-        tabulate(trials, trials[0].experiment.task_instance())
+        tabulate(trials, trials[0].experiment.resolved.build_task())
     assert str(error.value) == (
         f"{trials[2].folder} cannot be compared: it holds another run than this comparison asks for; choose another "
         "--out, or give its settings:\n  training.examples: 100 here, 200 there"
@@ -106,7 +106,7 @@ def test_unequal_budgets_are_refused(trials):
 def test_a_trial_of_another_encoding_or_seed_is_refused(trials, other):
     written(replace(trials[2], experiment=trials[other].experiment))
     with pytest.raises(UserError, match=r"none-2 cannot be compared.*\n  (seed: 2 here, 1|model.encoding: none here)"):
-        tabulate(trials, trials[0].experiment.task_instance())
+        tabulate(trials, trials[0].experiment.resolved.build_task())
 
 
 def scored(tmp_path, metric, **values):
@@ -120,7 +120,7 @@ def scored(tmp_path, metric, **values):
         result |= {"metric": metric, metric: value, "best": {"step": 1, metric: value + 1}}
         seal(trial.folder / "result.json", result)
         trials.append(trial)
-    task = trials[0].experiment.task_instance()
+    task = trials[0].experiment.resolved.build_task()
     task.metric = METRICS[metric]
     return {**tabulate(trials, task), "ceiling": None}
 
@@ -150,14 +150,15 @@ def test_a_table_of_one_seed_of_another_metric(tmp_path):
 
 
 def test_encodings_that_share_no_seed_are_not_paired(trials):
-    table = tabulate([trials[0], trials[3]], trials[0].experiment.task_instance(), [{"encoding": "none", "seed": 2}])
+    task = trials[0].experiment.resolved.build_task()
+    table = tabulate([trials[0], trials[3]], task, [{"encoding": "none", "seed": 2}])
     assert [row["trials"] for row in table["encodings"]] == [1, 1]
     assert (table["differences"], table["pairs"]["seeds"]) == ([], 0)
     assert table["unfinished"] == [{"encoding": "none", "seed": 2}]
 
 
 def test_pairs_go_by_the_seeds_that_all_have(trials):
-    table = tabulate(trials[:3], trials[0].experiment.task_instance())
+    table = tabulate(trials[:3], trials[0].experiment.resolved.build_task())
     assert [row["trials"] for row in table["encodings"]] == [2, 1]
     (pair,) = table["differences"]
     assert pair["difference"] == pytest.approx(0.12 - 0.82), "of seed 1 alone"
@@ -170,7 +171,7 @@ def test_memory_and_counts_that_a_result_lacks_are_left_out(trials):
         result = held(path)
         del result["group_examples"]
         seal(path, result | {"peak_memory": None})
-    table = tabulate(trials, trials[0].experiment.task_instance())
+    table = tabulate(trials, trials[0].experiment.resolved.build_task())
     assert {row["peak_memory"] for row in table["encodings"]} == {None}
     assert {str(row["group_intervals"]) for row in table["encodings"]} == {"{}"}
     assert "MB" not in table_text(table, trials[0].folder)
@@ -182,7 +183,7 @@ def test_memory_and_counts_that_a_result_lacks_are_left_out(trials):
 
 
 def test_every_figure_is_a_line_of_csv(trials):
-    table = tabulate(trials, trials[0].experiment.task_instance())
+    table = tabulate(trials, trials[0].experiment.resolved.build_task())
     rows = list(csv.DictReader(io.StringIO(figures_csv(table))))
     assert [(row["encoding"], row["checkpoint"], row["by"], row["of"]) for row in rows[5:]] == [
         ("rotary", "last", "", ""), ("rotary", "best", "", ""), ("rotary", "last", "group", "+"),
@@ -195,7 +196,7 @@ def test_every_figure_is_a_line_of_csv(trials):
 
 
 def test_every_trial_is_a_line_of_csv_with_its_command(trials):
-    table = tabulate(trials, trials[0].experiment.task_instance())
+    table = tabulate(trials, trials[0].experiment.resolved.build_task())
     rows = list(csv.DictReader(io.StringIO(trials_csv(table))))
     assert [(row["encoding"], row["seed"]) for row in rows] == [
         ("none", "1"), ("rotary", "1"), ("none", "2"), ("rotary", "2"),
@@ -204,7 +205,7 @@ def test_every_trial_is_a_line_of_csv_with_its_command(trials):
 
 
 def test_latex_escapes_what_means_something_to_it(trials):
-    table = tabulate(trials, trials[0].experiment.task_instance())
+    table = tabulate(trials, trials[0].experiment.resolved.build_task())
     table["encodings"][1]["encoding"] = "my_encoding.py:Mine{50%}\\input~^&#$"
     table["describe"] = "two\nlines"
     text = latex(table)

@@ -47,7 +47,7 @@ def test_a_study_is_tuned_and_compared_with_what_was_best(tmp_path):
     table = jarilab.compare(TASK, tmp_path / "study", **how)
     study = Study.read(tmp_path / "study")
     trials = study.tuning(tmp_path / "study")
-    task = study.experiment.task_instance()
+    task = study.experiment.resolved.build_task()
     assert table["tuning"] == tuned(trials, task.metric)
     chosen = best_rates(table["tuning"], task.metric)
     assert {row["encoding"]: row["learning_rate"] for row in table["encodings"]} == chosen

@@ -299,9 +299,9 @@ def test_an_encoding_that_looks_places_up_says_that_it_takes_whole_ones_alone() 
 def test_what_no_detector_can_be_made_with_is_told_before_the_data_are_read(tmp_path: Path) -> None:
     settings = {"task.train": (str(tmp_path / "nowhere.json"), str(tmp_path))}
     with pytest.raises(UserError, match=r"--set model\.cross_encoding=none"):
-        Experiment.of("detection", "learned2d", settings).task_instance()
+        Experiment.of("detection", "learned2d", settings).resolved.build_task()
     with pytest.raises(UserError, match=r"nowhere\.json"):
-        Experiment.of("detection", "rotary2d", settings).task_instance()
+        Experiment.of("detection", "rotary2d", settings).resolved.build_task()
 
 
 def test_each_site_may_have_an_encoding_of_its_own() -> None:

@@ -204,4 +204,4 @@ def test_an_encoding_that_is_not_of_words_and_codes_is_told_before_anything_is_t
 ) -> None:
     experiment = Experiment.of("captions", encoding, {"task.train": "nowhere"})
     with pytest.raises(UserError, match=f"{told}.*; use such as learned@text.rotary2d@image"):
-        experiment.task_instance()
+        experiment.resolved.build_task()

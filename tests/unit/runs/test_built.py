@@ -24,9 +24,8 @@ from jarilab.runs.experiment import Experiment
 def test_a_run_is_called_by_what_was_built(chosen, called):
     experiment = tiny("sinusoidal", **{f"model__{name}": spec for name, spec in chosen.items()})
     assert experiment.encoding == called
-    parts = {
-        name: getattr(experiment.model_instance(experiment.task_instance()), name) for name in ("encoder", "decoder")
-    }
+    resolved = experiment.resolved
+    parts = {name: getattr(resolved.build_model(resolved.build_task()), name) for name in ("encoder", "decoder")}
     for name, part in parts.items():
         assert part.encoding.spec == chosen.get(f"{name}_encoding", "sinusoidal")
 

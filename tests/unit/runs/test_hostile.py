@@ -88,7 +88,7 @@ def drawn(run: Path) -> Any:
 
 def compared(run: Path) -> Any:
     experiment = read_experiment(read_run(run), run / "run.json")
-    return tabulate([Trial("trial", experiment, run)], experiment.task_instance())
+    return tabulate([Trial("trial", experiment, run)], experiment.resolved.build_task())
 
 
 def answered(run: Path) -> Any:

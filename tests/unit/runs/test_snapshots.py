@@ -30,7 +30,7 @@ def test_the_last_is_the_model_and_the_one_before_the_first_is_the_seeds(tmp_pat
     train(tmp_path, snapshots=2)
     run = jarilab.load(tmp_path)
     models = {step: snapshots.load(tmp_path, run.experiment, run.task, step) for step in (0, 6, 12)}
-    fresh = run.experiment.model_instance(run.task)
+    fresh = run.experiment.resolved.build_model(run.task)
     jarilab.initialise(fresh, run.experiment.seed)
 
     def equal(a: torch.nn.Module, b: torch.nn.Module) -> bool:

@@ -401,7 +401,7 @@ def test_a_run_trains_is_measured_and_draws(
     measured = {"exact_match", "digit", "colour", "size", "place", "loss", "loss_of_ink", "digit_real"}
     assert measured <= result.keys()
     assert result["examples"] == 12
-    task = experiment.task_instance(tmp_path / "run")
+    task = experiment.resolved.build_task(tmp_path / "run")
     assert isinstance(task, Captions)
     loaded = jarilab.load(tmp_path / "run")
     predictor = loaded.predictor

@@ -207,7 +207,7 @@ def test_without_images_to_train_on_it_says_so():
 def test_an_encoding_for_a_line_and_one_for_a_plane_train_alike(tmp_path):
     for encoding in ("learned:positions=16", "none", "alibi2d", "t5"):
         experiment = Experiment.of("digits", encoding, SMALL, 1, "float32")
-        assert experiment.model_instance(task())(jarilab.Images(torch.zeros(2, 1, 8, 8))).shape == (2, 10)
+        assert experiment.resolved.build_model(task())(jarilab.Images(torch.zeros(2, 1, 8, 8))).shape == (2, 10)
 
 
 # On the command line --------------------------------------------------------------------------------------------------

@@ -438,8 +438,8 @@ def test_a_run_trains_goes_on_and_answers(tmp_path: Path, capsys: pytest.Capture
     assert {"ap50", "ap75", "loss"} <= first.keys()
     rows = read_metrics(tmp_path / "run")
     assert rows[-1]["loss"] < rows[0]["loss"]
-    again = experiment.task_instance(tmp_path / "run")
-    model = experiment.model_instance(again)
+    again = experiment.resolved.build_task(tmp_path / "run")
+    model = experiment.resolved.build_model(again)
     assert isinstance(model, Detector)
     image = again.read("#0")
     assert len(again.interpret(model(again.sources([image])), [image])[0]) == 8  # type: ignore[attr-defined]
@@ -539,8 +539,8 @@ def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
     from jarilab.runs.checkpoint import load_model, newest
     from jarilab.tasks.predictors.base import predictor_for
 
-    learned = experiment.task_instance()
-    model = experiment.model_instance(learned)
+    learned = experiment.resolved.build_task()
+    model = experiment.resolved.build_model(learned)
     begun, _ = newest(tmp_path / "run" / "checkpoints")
     assert begun is not None
     load_model(begun, model, experiment.hash)

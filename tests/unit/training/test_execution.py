@@ -33,7 +33,7 @@ def test_layers_that_are_computed_again_change_no_bit(tmp_path, whole):
 
 
 def test_to_know_what_has_no_gradient_leaves_running_statistics_alone():
-    state = TrainingState(tiny(), tiny().task_instance(), Execution())
+    state = TrainingState(tiny(), tiny().resolved.build_task(), Execution())
     (layer, *_) = state.model.encoder.layers
     layer.register_buffer("forwards", torch.zeros(()))
     layer.register_forward_hook(lambda layer, *_: layer.forwards.add_(1) and None)
@@ -46,7 +46,7 @@ def test_layers_are_kept_where_they_are_not_computed_again(tmp_path, monkeypatch
     """What is computed again is: each layer's forward runs twice a step."""
     counts = []
     for again in (False, True):
-        state = TrainingState(tiny(), tiny().task_instance(), Execution(recompute=again))
+        state = TrainingState(tiny(), tiny().resolved.build_task(), Execution(recompute=again))
         (layer, *_) = state.model.encoder.layers
         passed = []
         layer.attention.register_forward_hook(lambda *_, passed=passed: passed.append(1))

@@ -15,10 +15,11 @@ from jarilab.encodings.base import Encoding
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import generator_for, initialise
 from jarilab.nn.layers import TokenEmbedding
-from jarilab.runs.experiment import Experiment, settings_of
+from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.runs.options import Training, deciding
 from jarilab.runs.precision import choose_precision
+from jarilab.runs.settings import settings_of
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.training import loop
 from jarilab.training.batching import FixedSizeBatches, batches_of
@@ -291,9 +292,9 @@ def test_a_table_that_is_too_short_is_refused_when_the_model_is_built():
         "use positions=5 or an encoding without an end"
     )
     with pytest.raises(UserError, match=f"^{message}$"):
-        experiment.model_instance(experiment.task_instance())
+        experiment.resolved.build_model(experiment.resolved.build_task())
     longer = tiny("learned:positions=5")
-    longer.model_instance(longer.task_instance())
+    longer.resolved.build_model(longer.resolved.build_task())
 
 
 # Records of others ---------------------------------------------------------------------------------------------------
@@ -335,12 +336,12 @@ def test_a_record_that_names_a_file_executes_nothing(canary, where, spec):
     with pytest.raises(UserError, match=f"{file}.*--trust-code"):
         read.trust(where, False)
     with pytest.raises(UserError):  # even where nobody asked
-        read.model_instance(read.task_instance())
+        read.resolved.build_model(read.resolved.build_task())
     assert not trace.exists()
     trusted = read.trust(where, True)
     assert not trace.exists(), "reading executes nothing, trusted or not"
     with pytest.raises((UserError, AttributeError, TypeError)):
-        trusted.model_instance(trusted.task_instance())
+        trusted.resolved.build_model(trusted.resolved.build_task())
     assert trace.exists(), "the canary sings, so its silence above means something"
 
 
@@ -435,7 +436,7 @@ def test_encodings_without_parameters_start_from_the_same_bits(tmp_path):
     models, losses = {}, {}
     for name in names:
         experiment = tiny(name, training__examples=32)
-        model = experiment.model_instance(experiment.task_instance())
+        model = experiment.resolved.build_model(experiment.resolved.build_task())
         initialise(model, experiment.seed)
         models[name] = model.state_dict()
         losses[name] = trained(tmp_path / name, experiment)[1][0]["loss"]
@@ -447,8 +448,8 @@ def test_encodings_without_parameters_start_from_the_same_bits(tmp_path):
 
 def test_the_first_loss_is_that_of_the_initial_values_on_the_first_batch(tmp_path):
     experiment = tiny(training__examples=32)
-    task = experiment.task_instance()
-    model = experiment.model_instance(task)
+    task = experiment.resolved.build_task()
+    model = experiment.resolved.build_model(task)
     initialise(model, experiment.seed)
     order = batches_of(experiment.options, task.training_size, task.training_lengths, experiment.seed)
     batch = task.training_batch(order.at(0), generator_for(experiment.seed, "batch/0"))
@@ -469,11 +470,11 @@ def test_a_run_says_what_it_was(tmp_path):
     assert record["environment"]["threads"] == 1
     assert record["environment"]["torch"] == torch.__version__
     assert set(record["kernels"]) == {"encoder.0", "decoder.0.self", "decoder.0.cross"}
-    task = experiment.task_instance()
+    task = experiment.resolved.build_task()
     assert result["ceiling"] == task.ceiling()
     assert (result["steps"], result["trained_examples"]) == (8, 256)
     assert result["examples"] == len(task._held_out), "the last evaluation is on all held-out data"
-    assert result["parameters"] == sum(p.numel() for p in experiment.model_instance(task).parameters())
+    assert result["parameters"] == sum(p.numel() for p in experiment.resolved.build_model(task).parameters())
     rows = read_metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert [row["step"] for row in rows if "exact_match" in row] == [4, 8]
@@ -500,8 +501,8 @@ def test_the_report_hears_of_every_step(tmp_path):
 
 def test_evaluation_leaves_the_model_in_training(tmp_path):
     experiment = tiny(model__dropout=0.5)
-    task = experiment.task_instance()
-    model = experiment.model_instance(task)
+    task = experiment.resolved.build_task()
+    model = experiment.resolved.build_model(task)
     model.train()
     state = torch.get_rng_state()
     assert predictor_for(model, task).evaluate(5)["examples"] == 5

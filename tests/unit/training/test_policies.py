@@ -147,15 +147,15 @@ def test_what_cannot_be_is_refused_before_the_first_step(settings, text):
 
 def tried(settings):
     experiment = Experiment.of("arithmetic:maximum=30", settings=settings)
-    check_trainable(experiment, experiment.task_instance())
+    check_trainable(experiment, experiment.resolved.build_task())
 
 
 def test_a_task_without_digits_or_tokens_says_so():
     copies = Experiment.of("copy", settings={"training.positions": "abacus", "task.lines": 9})
     with pytest.raises(UserError, match=r"which tokens of the source are digits is not known here"):
-        check_trainable(copies, copies.task_instance())
+        check_trainable(copies, copies.resolved.build_task())
     with pytest.raises(UserError, match=r"Digits says itself where its tokens are"):
-        Experiment.of("digits", settings={"training.positions": "offset"}).task_instance()
+        Experiment.of("digits", settings={"training.positions": "offset"}).resolved.build_task()
 
 
 def test_a_training_batch_of_a_policy_without_chance_draws_as_it_ever_did(tmp_path):

@@ -11,7 +11,8 @@ from jarilab import api
 from jarilab.core.errors import UserError
 from jarilab.models.base import Generates, Paints, ReadsImages, check_protocol
 from jarilab.models.base import registry as models
-from jarilab.runs.experiment import Experiment, model_of, models_for
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.settings import look_up, models_for
 from jarilab.tasks.arithmetic import Arithmetic
 from jarilab.tasks.base import registry as tasks
 from jarilab.tasks.predictors.base import predictor_class, predictor_for, registry
@@ -86,7 +87,7 @@ def test_a_model_that_lacks_a_method_is_told_which_before_any_data_are_read(own:
 
 def test_a_model_that_takes_other_arguments_is_told_which_a_task_gives(own: str) -> None:
     with pytest.raises(UserError) as error:
-        model_of("text", "encoder_decoder")
+        look_up("text", "encoder_decoder")
     assert str(error.value) == (
         "text cannot be learned by the model encoder_decoder: text gives a model vocabulary; EncoderDecoder takes "
         "source_vocabulary, target_vocabulary; use decoder"
@@ -125,13 +126,13 @@ def test_a_model_that_cannot_answer_is_told_so_when_it_is_asked_to() -> None:
 )
 def test_each_task_has_its_models_the_usual_one_first(task: str, expected: list[str]) -> None:
     assert models_for(tasks.spec(task).target) == expected
-    assert model_of(task) == expected[0]
+    assert look_up(task)[1].name == expected[0]
     assert {name for name in models.names() if _learns(task, name)} == set(expected)
 
 
 def _learns(task: str, model: str) -> bool:
     try:
-        return model_of(task, model) == model
+        return look_up(task, model)[1].name == model
     except UserError:
         return False
 

@@ -11,7 +11,8 @@ from jarilab.explorer.intervention import Operation
 from jarilab.inspect.record.capture import Tape
 from jarilab.models.decoder import LanguageModel
 from jarilab.nn.init import initialise
-from jarilab.runs.experiment import Experiment, model_of
+from jarilab.runs.experiment import Experiment
+from jarilab.runs.settings import look_up
 from jarilab.tasks.predictors.base import predictor_for
 from jarilab.tasks.predictors.learner import ModelLearner
 from jarilab.tasks.predictors.prompted import PromptedPredictor
@@ -90,13 +91,13 @@ def test_each_kind_of_option_is_known_once():
 
 
 def test_a_language_model_can_be_asked_for_where_source_and_target_can_be_joined():
-    assert model_of("copy", "decoder") == "decoder"
+    assert look_up("copy", "decoder")[1].name == "decoder"
     experiment = Experiment.of("copy", "none", {"task.lengths": "1..4", "task.lines": 10}, model="decoder")
-    task = experiment.task_instance()
+    task = experiment.resolved.build_task()
     assert task.one_sequence
-    assert isinstance(experiment.model_instance(task), LanguageModel)
+    assert isinstance(experiment.resolved.build_model(task), LanguageModel)
     with pytest.raises(UserError, match=r"text gives a model vocabulary; EncoderDecoder takes source_vocabulary, targ"):
-        model_of("text", "encoder_decoder")
+        look_up("text", "encoder_decoder")
 
 
 def test_both_together_must_be_within_the_positions_that_are_known():
@@ -104,4 +105,4 @@ def test_both_together_must_be_within_the_positions_that_are_known():
         "copy", "learned:positions=9", {"task.lengths": "1..4", "task.lines": 10}, model="decoder"
     )
     with pytest.raises(jarilab.UserError, match="knows 9 positions, but the target side of copy has 10"):
-        experiment.model_instance(experiment.task_instance())
+        experiment.resolved.build_model(experiment.resolved.build_task())
