@@ -5,7 +5,7 @@ markup. A content security policy names the hashes of the one style and the one 
 fetches nothing.
 
 A page is written as ES modules, style sheets and markup in the `static` folder of its package. What all pages share
-lies in `kit/static`, the kit; a name that begins with `web/` is one of the kit's files.
+lies in `kit/static`, the kit; a name that begins with `kit/` is one of the kit's files.
 """
 
 from __future__ import annotations

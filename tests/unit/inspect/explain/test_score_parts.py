@@ -23,7 +23,7 @@ from jarilab.models.stacks import Encoder
 from jarilab.nn.init import initialise
 from jarilab.positions.coordinates import Positions, Tokens
 
-WAVE = f"{Path(__file__).parents[2] / 'helpers' / 'toy_encodings.py'}:Wave"
+WAVE = f"{Path(__file__).parents[3] / 'helpers' / 'toy_encodings.py'}:Wave"
 ORIGINS = ["content . content", "content . position", "position . content", "position . position"]
 PAIRS = ["pair 0, a turn in 6.283", "pair 1, a turn in 62.83", "pair 2, a turn in 628.3", "pair 3, a turn in 6283"]
 HALF = ["pair 0, a turn in 6.283", "pair 1, a turn in 628.3", "not turned"]

@@ -367,7 +367,7 @@ def test_what_may_attend_unheard_is_named_beside_what_is_heard():
 
 @pytest.mark.slow
 def test_copies_and_parts_of_a_model_on_two_processes_have_the_maps_of_the_whole(tmp_path):
-    tests = Path(__file__).parents[2]
+    tests = Path(__file__).parents[3]
     command = [sys.executable, tests / "helpers" / "heard_ranks.py", tmp_path / "store"]
     environment = {**os.environ, "PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)

@@ -25,8 +25,8 @@ from jarilab.pages.encodings.maps import HeatMap
 from jarilab.pages.encodings.subject import Subject, subject_of
 from jarilab.pages.kit.page import read
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
-HELPERS = Path(__file__).parents[2] / "helpers"
+EXAMPLES = Path(__file__).parents[4] / "examples"
+HELPERS = Path(__file__).parents[3] / "helpers"
 KERPLE = f"{EXAMPLES / 'my_encoding.py'}:Kerple"
 LENGTH, WIDTH, HEADS = 20, 24, 3
 HEAD_WIDTH = WIDTH // HEADS

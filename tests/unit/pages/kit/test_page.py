@@ -160,7 +160,7 @@ def test_every_module_of_the_kit_is_used_by_a_page() -> None:
     used = {
         name
         for package, script in with_program
-        for name in re.findall(r"^// web/(.*)$", page.bundle(package, script), re.MULTILINE)
+        for name in re.findall(r"^// kit/(.*)$", page.bundle(package, script), re.MULTILINE)
     }
     assert used == set(modules_of("jarilab.pages.kit"))
 
