@@ -107,10 +107,10 @@ def _tell(looked: Sequence[Looked], heads: Sequence[HeadOfLink]) -> None:
     for one in looked:
         trusts = [one.tape.trust(site).rebuild_error for site in one.tape.sites]
         attentions = attentions_in(one.tape.sites)
-        seen = attentions_in(site for site in one.tape.sites if not one.tape.proven(site))
+        seen = attentions_in(site for site in one.tape.sites if not one.tape.verified(site))
         told = f", {len(seen)} of them by the model's own softmax" if seen else ""
-        if one.tape.unheard:
-            told += f" ({len(one.tape.unheard)} more cannot be heard: {one.tape.unheard[0]})"
+        if one.tape.missing:
+            told += f" ({len(one.tape.missing)} more cannot be recorded: {one.tape.missing[0]})"
         answer = "" if one.reading.answer is None else f"; it answers {one.reading.answer!r}"
         print(
             f"{one.loaded.name}: {one.loaded.kind}, {len(attentions)} attentions{told}; weights times values give "

@@ -67,7 +67,7 @@ class Looked:
         """The kinds of edits that can be made. What cannot be heard would see a token still."""
         if self.uneditable:
             return []
-        return ["head", "link"] if self.tape.unheard else ["head", "link", "token"]
+        return ["head", "link"] if self.tape.missing else ["head", "link", "token"]
 
     @property
     def uneditable(self) -> tuple[str, str] | None:
@@ -123,7 +123,7 @@ class ExploredModel:
         }
         view = view_of_tape(looked.tape, names | looked.windows.names, loaded.name)
         more = looked.windows.told or view["purpose"] or ("", "")
-        proven = any(looked.tape.proven(site) for site in looked.tape.sites)
+        proven = any(looked.tape.verified(site) for site in looked.tape.sites)
         sides = {side: shown["tokens"] for side, shown in view["sides"].items()}
         # From layer to layer it is of the same places: a model that pools, or cuts windows, has others.
         rolls = lengths.get("source") == {len(sides.get("source", ()))}
@@ -235,7 +235,7 @@ def _apart(tape: Tape) -> Tape:
         several = len(of_site) > 1
         for number, recorded in enumerate(of_site):
             calls[f"{site}{SEPARATOR}{number}" if several else site] = [recorded]
-    return Tape(calls, unheard=tape.unheard)
+    return Tape(calls, missing=tape.missing)
 
 
 def _lengths(tape: Tape) -> dict[str, set[int]]:

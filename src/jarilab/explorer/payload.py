@@ -215,7 +215,7 @@ def _pooled_in_pieces(tape: Tape, site: str) -> tuple[Float[Tensor, "H R C"], in
     _, queries, keys = _size(tape, site)
     factor = _factor((queries, keys))
     pieces = []
-    for piece_BHRK in tape.pieces(site):
+    for piece_BHRK in tape.weights_in_chunks(site):
         across = functional.max_pool2d(piece_BHRK, (1, factor), ceil_mode=True)
         pieces.append(across.cpu())
     joined = torch.cat(pieces, 2)

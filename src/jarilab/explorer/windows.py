@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from jarilab.inspect.record.capture import Tape
-from jarilab.inspect.record.recorded import Recorded
+from jarilab.inspect.record.recorded_call import RecordedCall
 
 SHOWN = 4
 """Windows of a site that are shown, spread over the image."""
@@ -36,7 +36,7 @@ class Windows:
     @staticmethod
     def of(tape: Tape, patches: Grid | None) -> Windows:
         """tape: of one input, whose rows are windows then. patches: rows and columns that the image was cut into."""
-        calls: dict[str, list[Recorded]] = {}
+        calls: dict[str, list[RecordedCall]] = {}
         names: dict[str, list[str]] = {}
         counts: dict[int, list[str]] = {}
         for site in tape.sites:
@@ -46,13 +46,13 @@ class Windows:
                 counts.setdefault(count, []).append(site)
             for window in _spread(count):
                 shown = f"{site}{WINDOW}{window}" if count > 1 else site
-                calls[shown] = [recorded.row(window) if count > 1 else recorded]
+                calls[shown] = [recorded.batch_row(window) if count > 1 else recorded]
                 patches_of = _patches(recorded, window, patches)
                 if patches_of is not None:
                     names[shown] = patches_of
         if not counts:
             return Windows(tape, {}, None)
-        return Windows(Tape(calls, unheard=tape.unheard), names, _told(counts))
+        return Windows(Tape(calls, missing=tape.missing), names, _told(counts))
 
 
 def attentions_in(sites: Iterable[str]) -> set[str]:
@@ -76,7 +76,7 @@ def _spread(count: int) -> list[int]:
     return sorted({round(float(each)) for each in torch.linspace(0, count - 1, min(count, SHOWN))})
 
 
-def _patches(recorded: Recorded, window: int, patches: Grid | None) -> list[str] | None:
+def _patches(recorded: RecordedCall, window: int, patches: Grid | None) -> list[str] | None:
     """The places of a window's tokens: those of a layer that says how wide its windows are and how far they were moved,
     in a grid that so many of them cover; None where there is none such."""
     rows, keys = len(recorded.call.q), recorded.call.k.shape[2]

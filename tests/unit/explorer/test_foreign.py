@@ -189,7 +189,7 @@ def test_several_edits_at_once_are_held_against_others_that_can_be_made(models):
         (
             "split",
             {"kind": "token", "side": "source", "key": 1},
-            "self_attn seems to attend in a way that cannot be heard",
+            "self_attn seems to attend in a way that cannot be recorded",
         ),
         ("masked", {"kind": "place", "how": "off"}, "masked is a model of another library, whose tokens have places"),
         (
@@ -219,7 +219,7 @@ def test_what_cannot_be_known_is_not_offered(models):
     assert views["shared"]["uneditable"][0].startswith("One layer of this model runs several times")
     detail = opened(models, "masked").head(SENTENCE, 0, "encoder.1", 2)
     assert detail["lens"]["own"] == 16  # sqrt(8)
-    with pytest.raises(UserError, match="wrote its scores out itself"):
+    with pytest.raises(UserError, match=r"tape\.weights"):
         opened(models, "seen").head(SENTENCE, 0, "decoder.0.self", 0)
 
 

@@ -68,11 +68,11 @@ def test_a_large_map_is_pooled_by_its_largest_weights_and_says_so() -> None:
 @pytest.mark.parametrize(("length", "causal"), [(1025, False), (700, True)])
 def test_pooling_in_pieces_is_pooling(length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     attention = jarilab.Attention(8, 2, encoding="alibi", causal=causal).eval()
-    monkeypatch.setattr(calls, "BLOCK", 2**16)  # pieces that end in the middle of a square of cells
+    monkeypatch.setattr(calls, "MAX_BLOCK_WEIGHTS", 2**16)  # chunks that end in the middle of a square of cells
     with torch.no_grad(), record(attention) as tape:
         attention(torch.randn(1, length, 8), mask=jarilab.Mask(causal=True) if causal else None)
     (site,) = tape.sites
-    assert len(list(tape.pieces(site))) > 5
+    assert len(list(tape.weights_in_chunks(site))) > 5
     whole, factor = payload.pooled(tape.weights(site)[0].double())
     pieces, factor_of_pieces = payload._pooled_in_pieces(tape, site)
     assert factor_of_pieces == factor > 1

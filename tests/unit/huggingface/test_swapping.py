@@ -107,7 +107,7 @@ def test_what_looks_at_another_sequence_is_recorded_as_it_was(family):
     with jarilab.record(model) as tape:
         found = run(model, inputs)
     assert tape.sites == SITES
-    assert all(tape.proven(site) for site in SITES)
+    assert all(tape.verified(site) for site in SITES)
     maps = {"encoder": expected.encoder_attentions, "decoder": expected.decoder_attentions}
     maps["cross"] = expected.cross_attentions
     for kind, of_layers in maps.items():

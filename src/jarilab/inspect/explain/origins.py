@@ -13,8 +13,15 @@ from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding
+from jarilab.inspect.record.activations import (
+    Activations,
+    LinearNorm,
+    ModuleCall,
+    input_encodings,
+    is_norm,
+    is_same_tensor,
+)
 from jarilab.inspect.record.capture import Tape
-from jarilab.inspect.record.passages import Inside, LinearNorm, Passage, added_by, is_norm, same
 from jarilab.inspect.record.sites import share_memory
 from jarilab.positions.coordinates import Positions
 
@@ -62,15 +69,15 @@ def sides_of(tape: Tape, site: str) -> Sides:
     inside, encoding = tape.inside, geometry.encoding
     assert recorded.inputs is not None
     x, source = recorded.inputs
-    if not same(x, source) and share_memory(x, source):
+    if not is_same_tensor(x, source) and share_memory(x, source):
         raise UserError(
             f"{path} ran for the first {x.shape[1]} of {source.shape[1]} tokens alone, so that its scores cannot be "
             "taken apart; call the model without first= or answer_only="
         )
-    stacks = [passage for passage in inside.passages if _adds_places(passage)]
+    stacks = [passage for passage in inside.calls if _adds_places(passage)]
     own = next((stack for stack in stacks if stack.module in recorded.placed.above), None)
     of_queries = _origin(x, own, geometry.q_pos, encoding, inside)
-    if not same(x, source):
+    if not is_same_tensor(x, source):
         # Keys are read from what another stack has put out.
         other = next((stack for stack in stacks if _gave(stack, source)), None)
         return Sides(of_queries, _origin(source, other, geometry.k_pos, encoding, inside))
@@ -83,16 +90,16 @@ def sides_of(tape: Tape, site: str) -> Sides:
     return Sides(of_queries, _origin(x, own, geometry.k_pos, encoding, inside))
 
 
-def _adds_places(passage: Passage) -> bool:
-    return passage.output is not None and added_by(passage.module) is not None
+def _adds_places(passage: ModuleCall) -> bool:
+    return passage.output is not None and input_encodings(passage.module) is not None
 
 
-def _gave(passage: Passage, x: Tensor) -> bool:
-    return passage.output is not None and same(passage.output, x)
+def _gave(passage: ModuleCall, x: Tensor) -> bool:
+    return passage.output is not None and is_same_tensor(passage.output, x)
 
 
 def _origin(
-    x: Tensor, stack: Passage | None, places: Positions, encoding: Encoding, inside: Inside
+    x: Tensor, stack: ModuleCall | None, places: Positions, encoding: Encoding, inside: Activations
 ) -> Origin:
     whole, position, mixed = encoding.inject(x, places), None, False
     if stack is not None:
@@ -105,10 +112,10 @@ def _origin(
 
 
 def _added_to_input(
-    x: Tensor, stack: Passage, places: Positions, inside: Inside
+    x: Tensor, stack: ModuleCall, places: Positions, inside: Activations
 ) -> Float[Tensor, "1 L D"] | None:
     """What in `x` is there because the stack added positions to its input; None where that cannot be told."""
-    encodings, before = added_by(stack.module), stack.inputs[0]
+    encodings, before = input_encodings(stack.module), stack.inputs[0]
     assert encodings is not None
     placed = encodings.embed(before, places)
     part, entered = placed - before, placed
@@ -120,7 +127,7 @@ def _added_to_input(
     # A stack of pre-norm layers ends with a norm of its own; all that they do is add to their input.
     if not is_norm(getattr(stack.module, "norm", None)):
         return None
-    for passage in inside.passages:
+    for passage in inside.calls:
         if is_norm(passage.module) and _gave(passage, x):
             return _through(passage.module, passage.inputs[0], part)
     return None

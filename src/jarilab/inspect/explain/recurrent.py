@@ -11,7 +11,6 @@ from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.recurrent import LuongAttention
 from jarilab.core.errors import UserError
-from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.explain.steps import (
     Names,
     Step,
@@ -24,7 +23,7 @@ from jarilab.inspect.explain.steps import (
     step_of_weights,
 )
 from jarilab.inspect.explain.visible import visible
-from jarilab.inspect.record.calls import of_queries
+from jarilab.inspect.record.calls import select_queries
 from jarilab.inspect.record.capture import Tape
 
 LIKELIEST = 5
@@ -68,12 +67,12 @@ def _call_of_step(tape: Tape, site: str, step: int) -> AttentionCall:
     if not 0 <= step <= last:
         raise UserError(f"{site} has the steps 0 to {last}, got {step}")
     call, query = queries[step]
-    return of_queries(call, slice(query, query + 1))
+    return select_queries(call, slice(query, query + 1))
 
 
 def _states(tape: Tape, attention: LuongAttention) -> tuple[Tensor, Tensor]:
     """h_t and h~ of all steps, as they went in and came out."""
-    passages = tape.inside.through(attention)
+    passages = tape.inside.calls_of(attention)
     h = [passage.inputs[0][0] for passage in passages]
     attentive = [passage.output[0] for passage in passages if passage.output is not None]
     return torch.cat(h), torch.cat(attentive)

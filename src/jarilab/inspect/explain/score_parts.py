@@ -20,8 +20,8 @@ from jarilab.attention.module import Attention
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.explain.origins import by_origin, sides_of
 from jarilab.inspect.explain.rotations import turned_together
+from jarilab.inspect.record.calls import largest
 from jarilab.inspect.record.capture import Tape, look_inside
-from jarilab.inspect.record.trust import largest
 
 ADDS_UP = {torch.float64: 1e-6, torch.float32: 1e-4}
 """How far the sum may be from the scores, relative to the largest number in either."""

@@ -11,7 +11,7 @@ from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
-from jarilab.inspect.record.calls import allowed_links, of_queries
+from jarilab.inspect.record.calls import allowed_links, select_queries
 
 LARGEST = 2**22
 """So many components of derivatives are looked at; where there would be more, some of the queries are."""
@@ -69,7 +69,7 @@ def softmax_lens(
     allowed_QK = allowed_links(call)[0, 0]
     choosing = _choosing(allowed_QK)
     rows_R = _spread(choosing, allowed_QK.shape[1] * width)
-    some = of_queries(call, rows_R)
+    some = select_queries(call, rows_R)
     allowed_RK = allowed_QK[rows_R]
     parts = definition.summands(some).of_head(head)
     slopes_RKE = _slopes(some, head)

@@ -35,7 +35,6 @@ from jarilab.inspect.explain.steps import (
 )
 from jarilab.inspect.record.capture import Tape, look_inside
 from jarilab.inspect.record.model_io import precise
-from jarilab.inspect.record.passages import added_by, first_layer, is_norm
 from jarilab.inspect.record.sites import Inputs, layers_of
 from jarilab.nn.layers import TokenEmbedding
 from jarilab.positions.patches import Images
@@ -89,7 +88,7 @@ def walk_of(
             f"{site} does all of its queries at once and has no steps; leave step={step} out"
         )
     recorded = tape.recorded(site)
-    output = tape.inside.through(attention)[-1].output
+    output = tape.inside.calls_of(attention)[-1].output
     assert recorded.inputs is not None
     assert output is not None
     steps = _steps_of_stack(tape, site, names)
@@ -123,13 +122,13 @@ def _steps_of_stack(tape: Tape, site: str, names: Names) -> list[Step]:
     layers = None if stack is None else layers_of(stack)
     if stack is None or layers is None:
         return []
-    passage = tape.inside.through(first_layer(layers))[-1]
+    passage = tape.inside.calls_of(first_layer(layers))[-1]
     whole = passage.inputs[0][0]
     made_of = _made_of(tape, site)
-    encodings, norm = added_by(stack), getattr(stack, "embedding_norm", None)
+    encodings, norm = input_encodings(stack), getattr(stack, "embedding_norm", None)
     if encodings is None:
         return [names.of_queries("embedding", _normed(made_of, norm), whole)]
-    before = tape.inside.through(stack)[-1].inputs[:1]
+    before = tape.inside.calls_of(stack)[-1].inputs[:1]
     if before and before[0][0].shape == whole.shape:
         q_pos = recorded.call.geometry.q_pos
         placed = encodings.embed(before[0][:1], q_pos)[0]

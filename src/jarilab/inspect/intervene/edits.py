@@ -148,7 +148,7 @@ class TokenOff:
     @staticmethod
     def everywhere(tape: Tape, side: str, key: int) -> TokenOff:
         """At every attention of a tape whose keys are tokens of one side, `source` or `target`. Raises UserError where
-        there is none, no such token, not the same number of keys at each, or attention that was not heard."""
+        there is none, no such token, not the same number of keys at each, or attention that was not recorded."""
         keys_of: dict[str, int] = {}
         sides = dict.fromkeys(tape.site(name).keys for name in tape.sites)
         for name, calls in tape.calls.items():
@@ -157,9 +157,9 @@ class TokenOff:
         if not keys_of:
             raise unknown("side with keys", side, sides)
         named = f'TokenOff(("{next(iter(keys_of))}",), None, {key})'
-        if tape.unheard:
+        if tape.missing:
             raise UserError(
-                f"{tape.unheard[0]} seems to attend in a way that cannot be heard (tape.unheard), and would see the "
+                f"{tape.missing[0]} seems to attend in a way that cannot be recorded (tape.missing), and would see the "
                 f"token still; name the sites that are to lose it: {named}"
             )
         fewest, most = min(keys_of.values()), max(keys_of.values())

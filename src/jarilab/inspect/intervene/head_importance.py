@@ -14,10 +14,9 @@ from torch.nn import functional
 
 from jarilab.attention.definition import AttentionCall
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.intervene.interventions import check_evaluating
+from jarilab.inspect.intervene.interventions import change_outputs, check_evaluating
 from jarilab.inspect.intervene.likelihood import Written, labels_of, log_softmax, losses
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.record.foreign import changing
 from jarilab.inspect.record.model_io import Inputs, repeated
 
 
@@ -50,7 +49,7 @@ def _gated(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             gates[site] = output.new_ones(*output.shape[:2], 1, 1).requires_grad_()
         return output * gates[site]
 
-    with changing(model, gated):
+    with change_outputs(model, gated):
         yield gates
 
 
@@ -81,4 +80,4 @@ def _each_head_off(model: nn.Module, site: str, heads: int) -> AbstractContextMa
             output[head, :, head] = 0.0
         return output.flatten(0, 1)
 
-    return changing(model, one_off, [site])
+    return change_outputs(model, one_off, [site])

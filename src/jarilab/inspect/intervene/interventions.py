@@ -1,28 +1,31 @@
-"""Change a forward; the model itself stays as it is.
+"""Edit the attention of a forward, without changing the model.
 
     with operate(model, [HeadOff("encoder.0", 1), Link("decoder.0.cross", None, query=2, key=4, how="erase")]):
         model(*inputs)
 
-An edit (`edits.py`) says what a query may look at, or how it compares what it looks at. The weights then follow by the
-definition in `attention/definition.py`, and the output from the weights. What no edit touches keeps the kernel's own
+An edit (`edits.py`) changes which keys a query may attend to, or the scores of these. The weights follow from the
+definition in `attention/definition.py`, and the output from the weights. Rows without an edit keep the kernel's own
 output, bit by bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
 from jarilab.attention.definition import AttentionCall
+from jarilab.attention.module import AttentionKernel
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
 from jarilab.inspect.intervene.edit import Edit
 from jarilab.inspect.intervene.edits import Cut, HeadOff, Link, TokenOff, Uniform
 from jarilab.inspect.intervene.score_table import ScoreTable
-from jarilab.inspect.record.foreign import Change, changing
+from jarilab.inspect.record.foreign_call import ForeignCall
+from jarilab.inspect.record.function_mode import AttentionMode, ModuleFrame, SiteNames
 from jarilab.inspect.record.sites import attentions_of
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "Link",
     "TokenOff",
     "Uniform",
+    "change_outputs",
     "check_evaluating",
     "edited_weights",
     "operate",
@@ -42,7 +46,8 @@ __all__ = [
 def edited_weights(
     site: str, call: AttentionCall, edits: Sequence[Edit]
 ) -> Float[Tensor, "B H Q K"]:
-    """The weights of a recorded call with the edits of its site: a tape knows only those the model meant to use."""
+    """The weights of a recorded call with the edits of its site."""
+    # A tape records the call before its edits.
     table = ScoreTable.of(site, call)
     for edit in edits:
         if site in edit.sites:
@@ -53,13 +58,11 @@ def edited_weights(
 def operate(
     model: nn.Module, edits: Sequence[Edit], *, free: bool = False
 ) -> AbstractContextManager[None]:
-    """Every forward of `model` inside the block runs with the edits, in their order; afterwards it is as before.
+    """Apply the edits, in their order, to every forward of `model` inside the block.
 
-    free: an answer is written freely, and may end before it comes to what is edited. All hypotheses of a beam are
-    edited alike.
-
-    Raises UserError for a model in training; an unknown site, head, query or key; a link that the mask hides; and, at
-    the end of the block, where an attention that is edited did not run.
+    free: the answer is generated, and may end before the tokens that are edited. All beams are edited alike.
+    Raises UserError for a model in training mode, an unknown site, head, query or key, and a link that the mask hides;
+    at the end of the block, if an edited attention did not run.
     """
     return operate_on_copies(model, [edits], free=free)
 
@@ -68,18 +71,18 @@ def operate(
 def operate_on_copies(
     model: nn.Module, edits: Sequence[Sequence[Edit]], *, free: bool = False
 ) -> Iterator[None]:
-    """`operate` on a batch of copies of one batch, one below the other, each with edits of its own."""
+    """`operate` on a batch of concatenated copies of one batch, each copy with its own edits."""
     model = getattr(model, "_orig_mod", model)
     check_evaluating(model)
-    placed = attentions_of(model)
-    all_edits = [edit for of_copy in edits for edit in of_copy]
+    attentions = attentions_of(model)
+    all_edits = [edit for copy_edits in edits for edit in copy_edits]
     sites = dict.fromkeys(site for edit in all_edits for site in edit.sites)
     for site in sites:
-        # Those of a model of another library are known when they have run.
-        if placed and site not in placed:
-            raise unknown("site", site, placed)
+        # The sites of another library are known after they have run.
+        if attentions and site not in attentions:
+            raise unknown("site", site, attentions)
     ran: dict[str, _Ran] = {}
-    with changing(model, _operation(edits, ran), sites):
+    with change_outputs(model, _apply(edits, ran), sites):
         yield
     for site in sites:
         if site not in ran:
@@ -93,21 +96,21 @@ def operate_on_copies(
 
 @dataclass(eq=False)
 class _Ran:
-    """Which queries a site was asked for, and over which keys, filled while it runs."""
+    """The queries and keys with which a site ran."""
 
     queries: set[int] = field(default_factory=set)
     keys: set[int] = field(default_factory=set)
 
 
-def _operation(edits: Sequence[Sequence[Edit]], ran: dict[str, _Ran]) -> Change:
+def _apply(edits: Sequence[Sequence[Edit]], ran: dict[str, _Ran]) -> OutputChange:
     def change(site: str, call: AttentionCall, output: Tensor) -> Tensor:
         table = ScoreTable.of(site, call)
-        here = ran.setdefault(site, _Ran())
-        here.queries.update(table.queries.tolist())
-        here.keys.update(table.keys.tolist())
+        site_ran = ran.setdefault(site, _Ran())
+        site_ran.queries.update(table.queries.tolist())
+        site_ran.keys.update(table.keys.tolist())
         copies = table.copies(len(edits))
-        for copy, of_copy in zip(copies, edits, strict=True):
-            for edit in of_copy:
+        for copy, copy_edits in zip(copies, edits, strict=True):
+            for edit in copy_edits:
                 if site in edit.sites:
                     edit.apply(copy)
         return table.output(call, output)
@@ -117,15 +120,57 @@ def _operation(edits: Sequence[Sequence[Edit]], ran: dict[str, _Ran]) -> Change:
 
 def _did_not_run(site: str) -> UserError:
     return UserError(
-        f"nothing was edited at {site}: it did not run inside the block. A compiled model runs past the "
-        "hooks (call its original, compiled._orig_mod, which shares its parameters); the sites of a model are "
-        "those that jarilab.record finds"
+        f"nothing was edited at {site}: it did not run inside the block. Hooks do not run in a compiled model (call "
+        "its original, compiled._orig_mod, which shares its parameters); jarilab.record lists the sites of a model"
     )
 
 
 def check_evaluating(model: nn.Module) -> None:
-    """Raises UserError for a model in training."""
+    """Raises UserError for a model in training mode."""
     if model.training:
         raise UserError(
-            "a model in training drops weights at random; call model.eval() before looking at edits"
+            "expected a model in evaluation mode, got one in training mode, which applies dropout; call model.eval()"
         )
+
+
+# Outputs ------------------------------------------------------------------------------------------------------------
+
+OutputChange = Callable[[str, AttentionCall, Tensor], Tensor]
+"""Takes a site, its call and its output `(B, H, Q, W)`; returns the output that the model continues with."""
+
+
+@contextmanager
+def change_outputs(
+    model: nn.Module, change: OutputChange, sites: Collection[str] | None = None
+) -> Iterator[None]:
+    """Replace the outputs of the attentions at `sites`, all by default, inside the block."""
+    attentions = attentions_of(model)
+    if not attentions:
+        with AttentionMode(model, _foreign_handler(model, change, sites)):
+            yield
+        return
+    selected = attentions if sites is None else sites
+    handles = [attentions[site].add_hook(_change_hook(site, change)) for site in selected]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _change_hook(site: str, change: OutputChange) -> Any:
+    def hook(module: AttentionKernel, args: tuple[AttentionCall], output: Tensor) -> Tensor:
+        return change(site, args[0].materialized, output)
+
+    return hook
+
+
+def _foreign_handler(model: nn.Module, change: OutputChange, sites: Collection[str] | None) -> Any:
+    names = SiteNames(model)
+
+    def handler(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
+        site = names.name_of(frame, call)
+        selected = sites is None or site in sites
+        return change(site, call.as_attention_call, output) if selected else output
+
+    return handler

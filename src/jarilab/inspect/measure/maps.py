@@ -13,7 +13,7 @@ from jarilab.attention.geometry import Geometry
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.record.calls import allowed_links
-from jarilab.inspect.record.recorded import Recorded
+from jarilab.inspect.record.recorded_call import RecordedCall
 from jarilab.inspect.record.sites import AttentionSite
 from jarilab.positions.coordinates import Positions, unrelated
 
@@ -23,7 +23,7 @@ class Recording(Protocol):
     """The part of a `Tape` that maps are made from."""
 
     @property
-    def calls(self) -> Mapping[str, Sequence[Recorded]]: ...
+    def calls(self) -> Mapping[str, Sequence[RecordedCall]]: ...
 
     @property
     def sites(self) -> list[str]: ...

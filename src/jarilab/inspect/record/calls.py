@@ -1,22 +1,23 @@
-"""What is asked of a recorded call: who may look at whom, and the same call for some of its queries."""
+"""Attention calls a block of queries at a time: their allowed links, their rows, and their reconstruction error."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
+from jarilab.attention import definition
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import Geometry
-from jarilab.core.shapes import Bool, Int, Tensor
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 
-BLOCK = 2**22
-"""How many weights are worked out at a time; a map needs some four times as many numbers while it is computed."""
+MAX_BLOCK_WEIGHTS = 2**22
+"""Weights that are computed at a time. Computing a map takes about four times as many numbers."""
 
 
 def allowed_links(call: AttentionCall) -> Bool[Tensor, "#B 1 Q K"]:
-    """Who may look at whom, a query without any key at none."""
+    """True where a query may attend to a key; a query without keys has none."""
     geometry = call.geometry
     size = call.q.shape[2], call.k.shape[2]
     if geometry.allowed is None:
@@ -28,42 +29,99 @@ def allowed_links(call: AttentionCall) -> Bool[Tensor, "#B 1 Q K"]:
 
 
 def blocks(call: AttentionCall) -> Iterator[tuple[slice, AttentionCall]]:
-    """The same attention a few queries at a time, so that what is computed of it at once stays bounded."""
+    """The call in blocks of queries of at most `MAX_BLOCK_WEIGHTS` weights, each with its rows."""
     batch, heads, queries, _ = call.q.shape
-    weights_of_a_query = batch * heads * call.k.shape[2]
-    size = max(1, BLOCK // max(1, weights_of_a_query))
+    weights_per_query = batch * heads * call.k.shape[2]
+    size = max(1, MAX_BLOCK_WEIGHTS // max(1, weights_per_query))
     if size >= queries:
         yield slice(0, queries), call
         return
     for first in range(0, queries, size):
         rows = slice(first, min(first + size, queries))
-        yield rows, of_queries(call, rows)
+        yield rows, select_queries(call, rows)
 
 
-def of_queries(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> AttentionCall:
-    """The same attention for some of its queries alone."""
-    return replace(call, q=call.q[:, :, rows], geometry=_of_queries(call.geometry, rows))
+def select_queries(call: AttentionCall, rows: slice | Int[Tensor, " R"]) -> AttentionCall:
+    """The same call with some of its queries."""
+    return replace(call, q=call.q[:, :, rows], geometry=_select_rows(call.geometry, rows))
 
 
-def _of_queries(whole: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometry:
-    def cut(of_queries: Tensor | None) -> Tensor | None:
-        if of_queries is None or of_queries.shape[-2] == 1:
-            return of_queries
-        return of_queries[..., rows, :]
+def _select_rows(geometry: Geometry, rows: slice | Int[Tensor, " R"]) -> Geometry:
+    def select(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or tensor.shape[-2] == 1:
+            return tensor
+        return tensor[..., rows, :]
 
-    places = whole.q_pos
-    unplaced = None if places.unplaced is None else places.unplaced[..., rows]
-    coordinates = places.coordinates[..., rows, :]
-    q_pos = replace(places, coordinates=coordinates, order=places.order[rows], unplaced=unplaced)
+    q_pos = geometry.q_pos
+    unplaced = None if q_pos.unplaced is None else q_pos.unplaced[..., rows]
+    coordinates = q_pos.coordinates[..., rows, :]
+    q_pos = replace(q_pos, coordinates=coordinates, order=q_pos.order[rows], unplaced=unplaced)
     relation = None
-    if whole.relation is not None:
-        relation = whole.encoding.relation(q_pos, whole.k_pos)
+    if geometry.relation is not None:
+        relation = geometry.encoding.relation(q_pos, geometry.k_pos)
     return replace(
-        whole,
+        geometry,
         q_pos=q_pos,
         relation=relation,
-        allowed=cut(whole.allowed),
-        has_key=cut(whole.has_key),
-        bias=cut(whole.bias),
+        allowed=select(geometry.allowed),
+        has_key=select(geometry.has_key),
+        bias=select(geometry.bias),
         additive=None,
     )
+
+
+# Reconstruction error -----------------------------------------------------------------------------------------------
+
+MIN_OUTPUT_SIZE = 1e-30
+"""Smallest size of an output that errors are divided by."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Largest absolute differences between a computed map and the recorded call, over the whole batch.
+
+    row_sum_error: of the sum of a row from 1 (from 0 for a query without keys).
+    masked_weight: the weight on hidden keys, exactly 0.
+    rebuild_error: the reconstruction error, of weights times values from the recorded output; relative to the largest
+        output.
+    dropout: the rate while recording; the map is that before dropout.
+    """
+
+    row_sum_error: float
+    masked_weight: float
+    rebuild_error: float
+    dropout: float
+
+
+def trust_of(call: AttentionCall, output: Float[Tensor, "B H Q W"]) -> Iterator[Trust]:
+    """The errors of each block of queries."""
+    size = max(largest(output), MIN_OUTPUT_SIZE)
+    for rows, block in blocks(call):
+        weights_BHQK = definition.weights(block)
+        rebuilt = definition.weighted(block, weights_BHQK)
+        recorded = output[:, :, rows].to(weights_BHQK.dtype)
+        yield Trust(
+            row_sum_error=_row_sum_error(block, weights_BHQK),
+            masked_weight=_masked_weight(block, weights_BHQK),
+            rebuild_error=largest(rebuilt - recorded) / size,
+            dropout=call.dropout,
+        )
+
+
+def _row_sum_error(call: AttentionCall, weights_BHQK: Tensor) -> float:
+    sums = weights_BHQK.sum(-1, keepdim=True)
+    has_key = call.geometry.has_key
+    expected = torch.ones_like(sums)
+    if has_key is not None:
+        expected = has_key.expand_as(sums).to(sums)
+    return largest(sums - expected)
+
+
+def _masked_weight(call: AttentionCall, weights_BHQK: Tensor) -> float:
+    allowed = call.geometry.allowed
+    return 0.0 if allowed is None else largest(weights_BHQK.masked_fill(allowed, 0.0))
+
+
+def largest(x: Tensor) -> float:
+    """The largest absolute value; 0 for an empty tensor."""
+    return float(x.abs().max()) if x.numel() else 0.0

@@ -1,17 +1,17 @@
-"""Record the attention of a forward that runs as it always does, and compute the maps afterwards.
+"""Record the attention calls of a forward, and compute their maps afterwards.
 
     with jarilab.record(model) as tape:
         model(x)
     tape.weights("encoder.0")           # (B, H, Q, K)
 
-Nothing in the model knows of this: every attention of jari ends in a parameter-free `AttentionKernel` whose call an
-ordinary forward hook keeps, and those of other libraries are heard by PyTorch's own functions (`door.py`). The map is
-the definition applied to the recorded queries and keys, a block of rows at a time, and weights times values must give
-back the recorded output: the map shown is the map used. `tape.trust` says by how much they differ.
+The model runs its own kernels. A forward hook records attention layers of jarilab; `function_mode.py` records those of
+other libraries. The map is the definition applied to the recorded queries and keys, one block of rows at a time.
+`tape.trust` compares weights times values with the recorded output.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
@@ -26,28 +26,35 @@ from jarilab.attention.heads import split_heads
 from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
-from jarilab.inspect.record.calls import blocks
-from jarilab.inspect.record.foreign import hear
-from jarilab.inspect.record.passages import Inside
-from jarilab.inspect.record.recorded import Recorded, Recorder
-from jarilab.inspect.record.sites import AttentionSite, Kind, Placed, attentions_of, site_of
-from jarilab.inspect.record.trust import Trust, trust_of
+from jarilab.inspect.record.activations import Activations
+from jarilab.inspect.record.calls import Trust, blocks, trust_of
+from jarilab.inspect.record.foreign_call import ForeignCall
+from jarilab.inspect.record.function_mode import AttentionMode, ModuleFrame, SiteNames
+from jarilab.inspect.record.recorded_call import RecordedCall, Recorder
+from jarilab.inspect.record.sites import (
+    AttentionSite,
+    Kind,
+    Placed,
+    attentions_of,
+    foreign_attention,
+    site_of,
+)
 
 
 @dataclass
 class Tape:
-    """The attention calls of a forward, by site: `encoder.0`, `decoder.1.self`, `decoder.1.cross`.
+    """The recorded attention calls of a forward, by site: `encoder.0`, `decoder.1.self`, `decoder.1.cross`.
 
-    A site that ran several times, as in generation, has several calls; `index` picks one. Without an index there is one
-    map where the calls are steps through one sequence over the very same keys, as a recurrent decoder takes: a row of
-    the map is then a step. A tape holds as long as the parameters stand still, since an encoding's and a score's are
-    not copied. whole: what else went by, where it was recorded with `inside=True`. unheard: of a model of another
-    library, the modules that seem to attend in a way that cannot be heard, so that their maps are missing here.
+    Valid until a parameter of an encoding or a score changes.
+    A site that ran several times, as in generation, has several calls; `index` selects one. Without an index, calls
+    that are steps through one sequence over the same keys, as of a recurrent decoder, make one map with a row a step.
+    activations: recorded with `inside=True`. missing: modules of another library that seem to attend in a way that
+    cannot be recorded.
     """
 
-    calls: dict[str, list[Recorded]] = field(default_factory=dict)
-    whole: Inside | None = None
-    unheard: list[str] = field(default_factory=list)
+    calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
+    activations: Activations | None = None
+    missing: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         names = ", ".join(self.calls) or "nothing"
@@ -58,7 +65,7 @@ class Tape:
         return list(self.calls)
 
     def site(self, name: str) -> AttentionSite:
-        """Whose tokens look at whose there, as data. Raises UserError for an unknown site."""
+        """The attention layer: its kind, depth, and sequences. Raises UserError for an unknown site."""
         first = self._calls(name)[0]
         return site_of(name, first.placed, first.call, first.inputs)
 
@@ -67,7 +74,7 @@ class Tape:
         return [name for name in self.calls if self.site(name).kind == kind]
 
     def head(self, site: str, head: int) -> Placed:
-        """The attention at `site`. Raises UserError where it or the head is not there."""
+        """The attention layer at `site`. Raises UserError for an unknown site or head."""
         first = self._calls(site)[0]
         heads = first.call.q.shape[1]
         if not 0 <= head < heads:
@@ -75,22 +82,22 @@ class Tape:
         return first.placed
 
     @property
-    def inside(self) -> Inside:
-        """What else went by. Raises UserError where it was not recorded."""
-        if self.whole is None:
+    def inside(self) -> Activations:
+        """The activations. Raises UserError if they were not recorded."""
+        if self.activations is None:
             raise UserError(
-                "this tape holds attention alone, and what is asked for needs what went into stacks and through "
-                "norms; record the forward with jarilab.record(model, inside=True)"
+                "this tape holds attention calls only, and the inputs of stacks and norms are needed; record the "
+                "forward with jarilab.record(model, inside=True)"
             )
-        return self.whole
+        return self.activations
 
-    def _calls(self, site: str) -> list[Recorded]:
+    def _calls(self, site: str) -> list[RecordedCall]:
         if site not in self.calls:
             raise unknown("site", site, self.calls)
         return self.calls[site]
 
-    def recorded(self, site: str, index: int | None = None) -> Recorded:
-        """The call at `site`. Raises UserError for an unknown site, or where one of several must be picked."""
+    def recorded(self, site: str, index: int | None = None) -> RecordedCall:
+        """The call at `site`. Raises UserError for an unknown site, or if `index` is needed to select a call."""
         calls = self._calls(site)
         ran = f"{site} ran {len(calls)} times while recording"
         if index is None and len(calls) > 1:
@@ -102,68 +109,69 @@ class Tape:
         recorded.check_unchanged(site)
         return recorded
 
-    def _rows(self, site: str, index: int | None) -> Iterator[AttentionCall]:
+    def _blocks(self, site: str, index: int | None) -> Iterator[AttentionCall]:
         for step in self._steps(site, index):
-            for _, rows in blocks(step.call):
-                yield rows
+            for _, block in blocks(step.call):
+                yield block
 
-    def _steps(self, site: str, index: int | None) -> list[Recorded]:
+    def _steps(self, site: str, index: int | None) -> list[RecordedCall]:
         """The calls that make up one map. Raises UserError as `recorded` does."""
         calls = [recorded.call for recorded in self.calls.get(site, [])]
-        if index is None and len(calls) > 1 and _follow_each_other(calls):
+        if index is None and len(calls) > 1 and _are_steps(calls):
             return [self.recorded(site, step) for step in range(len(calls))]
         return [self.recorded(site, index)]
 
     @torch.no_grad()
     def weights(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
-        """The attention weights, by the definition, before dropout."""
-        return _joined([definition.weights(rows) for rows in self._rows(site, index)])
+        """The attention weights before dropout, computed by the definition."""
+        return _concatenate([definition.weights(block) for block in self._blocks(site, index)])
 
     @torch.no_grad()
-    def pieces(self, site: str, index: int | None = None) -> Iterator[Float[Tensor, "B H R K"]]:
-        """The same, a few rows at a time, for a map that is too large to be held."""
-        for rows in self._rows(site, index):
-            yield definition.weights(rows)
+    def weights_in_chunks(
+        self, site: str, index: int | None = None
+    ) -> Iterator[Float[Tensor, "B H R K"]]:
+        """The weights a few rows at a time, for maps that do not fit in memory."""
+        for block in self._blocks(site, index):
+            yield definition.weights(block)
 
     @torch.no_grad()
     def scores(self, site: str, index: int | None = None) -> Float[Tensor, "B H Q K"]:
         """Scaled scores with all that the encoding adds, before mask and softmax."""
-        return _joined([definition.scores(rows) for rows in self._rows(site, index)])
+        return _concatenate([definition.scores(block) for block in self._blocks(site, index)])
 
     @torch.no_grad()
     def summands(self, site: str, head: int, index: int | None = None) -> Summands:
-        """What the scores of one head are the sum of, each `(Q, K)`."""
-        if not self.proven(site):
+        """The summands of the scores of one head, each `(Q, K)`."""
+        if not self.verified(site):
             raise UserError(
-                f"{site} wrote its scores out itself, so what they are the sum of is not known; its weights are: "
-                "tape.weights"
+                f"{site} computed its scores itself, so their summands are not known; its weights are: tape.weights"
             )
-        pieces = [definition.summands(rows) for rows in self._rows(site, index)]
-        return Summands.joined([piece.of_head(head) for piece in pieces])
+        chunks = [definition.summands(block) for block in self._blocks(site, index)]
+        return Summands.joined([chunk.of_head(head) for chunk in chunks])
 
     @torch.no_grad()
-    def before(
+    def before_rotation(
         self, site: str, index: int | None = None
     ) -> tuple[Float[Tensor, "B H Q E"], Float[Tensor, "B H K E"]]:
-        """Queries and keys as they were before the encoding turned them; those of `recorded(site).call` are after.
+        """Queries and keys before the encoding rotates them; `recorded(site).call` has them after.
 
-        Raises UserError where keys come from a cache or the attention is a recurrent decoder's and they are not there.
+        Raises UserError where they are not known: for keys from a cache, recurrent decoders and other libraries.
         """
         recorded = self.recorded(site, index)
         call, owner, inputs = recorded.call, recorded.placed.owner, recorded.inputs
-        if recorded.is_heard:
+        if recorded.is_foreign:
             raise UserError(
-                f"{site} is an attention of another library: queries and keys are known as it compared them, and not "
-                "what they were before"
+                f"{site} is an attention of another library, of which queries and keys are known after their rotation "
+                "only; use tape.recorded(site).call"
             )
         geometry, encoding = call.geometry, call.geometry.encoding
         if "rotate" not in encoding.hooks:
             return call.q, call.k
         if inputs is None or not isinstance(owner, Attention):
-            raise _turned_only(site)
+            raise _unknown_before_rotation(site)
         x_BQD, source_BKD = inputs
         if source_BKD.shape[1] != call.k.shape[2]:
-            raise _turned_only(site)
+            raise _unknown_before_rotation(site)
         q_BQD = owner.query(encoding.inject(x_BQD, geometry.q_pos))
         k_BKD = owner.key(encoding.inject(source_BKD, geometry.k_pos))
         heads, width = owner.site.heads, owner.site.head_width
@@ -171,17 +179,17 @@ class Tape:
 
     @torch.no_grad()
     def trust(self, site: str, index: int | None = None) -> Trust:
-        """Compare the map with what was recorded; of several steps, the worst of each."""
-        each = []
+        """Compare the map with the recorded output; over several steps, the largest error of each kind."""
+        errors = []
         for step in self._steps(site, index):
-            each += [astuple(trust) for trust in trust_of(step.call, step.output)]
-        worst = [max(values) for values in zip(*each, strict=True)]
-        return Trust(*worst)
+            errors += [astuple(trust) for trust in trust_of(step.call, step.output)]
+        largest = [max(values) for values in zip(*errors, strict=True)]
+        return Trust(*largest)
 
     def show(
         self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None, title: str = "tape"
     ) -> Any:
-        """The page of `jarilab explore` for this tape; a notebook draws it. See `jarilab.show`."""
+        """The page of `jarilab explore` for this tape, drawn by notebooks. See `jarilab.show`."""
         import jarilab  # imported here because the explorer imports this module
 
         return jarilab.show(self, tokens, title)
@@ -194,20 +202,22 @@ class Tape:
 
         return jarilab.measure_heads(self, tokens)
 
-    def joined(self) -> Tape:
-        """A tape of whole maps of what `generate` wrote token by token: the rows of the prompt, then one of each step.
-        Raises UserError where calls do not continue each other, as `inspect.joining` says."""
-        from jarilab.inspect.record.joining import joined  # which reads what is heard, too
+    def merged_steps(self) -> Tape:
+        """A tape with one whole map a site, of the calls that `generate` made token by token.
 
-        return Tape(
-            {site: [joined(site, calls)] for site, calls in self.calls.items()},
-            unheard=self.unheard,
-        )
+        The first rows are the prompt's, then each step has one. Raises UserError if calls do not continue each other.
+        """
+        calls = {
+            site: [RecordedCall.merge_steps(site, steps)] for site, steps in self.calls.items()
+        }
+        return Tape(calls, missing=self.missing)
 
-    def proven(self, site: str) -> bool:
-        """Whether the map was computed anew from queries and keys; False where a model of another library wrote its
-        softmax out: the scores are its own then, and what is held against the output is the weights."""
-        return self._calls(site)[0].proven
+    def verified(self, site: str) -> bool:
+        """Whether scores are recomputed from queries and keys.
+
+        False if a model of another library computed its softmax itself: its own scores are used then.
+        """
+        return self._calls(site)[0].verified
 
     def kernels(self) -> dict[str, str]:
         """The kernel that computed each site's first call."""
@@ -218,34 +228,34 @@ class Tape:
 def record(
     model: nn.Module, sites: Collection[str] | None = None, *, inside: bool = False
 ) -> Iterator[Tape]:
-    """Keep every attention call of `model` that runs inside the `with` block, or those at `sites` alone.
+    """Record every attention call of `model` inside the `with` block, or those at `sites`.
 
-    inside: keep what goes into stacks, norms and attentions as well, and what comes out, for `inspect.walk` and
-    `inspect.score_parts`. Raises UserError at its end if nothing was recorded: a module compiled by `torch.compile`
-    before runs past the hooks, and has to be recorded through its original (`compiled._orig_mod`), which shares its
-    parameters.
+    inside: also record the inputs and outputs of stacks, norms and attentions, for `inspect.walk` and
+    `inspect.score_parts`.
+    Raises UserError at the end of the block if nothing was recorded. Hooks do not run in a compiled module: call its
+    original (`compiled._orig_mod`), which shares its parameters.
     """
     model = getattr(model, "_orig_mod", model)
-    sites = [sites] if isinstance(sites, str) else sites  # of letters there are no sites
-    found = attentions_of(model)
-    if not found:
+    sites = [sites] if isinstance(sites, str) else sites
+    attentions = attentions_of(model)
+    if not attentions:
         if inside:
             raise UserError(
-                f"inside=True looks into stacks and norms of jari, and {type(model).__name__} has none; record its "
-                "attention alone: jarilab.record(model)"
+                f"inside=True records stacks and norms of jari, and {type(model).__name__} has none; record its "
+                "attention only: jarilab.record(model)"
             )
         tape = Tape()
-        with hear(model, tape.calls, tape.unheard, sites):
+        with _record_foreign(model, tape, sites):
             yield tape
         return
-    chosen = list(found) if sites is None else list(sites)
-    for site in chosen:
-        if site not in found:
-            raise unknown("site", site, found)
-    tape = Tape(whole=Inside(model) if inside else None)
-    handles: list[Any] = [] if tape.whole is None else tape.whole.listen()
-    for site in chosen:
-        handles += Recorder(tape.calls, site, found[site]).listen()
+    selected = list(attentions) if sites is None else list(sites)
+    for site in selected:
+        if site not in attentions:
+            raise unknown("site", site, attentions)
+    tape = Tape(activations=Activations(model) if inside else None)
+    handles: list[Any] = [] if tape.activations is None else tape.activations.attach()
+    for site in selected:
+        handles += Recorder(tape.calls, site, attentions[site]).attach()
     try:
         yield tape
     finally:
@@ -253,33 +263,74 @@ def record(
             handle.remove()
     if not tape.calls:
         raise UserError(
-            "nothing was recorded: no attention of this model ran inside the block. A compiled model runs past the "
-            "hooks; call its original (compiled._orig_mod), which shares its parameters, while recording"
+            "nothing was recorded: no attention of this model ran inside the block. Hooks do not run in a compiled "
+            "model; call its original (compiled._orig_mod), which shares its parameters, while recording"
         )
+
+
+@contextmanager
+def _record_foreign(model: nn.Module, tape: Tape, sites: Collection[str] | None) -> Iterator[None]:
+    """`record` for a model of another library."""
+    names, called = SiteNames(model), set()
+
+    def handler(frame: ModuleFrame, call: ForeignCall, output: Tensor) -> Tensor:
+        site = names.name_of(frame, call)
+        called.add(site)
+        if sites is None or site in sites:
+            placed = foreign_attention(model, frame.path)
+            recorded = RecordedCall.of_foreign(call, output, placed)
+            tape.calls.setdefault(site, []).append(recorded)
+        return output
+
+    with AttentionMode(model, handler) as mode:
+        yield
+    tape.missing += mode.missing
+    if tape.missing:
+        warnings.warn(_missing_text(tape.missing), stacklevel=5)  # at the caller's `with`
+    if not called:
+        raise UserError(
+            f"nothing was recorded: {type(model).__name__} made no attention call that can be recorded inside the "
+            "block. Recorded are scaled_dot_product_attention, and a softmax over keys that is multiplied with values, "
+            "called by the model itself in this thread. Compiled models are not recorded: call the original "
+            "(compiled._orig_mod). Nor are FlexAttention and extensions: load the model with "
+            'attn_implementation="sdpa"'
+        )
+    for site in sites or ():
+        if site not in called:
+            raise unknown("site", site, sorted(called))
+
+
+def _missing_text(missing: Sequence[str]) -> str:
+    shown = ", ".join(missing[:3])
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return (
+        f"{shown}{more} seem to attend in a way that cannot be recorded, so their maps are not on the tape "
+        "(tape.missing). To be recorded, a model multiplies its weights with values itself, or calls "
+        "scaled_dot_product_attention with four axes"
+    )
 
 
 @torch.no_grad()
 def look_inside(model: nn.Module, arguments: Sequence[Any]) -> Tape:
-    """The tape of one forward over `arguments`, with all that goes by inside."""
+    """The tape of one forward with its activations."""
     with record(model, inside=True) as tape:
         model(*arguments)
     return tape
 
 
-def _turned_only(site: str) -> UserError:
+def _unknown_before_rotation(site: str) -> UserError:
     return UserError(
-        f"{site} was recorded after its encoding only; run the model on whole sequences to see both"
+        f"{site} was recorded after its rotation only; run the model on whole sequences to get both"
     )
 
 
-def _joined(pieces: list[Float[Tensor, "B H _ K"]]) -> Float[Tensor, "B H Q K"]:
-    """One below the other. A map that came in one piece is not copied."""
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2)
+def _concatenate(chunks: list[Float[Tensor, "B H _ K"]]) -> Float[Tensor, "B H Q K"]:
+    """Concatenate rows, without a copy if there is one chunk."""
+    return chunks[0] if len(chunks) == 1 else torch.cat(chunks, 2)
 
 
-def _follow_each_other(calls: list[AttentionCall]) -> bool:
-    """Whether they are steps through one sequence, each later than all before it, over the very same keys."""
+def _are_steps(calls: list[AttentionCall]) -> bool:
+    """Whether calls are steps through one sequence, each later than those before, over the same keys."""
     keys = {(call.k.data_ptr(), call.k.shape) for call in calls}
     order = torch.cat([call.geometry.q_pos.order for call in calls])
-    later = order.diff() > 0
-    return len(keys) == 1 and bool(later.all())
+    return len(keys) == 1 and bool((order.diff() > 0).all())

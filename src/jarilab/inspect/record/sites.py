@@ -1,4 +1,4 @@
-"""Which attentions a model has, where each of them stands, and whose tokens look at whose there."""
+"""The attention layers of a model: where each one stands, what it is called, and which sequences it relates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jarilab.core.shapes import Tensor
 from jarilab.inspect.record.calls import allowed_links
 
 Inputs = tuple[Tensor, Tensor]
-"""What a multi-head attention was given: its queries' side and its keys'."""
+"""What queries and what keys of a multi-head attention are projected from."""
 
 Kind = Literal["encoder", "decoder", "cross"]
 Sequences = Literal["source", "target"]
@@ -24,21 +24,20 @@ SEQUENCES: dict[Kind, tuple[Sequences, Sequences]] = {
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-"""Whose tokens the queries and the keys of each kind are."""
+"""The sequences of queries and keys, by kind."""
 
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """One attention of a recorded model, as data.
+    """An attention layer of a recorded model: its kind, its depth, and the sequences of queries and keys.
 
-    Not `jarilab.encodings.base.Site`, which tells an encoding what it is built for: this tells a reader what a map is
-    of, and is read from the calls that went by. Nothing is ever read from its name.
-
-    name: what people type, such as `decoder.1.cross`. kind: `encoder`, a sequence that looks at all of itself;
-    `decoder`, one that is written and looks at what is written already; `cross`, one that looks at another. layer: of
-    its stack, counted from 0. queries, keys: whose tokens they are, `source` for what is read and `target` for what is
-    written.
+    name: for example `decoder.1.cross`. kind: `encoder` attends to the whole sequence, `decoder` to what was written
+    before, `cross` to another sequence. layer: index in its stack, from 0. queries, keys: `source`, the sequence that
+    is read, or `target`, the one that is written.
     """
+
+    # `jarilab.encodings.base.Site` is what an encoding is built for. This one is read from recorded calls, never from
+    # the name.
 
     name: str
     kind: Kind
@@ -49,32 +48,33 @@ class AttentionSite:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """An attention where it stands in a model.
+    """An attention layer in its model.
 
-    path: of `attend` in the model. above: the modules it is part of, the model first; the last of them owns it.
-    attend: None for an attention of another library, of which `path` is the module that computed it.
+    path: of `attend` in the model. above: the modules that contain it, the model first and its owner last.
+    attend: None for another library; `path` is then that of the module that attends.
     """
 
     path: str
     attend: AttentionKernel | None
     above: tuple[nn.Module, ...]
 
-    def listen(self, hook: Any) -> Any:
-        """Let a forward hook hear its calls. Raises UserError for an attention of another library."""
+    def add_hook(self, hook: Any) -> Any:
+        """Register a forward hook on `attend`. Raises UserError for an attention of another library."""
         if self.attend is None:
             raise UserError(
-                f"{self.path} is no attention of jari, so that no hook can be set there"
+                f"expected an attention layer of jarilab to hook, got {self.path} of another library; use "
+                "jarilab.record, which records it without hooks"
             )
         return self.attend.register_forward_hook(hook)
 
     @property
     def owner(self) -> nn.Module:
-        """The multi-head attention, or a recurrent decoder's."""
+        """The multi-head attention, or the attention of a recurrent decoder."""
         return self.above[-1]
 
     @property
     def stack(self) -> nn.Module | None:
-        """The stack of layers that it is in; None for an attention in none."""
+        """The stack of layers that contains it; None if there is none."""
         for module, part in zip(self.above, self.above[1:], strict=False):
             if part is layers_of(module):
                 return module
@@ -82,33 +82,33 @@ class Placed:
 
     @property
     def layer(self) -> int:
-        """Its number in its stack, or else in the last list of modules on the way to it; 0 where there is none."""
-        number, layers = 0, None if self.stack is None else layers_of(self.stack)
+        """The index in its stack, or else in the innermost list of modules that contains it; 0 without either."""
+        index, layers = 0, None if self.stack is None else layers_of(self.stack)
         for module, name in zip(self.above, self.path.split("."), strict=False):
             if isinstance(module, nn.ModuleList | nn.Sequential):
-                number = [child for child, _ in module.named_children()].index(name)
+                index = [child for child, _ in module.named_children()].index(name)
             if module is layers:
                 break
-        return number
+        return index
 
 
 def layers_of(module: nn.Module) -> nn.ModuleList | None:
-    """The layers of a stack; None of what is no stack."""
+    """The layers of a stack; None if the module is no stack."""
     layers = getattr(module, "layers", None)
     return layers if isinstance(layers, nn.ModuleList) and len(layers) else None
 
 
 def attentions_of(model: nn.Module) -> dict[str, Placed]:
-    """All attentions of a model, by the name of their site."""
-    found = {}
+    """The attention layers of jarilab in a model, by the name of their site."""
+    attentions = {}
     for path, module in model.named_modules():
         if isinstance(module, AttentionKernel):
-            found[module.site or site_name(path)] = Placed(path, module, _above(model, path))
-    return found
+            attentions[module.site or site_name(path)] = Placed(path, module, _above(model, path))
+    return attentions
 
 
-def heard_at(model: nn.Module, path: str) -> Placed:
-    """Where an attention of another library stands: the module that computed it owns it."""
+def foreign_attention(model: nn.Module, path: str) -> Placed:
+    """An attention of another library; the module that attends is its owner."""
     return Placed(path, None, (*_above(model, path), model.get_submodule(path)))
 
 
@@ -119,46 +119,98 @@ def _above(model: nn.Module, path: str) -> tuple[nn.Module, ...]:
     return tuple(above)
 
 
-def site_name(path: str) -> str:
-    """`decoder.layers.1.cross_attention.attend` -> `decoder.1.cross`."""
-    parts = [part.removesuffix("_attention") for part in path.split(".")]
-    shown = [part for part in parts if part not in ("layers", "attention", "attend")]
-    return ".".join(shown) or "attention"
-
-
 def site_of(name: str, placed: Placed, call: AttentionCall, inputs: Inputs | None) -> AttentionSite:
-    """What one of its calls says of a site. inputs: what queries and keys were made of, where that is known."""
+    """The site of one of its calls. inputs: what queries and keys are projected from, if known."""
     kind: Kind = "encoder"
-    if _reads_another(call, inputs):
+    if _is_cross(call, inputs):
         kind = "cross"
-    elif _reads_what_came_before(call, placed.owner):
+    elif _is_decoder(call, placed.owner):
         kind = "decoder"
     queries, keys = SEQUENCES[kind]
     return AttentionSite(name, kind, placed.layer, queries, keys)
 
 
-def _reads_another(call: AttentionCall, inputs: Inputs | None) -> bool:
+def _is_cross(call: AttentionCall, inputs: Inputs | None) -> bool:
     geometry = call.geometry
     if geometry.encoding.site.cross or geometry.q_pos.frame != geometry.k_pos.frame:
         return True
-    # The first tokens of a sequence may look at all of it: a part of the same memory.
+    # Queries may be the first tokens of the sequence of the keys: a part of the same memory.
     return inputs is not None and not share_memory(*inputs)
 
 
 def share_memory(x: Tensor, y: Tensor) -> bool:
-    """Whether both are, or are parts of, the same numbers in memory."""
+    """Whether both are views of the same storage."""
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
-def _reads_what_came_before(call: AttentionCall, owner: nn.Module) -> bool:
-    """By what the encoding or the attention was built for, or else by the mask. Object queries are written, too, and
-    see each other without a mask: their attention was built as a decoder's."""
+def _is_decoder(call: AttentionCall, owner: nn.Module) -> bool:
     geometry = call.geometry
-    built_for = isinstance(owner, Attention) and owner.site.causal
-    if geometry.encoding.site.causal or built_for or geometry.causal:
+    # Object queries attend to each other without a mask, but their attention is built as a decoder's.
+    is_built_causal = isinstance(owner, Attention) and owner.site.causal
+    if geometry.encoding.site.causal or is_built_causal or geometry.causal:
         return True
     allowed_QK = allowed_links(call)
     later_QK = geometry.k_pos.order > geometry.q_pos.order.unsqueeze(-1)
-    # Keys that no query sees are padding, and say nothing.
+    # Keys that no query attends to are padding.
     later_QK = later_QK & allowed_QK.any(-2, keepdim=True)
     return bool(later_QK.any()) and not bool((later_QK & allowed_QK).any())
+
+
+# Names --------------------------------------------------------------------------------------------------------------
+
+
+def site_name(path: str) -> str:
+    """The name of an attention of jarilab: `decoder.layers.1.cross_attention.attend` -> `decoder.1.cross`."""
+    parts = [part.removesuffix("_attention") for part in path.split(".")]
+    shown = [part for part in parts if part not in ("layers", "attention", "attend")]
+    return ".".join(shown) or "attention"
+
+
+CROSS = ("cross", "encdec", "encoder_attn", "encoder_attention", "multihead_attn", "context")
+"""Parts of names that libraries give to cross-attention."""
+STACKS = ("encoder", "decoder")
+
+
+def foreign_site_names(
+    model: nn.Module, module: nn.Module, backward_only: bool, is_cross: bool
+) -> dict[str, str]:
+    """The sites of all modules of the same class, by path: `encoder.3`, `decoder.3.self`, `decoder.3.cross`.
+
+    backward_only, is_cross: how `module` attends; they decide the kind of stacks whose names do not say it.
+    """
+    paths = [path for path, other in model.named_modules() if type(other) is type(module)]
+    kind = "decoder" if backward_only or is_cross else "encoder"
+    path_of_module = next(path for path, other in model.named_modules() if other is module)
+    cross_paths = {path_of_module} if is_cross else set()
+    # Where two names would be equal, they keep more of their paths.
+    for numbers, context in ((1, False), (9, False), (9, True)):
+        names = {
+            path: _foreign_name(path, kind, path in cross_paths, numbers, context=context)
+            for path in paths
+        }
+        if len(set(names.values())) == len(names):
+            return names
+    return {path: path for path in paths}
+
+
+def _foreign_name(path: str, kind: str, is_cross: bool, numbers: int, *, context: bool) -> str:
+    """numbers: how many numbers of the path are used. context: whether its other words are used."""
+    words = path.split(".")
+    if not any(word.isdecimal() or _stack_of(word) for word in words):
+        return path or "attention"  # in no stack: pools an image, or is the whole model
+    stack = next((stack for word in reversed(words) if (stack := _stack_of(word))), kind)
+    layers = [word for word in words if word.isdecimal()][:numbers]
+    is_cross = is_cross or any(part in words[-1].lower() for part in CROSS)
+    suffix = ["self"] if stack == "decoder" else []
+    suffix = ["cross"] if is_cross else suffix
+    prefix = [word for word in words[:-1] if not word.isdecimal()] if context else []
+    prefix = [word for word in prefix if _stack_of(word) != stack]
+    return ".".join([*prefix, stack, *layers, *suffix])
+
+
+def _stack_of(word: str) -> str | None:
+    """The stack that a word of a path names: `text_encoder` -> `encoder`."""
+    lower = word.lower()
+    if any(part in lower for part in CROSS):
+        return None
+    return next((stack for stack in STACKS if lower.endswith(stack)), None)

@@ -6,8 +6,8 @@ from torch import nn
 
 from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError
+from jarilab.inspect.record.activations import is_same_tensor
 from jarilab.inspect.record.capture import record
-from jarilab.inspect.record.passages import same
 from jarilab.inspect.record.sites import site_name
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.models.recurrent import Recurrent
@@ -171,7 +171,7 @@ def test_an_empty_tape_is_an_error():
 
 def test_a_model_without_attention_has_nothing_to_record():
     with (
-        pytest.raises(UserError, match=r"^nothing was recorded: Linear computed no attention that could be heard"),
+        pytest.raises(UserError, match=r"^nothing was recorded: Linear made no attention call that can be recorded"),
         record(nn.Linear(2, 2)) as tape,
     ):
         assert not tape.sites
@@ -273,7 +273,7 @@ def test_plain_recording_listens_to_attention_alone():
     with record(model) as tape:
         assert listening(model) == {"AttentionKernel", "Attention"}
         model(*inputs())
-    with pytest.raises(UserError, match=r"holds attention alone, and what is .*record\(model, inside=True\)$"):
+    with pytest.raises(UserError, match=r"holds attention calls only, .*record\(model, inside=True\)$"):
         tape.inside  # noqa: B018
 
 
@@ -286,11 +286,11 @@ def test_recording_inside_keeps_stacks_norms_and_attentions_and_no_graph(spec):
     assert listening(model) == set()
     assert torch.equal(tape.inside.output, before)
     assert tape.inside.arguments[0] is source
-    (stack,) = tape.inside.through(model.encoder)
+    (stack,) = tape.inside.calls_of(model.encoder)
     torch.testing.assert_close(stack.inputs[0], model.source_embedding(source.ids))
-    (norm,) = tape.inside.through(model.encoder.norm)
+    (norm,) = tape.inside.calls_of(model.encoder.norm)
     assert torch.equal(norm.output, stack.output)
-    (attention,) = tape.inside.through(model.decoder.layers[0].cross_attention)
-    assert same(attention.inputs[1], stack.output)
-    assert not any(x.requires_grad for passage in tape.inside.passages for x in (*passage.inputs, passage.output))
-    assert len(tape.inside.passages) == len({id(passage.module) for passage in tape.inside.passages})
+    (attention,) = tape.inside.calls_of(model.decoder.layers[0].cross_attention)
+    assert is_same_tensor(attention.inputs[1], stack.output)
+    assert not any(x.requires_grad for passage in tape.inside.calls for x in (*passage.inputs, passage.output))
+    assert len(tape.inside.calls) == len({id(passage.module) for passage in tape.inside.calls})

@@ -65,8 +65,8 @@ def test_what_a_language_model_wrote_is_one_map(name, way):
     places = (mask.cumsum(1) - 1).clamp_min(0)
     whole = at_once(model, input_ids=written[:, :-1], attention_mask=mask, position_ids=places)
     assert len(tape.calls["decoder.0.self"]) == 5
-    check_equal(tape.joined(), whole, mask.bool())
-    assert tape.joined().proven("decoder.0.self") == (way == "sdpa")
+    check_equal(tape.merged_steps(), whole, mask.bool())
+    assert tape.merged_steps().verified("decoder.0.self") == (way == "sdpa")
 
 
 @pytest.mark.parametrize("name", ["T5", "Bart"])
@@ -75,18 +75,18 @@ def test_what_an_encoder_decoder_wrote_is_one_map_of_each_site(name):
     inputs = {"input_ids": IDS, "attention_mask": RIGHT}
     tape, written = generated(model, **inputs)
     whole = at_once(model, **inputs, decoder_input_ids=written[:, :-1])
-    joined = tape.joined()
+    joined = tape.merged_steps()
     assert {joined.site(site).kind for site in joined.sites} == {"encoder", "decoder", "cross"}
     check_equal(joined, whole, RIGHT.bool())
-    assert all(joined.proven(site) == whole.proven(site) for site in whole.sites)
+    assert all(joined.verified(site) == whole.verified(site) for site in whole.sites)
 
 
 def test_a_page_is_drawn_of_what_was_written():
     model = made("Llama", "ForCausalLM")
     tape, _ = generated(model, input_ids=IDS[:1])
-    view = page_file.of_tape(tape.joined(), [f"t{i}" for i in range(11)], "written")["views"][0]
+    view = page_file.of_tape(tape.merged_steps(), [f"t{i}" for i in range(11)], "written")["views"][0]
     assert [shown["shape"] for shown in view["sites"]] == [[11, 11], [11, 11]]
-    assert tape.joined().measures()["decoder.0.self"]
+    assert tape.merged_steps().measures()["decoder.0.self"]
 
 
 def test_calls_that_do_not_continue_each_other_are_refused():
@@ -95,15 +95,15 @@ def test_calls_that_do_not_continue_each_other_are_refused():
         model(IDS)
         model(IDS)
     with pytest.raises(UserError, match=r"do not continue each other: expected call 1 to have the first 14 keys"):
-        twice.joined()
+        twice.merged_steps()
     with jarilab.record(model) as beams, torch.no_grad():
         model.generate(IDS, num_beams=3, **GREEDY)
-    with pytest.raises(UserError, match=r"decoder\.0\.self do not continue each other.*beams that changed places"):
-        beams.joined()
+    with pytest.raises(UserError, match=r"decoder\.0\.self do not continue each other.*reorders its beams"):
+        beams.merged_steps()
     with jarilab.record(model) as uncached, torch.no_grad():
         model.generate(IDS, **{**GREEDY, "use_cache": False})
-    with pytest.raises(UserError, match=r"use_cache=False\), where the last call is the whole map: index=-1"):
-        uncached.joined()
+    with pytest.raises(UserError, match=r"use_cache=False\), where the last call has the whole map: index=-1"):
+        uncached.merged_steps()
     assert uncached.weights("decoder.0.self", -1).shape[-2:] == (11, 11)
 
 
@@ -113,4 +113,4 @@ def test_steps_of_jari_are_refused_in_words():
         own(IDS % 40)
         own(IDS % 40)
     with pytest.raises(UserError, match=r"decoder\.0\.self is an attention of jari.*record one forward"):
-        tape.joined()
+        tape.merged_steps()

@@ -85,7 +85,7 @@ def test_the_maps_of_a_model_rebuild_what_it_put_out(name):
             assert trust.rebuild_error < 1e-6
             assert trust.row_sum_error < 1e-6
             assert trust.masked_weight == 0.0
-        assert tape.proven(site) == (name not in SEEN) or "head" in site
+        assert tape.verified(site) == (name not in SEEN) or "head" in site
     for site, kind in KINDS.get(name, {}).items():
         assert tape.site(site).kind == kind
 
@@ -241,7 +241,7 @@ def test_pytorchs_own_attention_is_heard_with_and_without_weights():
     for needed in (False, True):
         with jarilab.record(attention) as tape:
             _, weights = attention(x, source, source, need_weights=needed, average_attn_weights=False)
-        assert tape.proven("attention") is not needed
+        assert tape.verified("attention") is not needed
         assert tape.site("attention").kind == "cross"
         if needed:
             assert torch.allclose(tape.weights("attention"), weights, atol=1e-6)
@@ -286,21 +286,21 @@ def test_the_measures_of_a_map_and_its_page():
 def test_what_cannot_be_known_is_not_claimed():
     model, inputs = made("Llama")
     tape, _ = recorded(model, inputs)
-    with pytest.raises(UserError, match="not what they were before"):
-        tape.before("decoder.0.self")
-    with pytest.raises(UserError, match="inside=True looks into stacks"), jarilab.record(model, inside=True):
+    with pytest.raises(UserError, match="after their rotation"):
+        tape.before_rotation("decoder.0.self")
+    with pytest.raises(UserError, match="inside=True records stacks"), jarilab.record(model, inside=True):
         pass
     with pytest.raises(UserError, match="is a LlamaAttention: expected jarilab"):
         walk_of(tape, "decoder.0.self", 0, queries=["a"] * 7, keys=["a"] * 7)
     model, inputs = made("Bloom")
     tape, _ = recorded(model, inputs)
-    with pytest.raises(UserError, match="wrote its scores out itself"):
+    with pytest.raises(UserError, match="computed its scores itself"):
         tape.summands("decoder.0.self", 0)
 
 
 def test_what_is_silent_says_why():
     with (
-        pytest.raises(UserError, match="Linear computed no attention that could be heard"),
+        pytest.raises(UserError, match="Linear made no attention call that can be recorded"),
         jarilab.record(nn.Linear(3, 3)) as _,
     ):
         pass
@@ -359,10 +359,10 @@ class Mixed(nn.Module):
 
 def test_what_may_attend_unheard_is_named_beside_what_is_heard():
     model = Half().eval()
-    unheard = pytest.warns(UserWarning, match="mixed seem to attend in a way that cannot be heard")
+    unheard = pytest.warns(UserWarning, match="mixed seem to attend in a way that cannot be recorded")
     with unheard as told, jarilab.record(model) as tape:
         model(torch.randn(1, 5, 8))
-    assert (tape.unheard, len(tape.sites), told[0].filename) == (["mixed"], 1, __file__)
+    assert (tape.missing, len(tape.sites), told[0].filename) == (["mixed"], 1, __file__)
 
 
 @pytest.mark.slow

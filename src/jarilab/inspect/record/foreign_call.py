@@ -1,0 +1,241 @@
+"""An attention call of another library, and the merging of the calls of generation steps into one.
+
+Queries and keys are known as the model compared them, after any rotation. Whatever the model adds to scores is part of
+the mask. That is enough to compute the map and to compare it with the output. Values before a rotation, and what a bias
+consists of, are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+import torch
+from torch.nn import functional
+
+from jarilab.attention.definition import AttentionCall
+from jarilab.attention.geometry import Geometry
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Bool, Float, Tensor
+from jarilab.encodings.base import Encoding, Site
+from jarilab.positions.coordinates import Positions
+
+
+@final
+class UnknownEncoding(Encoding):
+    """The encoding of a foreign call: already applied to queries, keys and mask."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignCall:
+    """The detached arguments of an attention call of another library.
+
+    q, k, v: `(B, H, Q, E)`, `(B, G, K, E)`, `(B, G, K, W)`. H is a multiple of G: heads may share keys. E is 0 if the
+        model computed its scores itself; `mask` then holds these scores.
+    mask: added to the scores, or, if boolean, True where a query may attend; broadcasts to `(B, H, Q, K)`.
+    is_causal: PyTorch's flag: query i attends to keys 0 to i. is_cross: keys are of another sequence.
+    verified: scores are recomputed from queries and keys; False if the model's own scores are used.
+    backward_only: whether queries attend to earlier keys alone; None if the mask decides.
+    """
+
+    q: Float[Tensor, "B H Q E"]
+    k: Float[Tensor, "B G K E"]
+    v: Float[Tensor, "B G K W"]
+    mask: Tensor | None
+    is_causal: bool
+    scale: float
+    dropout: float
+    is_cross: bool
+    verified: bool
+    versions: tuple[int, ...] = ()
+    backward_only: bool | None = None
+
+    @cached_property
+    def as_attention_call(self) -> AttentionCall:
+        """The same call in the form of jarilab, with positions for queries and keys."""
+        q, heads = self.q, self.q.shape[1]
+        k, v = _repeat_groups(self.k, heads), _repeat_groups(self.v, heads)
+        allowed, bias = self.allowed_and_bias()
+        has_key = None
+        if allowed is not None:
+            has_key = allowed.any(-1, keepdim=True)
+            allowed = allowed | ~has_key
+            has_key = None if bool(has_key.all()) else has_key
+        q_pos, k_pos = self._positions()
+        site = Site(
+            heads * q.shape[3],
+            heads,
+            q.shape[3],
+            v.shape[3],
+            self.looks_back_only(),
+            self.is_cross,
+        )
+        encoding = UnknownEncoding(site)
+        geometry = Geometry(encoding, q_pos, k_pos, allowed, has_key, bias=bias, additive=None)
+        return AttentionCall(q, k, v, geometry, self.scale, self.dropout)
+
+    def batch_row(self, index: int) -> ForeignCall:
+        """The call of one row of the batch."""
+
+        def row_of(tensor: Tensor) -> Tensor:
+            return tensor[index : index + 1] if len(tensor) > 1 else tensor
+
+        q, k, v = row_of(self.q), row_of(self.k), row_of(self.v)
+        mask = None if self.mask is None else row_of(self.mask)
+        return replace(self, q=q, k=k, v=v, mask=mask, versions=versions_of(q, k, v, mask))
+
+    def looks_back_only(self) -> bool:
+        """Whether the mask hides all later keys, as a decoder's self-attention does."""
+        if self.backward_only is not None:
+            return self.backward_only
+        queries, keys = self.q.shape[2], self.k.shape[2]
+        if self.is_cross or queries > keys:
+            return False
+        allowed, _ = self.allowed_and_bias()
+        if queries == 1 and keys > 1:
+            return True  # a step of generation
+        if allowed is None:
+            return False
+        q_pos, k_pos = self._positions()
+        later_QK = k_pos.order > q_pos.order.unsqueeze(-1)
+        # Rows that see all keys may be padding, hidden throughout. Keys that no query sees are padding.
+        rows = ~allowed.all(-1, keepdim=True)
+        attended = later_QK & allowed & rows
+        attendable = later_QK & allowed.any(-2, keepdim=True)
+        return bool(attendable.any()) and not bool(attended.any())
+
+    def check_unchanged(self, site: str) -> None:
+        """Raises UserError if the model has written into the recorded tensors since."""
+        if self.versions != versions_of(self.q, self.k, self.v, self.mask):
+            raise UserError(
+                f"the model has written over the keys or values of {site} since they were recorded, as a cache of "
+                "fixed size does, so the map would be wrong; read the tape before the next step, or use a growing cache"
+            )
+
+    def _positions(self) -> tuple[Positions, Positions]:
+        """Positions of queries and keys; queries fewer than their keys are the last of the sequence."""
+        queries, keys, device = self.q.shape[2], self.k.shape[2], self.q.device
+        if self.is_cross or queries > keys:  # fewer keys than queries: the keys were pooled
+            q_pos = Positions.sequence(queries, frame="target", device=device)
+            return q_pos, Positions.sequence(keys, frame="source", device=device)
+        k_pos = Positions.sequence(keys, device=device)
+        if queries == keys:
+            return k_pos, k_pos
+        start = 0 if self.is_causal else keys - queries
+        return k_pos.slice(start, start + queries), k_pos
+
+    def allowed_and_bias(self) -> tuple[Tensor | None, Tensor | None]:
+        """The mask as booleans `(B or 1, 1, Q or 1, K)` and as a bias `(B or 1, H, Q, K)`."""
+        allowed, bias = None, None
+        mask = self.mask
+        if mask is not None and mask.dtype is torch.bool:
+            allowed = mask
+        elif mask is not None:
+            allowed, bias = _split_mask(mask, self.q.shape[1], self.k.shape[2])
+        if self.is_causal:
+            queries, keys = self.q.shape[2], self.k.shape[2]
+            causal = torch.ones(queries, keys, dtype=torch.bool, device=self.q.device).tril()
+            allowed = causal[None, None] if allowed is None else allowed & causal
+        if allowed is not None and allowed.shape[1] > 1:
+            # `allowed` has one axis for all heads. The bias hides keys that only some heads may attend to.
+            by_any_head = allowed.any(1, keepdim=True)
+            if not bool((allowed == by_any_head).all()):
+                bias = torch.zeros((), device=allowed.device) if bias is None else bias
+                bias = (bias + torch.zeros(allowed.shape, device=allowed.device)).masked_fill(
+                    by_any_head & ~allowed, float("-inf")
+                )
+            allowed = by_any_head
+        return allowed, bias
+
+
+MAX_BIAS_RANGE = 5e3
+"""A number this far below the largest of its row hides its key, as the -1e4 and -1e9 of many models do."""
+
+
+def _split_mask(
+    mask: Tensor, heads: int, keys: int
+) -> tuple[Bool[Tensor, "..."] | None, Tensor | None]:
+    """Split an added mask into the keys that it leaves visible and the bias on these."""
+    # Hidden keys have weight 0 unless scores differ by thousands. `Trust.rebuild_error` would show that.
+    lowest = torch.finfo(mask.dtype).min / 4
+    visible = (mask > lowest) & (mask > mask.amax(-1, keepdim=True) - MAX_BIAS_RANGE)
+    # A row hidden by finite numbers attends to all its keys equally: the sum rounds the scores away.
+    visible = visible | (~visible.any(-1, keepdim=True) & mask.isfinite())
+    rest = mask.masked_fill(~visible, 0.0)
+    allowed = None if bool(visible.all()) else visible
+    bias = None
+    if bool(rest.any()):
+        wide = rest if rest.dtype is torch.float64 else rest.float()
+        bias = wide.expand(-1, heads, -1, keys)
+    return allowed, bias
+
+
+def _repeat_groups(tensor: Float[Tensor, "B G K E"], heads: int) -> Float[Tensor, "B H K E"]:
+    """Keys or values for each head, where several heads share theirs."""
+    groups = tensor.shape[1]
+    return tensor if groups == heads else tensor.repeat_interleave(heads // groups, 1)
+
+
+def versions_of(*tensors: Tensor | None) -> tuple[int, ...]:
+    """PyTorch's counts of in-place writes; -1 in inference mode, which does not count."""
+    return tuple(
+        -1 if tensor is None or tensor.is_inference() else tensor._version for tensor in tensors
+    )
+
+
+# Steps of generation ------------------------------------------------------------------------------------------------
+
+
+def merge_generation_steps(site: str, steps: Sequence[ForeignCall]) -> ForeignCall:
+    """One call with the queries of all steps over the keys of the last step.
+
+    Keys that an earlier step did not have are hidden from it. Raises UserError if a step does not continue the one
+    before it.
+    """
+    _check_steps_continue(site, steps)
+    first, last = steps[0], steps[-1]
+    q = torch.cat([step.q for step in steps], 2)
+    batch = max(len(step.q) for step in steps)
+    mask = torch.cat([_pad_mask(step, last.k.shape[2], batch) for step in steps], 2)
+    return replace(
+        last,
+        q=q,
+        mask=mask,
+        is_causal=False,
+        is_cross=first.is_cross,
+        verified=all(step.verified for step in steps),
+        versions=versions_of(q, last.k, last.v, mask),
+        # Padded rows attend to all keys of their step and to no later ones, so the mask cannot tell.
+        backward_only=not first.is_cross,
+    )
+
+
+def _check_steps_continue(site: str, steps: Sequence[ForeignCall]) -> None:
+    """Raises UserError unless each step reads the keys of the step before and its own."""
+    last, queries = steps[-1], 0
+    for index, step in enumerate(steps):
+        queries += step.q.shape[2]
+        keys = step.k.shape[2]
+        expected = keys if steps[0].is_cross else queries
+        fits = len(step.k) == len(last.k) and keys == expected <= last.k.shape[2]
+        pairs = ((step.k, last.k), (step.v, last.v))
+        if not fits or not all(torch.equal(early, late[:, :, :keys]) for early, late in pairs):
+            raise UserError(
+                f"the calls of {site} do not continue each other: expected call {index} to have the first {expected} "
+                "keys of the last call, got others. Causes are another text, a beam search that reorders its beams, a "
+                "cache that forgets or has a fixed size, or no cache (use_cache=False), where the last call has the "
+                "whole map: index=-1. Record one greedy generation with its usual cache, or pass the index of a call"
+            )
+
+
+def _pad_mask(step: ForeignCall, keys: int, batch: int) -> Float[Tensor, "B H Q K"]:
+    """The mask of a step as numbers, with minus infinity for keys that it does not have."""
+    allowed, bias = step.allowed_and_bias()
+    mask = torch.zeros(1, 1, 1, 1, device=step.q.device) if bias is None else bias
+    if allowed is not None:
+        mask = mask.masked_fill(~allowed, float("-inf"))
+    heads, queries, step_keys = step.q.shape[1], step.q.shape[2], step.k.shape[2]
+    expanded = mask.expand(batch, heads, queries, step_keys)
+    return functional.pad(expanded, (0, keys - step_keys), value=float("-inf"))

@@ -1,0 +1,167 @@
+"""A recorded attention call, of jarilab or of another library, without its autograd graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from jarilab.attention.definition import AttentionCall
+from jarilab.attention.flex import Blockwise
+from jarilab.attention.kernels import choose
+from jarilab.attention.module import Attention, AttentionKernel
+from jarilab.core.errors import UserError
+from jarilab.core.shapes import Float, Tensor
+from jarilab.inspect.record.foreign_call import ForeignCall, merge_generation_steps
+from jarilab.inspect.record.sites import Inputs, Placed
+
+Versions = list[tuple[int, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedCall:
+    """One attention call, its output, and the kernel that computed it.
+
+    versions: of the parameters that the definition reads. placed: the attention layer.
+    inputs: what queries and keys of a multi-head attention are projected from; None for other attentions.
+    """
+
+    source: AttentionCall | ForeignCall
+    output: Float[Tensor, "B H Q W"]
+    kernel: str
+    versions: Versions
+    placed: Placed
+    inputs: Inputs | None = None
+
+    @cached_property
+    def call(self) -> AttentionCall:
+        """The call with bias and mask as tensors, also where the kernel computed without them."""
+        if isinstance(self.source, ForeignCall):
+            return self.source.as_attention_call
+        return self.source.materialized
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another library made the call."""
+        return isinstance(self.source, ForeignCall)
+
+    @property
+    def verified(self) -> bool:
+        """Whether scores are recomputed from queries and keys."""
+        return not isinstance(self.source, ForeignCall) or self.source.verified
+
+    @staticmethod
+    def of(
+        call: AttentionCall, output: Tensor, placed: Placed, inputs: Inputs | None
+    ) -> RecordedCall:
+        """The record of a call of jarilab."""
+        kernel = "auto" if placed.attend is None else placed.attend.kernel
+        # The kernel is chosen from the call before it is detached: gradients count.
+        kernel = choose(call) if kernel == "auto" else kernel
+        detached = _detach(call)
+        return RecordedCall(detached, output.detach(), kernel, _versions(detached), placed, inputs)
+
+    @staticmethod
+    def of_foreign(call: ForeignCall, output: Tensor, placed: Placed) -> RecordedCall:
+        """The record of a call of another library."""
+        kernel = "scaled_dot_product_attention" if call.verified else "softmax"
+        return RecordedCall(call, output.detach(), kernel, [], placed)
+
+    @staticmethod
+    def merge_steps(site: str, calls: Sequence[RecordedCall]) -> RecordedCall:
+        """One call with the queries of all steps of a generation.
+
+        Raises UserError for an attention of jarilab, and if a step does not continue the one before it.
+        """
+        if len(calls) == 1:
+            return calls[0]
+        steps = [step.source for step in calls if isinstance(step.source, ForeignCall)]
+        if len(steps) < len(calls):
+            raise UserError(
+                f"{site} is an attention of jarilab, whose encoding may differ between a whole text and its steps; "
+                "record one forward over the text that was generated"
+            )
+        output = torch.cat([step.output for step in calls], 2)
+        return replace(calls[0], source=merge_generation_steps(site, steps), output=output)
+
+    def batch_row(self, index: int) -> RecordedCall:
+        """One row of the batch of a call of another library."""
+        assert isinstance(self.source, ForeignCall)
+        output = self.output[index : index + 1]
+        return replace(self, source=self.source.batch_row(index), output=output)
+
+    def check_unchanged(self, site: str) -> None:
+        """Raises UserError if parameters of the definition, or recorded tensors, have changed since."""
+        if isinstance(self.source, ForeignCall):
+            self.source.check_unchanged(site)
+            return
+        for module, version in zip(_modules_read(self.call), self.versions, strict=True):
+            if _version(module) != version:
+                raise UserError(
+                    f"the parameters of {type(module).__name__} have changed since {site} was recorded, so the map "
+                    "would not be the one that was used; read the tape before the next step"
+                )
+
+
+class Recorder:
+    """Appends the calls of one attention layer of jarilab to a tape's calls."""
+
+    def __init__(self, calls: dict[str, list[RecordedCall]], site: str, placed: Placed):
+        self._calls, self._site, self._placed = calls, site, placed
+        self._inputs: Inputs | None = None
+
+    def attach(self) -> list[Any]:
+        """Register the hooks; returns their handles."""
+        handles: list[Any] = [self._placed.add_hook(self._record)]
+        owner = self._placed.owner
+        if isinstance(owner, Attention):
+            handles.append(owner.register_forward_pre_hook(self._record_inputs))
+        return handles
+
+    def _record_inputs(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        # The first tensor is read by queries, the second by keys; with one tensor both read it.
+        tensors = [value.detach() for value in args[:2] if isinstance(value, Tensor)]
+        self._inputs = tensors[0], tensors[-1]
+
+    def _record(self, module: AttentionKernel, args: tuple[AttentionCall], output: Tensor) -> None:
+        recorded = RecordedCall.of(args[0], output, self._placed, self._inputs)
+        self._calls.setdefault(self._site, []).append(recorded)
+
+
+def _detach(call: AttentionCall) -> AttentionCall:
+    """The call without its graph, on the same memory."""
+    # No copy is needed: nothing writes into these tensors later. A growing cache writes behind the keys of this call.
+    geometry = call.geometry
+    geometry_fields = {
+        item.name: _without_graph(getattr(geometry, item.name)) for item in fields(geometry)
+    }
+    call_fields = {name: _without_graph(getattr(call, name)) for name in ("q", "k", "v", "states")}
+    return replace(call, **call_fields, geometry=replace(geometry, **geometry_fields))
+
+
+def _without_graph(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, Blockwise):
+        return value.detached()
+    if isinstance(value, tuple | list):
+        return type(value)(_without_graph(item) for item in value)
+    return value
+
+
+def _modules_read(call: AttentionCall) -> list[nn.Module]:
+    """The modules whose parameters the definition reads."""
+    modules = call.geometry.encoding.modules_read
+    return modules if call.score is None else [*modules, call.score]
+
+
+def _versions(call: AttentionCall) -> Versions:
+    return [_version(module) for module in _modules_read(call)]
+
+
+def _version(module: nn.Module) -> tuple[int, ...]:
+    return tuple(parameter._version for parameter in module.parameters())
