@@ -5,14 +5,17 @@
 # make fuzz    hostile bytes for every reader of files, SECONDS=60 each
 # make release REPOSITORY=https://...  build what is released, check it, and stop before it is uploaded
 # make check   format, lint, types, quick tests: before every commit
+# make ci      the same without changing a file, with all tests of `make test`
+# make planted plant 40 faults, and see that the nearest quick tests catch them; ONLY=attention for those of one folder
 
 PYTHON ?= python3
 BIN := .venv/bin
+SOURCES := src tests examples benchmarks experiments docs/build hatch_build.py
 # A file of tests goes to one process, so that what is trained for it is trained once; the slow ones come first.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test check slow chaos fuzz docs release addressed clean
+.PHONY: setup demo test check ci planted slow chaos fuzz docs release addressed clean
 
 setup: .venv/installed
 
@@ -41,10 +44,19 @@ fuzz: .venv/developed
 	cd tests && ../$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) $(if $(TARGET),--target $(TARGET))
 
 check: .venv/developed
-	$(BIN)/ruff format src tests examples benchmarks experiments docs/build hatch_build.py
-	$(BIN)/ruff check src tests examples benchmarks experiments docs/build hatch_build.py
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -m "not slow and not long and not browser" $(SIDE_BY_SIDE) --quiet
+
+ci: .venv/developed
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/pyright
+	$(MAKE) test
+
+planted: .venv/developed
+	$(BIN)/python tests/planted.py $(if $(ONLY),--only $(ONLY))
 
 .venv/documented: .venv/installed
 	$(PIP) --editable '.[docs]'
