@@ -61,45 +61,166 @@ class Fault:
 
 FAULTS = [
     # Positions
-    Fault("positions/masks.py", "k_order[k]).abs() < window", "k_order[k]).abs() <= window", ("unit/positions/test_masks.py",)),
-    Fault("positions/coordinates.py", "keep_BL.long().cumsum(-1) - 1", "keep_BL.long().cumsum(-1)", ("unit/positions/test_positions.py",)),
-    Fault("positions/patches.py", "permute(0, 2, 4, 1, 3, 5)", "permute(0, 2, 4, 1, 5, 3)", ("unit/positions/test_patches.py",)),
-    Fault("positions/boxes.py", "(around - union) / around", "(around - union) / union", ("unit/positions/test_boxes.py",)),
+    Fault(
+        "positions/masks.py",
+        "k_order[k]).abs() < window",
+        "k_order[k]).abs() <= window",
+        ("unit/positions/test_masks.py",),
+    ),
+    Fault(
+        "positions/coordinates.py",
+        "keep_BL.long().cumsum(-1) - 1",
+        "keep_BL.long().cumsum(-1)",
+        ("unit/positions/test_positions.py",),
+    ),
+    Fault(
+        "positions/patches.py",
+        "permute(0, 2, 4, 1, 3, 5)",
+        "permute(0, 2, 4, 1, 5, 3)",
+        ("unit/positions/test_patches.py",),
+    ),
+    Fault(
+        "positions/boxes.py", "(around - union) / around", "(around - union) / union", ("unit/positions/test_boxes.py",)
+    ),
     # Encodings
-    Fault("encodings/rotary/rotary.py", "base, 2 / rotated, device", "base, 1 / rotated, device", ("unit/encodings/test_rotaries.py",)),
-    Fault("encodings/bias/alibi.py", "2 ** (-8 * (h + 1) / below)", "2 ** (-8 * h / below)", ("unit/encodings/test_biases.py", "unit/encodings/test_traps.py")),
-    Fault("encodings/bias/t5.py", "(ahead > 0).long() * buckets", "(ahead >= 0).long() * buckets", ("unit/encodings/test_biases.py", "unit/encodings/test_traps.py")),
-    Fault("encodings/skew.py", "(queries * distances, distances - 1, 1)", "(queries * distances, distances, 1)", ("unit/encodings/test_hooks.py",)),
+    Fault(
+        "encodings/rotary/rotary.py",
+        "base, 2 / rotated, device",
+        "base, 1 / rotated, device",
+        ("unit/encodings/test_rotaries.py",),
+    ),
+    Fault(
+        "encodings/bias/alibi.py",
+        "2 ** (-8 * (h + 1) / below)",
+        "2 ** (-8 * h / below)",
+        ("unit/encodings/test_biases.py", "unit/encodings/test_traps.py"),
+    ),
+    Fault(
+        "encodings/bias/t5.py",
+        "(ahead > 0).long() * buckets",
+        "(ahead >= 0).long() * buckets",
+        ("unit/encodings/test_biases.py", "unit/encodings/test_traps.py"),
+    ),
+    Fault(
+        "encodings/skew.py",
+        "(queries * distances, distances - 1, 1)",
+        "(queries * distances, distances, 1)",
+        ("unit/encodings/test_hooks.py",),
+    ),
     # Layers
     Fault("nn/loss.py", "(smoothing - 1) * share_R1", "-share_R1", ("unit/nn",)),
     Fault("nn/init.py", "std=value[0].numel() ** -0.5", "std=value.shape[0] ** -0.5", ("unit/nn/test_init.py",)),
     # Attention
-    Fault("attention/geometry.py", "if mask.plain_causal and q_pos is k_pos:", "if mask.plain_causal:", ("unit/attention/test_module.py",)),
-    Fault("attention/cache.py", "self.positions = positions_of(self.positions, rows)", "self.positions = self.positions", ("unit/attention",)),
-    Fault("attention/cpu/short_sequences.py", "scores_QKN.softmax(1)", "scores_QKN.softmax(0)", ("unit/attention/test_short.py",)),
+    Fault(
+        "attention/geometry.py",
+        "if mask.plain_causal and q_pos is k_pos:",
+        "if mask.plain_causal:",
+        ("unit/attention/test_module.py",),
+    ),
+    Fault(
+        "attention/cache.py",
+        "self.positions = positions_of(self.positions, rows)",
+        "self.positions = self.positions",
+        ("unit/attention",),
+    ),
+    Fault(
+        "attention/cpu/short_sequences.py",
+        "scores_QKN.softmax(1)",
+        "scores_QKN.softmax(0)",
+        ("unit/attention/test_short.py",),
+    ),
     # Models
-    Fault("models/decoding/beam_search.py", "(enough_B & behind_B)", "enough_B", ("unit/models/decoding/test_search.py",)),
-    Fault("models/decoding/sample.py", "cumsum(-1) <= 1 - p", "cumsum(-1) <= p", ("unit/models/decoding/test_sample.py",)),
-    Fault("models/vision.py", 'first = 1 if answer_only and self.pool == "class" else None', "first = 1 if answer_only else None", ("unit/models/test_vision.py",)),
+    Fault(
+        "models/decoding/beam_search.py", "(enough_B & behind_B)", "enough_B", ("unit/models/decoding/test_search.py",)
+    ),
+    Fault(
+        "models/decoding/sample.py", "cumsum(-1) <= 1 - p", "cumsum(-1) <= p", ("unit/models/decoding/test_sample.py",)
+    ),
+    Fault(
+        "models/vision.py",
+        'first = 1 if answer_only and self.pool == "class" else None',
+        "first = 1 if answer_only else None",
+        ("unit/models/test_vision.py",),
+    ),
     # Looking inside
-    Fault("inspect/measure/rollout.py", "mixed_QK.sum(-1, keepdim=True)) @ rolled_QK", "mixed_QK.sum(-2, keepdim=True)) @ rolled_QK", ("unit/inspect/test_rollout.py",)),
-    Fault("inspect/measure/measures.py", "_mean(entropy_HQ / largest_Q, map.count > 1)", "_mean(entropy_HQ / largest_Q, map.count > 0)", ("unit/inspect/test_measures.py",)),
-    Fault("inspect/record/trust.py", "largest(sums - expected)", "0.0 * largest(sums - expected)", ("unit/inspect/test_capture.py",)),
-    Fault("inspect/intervene/erasure.py", "sum(changes[1:]) / draws", "sum(changes) / draws", ("unit/inspect/test_interventions.py",)),
+    Fault(
+        "inspect/measure/rollout.py",
+        "mixed_QK.sum(-1, keepdim=True)) @ rolled_QK",
+        "mixed_QK.sum(-2, keepdim=True)) @ rolled_QK",
+        ("unit/inspect/test_rollout.py",),
+    ),
+    Fault(
+        "inspect/measure/measures.py",
+        "_mean(entropy_HQ / largest_Q, map.count > 1)",
+        "_mean(entropy_HQ / largest_Q, map.count > 0)",
+        ("unit/inspect/test_measures.py",),
+    ),
+    Fault(
+        "inspect/record/trust.py",
+        "largest(sums - expected)",
+        "0.0 * largest(sums - expected)",
+        ("unit/inspect/test_capture.py",),
+    ),
+    Fault(
+        "inspect/intervene/erasure.py",
+        "sum(changes[1:]) / draws",
+        "sum(changes) / draws",
+        ("unit/inspect/test_interventions.py",),
+    ),
     # Laws
-    Fault("laws/computing_laws.py", "if (output_BHQE * without_key).any():", "if (output_BHQE * without_key).isnan().any():", ("laws",)),
+    Fault(
+        "laws/computing_laws.py",
+        "if (output_BHQE * without_key).any():",
+        "if (output_BHQE * without_key).isnan().any():",
+        ("laws",),
+    ),
     # Hugging Face
-    Fault("huggingface/families.py", "weight.t().chunk(3)[number]", "weight.t().chunk(3)[2 - number]", ("unit/huggingface",)),
+    Fault(
+        "huggingface/families.py",
+        "weight.t().chunk(3)[number]",
+        "weight.t().chunk(3)[2 - number]",
+        ("unit/huggingface",),
+    ),
     # Data
-    Fault("data/images/augment.py", "(side_B11 < 1, to_cxcywh(inside_BM4), boxes_BM4)", "(side_B11 < 1, to_cxcywh(whole_BM4), boxes_BM4)", ("unit/data/images/test_augment.py",)),
-    Fault("data/images/resize.py", "scale = min(outer[0] / height, outer[1] / width)", "scale = max(outer[0] / height, outer[1] / width)", ("unit/data/images/test_files.py",)),
-    Fault("data/text/pieces.py", "if kind == \"characters\" and any(len(piece) != 1", "if kind == \"characters\" and any(len(piece) > 2", ("unit/data/text/test_tokenizers.py",)),
+    Fault(
+        "data/images/augment.py",
+        "(side_B11 < 1, to_cxcywh(inside_BM4), boxes_BM4)",
+        "(side_B11 < 1, to_cxcywh(whole_BM4), boxes_BM4)",
+        ("unit/data/images/test_augment.py",),
+    ),
+    Fault(
+        "data/images/resize.py",
+        "scale = min(outer[0] / height, outer[1] / width)",
+        "scale = max(outer[0] / height, outer[1] / width)",
+        ("unit/data/images/test_files.py",),
+    ),
+    Fault(
+        "data/text/pieces.py",
+        'if kind == "characters" and any(len(piece) != 1',
+        'if kind == "characters" and any(len(piece) > 2',
+        ("unit/data/text/test_tokenizers.py",),
+    ),
     # Tasks
-    Fault("tasks/detection_metrics.py", "torch.tensor([width, height, width, height])", "torch.tensor([height, width, height, width])", ("unit/tasks/test_detection.py",)),
-    Fault("tasks/policies/randomized.py", ">= counts_P.cpu().unsqueeze(1)", "> counts_P.cpu().unsqueeze(1)", ("unit/tasks/policies",)),
+    Fault(
+        "tasks/detection_metrics.py",
+        "torch.tensor([width, height, width, height])",
+        "torch.tensor([height, width, height, width])",
+        ("unit/tasks/test_detection.py",),
+    ),
+    Fault(
+        "tasks/policies/randomized.py",
+        ">= counts_P.cpu().unsqueeze(1)",
+        "> counts_P.cpu().unsqueeze(1)",
+        ("unit/tasks/policies",),
+    ),
     # Runs and storage
-    Fault("core/storage/files.py", "value, allow_nan=False).encode()" , "x", ("unit/runs",)),
-    Fault("core/registry.py", "if paths and not allowed:", "if paths and allowed is None:", ("unit/core/test_registry.py",)),
+    Fault("core/storage/files.py", "value, allow_nan=False).encode()", "x", ("unit/runs",)),
+    Fault(
+        "core/registry.py",
+        "if paths and not allowed:",
+        "if paths and allowed is None:",
+        ("unit/core/test_registry.py",),
+    ),
     Fault("runs/checkpoint.py", "if step_of(path) <= step][KEPT:]", "][KEPT:]", ("unit/runs/test_checkpoint.py",)),
     # Training
     Fault("training/options.py", "left / falling", "left / steps", ("unit/training",)),
@@ -107,12 +228,24 @@ FAULTS = [
     Fault("pages/kit/png.py", "zlib.crc32(checked)", "zlib.crc32(data)", ("unit/pages",)),
     Fault("pages/kit/page.py", '.replace("<", r"\\u003c")', "", ("unit/pages",)),
     # Comparison
-    Fault("comparison/pairs.py", "tukey_quantile(encodings, seeds - 1)", "tukey_quantile(encodings, seeds)", ("unit/comparison/test_pairs.py",)),
-    Fault("comparison/verdicts.py", "found.first if metric.better(found.difference, 0.0) else found.second", "found.first if found.difference > 0 else found.second", ("unit/comparison/test_verdicts.py",)),
+    Fault(
+        "comparison/pairs.py",
+        "tukey_quantile(encodings, seeds - 1)",
+        "tukey_quantile(encodings, seeds)",
+        ("unit/comparison/test_pairs.py",),
+    ),
+    Fault(
+        "comparison/verdicts.py",
+        "found.first if metric.better(found.difference, 0.0) else found.second",
+        "found.first if found.difference > 0 else found.second",
+        ("unit/comparison/test_verdicts.py",),
+    ),
     # Explorer
     Fault("explorer/lru.py", "held.popitem(last=False)", "held.popitem()", ("unit/explorer",)),
     # Export
-    Fault("export/positions.py", "real * cosine - imaginary * sine", "real * cosine + imaginary * sine", ("unit/export",)),
+    Fault(
+        "export/positions.py", "real * cosine - imaginary * sine", "real * cosine + imaginary * sine", ("unit/export",)
+    ),
     # Serving
     Fault("serving/guard.py", "if origin is not None and", "if origin is None and", ("unit/serving/test_guard.py",)),
     Fault("serving/batches.py", "job.options == first.options and len", "len", ("unit/serving/test_batches.py",)),

@@ -39,6 +39,8 @@ FAMILIES = {
     "abacus": (NUMBERS, {**SMALL, "training.positions": "abacus"}, "8+1"),
     "vit": ("digits", {"model.heads": 2, "model.layers": 1}, "#0"),
 }
+QUICK = {"encoder_decoder", "vit"}
+"""Trained in every run of the tests."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +60,9 @@ def curves(folder):
     return [(row["loss"], row["gradient_norm"]) for row in read_metrics(folder)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+)
 def test_a_family_learns_and_answers_on_an_accelerator_as_on_the_processor(tmp_path, family):
     task, settings, line = FAMILIES[family]
     results = [trained(tmp_path / device, device, task, settings) for device in ("cpu", "lab")]

@@ -96,7 +96,7 @@ def opened(site: ServedPages, page: str = "index.html", **how: Any) -> Any:
     return site.visit(site.server + page, READY, **how)
 
 
-@pytest.mark.parametrize("home", ["index.html", "ko/index.html"])
+@pytest.mark.parametrize("home", ["index.html", pytest.param("ko/index.html", marks=pytest.mark.long)])
 def test_the_first_screen_has_a_page_that_answers_an_edit(site: ServedPages, home: str) -> None:
     page = opened(site, home)
     framed = page.locator(".live iframe")
@@ -146,7 +146,7 @@ def test_it_is_light_by_day_and_dark_by_night(site: ServedPages) -> None:
     assert lightness("dark") < 60
 
 
-@pytest.mark.parametrize("page", ["index.html", "ko/index.html", "lessons/bag.html", "figures.html", "glossary.html"])
+@pytest.mark.parametrize("page", ["ko/index.html", "lessons/bag.html", "figures.html"])
 def test_nothing_stands_out_of_a_narrow_screen(site: ServedPages, page: str) -> None:
     shown = opened(site, page, width=420)
     assert shown.evaluate("document.scrollingElement.scrollWidth") <= 420
@@ -164,8 +164,10 @@ def test_the_glossary_is_reached_by_keyboard(site: ServedPages) -> None:
     page.wait_for_url(f"{site.server}glossary.html")
 
 
-@pytest.mark.parametrize("page", ["index.html", "ko/index.html", "lessons/sqrt.html", "figures.html"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("page", "scheme"),
+    [("index.html", "light"), ("ko/index.html", "dark"), ("lessons/sqrt.html", "dark"), ("figures.html", "light")],
+)
 def test_the_rules_of_accessibility_hold(site: ServedPages, page: str, scheme: str) -> None:
     shown = opened(site, page, color_scheme=scheme)
     # The builder's script puts each button that copies into a `nav` of its own, all without a name.

@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ MODELS = {
     "--learning-rate 0.02",
     "recurrent": "--model recurrent --width 64 --learning-rate 0.01",
 }
-every_model = pytest.mark.parametrize("kind", MODELS)
+every_model = pytest.mark.parametrize("kind", ["encoder_decoder", pytest.param("recurrent", marks=pytest.mark.long)])
 
 
 def run(*arguments: Any, text: str = "") -> str:
@@ -51,8 +53,8 @@ def meaning(sentence: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
-    """A run of each model, and what training it printed."""
+def translated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any]]:
+    """A function that gives a run of a model, trained at its first call, and what training it printed."""
     folder = tmp_path_factory.mktemp("toy")
     # A name here and there is too rare for the vocabulary, so that the models meet unknown words.
     lines = [line if n % 3 else named(line, f"Stadt{n}", n) for n, line in enumerate(sentences(4000, 1))]
@@ -60,18 +62,19 @@ def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path
     (folder / "text.en").write_text("".join(f"{meaning(line)}\n" for line in lines))
     options = ["--tokenizer", "words", "--vocabulary", 4 + 2 * len(WORDS), "--longest", 10, "--dropout", 0.0]
     options += ["--label-smoothing", 0, "--tokens", 600, "--epochs", 7, "--evaluations", 1, "--threads", 1, "--json"]
-    found = {}
-    for kind, own in MODELS.items():
+
+    @cache
+    def trained(kind: str) -> tuple[Path, Any]:
         files = folder / "text.de", folder / "text.en"
         words = ["train", "translation", "--train", *files, "--out", folder / kind]
-        printed = run(*words, *options, *own.split())
-        found[kind] = folder / kind, json.loads(printed)
-    return found
+        return folder / kind, json.loads(run(*words, *options, *MODELS[kind].split()))
+
+    return trained
 
 
 @every_model
 def test_a_toy_language_is_learned(translated: Any, kind: str) -> None:
-    folder, result = translated[kind]
+    folder, result = translated(kind)
     assert result["steps"] < 600
     assert result["bleu"] > 90
     lines = sentences(50, 2)
@@ -83,7 +86,7 @@ def test_a_toy_language_is_learned(translated: Any, kind: str) -> None:
 @every_model
 def test_an_unknown_word_is_copied(translated: Any, kind: str) -> None:
     lines = ["wort1 Seoul wort2", "wort3 wort4 Berlin"]
-    answers = [answer.answer for answer in jarilab.predict(translated[kind][0], lines)]
+    answers = [answer.answer for answer in jarilab.predict(translated(kind)[0], lines)]
     assert [[word for word in answer.split() if word not in WORDS.values()] for answer in answers] == [
         ["Seoul"],
         ["Berlin"],
@@ -92,7 +95,7 @@ def test_an_unknown_word_is_copied(translated: Any, kind: str) -> None:
 
 @every_model
 def test_a_beam_is_no_worse_than_greedy(translated: Any, kind: str) -> None:
-    loaded = jarilab.load(translated[kind][0])
+    loaded = jarilab.load(translated(kind)[0])
     lines = sentences(60, 3)
     greedy = list(jarilab.predict(loaded, lines))
     best = list(jarilab.predict(loaded, lines, beam=4, n_best=4))
@@ -108,7 +111,7 @@ def test_a_beam_is_no_worse_than_greedy(translated: Any, kind: str) -> None:
 @every_model
 @torch.no_grad()
 def test_the_probabilities_are_those_of_the_model(translated: Any, kind: str) -> None:
-    loaded = jarilab.load(translated[kind][0])
+    loaded = jarilab.load(translated(kind)[0])
     task, model = loaded.task, loaded.model
     source = task.sources([task.read("wort1 wort9 wort2")])
     for decoding in (GREEDY, Decoding(beam=4)):
@@ -122,7 +125,7 @@ def test_the_probabilities_are_those_of_the_model(translated: Any, kind: str) ->
 
 @every_model
 def test_what_it_attends_to(translated: Any, kind: str) -> None:
-    folder, _ = translated[kind]
+    folder, _ = translated(kind)
     site = "decoder.0.cross"
     walked = json.loads(run("walk", folder, "--input", "wort1 wort9 wort2", "--site", site, "--json"))
     assert (walked["answer"], walked["site"]) == ("word1 word9 word2", site)

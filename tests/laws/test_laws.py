@@ -47,9 +47,9 @@ OPTIONS = {
 }
 
 
-ALWAYS = {"none", "learned", "rotary", "shaw", "alibi", "cope", "rotary_dynamic", "rotary2d"}
-"""One of each kind, tried in every run of the tests; the others' laws are long. Biases by a table (t5), gates
-(forgetting), and what is added to images are there in the sums."""
+ALWAYS = {"none", "learned", "rotary", "shaw"}
+"""Tried in every run of the tests; the others' laws are long. Biases by a table, gates (forgetting), and what is added
+to images are there in the sums."""
 
 
 def specs_of(name: str) -> list[Any]:

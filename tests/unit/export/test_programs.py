@@ -75,7 +75,9 @@ def check(kind: str, targets: list[Target], folder: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["encoder_decoder", pytest.param("decoder", marks=pytest.mark.long), "vit"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.long) for kind in ("encoder_decoder", "decoder")), "vit"]
+)
 def test_other_programs_say_what_the_model_does(
     kind: str, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,8 @@ from jarilab.laws.whole_laws import LAWS, check_model
 TRANSFORMERS = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no transformers")
 ROUNDS = "weights survive bfloat16"
 FAR = "declared positions are computed"
+QUICK = {"Bert", "Roberta", "GPT2", "Llama", "T5", "Swin", "ViTMAE", "Whisper"}
+"""Tried in every run of the tests."""
 
 KNOWN = {
     # 512 declared, of which 510 can be used
@@ -56,7 +58,14 @@ def made(name):
 
 @TRANSFORMERS
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "nn.Transformer"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.long)
+        for name in MODELS
+        if name != "nn.Transformer"
+    ],
+)
 def test_no_wrong_alarm_over_the_architectures(name):
     model = made(name)
     if model.main_input_name.startswith("input_") and model.main_input_name != "input_ids":

@@ -55,7 +55,7 @@ def unfinished(finished):
 # Interrupted and resumed ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4, 9, 11])
+@pytest.mark.parametrize("step", [1, 3, 11, *(pytest.param(step, marks=pytest.mark.long) for step in (2, 4, 9))])
 def test_a_run_cut_off_goes_on_to_the_same_bits(whole, tmp_path, step):
     with pytest.raises(PowerCutError):
         train(tmp_path / "run", report=at(step, cut))
@@ -71,8 +71,7 @@ def test_a_run_cut_off_again_and_again_goes_on_to_the_same_bits(whole, tmp_path)
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "optimizer"), [(signal.SIGINT, "adamw"), (signal.SIGTERM, "muon")])
 def test_a_signal_stops_after_the_step_and_loses_nothing(tmp_path, number, optimizer, monkeypatch):
     # A row for every fourth step, so that the mean loss of a row has to survive as well.
     monkeypatch.setattr(loop, "CURVE_POINTS", 3)
@@ -105,7 +104,7 @@ def test_the_first_signal_handlers_come_back(tmp_path):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_killed_by_sigkill_goes_on_to_the_same_bits(tmp_path):
     settings = {**TINY, "training.examples": 16 * 60, "training.evaluations": 6}
     experiment = Experiment.of("arithmetic:maximum=30", "shaw", settings, 1, "float32")
@@ -260,7 +259,7 @@ def smallest(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [FILES[0], pytest.param(FILES[1], marks=pytest.mark.long), *FILES[2:]])
 def test_every_flipped_bit_is_noticed(smallest, tmp_path, name):
     path = shutil.copytree(smallest, tmp_path / smallest.name)
     content = (path / name).read_bytes()

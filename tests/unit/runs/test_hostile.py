@@ -37,7 +37,7 @@ def faults(run: HostileRun, count: int | None) -> list[str]:
 
 @pytest.mark.usefixtures("unchecked")
 def test_some_hostile_runs_give_a_sentence(whole: Path, tmp_path: Path) -> None:
-    assert faults(HostileRun(whole, tmp_path, "1+1"), 30) == []
+    assert faults(HostileRun(whole, tmp_path, "1+1"), 15) == []
 
 
 @pytest.mark.long
@@ -127,9 +127,9 @@ def silent_changes(run: Path, count: int) -> tuple[list[str], int]:
 
 def test_a_flipped_bit_changes_nothing_without_a_word(whole: Path, tmp_path: Path) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
-    silent, told = silent_changes(run, 24)
+    silent, told = silent_changes(run, 12)
     assert silent == []
-    assert told > 10, "the bits were flipped"
+    assert told > 5, "the bits were flipped"
 
 
 @pytest.mark.long

@@ -79,7 +79,7 @@ def sent_to(guard: Guard, examples: int, paths: str = "") -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("which", "examples"), [("add", 25), pytest.param("language", 25, marks=pytest.mark.long), ("explorer", 15)]
+    ("which", "examples"), [("add", 12), pytest.param("language", 25, marks=pytest.mark.long), ("explorer", 8)]
 )
 def test_no_generated_request_is_the_servers_fault(guards: dict[str, Guard], which: str, examples: int) -> None:
     statuses = sent_to(guards[which], examples)

@@ -145,7 +145,7 @@ def test_a_judge_sees_every_digit_alike_wherever_and_whatever_its_size(digits: D
     assert max(int(rows.max() - rows.min()), int(columns.max() - columns.min())) + 1 in (19, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_judge_learns_to_read_digits_it_has_not_seen(digits: Digits, tmp_path: Path) -> None:
     style = STYLES["row"]
     one, other = halves(digits)

@@ -46,7 +46,9 @@ print(min(faults_of_a_step() for _ in range(25)), flush=True)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
-@pytest.mark.parametrize(("arrays", "size"), [(16, 2**20), (2, 2**24)])  # of 4 and of 64 MiB
+@pytest.mark.parametrize(
+    ("arrays", "size"), [(16, 2**20), pytest.param(2, 2**24, marks=pytest.mark.long)]
+)  # of 4 and of 64 MiB
 def test_a_step_gets_the_memory_that_the_one_before_freed(arrays, size):
     """The child of a process keeps it, which ends before its parent begins."""
     steps = ALLOCATES.format(arrays=arrays, size=size)

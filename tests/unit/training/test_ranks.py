@@ -161,6 +161,18 @@ def plain(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_two_processes_with_parts_of_a_model_compute_what_one_does(plain, tmp_path):
+    """The one example of every run of the tests; all others are long."""
+    cases = [case("parts", options=SHARD), case("unlike", of_rank={"1": {"seed": 2}})]
+    told, done = launch_by_torchrun(tmp_path, cases)
+    assert [one["parts"] for one in told] == ["done", "done"], done.stderr[-3000:]
+    assert all("the ranks do not agree on options" in one["unlike"] for one in told)
+    assert not (tmp_path / "unlike").exists()
+    close(plain, tmp_path / "parts", 1e-5)
+    assert verify(tmp_path / "parts").whole
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["copies", "parts", "passes"])
 def test_two_processes_compute_what_one_does(launched, plain, name):
     folder, told, _ = launched
@@ -169,12 +181,12 @@ def test_two_processes_compute_what_one_does(launched, plain, name):
     assert read_run(folder / name)["environment"]["ranks"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_average_is_cut_into_parts_too(launched, averaged):
     close(averaged, launched[0] / "averaged", 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "settings"), [("captions", CAPTIONS), ("detection", DETECTION)])
 def test_each_mean_of_a_loss_is_weighed_by_its_own_count(launched, tmp_path, task, settings):
     folder, told, _ = launched
@@ -182,7 +194,7 @@ def test_each_mean_of_a_loss_is_weighed_by_its_own_count(launched, tmp_path, tas
     close(alone(tmp_path / "run", settings, task), folder / task, 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_parts_wrote_is_as_any_checkpoint(launched):
     folder, _, _ = launched
     assert verify(folder / "parts").whole
@@ -192,7 +204,7 @@ def test_what_parts_wrote_is_as_any_checkpoint(launched):
         assert whole == parts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("stopped", "whole"), [("stopped", "whole"), ("stopped parts", "parts")])
 def test_two_processes_that_were_stopped_go_on_to_the_same_bits(launched, stopped, whole):
     folder, told, _ = launched
@@ -200,7 +212,7 @@ def test_two_processes_that_were_stopped_go_on_to_the_same_bits(launched, stoppe
     assert outcome(folder / stopped) == outcome(folder / whole)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "settings"), [("cut", SETTINGS), ("cut parts", AVERAGED)])
 def test_one_process_goes_on_with_what_two_began(launched, gone_on, request, capsys, name, settings):
     """After the copies for four were made."""
@@ -211,14 +223,14 @@ def test_one_process_goes_on_with_what_two_began(launched, gone_on, request, cap
     close(request.getfixturevalue("plain" if name == "cut" else "averaged"), folder / name, 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("shard", [False, True])
 @pytest.mark.parametrize(("name", "whole"), [("cut", "plain"), ("cut parts", "averaged")])
 def test_four_processes_go_on_with_what_two_began(gone_on, request, name, whole, shard):
     close(request.getfixturevalue(whole), gone_on / f"{name}, {shard}", 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_that_do_not_agree_are_told_so(launched):
     folder, told, _ = launched
     for one in told:
@@ -227,7 +239,7 @@ def test_ranks_that_do_not_agree_are_told_so(launched):
     assert not (folder / "unlike").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_is_killed_is_named_and_torchrun_goes_on(launched):
     folder, told, _ = launched
     assert "rank 0 waits in vain for the others: rank 1 was last heard of" in told[0]["killed"]
@@ -235,7 +247,7 @@ def test_a_rank_that_is_killed_is_named_and_torchrun_goes_on(launched):
     assert outcome(folder / "killed") == outcome(folder / "copies")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_hangs_ends_the_others_and_is_named(launched):
     _, told, _ = launched
     assert "rank 0 waits in vain for the others: rank 1 was last heard of" in told[0]["hanging again"]

@@ -365,7 +365,7 @@ def test_what_may_attend_unheard_is_named_beside_what_is_heard():
     assert (tape.missing, len(tape.sites), told[0].filename) == (["mixed"], 1, __file__)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_copies_and_parts_of_a_model_on_two_processes_have_the_maps_of_the_whole(tmp_path):
     tests = Path(__file__).parents[3]
     command = [sys.executable, tests / "helpers" / "heard_ranks.py", tmp_path / "store"]
