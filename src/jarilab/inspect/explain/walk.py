@@ -33,6 +33,7 @@ from jarilab.inspect.explain.steps import (
     step_of_terms,
     step_of_weights,
 )
+from jarilab.inspect.record.activations import first_layer, input_encodings, is_norm
 from jarilab.inspect.record.capture import Tape, look_inside
 from jarilab.inspect.record.model_io import precise
 from jarilab.inspect.record.sites import Inputs, layers_of
