@@ -111,7 +111,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
     task = Translation(train=train, valid=held_out, vocabulary=SIZE.vocabulary)
     task.prepare()
     source, target = task.tokenizers
-    pairs = files.pairs([Path(path) for path in train], files.Reading())
+    pairs = files.pairs([Path(path) for path in train], files.PairCounts())
     # Every line ends with its end token: without it the model learns no end, and each answer is as long as it may be.
     examples = [
         {"input_ids": [*source.encode(one), END], "labels": [*target.encode(other), END]} for one, other in pairs

@@ -141,11 +141,11 @@ def compressed(data: bytes) -> object:
 
 def pairs(data: bytes) -> object:
     first, _, second = data.partition(b"\0\0")
-    return list(files.pairs((file(first, "one.txt"), file(second, "other.txt")), files.Reading(), longest_line=100))
+    return list(files.pairs((file(first, "one.txt"), file(second, "other.txt")), files.PairCounts(), longest_line=100))
 
 
 def columns(data: bytes) -> object:
-    return list(files.pairs((file(data, "pairs.tsv"),), files.Reading(), longest_line=100))
+    return list(files.pairs((file(data, "pairs.tsv"),), files.PairCounts(), longest_line=100))
 
 
 def idx_images(data: bytes) -> object:

@@ -10,7 +10,7 @@ from jarilab.data.text import SPECIAL
 from jarilab.data.text.pieces import Vocabulary
 from jarilab.data.text.spelling import Reading, Writing
 from jarilab.data.text.tokenizers import UNKNOWN_SIGN, library
-from jarilab.data.text.training import hugging_face
+from jarilab.data.text.training import tokenizers_library
 
 UNKNOWN = "<unk>"
 """The name of what a vocabulary does not hold."""
@@ -26,7 +26,7 @@ def library_of(
 ) -> Any:
     """Text to tokens as `reading` says, and back as `writing` does. names: of the tokens by number. behind: the tokens
     behind each text."""
-    hf = hugging_face()
+    hf = tokenizers_library()
     made = _of_names(reading, names) if reading.pieces is None else _of_pieces(reading)
     changes = [hf.normalizers.Replace(_pattern(was), now) for was, now in reading.rules]
     lower = [hf.normalizers.Lowercase()]
@@ -48,7 +48,7 @@ def _of_pieces(reading: Reading) -> Any:
 
 def _of_names(reading: Reading, names: Sequence[str]) -> Any:
     """Each match of the cut is a token; what is none is an error there, too."""
-    hf = hugging_face()
+    hf = tokenizers_library()
     numbers = {name: number for number, name in enumerate(names)}
     made = hf.Tokenizer(hf.models.WordLevel(numbers, unk_token=UNKNOWN))
     made.pre_tokenizer = hf.pre_tokenizers.Split(_pattern(reading.cut), "removed", invert=True)
@@ -56,7 +56,7 @@ def _of_names(reading: Reading, names: Sequence[str]) -> Any:
 
 
 def _decoders(writing: Writing) -> list[Any]:
-    made = hugging_face().decoders
+    made = tokenizers_library().decoders
     if writing.over_bytes:
         return [made.ByteLevel()]
     found = []
@@ -72,4 +72,4 @@ def _decoders(writing: Writing) -> list[Any]:
 
 def _pattern(of_javascript: str) -> Any:
     here = _PLACES.sub(lambda found: _OF_ONIGURUMA.get(found[0], found[0]), of_javascript)
-    return hugging_face().Regex(here)
+    return tokenizers_library().Regex(here)

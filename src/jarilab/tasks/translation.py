@@ -113,7 +113,7 @@ class Translation(PairsTask):
         )
         self._tokenizers = self._in_order(first, second)
         pairs = self._encoded()
-        self._notices = _complaints(pairs.reading, self._longest)
+        self._notices = _complaints(pairs.counts, self._longest)
         source, target = self._in_order(pairs.source, pairs.target)
         training = None if self.valid else torch.from_numpy(np.flatnonzero(~_held_out(source)))
         if self.valid:
@@ -150,7 +150,7 @@ class Translation(PairsTask):
     ) -> list[tuple[str, str]]:
         """The pairs of these files as they stand there, or those with the chosen numbers. Raises UserError."""
         pairs = []
-        for number, pair in enumerate(files.pairs(paths, files.Reading())):
+        for number, pair in enumerate(files.pairs(paths, files.PairCounts())):
             if chosen is None or number in chosen:
                 source, target = self._in_order(*pair)
                 pairs.append(
@@ -160,14 +160,14 @@ class Translation(PairsTask):
 
     def answer(self, learner: Learner, line: str, source: list[int], written: Sequence[int]) -> str:
         target = self.tokenizers[1]
-        if not target.knows_not(written):
+        if not target.has_unknown(written):
             return self.write(written)
         # Nothing stands at the end token.
         pieces = [*self.tokenizers[0].pieces(line)[: len(source)], ""]
         texts = []
         for number, at in zip(written, learner.most_attended(source, written), strict=True):
             if number > END:
-                unknown = target.knows_not([number])
+                unknown = target.has_unknown([number])
                 texts.append(pieces[at] if unknown else target.decode([number]))
         return (" " if self.tokenizer == "words" else "").join(texts)
 
@@ -241,15 +241,15 @@ def _held_out(source: store.Encoded) -> np.ndarray:
     return found
 
 
-def _complaints(reading: files.Reading, longest: int) -> list[str]:
-    found = []
-    if reading.blank:
-        found.append(f"{reading.blank:,} pairs with a blank line on a side were left out")
-    if reading.too_long:
-        found.append(
-            f"{reading.too_long:,} pairs of more than {longest} tokens were left out; --longest keeps more"
+def _complaints(counts: files.PairCounts, longest: int) -> list[str]:
+    notices = []
+    if counts.blank:
+        notices.append(f"{counts.blank:,} pairs with a blank line on a side were left out")
+    if counts.too_long:
+        notices.append(
+            f"{counts.too_long:,} pairs of more than {longest} tokens were left out; --longest keeps more"
         )
-    return found
+    return notices
 
 
 def _paths(option: str, given: Sequence[str]) -> list[Path]:

@@ -94,7 +94,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "tokenizer": ([*TRAIN, "{source}", "{target}", "--tokenizer", "wrods"], "tokenizer: input should be 'bpe'"),
     "text missing": ([*TEXT_TRAIN, "{missing}"], "{missing}: expected a file; there is none of this name"),
-    "text empty": ([*TEXT_TRAIN, "{empty}"], "expected text to train a tokenizer on; got none but white space"),
+    "text empty": ([*TEXT_TRAIN, "{empty}"], "expected text to train a tokenizer on; got only white space"),
     "text no utf-8": ([*TEXT_TRAIN, "{latin}"], "{latin}:2: expected UTF-8; byte offset 1 of the line holds 0xfc"),
     "beam": (["predict", "{run}", "--beam", "0"], "a beam is 1 hypothesis wide or more, got width 0; 1 is greedy"),
     "beam of evaluate": (["evaluate", "{run}", "--beam", "0"], "a beam is 1 hypothesis wide or more, got width 0"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers.small import SMALL, initialised
-from tests.unit.web.test_spelling import MADE, TEXTS
+from tests.unit.pages.kit.test_spelling import MADE, TEXTS
 from torch import nn
 
 import jarilab

@@ -157,7 +157,7 @@ def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) ->
     [
         ({"train": ()}, r"^--train expects two files, .* got 0: write --train text.de text.en$"),
         ({"train": ("a", "b", "c")}, "^--train expects two files, .* got 3"),
-        ({"train": ("{nothing}", "{nothing}")}, "there is none of this name; check the path"),
+        ({"train": ("{nothing}", "{nothing}")}, "expected a file; got .*; check the path"),
         ({"train": ("{one}",)}, "1 pairs are too few to hold some out; give held-out files with --valid"),
         ({"train": ("{empty}",), "valid": ("{one}",)}, "empty.tsv holds no usable lines"),
         ({"train": ("{one}",), "valid": ("{one}",) * 3}, "^--valid expects two files, .* got 3"),
@@ -369,7 +369,7 @@ def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) ->
     record = held(moved / "run.json")
     record["kept"][name] = hashlib.sha256(b"{}").hexdigest()
     seal(moved / "run.json", record)
-    with pytest.raises(UserError, match="expected a tokenizer as jari writes it; got no 'jari tokenizer 1'"):
+    with pytest.raises(UserError, match="expected a tokenizer .*; got no 'jari tokenizer 1'"):
         jarilab.load(moved)
     path.unlink()
     with pytest.raises(UserError, match=rf"{name} is missing or no plain file; the run cannot answer without it"):
@@ -382,7 +382,7 @@ def test_a_run_answers_without_its_files(loaded: OpenRun, moved: Path, tmp_path:
     found = jarilab.evaluate(moved, data=written(tmp_path, [(line, meaning(line)) for line in lines]), threads=1)
     assert found["examples"] == 2
     assert {"bleu", "chrf", "perplexity", "exact_match"} <= found.keys()
-    with pytest.raises(UserError, match=r"text.de: expected a file; there is none of this name; check the path"):
+    with pytest.raises(UserError, match=r"text.de: expected a file; got .*; check the path"):
         jarilab.evaluate(moved)
 
 

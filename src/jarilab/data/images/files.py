@@ -86,7 +86,7 @@ def decode(
 
 def read_bytes(path: Path) -> bytes:
     """All of a regular file. Raises UserError for what is none, and beyond LARGEST_FILE bytes."""
-    with files.raw(path) as stream:
+    with files.open_binary(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         data = stream.read(LARGEST_FILE + 1) if size <= LARGEST_FILE else b""
     if max(size, len(data)) > LARGEST_FILE:

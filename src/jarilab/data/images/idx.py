@@ -37,7 +37,7 @@ def find(folder: Path, held_out: bool) -> Path | None:
 
 def holds_images(path: Path) -> bool:
     """Whether a file is one of images. Raises UserError for labels alone, and for numbers that are no bytes."""
-    with files.opened(path) as stream:
+    with files.open_text(path) as stream:
         start = stream.read(4)
     if start == LABELS:
         raise UserError(
@@ -66,7 +66,7 @@ def labels_of(images: Path) -> Path:
 
 def read(path: Path, magic: bytes) -> UInt8[Tensor, "..."]:
     """The numbers in an idx file of bytes, in as many dimensions as the magic says."""
-    with files.opened(path) as stream:
+    with files.open_text(path) as stream:
         sizes = _sizes(path, stream, magic)
         found = torch.empty(math.prod(sizes), dtype=torch.uint8)
         view = memoryview(found.numpy().data)

@@ -1,4 +1,4 @@
-"""Text to token numbers and back: vocabularies here, files, tokenizers and the store in modules of their own."""
+"""Text to token ids and back. The special tokens and the character vocabulary are exported here."""
 
 from jarilab.data.text.vocabulary import END, FIRST, PADDING, SPECIAL, CharacterVocabulary
 

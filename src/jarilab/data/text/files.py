@@ -1,4 +1,4 @@
-"""Reading a person's text files: strict, in bounded memory, with errors that name the file, the line and the byte."""
+"""Strict reading of text files in bounded memory. Errors name the file, the line and the byte."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from pathlib import Path
 
 from jarilab.core.errors import UserError
 
-LONGEST_LINE = 1 << 20
-"""Bytes: a line beyond this is refused, since it would have to be held whole."""
+# A line is held in memory as a whole, so its length is bounded.
+MAX_LINE_BYTES = 1 << 20
+"""Longer lines are refused."""
 
-PIECE = 1 << 16
-"""Bytes read at a time from a document, and so about the length of the pieces it is given in."""
+CHUNK_BYTES = 1 << 16
+"""Bytes read at a time from a document, and about the length of its pieces."""
 
-DOCUMENTS = (".txt", ".txt.gz")
-"""How the names of the documents in a folder end."""
+DOCUMENT_SUFFIXES = (".txt", ".txt.gz")
+"""File names of documents in a folder end with one of these."""
 
-_COUNTED = 1 << 27
+_MAX_COUNTED_BYTES = 1 << 27
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
-# What the regular expressions of tokenizers call white space (Unicode's White_Space), which is not what str.strip does.
+# White space of the tokenizers' regular expressions (Unicode's White_Space). `str.strip` uses another set.
 _WHITE = (
     "\t\n\x0b\x0c\r \x85\xa0\u1680"
     + "".join(map(chr, range(0x2000, 0x200B)))
@@ -42,22 +43,22 @@ Stream = BufferedReader | gzip.GzipFile
 
 
 @dataclass
-class Reading:
-    """What was met on the way: usable pairs, pairs blank on a side, pairs omitted for their length."""
+class PairCounts:
+    """Counts of usable pairs, of pairs with a blank side, and of pairs omitted for their length."""
 
     pairs: int = 0
     blank: int = 0
     too_long: int = 0
 
 
-def lines(path: Path, *, longest_line: int = LONGEST_LINE) -> Iterator[str]:
-    r"""The lines of a file of UTF-8, plain or gzip, without their ends.
+def lines(path: Path, *, longest_line: int = MAX_LINE_BYTES) -> Iterator[str]:
+    r"""Yield the lines of a UTF-8 file, plain or gzip, without their line ends.
 
-    A line ends at "\n" or "\r\n" and nowhere else: U+2028, U+0085 and a lone "\r" are characters. A byte order mark at
-    the start is dropped. Raises UserError for what is no UTF-8, for NUL, for a line of more than `longest_line` bytes
-    and for damaged gzip.
+    A line ends at "\n" or "\r\n" only: U+2028, U+0085 and a lone "\r" are characters. A byte order mark at the start is
+    dropped. Raises UserError for bytes that are not UTF-8, for NUL, for a line longer than `longest_line` bytes, and
+    for damaged gzip.
     """
-    with opened(path) as stream:
+    with open_text(path) as stream:
         skipped = _mark(path, stream)
         number = 0
         while raw := stream.readline(longest_line + 2):
@@ -76,12 +77,12 @@ def lines(path: Path, *, longest_line: int = LONGEST_LINE) -> Iterator[str]:
 
 
 def pairs(
-    paths: Sequence[Path], reading: Reading, *, longest_line: int = LONGEST_LINE
+    paths: Sequence[Path], counts: PairCounts, *, longest_line: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of texts: from two files line by line, or from the first two columns of one file of tab-separated values.
+    """Yield pairs of texts: lines of two files, or the first two columns of a file of tab-separated values.
 
-    Pairs that are blank on a side are skipped. `reading` counts while the pairs are drawn. Raises UserError where the
-    files differ in length, a line has one column only, or nothing usable is found.
+    Pairs with a blank side are skipped. `counts` is updated while you iterate. Raises UserError if the
+    files differ in length, a line has only one column, or no pair is usable.
     """
     if len(paths) not in (1, 2):
         raise UserError(
@@ -92,54 +93,56 @@ def pairs(
     both = _parallel(first, others[0], longest_line) if others else _columns(first, longest_line)
     for one, other in both:
         if one.strip() and other.strip():
-            reading.pairs += 1
+            counts.pairs += 1
             usable = True
             yield one, other
         else:
-            reading.blank += 1
+            counts.blank += 1
     if not usable:
         raise no_usable(paths)
 
 
 def documents(path: Path) -> Iterator[Iterator[str]]:
-    r"""The documents of a file or folder, each as its pieces, which put together are its text.
+    r"""Yield the documents of a file or folder, each as an iterator over pieces of its text.
 
-    A file is one document whatever its name. In a folder and its folders every file named *.txt or *.txt.gz is one, by
-    path; hidden ones are skipped. Pieces end where a tokenizer would split anyway, if there is such a place within 64
-    KiB. Newlines are kept, "\r\n" read as "\n", a byte order mark dropped. Pieces of nothing but white space at the
-    start are omitted, so that a blank document has none.
+    A file is one document. In a folder and its subfolders, every file named *.txt or *.txt.gz is a document, sorted by
+    path. Hidden files are skipped. A piece ends where a tokenizer splits anyway, if there is such a position within 64
+    KiB. Newlines are kept, "\r\n" becomes "\n", and a byte order mark is dropped. Leading pieces of white space are
+    omitted, so a blank document has no pieces.
     """
     for file in document_files(path):
         yield dropwhile(lambda piece: not piece.strip(), _pieces(file))
 
 
 def document_files(path: Path) -> list[Path]:
-    """The files that `documents` reads, in its order. Raises UserError where there is none."""
+    """Return the files that `documents` reads, in order. Raises UserError if there is none."""
     if not path.is_dir():
         return [path]
-    found = []
-    for folder, inner, names in os.walk(path, onerror=unreadable):
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        shown = [name for name in names if not name.startswith(".")]
-        found += [Path(folder, name) for name in shown if name.lower().endswith(DOCUMENTS)]
-    if not found:
+    paths = []
+    for folder, subfolders, names in os.walk(path, onerror=unreadable):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        visible = [name for name in names if not name.startswith(".")]
+        paths += [
+            Path(folder, name) for name in visible if name.lower().endswith(DOCUMENT_SUFFIXES)
+        ]
+    if not paths:
         raise UserError(
             f"{path}: expected files named *.txt or *.txt.gz in this folder; got none; rename or add some"
         )
-    return sorted(found)
+    return sorted(paths)
 
 
 def content_hash(paths: Sequence[Path]) -> str:
-    """The sha256 of the contents of files in this order, whatever they are called."""
-    whole = hashlib.sha256()
+    """Return the sha256 of the files' contents in this order. Names do not count."""
+    digest = hashlib.sha256()
     for path in paths:
-        with raw(path) as stream:
-            whole.update(hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()
+        with open_binary(path) as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
 def no_usable(paths: Sequence[Path]) -> UserError:
-    """The error for files without any text."""
+    """Return the error for files without text."""
     verb = "holds" if len(paths) == 1 else "hold"
     named = " and ".join(str(path) for path in paths)
     return UserError(
@@ -153,7 +156,7 @@ def _columns(path: Path, longest_line: int) -> Iterator[tuple[str, str]]:
         if len(columns) < 2 and line.strip():
             raise UserError(
                 f"{path}:{number}: expected two columns with a tab between; got one: {line[:60]!r}; "
-                "mend the line, or give two files, one for each side"
+                "fix the line, or give two files, one for each side"
             )
         yield (columns[0], columns[1]) if len(columns) > 1 else ("", "")
 
@@ -167,17 +170,17 @@ def _parallel(source: Path, target: Path, longest_line: int) -> Iterator[tuple[s
             counts = (shorter, longer) if one is None else (longer, shorter)
             raise UserError(
                 f"expected as many lines in both files; got {counts[0]} in {source} and {counts[1]} in {target}; "
-                f"line {number} is first without a partner; mend the files so that they belong together line by line"
+                f"line {number} is the first without a partner; align the files line by line"
             )
         yield one, other
 
 
 def _pieces(path: Path) -> Iterator[str]:
-    with opened(path) as stream:
+    with open_text(path) as stream:
         skipped = _mark(path, stream)
         line, column, pending, text = 1, skipped, b"", ""
         while True:
-            block = stream.read(PIECE)
+            block = stream.read(CHUNK_BYTES)
             data = pending + block
             if (nul := data.find(b"\0")) >= 0:
                 raise _nul(path, line + data.count(b"\n", 0, nul))
@@ -189,12 +192,14 @@ def _pieces(path: Path) -> Iterator[str]:
                 raise _not_utf8(
                     path, line + data.count(b"\n", 0, error.start), at, data[error.start]
                 ) from None
-            # A "\r" at the end may be half of an "\r\n": it waits for what follows.
+            # A "\r" at the end may be half of "\r\n", so it waits for the next block.
             used -= bool(block) and data[:used].endswith(b"\r")
-            whole, pending = data[:used], data[used:]
-            line += whole.count(b"\n")
-            column = len(whole) - whole.rfind(b"\n") - 1 + (0 if b"\n" in whole else column)
-            text += whole.decode().replace("\r\n", "\n")
+            complete, pending = data[:used], data[used:]
+            line += complete.count(b"\n")
+            column = (
+                len(complete) - complete.rfind(b"\n") - 1 + (0 if b"\n" in complete else column)
+            )
+            text += complete.decode().replace("\r\n", "\n")
             cut = _cut(text) if block else len(text)
             if cut:
                 yield text[:cut]
@@ -204,22 +209,22 @@ def _pieces(path: Path) -> Iterator[str]:
 
 
 def _cut(text: str) -> int:
-    """Where to end a piece: before the last run of white space. Without any, all of a longer text goes."""
-    if found := _BEFORE_WHITE.match(text):
-        return found.end()
-    return len(text) if len(text) >= PIECE // 4 else 0
+    """Return the end of a piece: before the last white space, or the whole of a long text without any."""
+    if match := _BEFORE_WHITE.match(text):
+        return match.end()
+    return len(text) if len(text) >= CHUNK_BYTES // 4 else 0
 
 
 @contextmanager
-def raw(path: Path) -> Iterator[BufferedReader]:
-    """A regular file, open for reading. Raises UserError for whatever goes wrong with it."""
+def open_binary(path: Path) -> Iterator[BufferedReader]:
+    """Open a regular file for reading. Raises UserError if that fails."""
     try:
         os.fsencode(path)
         if "\0" in str(path):
             raise ValueError("a NUL")
     except ValueError:
         raise UserError(
-            f"{str(path)!r}: expected the name of a file; no file can be called so; check the path"
+            f"{str(path)!r}: expected the name of a file; got one that no file can have; check the path"
         ) from None
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -229,22 +234,22 @@ def raw(path: Path) -> Iterator[BufferedReader]:
             yield stream
     except FileNotFoundError:
         raise UserError(
-            f"{path}: expected a file; there is none of this name; check the path"
+            f"{path}: expected a file; got a path that does not exist; check the path"
         ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
-            f"{path}: expected whole gzip; got a damaged or cut one ({error}); fetch or compress it again"
+            f"{path}: expected complete gzip; got a damaged or truncated file ({error}); fetch or compress it again"
         ) from None
     except OSError as error:
         raise UserError(
-            f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
+            f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions"
         ) from None
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Stream]:
-    """The bytes of a file, unpacked if it begins as gzip does."""
-    with raw(path) as stream:
+def open_text(path: Path) -> Iterator[Stream]:
+    """Open a file for reading; a gzip file is unpacked."""
+    with open_binary(path) as stream:
         packed = stream.read(2) == _GZIP
         stream.seek(0)
         if not packed:
@@ -255,11 +260,11 @@ def opened(path: Path) -> Iterator[Stream]:
 
 
 def _mark(path: Path, stream: Stream) -> int:
-    """Steps over the byte order mark of UTF-8 and gives its length. Raises UserError for that of UTF-16."""
+    """Skip the byte order mark of UTF-8 and return its length. Raises UserError for UTF-16."""
     start = stream.read(3)
     if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise UserError(
-            f"{path}: expected UTF-8; this file begins as UTF-16 does; save it as UTF-8, or: "
+            f"{path}: expected UTF-8; got the byte order mark of UTF-16; save it as UTF-8, or: "
             f"iconv -f UTF-16 -t UTF-8 {path.name} > {path.stem}.utf8{path.suffix}"
         )
     skipped = 3 if start == codecs.BOM_UTF8 else 0
@@ -271,29 +276,33 @@ def _long(
     path: Path, number: int, size: int, last: bytes, stream: Stream, longest: int
 ) -> UserError:
     size -= last.endswith(b"\n")
-    while b"\n" not in last and size <= _COUNTED and (last := stream.read(_BLOCK)):
+    while b"\n" not in last and size <= _MAX_COUNTED_BYTES and (last := stream.read(_BLOCK)):
         size += len(last.partition(b"\n")[0])
-    counted = f"{size:,} bytes" if size <= _COUNTED else f"more than {_COUNTED:,} bytes"
+    counted = (
+        f"{size:,} bytes"
+        if size <= _MAX_COUNTED_BYTES
+        else f"more than {_MAX_COUNTED_BYTES:,} bytes"
+    )
     return UserError(
         f"{path}:{number}: expected lines of at most {longest:,} bytes; got one of {counted}; break it up"
     )
 
 
 def unreadable(error: OSError) -> None:
-    """What `os.walk` is to do with a folder that it cannot list. Raises UserError."""
+    """Raise UserError for a folder that `os.walk` cannot list."""
     raise UserError(
-        f"{error.filename}: cannot be read ({error.strerror}); check the path and its rights"
+        f"{error.filename}: cannot be read ({error.strerror}); check the path and its permissions"
     )
 
 
 def _nul(path: Path, number: int) -> UserError:
     return UserError(
-        f"{path}:{number}: expected text; got a NUL, as binary files and UTF-16 hold; save it as UTF-8"
+        f"{path}:{number}: expected text; got a NUL byte, as in binary files and UTF-16; save it as UTF-8"
     )
 
 
 def _not_utf8(path: Path, number: int, offset: int, byte: int) -> UserError:
     return UserError(
-        f"{path}:{number}: expected UTF-8; byte offset {offset} of the line holds 0x{byte:02x}, which is none; "
+        f"{path}:{number}: expected UTF-8; got 0x{byte:02x} at byte offset {offset} of the line; "
         "save the file as UTF-8"
     )

@@ -1,4 +1,4 @@
-"""All that makes a tokenizer: the pieces it knows, and how a text is cut into them; checked where a file says so."""
+"""The data of a tokenizer: its pieces, merges and scores, validated when they come from a file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Kind = Literal["bpe", "unigram", "words", "characters"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-LARGEST_VOCABULARY = 1_000_000
+MAX_VOCABULARY = 1_000_000
 FORMAT = "jari tokenizer 1"
 
 
 def byte_letters() -> dict[str, int]:
-    """The byte that each letter of GPT-2's alphabet stands for: printable ones themselves, others from U+0100 on."""
+    """Map each letter of GPT-2's alphabet to its byte: printable bytes to themselves, others from U+0100 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
-    moved = {chr(256 + n): byte for n, byte in enumerate(others)}
-    return {chr(byte): byte for byte in plain} | moved
+    shifted = {chr(256 + n): byte for n, byte in enumerate(others)}
+    return {chr(byte): byte for byte in plain} | shifted
 
 
 BYTE = byte_letters()
@@ -30,7 +30,7 @@ BYTE = byte_letters()
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """All that makes a tokenizer: the pieces in the order of their numbers, and how a text is cut into them."""
+    """The data of a tokenizer. Pieces are in the order of their ids, which start after the special tokens."""
 
     kind: Kind
     lowercase: bool
@@ -44,18 +44,18 @@ class Vocabulary:
 
 
 def over_bytes(kind: Kind) -> bool:
-    """Whether its pieces are made of bytes, so that nothing is unknown."""
+    """Whether pieces are made of bytes, so no text is unknown."""
     return kind in ("bpe", "unigram")
 
 
 def checked_vocabulary(data: Any) -> Vocabulary:
-    """The vocabulary in data that may be anybody's. Raises UserError for what `to_json` cannot have written."""
+    """Return the vocabulary in untrusted data. Raises UserError for data that `to_json` cannot have written."""
     names = {"format", "kind", "lowercase", "pieces", "merges", "scores"}
     if not isinstance(data, dict) or set(data) != names or data["format"] != FORMAT:
-        foreign(f"no {FORMAT!r}")
+        refuse(f"no {FORMAT!r}")
     kind, lowercase = data["kind"], data["lowercase"]
     if kind not in KINDS or not isinstance(lowercase, bool):
-        foreign(f"the kind {kind!r:.40}")
+        refuse(f"the kind {kind!r:.40}")
     pieces = _checked_pieces(kind, data["pieces"])
     merges, scores = data["merges"], data["scores"]
     merges = _checked_merges(merges, set(pieces)) if kind == "bpe" else _none(merges)
@@ -65,25 +65,25 @@ def checked_vocabulary(data: Any) -> Vocabulary:
 
 def _checked_pieces(kind: Kind, pieces: Any) -> tuple[str, ...]:
     if not _are_texts(pieces) or "" in pieces:
-        foreign("pieces that are no texts")
-    every = set(pieces)
-    if not 0 < len(every) == len(pieces) <= LARGEST_VOCABULARY:
-        foreign("no pieces, too many, or one twice")
+        refuse("pieces that are not text")
+    unique = set(pieces)
+    if not 0 < len(unique) == len(pieces) <= MAX_VOCABULARY:
+        refuse("no pieces, too many, or a duplicate")
     letters = set().union(*pieces)
     if any("\ud800" <= letter <= "\udfff" for letter in letters):
-        foreign("half a surrogate pair in a piece")
-    if over_bytes(kind) and not BYTE.keys() == letters <= every:
-        foreign("pieces that are not made of all 256 bytes")
+        refuse("half a surrogate pair in a piece")
+    if over_bytes(kind) and not BYTE.keys() == letters <= unique:
+        refuse("pieces that are not made of all 256 bytes")
     if kind == "words" and any(" " in piece for piece in pieces):
-        foreign("a word with a space")
+        refuse("a word with a space")
     if kind == "characters" and any(len(piece) != 1 for piece in pieces):
-        foreign("a piece of several characters")
+        refuse("a piece of several characters")
     return tuple(pieces)
 
 
 def _checked_merges(merges: Any, pieces: set[str]) -> tuple[tuple[str, str], ...]:
     if not isinstance(merges, list) or not all(_is_merge(merge, pieces) for merge in merges):
-        foreign("merges that do not fit the pieces")
+        refuse("merges that do not fit the pieces")
     return tuple((one, two) for one, two in merges)
 
 
@@ -100,7 +100,7 @@ def _are_texts(values: Any) -> bool:
 def _checked_scores(scores: Any, count: int) -> tuple[float, ...]:
     fits = isinstance(scores, list) and len(scores) == count
     if not fits or not all(map(_is_finite, scores)):
-        foreign("scores that do not fit the pieces")
+        refuse("scores that do not fit the pieces")
     return tuple(scores)
 
 
@@ -110,17 +110,17 @@ def _is_finite(score: Any) -> bool:
 
 def _none(values: Any) -> tuple[()]:
     if values != []:
-        foreign("merges or scores that the kind does not have")
+        refuse("merges or scores that the kind does not have")
     return ()
 
 
 def surrogate() -> UserError:
-    """The error for half a surrogate pair, which is no text."""
+    """Return the error for half a surrogate pair, which is not text."""
     return UserError(
-        "expected text; got half a surrogate pair, which no UTF-8 can hold; read the text as UTF-8"
+        "expected text; got half a surrogate pair, which UTF-8 cannot encode; read the text as UTF-8"
     )
 
 
-def foreign(got: str) -> NoReturn:
-    """Raises UserError for a file that is no tokenizer's."""
-    raise UserError(f"expected a tokenizer as jari writes it; got {got}; train it again") from None
+def refuse(got: str) -> NoReturn:
+    """Raise UserError for a file that is not a tokenizer's."""
+    raise UserError(f"expected a tokenizer written by jarilab; got {got}; train it again") from None

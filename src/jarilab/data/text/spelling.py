@@ -1,6 +1,6 @@
-"""How text becomes tokens and tokens text, as plain data: for a page that runs a model where there is no Python.
+"""Tokenization as plain data, for a page that runs a model without Python.
 
-Patterns are JavaScript's, with the flags `gu`: `pages/kit/static/spelling.js` follows them, and a test holds it against
+Patterns are JavaScript's, with the flags `gu`. `pages/kit/static/spelling.js` applies them; a test compares it with
 Python.
 """
 
@@ -13,10 +13,10 @@ from jarilab.data.text.pieces import Kind
 from jarilab.data.text.vocabulary import SPECIAL
 
 Rule = tuple[str, str]
-"""A pattern, and what stands in the place of each of its matches."""
+"""A pattern and the replacement of its matches."""
 
 SPACE = r"\p{White_Space}\x1c-\x1f"
-"""What `str.isspace` and `\\s` of `re` call white space, for the inside of brackets."""
+"""White space of `str.isspace` and of `\\s` in `re`, for use inside brackets."""
 STRIPPED: Rule = (f"^[{SPACE}]+|[{SPACE}]+$", "")
 """`str.strip`."""
 
@@ -25,24 +25,24 @@ PARTED = f"[^{SPACE}]+"
 """`str.split`."""
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
 WORDS = rf"[{_WORD}]+|[^{_WORD}\p{{White_Space}}]+"
-"""Words, and what stands between them but white space."""
+"""Words, and the text between them except white space."""
 BYTE_LEVEL = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|"
     r"\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
 )
-"""GPT-2's pieces, which hold the space before them."""
+"""GPT-2's pieces, which include the space before them."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a text becomes tokens.
+    """Rules that turn a text into tokens.
 
-    It is put into lower case (`lowercase`: the whole `text`, before the rules, or afterwards each of its `characters`
-    by itself), changed by the rules in their order, and cut into the matches of `cut`. A match is a piece; or its bytes
-    are joined to pieces, in `bpe` by `merges`, the first of them first, in `unigram` to the highest sum of `scores`.
+    The text is put into lower case (`lowercase`: the whole `text` before the rules, or each of its `characters` after
+    them). The rules then apply in order, and the matches of `cut` are taken. A match is a piece, or its bytes are
+    joined to pieces: in `bpe` by `merges` in order, in `unigram` to the highest sum of `scores`.
 
-    pieces: by number, behind `special` numbers that no text has; None where they are the names of the tokens.
-    unknown: the number of what is no piece; None where that is an error. end: what stands behind each text.
+    pieces: by id, after the `special` ids; None if they are the names of the tokens. unknown: the id of an unknown
+    piece; None if that is an error. end: the id after each text.
     """
 
     cut: str
@@ -59,11 +59,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Writing:
-    """How tokens become a text: those behind `special` are pieces, or have their names; `join` stands between them, and
-    the rules change the whole.
+    """Rules that turn tokens into a text: pieces joined by `join`, then the rules.
 
-    skipped: numbers that are not written. unknown: the number of what is copied from where was looked most. over_bytes:
-    the letters of pieces stand for bytes.
+    skipped: ids that are not written. unknown: the id that is replaced by the source token with the largest weight.
+    over_bytes: whether the letters of pieces stand for bytes.
     """
 
     join: str = ""
@@ -77,7 +76,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Spelling:
-    """Both of them, of a task; None for what only Python can do."""
+    """The rules of a task in both directions; None where only Python can do it."""
 
     read: Reading | None = None
     write: Writing | None = None

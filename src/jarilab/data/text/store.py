@@ -1,7 +1,7 @@
-"""What text files become: token numbers on disk, made once, cached by content, and mapped into memory.
+"""Token ids of text files on disk, cached by content and mapped into memory.
 
-The files are read as a stream and written as one, so memory does not grow with them: held at a time are some thousand
-lines, and the pages of the mapped files that are looked at, which the system takes back when it needs them.
+Files are read and written as streams, so memory does not grow with them. Some thousand lines are in memory at a time.
+The system reclaims pages of the mapped files when it needs them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.core.storage.cache import cached
 from jarilab.data.text.files import (
-    Reading,
+    PairCounts,
     content_hash,
     document_files,
     documents,
@@ -36,9 +36,9 @@ _BATCH_CHARACTERS = 1 << 18
 
 
 class Encoded:
-    """Rows of token numbers, read from the files as they are asked for.
+    """Rows of token ids, read from disk on access.
 
-    ids: all rows one after the other, uint16 or uint32; row n is ids[offsets[n] : offsets[n + 1]].
+    ids: all rows concatenated, uint16 or uint32. Row n is ids[offsets[n] : offsets[n + 1]].
     """
 
     def __init__(self, ids: np.ndarray, offsets: np.ndarray):
@@ -50,18 +50,18 @@ class Encoded:
 
     @property
     def tokens(self) -> int:
-        """How many there are in all rows."""
+        """The number of tokens in all rows."""
         return len(self.ids)
 
     @property
     def lengths(self) -> Int[Tensor, " N"]:
-        """The number of tokens of each row (int64), worked out at each call."""
+        """The number of tokens of each row (int64), computed at each call."""
         return torch.from_numpy(np.diff(self.offsets))
 
     def padded(self, indices: Int[Tensor, " B"] | Sequence[int]) -> Int[Tensor, "B L"]:
-        """The rows of these numbers with PADDING behind, up to the longest of them, int64.
+        """Return the rows at `indices`, int64, padded at the end to the longest of them.
 
-        Raises IndexError for a number that is no row's.
+        Raises IndexError for an index out of range.
         """
         starts, ends = self._ends(indices)
         lengths_B = ends - starts
@@ -72,24 +72,24 @@ class Encoded:
         return torch.from_numpy(ids_BL)
 
     def _ends(self, indices: Tensor | Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        at = np.asarray(indices, dtype=np.int64)
-        if at.size and not 0 <= at.min() <= at.max() < len(self):
+        rows = np.asarray(indices, dtype=np.int64)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(
-                f"expected numbers of rows from 0 to {len(self) - 1}; got {at.min()} to {at.max()}"
+                f"expected row indices from 0 to {len(self) - 1}; got {rows.min()} to {rows.max()}"
             )
-        return self.offsets[at], self.offsets[at + 1]
+        return self.offsets[rows], self.offsets[rows + 1]
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Row n of `source` belongs to row n of `target`; `reading` counts what was used and what was omitted.
+    """Encoded pairs: row n of `source` belongs to row n of `target`.
 
-    numbers: `(N,)`, which of the pairs that `files.pairs` gives each row is.
+    counts: used and omitted pairs. numbers: `(N,)`, the index of each row among the pairs of `files.pairs`.
     """
 
     source: Encoded
     target: Encoded
-    reading: Reading
+    counts: PairCounts
     numbers: np.ndarray
 
     def __len__(self) -> int:
@@ -103,10 +103,10 @@ def prepare_pairs(
     *,
     longest: int,
 ) -> EncodedPairs:
-    """The pairs of texts in these files (see `files.pairs`) as token numbers, from the cache where they are there.
+    """Return the pairs of texts in these files (see `files.pairs`) as token ids, from the cache if it has them.
 
-    Pairs of more than `longest` tokens on a side are omitted and counted. Raises UserError as `files.pairs`, and where
-    no pair is short enough.
+    Pairs with more than `longest` tokens on a side are omitted and counted. Raises UserError as `files.pairs` does, and
+    if no pair is short enough.
     """
     facts = {
         "what": "pairs",
@@ -117,43 +117,45 @@ def prepare_pairs(
     }
 
     def make(folder: Path) -> dict[str, int]:
-        reading, start = Reading(), 0
+        counts, start = PairCounts(), 0
         with (
             _Writer(folder, "source", source) as left,
             _Writer(folder, "target", target) as right,
             (folder / _NUMBERS).open("wb") as numbers,
         ):
-            for batch in _batches(pairs(paths, reading)):
+            for batch in _batches(pairs(paths, counts)):
                 ones = source.encode_batch([one for one, _ in batch])
                 others = target.encode_batch([other for _, other in batch])
                 both = enumerate(zip(ones, others, strict=True))
                 short = [n for n, pair in both if max(map(len, pair)) <= longest]
                 omitted = len(batch) - len(short)
-                reading.pairs -= omitted
-                reading.too_long += omitted
+                counts.pairs -= omitted
+                counts.too_long += omitted
                 numbers.write((start + np.array(short, np.int64)).tobytes())
                 left.rows([ones[n] for n in short])
                 right.rows([others[n] for n in short])
                 start += len(batch)
-        if not reading.pairs:
+        if not counts.pairs:
             named = " and ".join(str(path) for path in paths)
             raise UserError(
-                f"{named}: expected pairs of at most {longest} tokens a side; got {reading.too_long:,}, all longer; "
+                f"{named}: expected pairs of at most {longest} tokens a side; got {counts.too_long:,}, all longer; "
                 "raise the limit or shorten the lines"
             )
-        return asdict(reading)
+        return asdict(counts)
 
-    def load(folder: Path, counts: Mapping[str, Any]) -> EncodedPairs:
+    def load(folder: Path, record: Mapping[str, Any]) -> EncodedPairs:
         sides = _mapped(folder, "source", source), _mapped(folder, "target", target)
-        return EncodedPairs(*sides, Reading(**counts), np.memmap(folder / _NUMBERS, np.int64, "r"))
+        return EncodedPairs(
+            *sides, PairCounts(**record), np.memmap(folder / _NUMBERS, np.int64, "r")
+        )
 
     return cached(facts, make, load)
 
 
 def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
-    """The documents of a file or folder (see `files.documents`), one row each, from the cache where they are there.
+    """Return the documents of a file or folder (see `files.documents`), one row each, from the cache if it has them.
 
-    Blank documents have no row. Raises UserError as `files.documents`, and where all are blank.
+    Blank documents have no row. Raises UserError as `files.documents` does, and if all are blank.
     """
     files = document_files(path)
     facts = {
@@ -181,25 +183,25 @@ def prepare_documents(path: Path, tokenizer: Tokenizer) -> Encoded:
 def train_tokenizers(
     paths: Sequence[Path], kind: str, size: int, joint: bool, lowercase: bool = False
 ) -> tuple[Tokenizer, Tokenizer]:
-    """A tokenizer for each side of the pairs in these files, or one for both, given twice (see `tokenizers.train`)."""
+    """Train a tokenizer for each side of these pairs, or one for both, returned twice (see `tokenizers.train`)."""
 
     def texts(side: int) -> Iterator[str]:
-        return (pair[side] for pair in pairs(paths, Reading()))
+        return (pair[side] for pair in pairs(paths, PairCounts()))
 
     def make(folder: Path) -> dict[str, int]:
-        every = chain.from_iterable(pairs(paths, Reading()))
-        sides = [every] if joint else [texts(0), texts(1)]
+        both_sides = chain.from_iterable(pairs(paths, PairCounts()))
+        sides = [both_sides] if joint else [texts(0), texts(1)]
         trained = [train(kind, side, size=size, lowercase=lowercase) for side in sides]
         _write_tokenizers(folder, trained)
         return {}
 
     facts = _training_facts("pair tokenizers", paths, kind, size, lowercase) | {"joint": joint}
-    made = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
-    return made[0], made[-1]
+    tokenizers = cached(facts, make, lambda folder, _: _read_tokenizers(folder))
+    return tokenizers[0], tokenizers[-1]
 
 
 def train_tokenizer(path: Path, kind: str, size: int, lowercase: bool = False) -> Tokenizer:
-    """A tokenizer for the documents of a file or folder (see `tokenizers.train`), from the cache where it is there."""
+    """Train a tokenizer on the documents of a file or folder (see `tokenizers.train`), or take it from the cache."""
 
     def make(folder: Path) -> dict[str, int]:
         pieces = chain.from_iterable(documents(path))
@@ -231,12 +233,12 @@ def _write_tokenizers(folder: Path, tokenizers: Sequence[Tokenizer]) -> None:
 
 
 def _read_tokenizers(folder: Path) -> list[Tokenizer]:
-    found = sorted(folder.glob("[01].json"))
-    return [Tokenizer.from_json(path.read_text(encoding="utf-8")) for path in found]
+    paths = sorted(folder.glob("[01].json"))
+    return [Tokenizer.from_json(path.read_text(encoding="utf-8")) for path in paths]
 
 
 class _Writer:
-    """Writes rows as they come: the numbers into one file, where each row ends into another."""
+    """Writes rows to disk: token ids into one file, the end of each row into another."""
 
     def __init__(self, folder: Path, name: str, tokenizer: Tokenizer):
         self._type = _type(tokenizer)
@@ -257,7 +259,7 @@ class _Writer:
         self.end_rows(self.put(rows))
 
     def put(self, parts: list[list[int]]) -> np.ndarray:
-        """Writes numbers without ending a row, and gives the lengths of the parts."""
+        """Write ids without ending a row. Returns the lengths of the parts."""
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         ids = np.fromiter(chain.from_iterable(parts), self._type, int(lengths.sum()))
         self._ids.write(ids.tobytes())
@@ -280,7 +282,7 @@ def _mapped(folder: Path, name: str, tokenizer: Tokenizer) -> Encoded:
 
 
 def _batches(items: Iterator[Any]) -> Iterator[list[Any]]:
-    """Texts, or pairs of them, some thousand at a time, and fewer where they are long."""
+    """Yield texts or pairs in batches of at most 4,096 items and about 262,144 characters."""
     batch, characters = [], 0
     for item in items:
         batch.append(item)

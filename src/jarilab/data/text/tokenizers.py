@@ -1,12 +1,11 @@
-"""Tokenizers: text of any language to numbers and back, of four kinds behind one interface.
+"""Tokenizers of four kinds behind one interface.
 
-`bpe` is byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909; over bytes as in GPT-2), `unigram` the
-language model of Kudo 2018 (arXiv:1804.10959), over the same bytes: both write any text and know no unknown. `words`
-splits at white space and punctuation, `characters` at each code point; what they never saw is UNKNOWN.
+`bpe` is byte-level byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909; over bytes as in GPT-2). `unigram` is
+the language model of Kudo 2018 (arXiv:1804.10959) over the same bytes. Both encode any text and have no unknown token.
+`words` splits at white space and punctuation, `characters` at each code point. They map unseen pieces to UNKNOWN.
 
-Training and encoding are done by Hugging Face's `tokenizers`. The special tokens are never registered with it, and
-their inner names hold a space, which no piece of any kind can hold beside other characters: so no text a person types
-becomes one of them.
+Hugging Face's `tokenizers` trains and encodes. Special tokens are not registered with it. Their internal names contain
+a space, which no piece contains beside other characters, so no input text can become a special token.
 """
 
 from __future__ import annotations
@@ -23,34 +22,39 @@ from jarilab.data.text.pieces import (
     BYTE,
     FORMAT,
     KINDS,
-    LARGEST_VOCABULARY,
+    MAX_VOCABULARY,
     Kind,
     Vocabulary,
     checked_vocabulary,
-    foreign,
     over_bytes,
+    refuse,
     surrogate,
 )
 from jarilab.data.text.spelling import BYTE_LEVEL, CHARACTERS, WORDS, Reading, Writing
-from jarilab.data.text.training import TRAINERS, around, beginning, hugging_face
+from jarilab.data.text.training import (
+    TRAINERS,
+    tokenizers_library,
+    training_sample,
+    with_pre_tokenizer,
+)
 from jarilab.data.text.vocabulary import END, FIRST, PADDING, SPECIAL
 
 UNKNOWN = 3
-"""The number of what a vocabulary of words or characters does not hold."""
+"""The id of pieces that a vocabulary of words or characters lacks."""
 
 UNKNOWN_SIGN = "\ufffd"
-"""How it is written."""
+"""The text of an unknown token."""
 
-LARGEST_JSON = 64_000_000
+MAX_JSON_CHARACTERS = 64_000_000
 
 CUTS = {"bpe": BYTE_LEVEL, "unigram": BYTE_LEVEL, "words": WORDS, "characters": CHARACTERS}
-"""What the library cuts a text into first, as a page does it: see `jarilab.data.text.spelling`."""
+"""The pattern that cuts a text before its pieces are found, in JavaScript: see `jarilab.data.text.spelling`."""
 
 
 class Tokenizer:
-    """Text to token numbers and back. PADDING, FIRST and END are 0, 1 and 2; UNKNOWN is 3 where there is one.
+    """Turns text into token ids and back. PADDING, FIRST and END are 0, 1 and 2; UNKNOWN, if any, is 3.
 
-    Made by `train`, `Tokenizer.from_json` or `Tokenizer.read`.
+    Create one with `train`, `Tokenizer.from_json` or `Tokenizer.read`.
     """
 
     def __init__(self, vocabulary: Vocabulary):
@@ -80,11 +84,11 @@ class Tokenizer:
         return f"Tokenizer({self.kind}, {len(self):,} tokens{lowercase})"
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a text, without FIRST or END. Raises UserError for half a surrogate pair, which is no text."""
+        """Return the ids of a text, without FIRST or END. Raises UserError for half a surrogate pair."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """The numbers of several texts, worked out on all cores. Raises as `encode`."""
+        """Return the ids of several texts, computed on all cores. Raises as `encode` does."""
         try:
             encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:
@@ -92,7 +96,7 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def unknown(self, text: str) -> list[str]:
-        """The pieces of a text that the vocabulary does not hold, each once, in the order of the text."""
+        """Return the pieces of a text that the vocabulary lacks, each once, in order."""
         if over_bytes(self.kind):
             return []
         pairs = zip(self.encode(text), self.pieces(text), strict=True)
@@ -100,22 +104,22 @@ class Tokenizer:
         return list(dict.fromkeys(pieces))
 
     def pieces(self, text: str) -> list[str]:
-        """What stands in the text for each of its tokens. Raises as `encode`."""
+        """Return the part of the text that each token stands for. Raises as `encode` does."""
         try:
             encoding = self._library.encode(text, add_special_tokens=False)
         except TypeError:
             raise surrogate() from None
         return [text[start:end] for start, end in encoding.offsets]
 
-    def knows_not(self, ids: Sequence[int]) -> bool:
-        """Whether one of these tokens is the unknown one, which bpe and unigram do not have."""
+    def has_unknown(self, ids: Sequence[int]) -> bool:
+        """Whether one of these ids is UNKNOWN, which bpe and unigram lack."""
         return not over_bytes(self.kind) and UNKNOWN in ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text up to the first END or PADDING.
+        """Return the text up to the first END or PADDING.
 
-        Exactly the text that was encoded for bpe and unigram, and for characters where all are known; an unknown one,
-        and bytes that are no UTF-8, become U+FFFD. Words are put together with spaces.
+        For bpe and unigram, and for known characters, this is exactly the encoded text. Unknown pieces and bytes that
+        are not UTF-8 become U+FFFD. Words are joined with spaces.
         """
         pieces, special = self._vocabulary.pieces, self._special
         parts = []
@@ -129,27 +133,27 @@ class Tokenizer:
         return (" " if self.kind == "words" else "").join(parts)
 
     def names(self, ids: Sequence[int]) -> list[str]:
-        r"""How a person reads each token: its text, `\xed` for a byte that is no whole character, or <eos>."""
+        r"""Return each token as text for people; `\xed` for a byte that is not a whole character, or <eos>."""
         return [self._names[number] for number in self._checked(ids)]
 
     def reading(self) -> Reading:
-        """What `encode` does."""
-        made = self._vocabulary
-        unknown = None if over_bytes(made.kind) else UNKNOWN
-        lowercase = "characters" if made.lowercase else ""
+        """Return the rules of `encode` as data."""
+        vocabulary = self._vocabulary
+        unknown = None if over_bytes(vocabulary.kind) else UNKNOWN
+        lowercase = "characters" if vocabulary.lowercase else ""
         return Reading(
-            CUTS[made.kind],
+            CUTS[vocabulary.kind],
             lowercase,
-            kind=made.kind,
+            kind=vocabulary.kind,
             special=self._special,
-            pieces=made.pieces,
-            merges=made.merges,
-            scores=made.scores,
+            pieces=vocabulary.pieces,
+            merges=vocabulary.merges,
+            scores=vocabulary.scores,
             unknown=unknown,
         )
 
     def writing(self) -> Writing:
-        """What `decode` does."""
+        """Return the rules of `decode` as data."""
         bytewise = over_bytes(self.kind)
         return Writing(
             join=" " if self.kind == "words" else "",
@@ -161,37 +165,37 @@ class Tokenizer:
         )
 
     def to_json(self) -> str:
-        """All of the tokenizer as JSON, equal for equal tokenizers."""
-        made = self._vocabulary
+        """Return the tokenizer as JSON, equal for equal tokenizers."""
+        vocabulary = self._vocabulary
         data = {
             "format": FORMAT,
-            "kind": made.kind,
-            "lowercase": made.lowercase,
-            "pieces": made.pieces,
-            "merges": made.merges,
-            "scores": made.scores,
+            "kind": vocabulary.kind,
+            "lowercase": vocabulary.lowercase,
+            "pieces": vocabulary.pieces,
+            "merges": vocabulary.merges,
+            "scores": vocabulary.scores,
         }
         return json.dumps(data, ensure_ascii=False)
 
     @staticmethod
     def from_json(text: str) -> Tokenizer:
-        """The tokenizer that `to_json` wrote. Raises UserError for anything else."""
-        if len(text) > LARGEST_JSON:
-            foreign(f"{len(text):,} characters, beyond {LARGEST_JSON:,}")
+        """Return the tokenizer that `to_json` wrote. Raises UserError for anything else."""
+        if len(text) > MAX_JSON_CHARACTERS:
+            refuse(f"{len(text):,} characters, beyond {MAX_JSON_CHARACTERS:,}")
         try:
             data = json.loads(text)
         except (ValueError, RecursionError):
-            foreign("no JSON")
+            refuse("no JSON")
         return Tokenizer(checked_vocabulary(data))
 
     @staticmethod
     def read(path: Path) -> Tokenizer:
-        """The tokenizer in a file that a run keeps. Raises UserError."""
+        """Read the tokenizer of a run from a file. Raises UserError."""
         try:
             return Tokenizer.from_json(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
-                f"{path} cannot be read: {error}; the run cannot answer without it"
+                f"{path} cannot be read: {error}; the run needs it to answer; restore the file"
             ) from None
 
     @cached_property
@@ -207,51 +211,50 @@ class Tokenizer:
         return [*self._vocabulary.special, *pieces]
 
     def _checked(self, ids: Sequence[int]) -> Sequence[int]:
-        strange = next((number for number in ids if not 0 <= number < len(self)), None)
-        if strange is not None:
+        out_of_range = next((number for number in ids if not 0 <= number < len(self)), None)
+        if out_of_range is not None:
             raise UserError(
-                f"expected token numbers from 0 to {len(self) - 1}; got {strange}; use the tokenizer they are of"
+                f"expected token ids from 0 to {len(self) - 1}; got {out_of_range}; use the tokenizer that encoded them"
             )
         return ids
 
 
 def train(kind: str, texts: Iterable[str], *, size: int, lowercase: bool = False) -> Tokenizer:
-    """A tokenizer of at most `size` tokens, special ones included, from the first 16 MB (TRAINING_BYTES) of `texts`.
+    """Train a tokenizer of at most `size` tokens, special ones included, on the first TRAINING_BYTES of `texts`.
 
-    The same texts give the same tokenizer, on any number of threads. Raises UserError for an unknown kind, a size that
-    cannot be, or texts without anything but white space.
+    The same texts give the same tokenizer with any number of threads. Raises UserError for an unknown kind, an
+    impossible size, or texts of white space only.
     """
     if kind not in KINDS:
         raise unknown("tokenizer", kind, KINDS)
     empty = Vocabulary(kind, lowercase, ())
-    least = len(empty.special) + (len(BYTE) if over_bytes(kind) else 1)
-    if not least <= size <= LARGEST_VOCABULARY:
+    min_size = len(empty.special) + (len(BYTE) if over_bytes(kind) else 1)
+    if not min_size <= size <= MAX_VOCABULARY:
         raise UserError(
-            f"{kind} needs a size from {least} to {LARGEST_VOCABULARY:,}; got {size}; choose one between"
+            f"{kind} needs a size from {min_size} to {MAX_VOCABULARY:,}; got {size}; choose a size in this range"
         )
     trainer = TRAINERS[kind]
-    return Tokenizer(trainer(beginning(texts), size - len(empty.special), lowercase))
+    return Tokenizer(trainer(training_sample(texts), size - len(empty.special), lowercase))
 
 
 def _bytes_of(letters: str) -> bytes:
     return bytes([BYTE[letter] for letter in letters])
 
 
-def library(made: Vocabulary, before: str = " ") -> Any:
-    """The library's tokenizer for a vocabulary; nothing but its model, since names and decoding are done here. before:
-    what stands before the names of special tokens."""
-    names = [f"{before}{name}" for name in made.special] + list(made.pieces)
+def library(vocabulary: Vocabulary, before: str = " ") -> Any:
+    """Return the library's tokenizer for a vocabulary, for encoding. before: prefix of special tokens' names."""
+    names = [f"{before}{name}" for name in vocabulary.special] + list(vocabulary.pieces)
     numbers = {name: number for number, name in enumerate(names)}
-    models = hugging_face().models
-    match made.kind:
+    models = tokenizers_library().models
+    match vocabulary.kind:
         case "bpe":
-            model = models.BPE(numbers, list(made.merges))
+            model = models.BPE(numbers, list(vocabulary.merges))
         case "unigram":
             special = [(name, 0.0) for name in names[: len(SPECIAL)]]
-            scored = list(zip(made.pieces, made.scores, strict=True))
+            scored = list(zip(vocabulary.pieces, vocabulary.scores, strict=True))
             model = models.Unigram(special + scored)
         case "words":
             model = models.WordLevel(numbers, unk_token=names[UNKNOWN])
         case "characters":
             model = models.BPE(numbers, [], unk_token=names[UNKNOWN])
-    return around(model, made.kind, made.lowercase)
+    return with_pre_tokenizer(model, vocabulary.kind, vocabulary.lowercase)

@@ -1,4 +1,4 @@
-"""The pieces of a tokenizer, found in text by Hugging Face's `tokenizers`: the same for the same text."""
+"""Training of tokenizers with Hugging Face's `tokenizers`, reproducible for the same text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 from jarilab.core.errors import UserError, needs
 from jarilab.data.text.pieces import BYTE, Kind, Vocabulary, over_bytes, surrogate
 
+# Memory grows with the text that a trainer has seen.
 TRAINING_BYTES = 16_000_000
-"""A tokenizer is trained on the first 16 MB of text: what is held in memory grows with the text it has seen."""
+"""A tokenizer is trained on the first 16 MB of text."""
 
-_LONGEST_PIECE = 24
+_MAX_PIECE_LENGTH = 24
 
 
-def beginning(texts: Iterable[str]) -> Iterator[str]:
-    """The texts up to TRAINING_BYTES. Raises UserError where they hold nothing but white space."""
+def training_sample(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the first TRAINING_BYTES of the texts. Raises UserError if they are white space only."""
     left, usable = TRAINING_BYTES, False
     for text in texts:
         try:
@@ -27,23 +28,23 @@ def beginning(texts: Iterable[str]) -> Iterator[str]:
         usable = usable or bool(text.strip())
         yield text
         left -= len(text.encode())
-        # Less than the longest character: a cut inside it leaves nothing more to take.
+        # A character has at most 4 bytes, so nothing more fits.
         if left < 4:
             break
     if not usable:
         raise UserError(
-            "expected text to train a tokenizer on; got none but white space; give it some text"
+            "expected text to train a tokenizer on; got only white space; add some text"
         )
 
 
-def hugging_face() -> Any:
-    """Raises UserError where `tokenizers` is not installed."""
+def tokenizers_library() -> Any:
+    """Import `tokenizers`. Raises UserError if it is not installed."""
     return needs("tokenizers", "text")
 
 
-def around(model: Any, kind: Kind, lowercase: bool) -> Any:
-    """The library's tokenizer for a model, with what comes before it: lower case, and the cut at spaces."""
-    hf = hugging_face()
+def with_pre_tokenizer(model: Any, kind: Kind, lowercase: bool) -> Any:
+    """Return the library's tokenizer for a model, with lower case and the first cut of its kind."""
+    hf = tokenizers_library()
     library = hf.Tokenizer(model)
     if lowercase:
         library.normalizer = hf.normalizers.Lowercase()
@@ -61,41 +62,42 @@ def _trained(
     texts: Iterator[str],
     lowercase: bool,
 ) -> Any:
-    library = around(model, kind, lowercase)
+    library = with_pre_tokenizer(model, kind, lowercase)
     library.train_from_iterator(texts, trainer=trainer)
     return json.loads(library.to_str())["model"]
 
 
 def _bpe(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
-    hf = hugging_face()
+    hf = tokenizers_library()
     trainer = hf.trainers.BpeTrainer(
         vocab_size=size, show_progress=False, initial_alphabet=list(BYTE)
     )
-    found = _trained(hf.models.BPE(), trainer, "bpe", texts, lowercase)
-    pieces = tuple(sorted(found["vocab"], key=found["vocab"].get))
-    merges = tuple((one, two) for one, two in found["merges"])
+    model = _trained(hf.models.BPE(), trainer, "bpe", texts, lowercase)
+    pieces = tuple(sorted(model["vocab"], key=model["vocab"].get))
+    merges = tuple((left, right) for left, right in model["merges"])
     return Vocabulary("bpe", lowercase, pieces, merges=merges)
 
 
 def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
-    hf = hugging_face()
+    hf = tokenizers_library()
     trainer = hf.trainers.UnigramTrainer(
         vocab_size=size,
         show_progress=False,
         initial_alphabet=list(BYTE),
-        max_piece_length=_LONGEST_PIECE,
+        max_piece_length=_MAX_PIECE_LENGTH,
     )
-    found = _trained(hf.models.Unigram(), trainer, "unigram", texts, lowercase)["vocab"]
-    # The library adds the bytes it would have dropped just above the lowest score, 0.0001 apart and in the order of a
-    # hash map, which differs from run to run; and the last bits of all scores depend on the order of its sums.
-    floor = min(score for _, score in found)
+    vocabulary = _trained(hf.models.Unigram(), trainer, "unigram", texts, lowercase)["vocab"]
+    # The library adds missing bytes just above the lowest score, 0.0001 apart, in the order of a hash map that differs
+    # from run to run. The last bits of all scores depend on the order of its sums. So scores are rounded, and added
+    # bytes get the lowest score.
+    floor = min(score for _, score in vocabulary)
     added = floor + 1e-4 * (len(BYTE) + 1)
     scores = {}
-    for piece, score in found:
+    for piece, score in vocabulary:
         was_added = len(piece) == 1 and score < added
         scores[piece] = round(floor if was_added else score, 6)
     ranked = sorted(scores, key=lambda piece: (-scores[piece], piece))
-    # Near its alphabet's size the library keeps more than it was asked for.
+    # Near the size of its alphabet the library returns more pieces than requested.
     longer = [piece for piece in ranked if len(piece) > 1]
     chosen = {*BYTE, *longer[: size - len(BYTE)]}
     pieces = tuple(piece for piece in ranked if piece in chosen)
@@ -104,14 +106,14 @@ def _unigram(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
 
 
 def _words(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
-    hf = hugging_face()
+    hf = tokenizers_library()
     trainer = hf.trainers.WordLevelTrainer(vocab_size=size, show_progress=False)
-    found = _trained(hf.models.WordLevel(), trainer, "words", texts, lowercase)["vocab"]
-    return Vocabulary("words", lowercase, tuple(sorted(found, key=found.get)))
+    vocabulary = _trained(hf.models.WordLevel(), trainer, "words", texts, lowercase)["vocab"]
+    return Vocabulary("words", lowercase, tuple(sorted(vocabulary, key=vocabulary.get)))
 
 
 def _characters(texts: Iterator[str], size: int, lowercase: bool) -> Vocabulary:
-    lower = hugging_face().normalizers.Lowercase().normalize_str
+    lower = tokenizers_library().normalizers.Lowercase().normalize_str
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(lower(text) if lowercase else text)

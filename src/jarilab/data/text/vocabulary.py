@@ -1,4 +1,4 @@
-"""Text to token numbers and back."""
+"""Special tokens, and a vocabulary of characters."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from jarilab.core.errors import UserError
 
 PADDING, FIRST, END = 0, 1, 2
-"""The numbers every vocabulary starts with: padding, the start of an answer, its end."""
+"""Token ids that every vocabulary starts with: padding, start and end of an answer."""
 
 SPECIAL = ("<pad>", "<bos>", "<eos>")
 
 
 class CharacterVocabulary:
-    """A token for each character of a fixed alphabet."""
+    """One token for each character of a fixed alphabet."""
 
     def __init__(self, alphabet: Iterable[str]):
         self.tokens = (*SPECIAL, *alphabet)
@@ -26,16 +26,16 @@ class CharacterVocabulary:
         return self._number[character]
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of the characters. Raises UserError that names what is not in the alphabet."""
-        strange = sorted({c for c in text if c not in self._number})
-        if strange:
-            shown = ", ".join(repr(c) for c in strange[:5]) + (", ..." if len(strange) > 5 else "")
+        """Return the ids of the characters. Raises UserError naming characters outside the alphabet."""
+        unknown = sorted({c for c in text if c not in self._number})
+        if unknown:
+            shown = ", ".join(repr(c) for c in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             alphabet = "".join(self.tokens[len(SPECIAL) :])
             raise UserError(f"no token for {shown}; the model knows the characters {alphabet}")
         return [self._number[c] for c in text]
 
     def decode(self, numbers: Sequence[int]) -> str:
-        """The text up to the first end or padding."""
+        """Return the text up to the first END or PADDING."""
         characters = []
         for number in numbers:
             if number in (PADDING, END):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jarilab.core.errors import UserError
-from jarilab.data.text.files import PIECE, Reading, content_hash, document_files, documents, lines, pairs
+from jarilab.data.text.files import CHUNK_BYTES, PairCounts, content_hash, document_files, documents, lines, pairs
 
 
 def write(folder: Path, name: str, content: bytes) -> Path:
@@ -21,8 +21,8 @@ def write(folder: Path, name: str, content: bytes) -> Path:
     return path
 
 
-def read_pairs(*paths: Path) -> tuple[list[tuple[str, str]], Reading]:
-    reading = Reading()
+def read_pairs(*paths: Path) -> tuple[list[tuple[str, str]], PairCounts]:
+    reading = PairCounts()
     return list(pairs(paths, reading)), reading
 
 
@@ -63,13 +63,13 @@ def test_lines_are_what_was_written(tmp_path_factory: pytest.TempPathFactory, te
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"good\nb\xffd\n", r"a:2: expected UTF-8; byte offset 1 of the line holds 0xff, which is none; save"),
-        (b"\xef\xbb\xbfb\xe9", r"a:1: expected UTF-8; byte offset 4 of the line holds 0xe9"),
-        ("half\n한".encode()[:-1], r"a:2: expected UTF-8; byte offset 0 of the line holds 0xed"),
-        (b"\xed\xa0\x80", r"a:1: expected UTF-8; byte offset 0"),
-        ("text".encode("utf-16"), r"a: expected UTF-8; this file begins as UTF-16 does; save it as UTF-8, or: iconv"),
+        (b"good\nb\xffd\n", r"a:2: expected UTF-8; got 0xff at byte offset 1 .*; save"),
+        (b"\xef\xbb\xbfb\xe9", r"a:1: expected UTF-8; got 0xe9 at byte offset 4"),
+        ("half\n한".encode()[:-1], r"a:2: expected UTF-8; got 0xed at byte offset 0"),
+        (b"\xed\xa0\x80", r"a:1: expected UTF-8; .* byte offset 0"),
+        ("text".encode("utf-16"), r"a: expected UTF-8; .* UTF-16; save it as UTF-8, or: iconv"),
         (b"\xfe\xff\0t", r"UTF-16"),
-        (b"a\nb\nc\0\n", r"a:3: expected text; got a NUL, .* save it as UTF-8"),
+        (b"a\nb\nc\0\n", r"a:3: expected text; got a NUL .* save it as UTF-8"),
     ],
 )
 def test_what_is_no_text_is_told_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
@@ -82,11 +82,11 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path: Path, content: bytes, 
 
 
 def test_the_place_of_a_fault_is_right_far_into_a_document(tmp_path: Path) -> None:
-    text = b"x" * (PIECE - 3) + b"\n" + b"y" * (PIECE + 5) + b"\n" + b"z" * (2 * PIECE)
+    text = b"x" * (CHUNK_BYTES - 3) + b"\n" + b"y" * (CHUNK_BYTES + 5) + b"\n" + b"z" * (2 * CHUNK_BYTES)
     path = write(tmp_path, "a", text + b"\xff")
-    with pytest.raises(UserError, match=rf"a:3: expected UTF-8; byte offset {2 * PIECE} "):
+    with pytest.raises(UserError, match=rf"a:3: expected UTF-8; .* byte offset {2 * CHUNK_BYTES} "):
         whole(path)
-    with pytest.raises(UserError, match=rf"a:3: expected UTF-8; byte offset {2 * PIECE} "):
+    with pytest.raises(UserError, match=rf"a:3: expected UTF-8; .* byte offset {2 * CHUNK_BYTES} "):
         list(lines(path))
 
 
@@ -121,9 +121,9 @@ def test_damaged_gzip(tmp_path: Path) -> None:
     flipped = packed[:300] + bytes([packed[300] ^ 255]) + packed[301:]
     for content in (packed[:-9], packed[:5], flipped, packed + b"tail"):
         path = write(tmp_path, "a", content)
-        with pytest.raises(UserError, match=r"a: expected whole gzip; got a damaged or cut one .* compress it again"):
+        with pytest.raises(UserError, match=r"a: expected complete gzip; got .* compress it again"):
             list(lines(path))
-        with pytest.raises(UserError, match=r"a: expected whole gzip"):
+        with pytest.raises(UserError, match=r"a: expected complete gzip"):
             whole(path)
     assert len(list(lines(write(tmp_path, "a", packed * 2)))) == 1
 
@@ -133,10 +133,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     os.mkfifo(tmp_path / "pipe")
     for path, message in [
-        (tmp_path / "no", "expected a file; there is none of this name; check the path"),
+        (tmp_path / "no", "expected a file; got .*; check the path"),
         (tmp_path, "expected a file; got a folder; name a file"),
         (tmp_path / "pipe", "expected a file; got no regular file"),
-        (file / "inside", "cannot be read .*; check the path and its rights"),
+        (file / "inside", "cannot be read .*; check the path"),
         (tmp_path / "loop", "cannot be read"),
     ]:
         with pytest.raises(UserError, match=message):
@@ -148,18 +148,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_pairs_of_two_files(tmp_path: Path) -> None:
     one = write(tmp_path, "one", b"a b\n\n \nc\nd\t1\n\n")
     two = write(tmp_path, "two", "가 나\nx\n\u3000\n\nd\t2\n\n".encode())
-    assert read_pairs(one, two) == ([("a b", "가 나"), ("d\t1", "d\t2")], Reading(pairs=2, blank=4))
+    assert read_pairs(one, two) == ([("a b", "가 나"), ("d\t1", "d\t2")], PairCounts(pairs=2, blank=4))
 
 
 def test_pairs_of_two_columns(tmp_path: Path) -> None:
     path = write(tmp_path, "p.tsv", "a\t가\nb \t나\tmore\tand more\r\n\n\tx\ny\t\n\t\n".encode())
-    assert read_pairs(path) == ([("a", "가"), ("b ", "나")], Reading(pairs=2, blank=4))
+    assert read_pairs(path) == ([("a", "가"), ("b ", "나")], PairCounts(pairs=2, blank=4))
 
 
 def test_a_missing_column(tmp_path: Path) -> None:
     path = write(tmp_path, "p.tsv", b"a\tb\nonly one\n")
     with pytest.raises(
-        UserError, match=r"p.tsv:2: expected two columns .* got one: 'only one'; mend the line, or give"
+        UserError, match=r"p.tsv:2: expected two columns .* got one: 'only one'; .* or give"
     ):
         read_pairs(path)
 
@@ -167,7 +167,7 @@ def test_a_missing_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("left", "right", "first"), [(3, 5, 4), (5, 3, 4), (0, 1, 1), (2, 1, 2)])
 def test_files_of_different_length(tmp_path: Path, left: int, right: int, first: int) -> None:
     one, two = write(tmp_path, "one", b"x\n" * left), write(tmp_path, "two", b"y\n" * right)
-    message = rf"got {left} in \S*one and {right} in \S*two; line {first} is first without a partner; mend"
+    message = rf"got {left} in \S*one and {right} in \S*two; line {first} .* partner; align"
     with pytest.raises(UserError, match=message):
         read_pairs(one, two)
 
@@ -210,7 +210,7 @@ def test_pieces_are_short_and_end_where_words_do(tmp_path: Path) -> None:
     pieces = list(document)
     assert "".join(pieces) == text.replace("\r\n", "\n")
     assert len(pieces) > 5
-    assert max(map(len, pieces)) <= 2 * PIECE
+    assert max(map(len, pieces)) <= 2 * CHUNK_BYTES
     assert all(piece[0].isspace() and not before[-1].isspace() for before, piece in pairwise(pieces))
 
 
@@ -220,7 +220,7 @@ def test_pieces_of_text_without_words_are_short_too(tmp_path: Path, letter: str)
     for shift in range(3):
         pieces = list(next(documents(write(tmp_path, "a", ("b" * shift + text).encode()))))
         assert "".join(pieces) == "b" * shift + text.replace("\r\n", "\n")
-        assert max(map(len, pieces)) <= 2 * PIECE
+        assert max(map(len, pieces)) <= 2 * CHUNK_BYTES
 
 
 def test_a_bomb_is_read_in_bounded_memory(tmp_path: Path) -> None:
@@ -239,5 +239,5 @@ def test_the_hash_is_of_the_contents_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b.txt", "\ud800.txt"])
 def test_a_name_that_no_file_can_have_is_the_person_s_fault(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no file can be called so"):
+    with pytest.raises(UserError, match="expected the name of a file"):
         list(lines(tmp_path / name))

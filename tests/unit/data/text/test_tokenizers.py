@@ -147,14 +147,14 @@ def test_numbers_of_another_tokenizer(tokenizer: Tokenizer) -> None:
     for number in (-1, len(tokenizer)):
         for call in (tokenizer.decode, tokenizer.names):
             with pytest.raises(
-                UserError, match=rf"from 0 to {len(tokenizer) - 1}; got {number}; use the tokenizer they"
+                UserError, match=rf"from 0 to {len(tokenizer) - 1}; got {number}; use the tokenizer"
             ):
                 call([number])
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" \n", "\t\u3000"]])
 def test_nothing_to_train_on(tokenizer: Tokenizer, texts: list[str]) -> None:
-    with pytest.raises(UserError, match="expected text to train a tokenizer on; got none but white space; give"):
+    with pytest.raises(UserError, match="expected text to train a tokenizer on; got only white space; add"):
         train(tokenizer.kind, texts, size=400)
 
 
@@ -220,10 +220,10 @@ PIECES = json.loads(TRAINED["bpe"].to_json())["pieces"]
         (changed("bpe", kind="wordpiece"), "the kind 'wordpiece'"),
         (changed("bpe", kind=["bpe"]), "the kind"),
         (changed("bpe", lowercase=1), "the kind"),
-        (changed("bpe", pieces="abc"), "no texts"),
-        (changed("bpe", pieces=[*PIECES, 1]), "no texts"),
-        (changed("bpe", pieces=[*PIECES, ""]), "no texts"),
-        (changed("bpe", pieces=[*PIECES, PIECES[0]]), "one twice"),
+        (changed("bpe", pieces="abc"), "not text"),
+        (changed("bpe", pieces=[*PIECES, 1]), "not text"),
+        (changed("bpe", pieces=[*PIECES, ""]), "not text"),
+        (changed("bpe", pieces=[*PIECES, PIECES[0]]), "duplicate"),
         (changed("bpe", pieces=PIECES[1:]), "all 256 bytes"),
         (changed("bpe", pieces=[*PIECES, "a b"]), "all 256 bytes"),
         (changed("bpe", pieces=[*PIECES, "한"]), "all 256 bytes"),
@@ -243,12 +243,12 @@ PIECES = json.loads(TRAINED["bpe"].to_json())["pieces"]
     ],
 )
 def test_foreign_json(text: str, message: str) -> None:
-    with pytest.raises(UserError, match=rf"expected a tokenizer as jari writes it; got .*{message}.*; train it again"):
+    with pytest.raises(UserError, match=rf"expected a tokenizer .*; got .*{message}.*; train it again"):
         Tokenizer.from_json(text)
 
 
 def test_json_beyond_all_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LARGEST_JSON", 100)
+    monkeypatch.setattr(module, "MAX_JSON_CHARACTERS", 100)
     with pytest.raises(UserError, match=r"got [\d,]+ characters, beyond 100; train"):
         Tokenizer.from_json(TRAINED["bpe"].to_json())
 
@@ -283,5 +283,5 @@ def test_a_file_that_a_run_keeps_is_read_again(tmp_path):
     path.write_text(TRAINED["words"].to_json(), encoding="utf-8")
     assert Tokenizer.read(path) == TRAINED["words"]
     path.write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"vocabulary.json cannot be read: .*; the run cannot answer without it$"):
+    with pytest.raises(UserError, match=r"vocabulary.json cannot be read: .*; restore the file"):
         Tokenizer.read(path)
