@@ -369,7 +369,7 @@ def test_a_vocabulary_that_is_not_the_one_of_training(moved: Path, name: str) ->
     record = held(moved / "run.json")
     record["kept"][name] = hashlib.sha256(b"{}").hexdigest()
     seal(moved / "run.json", record)
-    with pytest.raises(UserError, match="expected a tokenizer .*; got no 'jari tokenizer 1'"):
+    with pytest.raises(UserError, match=r"expected a tokenizer .*; got no 'jari tokenizer 1'"):
         jarilab.load(moved)
     path.unlink()
     with pytest.raises(UserError, match=rf"{name} is missing or no plain file; the run cannot answer without it"):

@@ -158,9 +158,7 @@ def test_pairs_of_two_columns(tmp_path: Path) -> None:
 
 def test_a_missing_column(tmp_path: Path) -> None:
     path = write(tmp_path, "p.tsv", b"a\tb\nonly one\n")
-    with pytest.raises(
-        UserError, match=r"p.tsv:2: expected two columns .* got one: 'only one'; .* or give"
-    ):
+    with pytest.raises(UserError, match=r"p.tsv:2: expected two columns .* got one: 'only one'; .* or give"):
         read_pairs(path)
 
 

@@ -146,9 +146,7 @@ def test_the_size_is_kept(tokenizer: Tokenizer) -> None:
 def test_numbers_of_another_tokenizer(tokenizer: Tokenizer) -> None:
     for number in (-1, len(tokenizer)):
         for call in (tokenizer.decode, tokenizer.names):
-            with pytest.raises(
-                UserError, match=rf"from 0 to {len(tokenizer) - 1}; got {number}; use the tokenizer"
-            ):
+            with pytest.raises(UserError, match=rf"from 0 to {len(tokenizer) - 1}; got {number}; use the tokenizer"):
                 call([number])
 
 
