@@ -113,7 +113,7 @@ class Bench:
         def call() -> AttentionCall:
             geometry = geometry_of(encoding, places, places, mask, blockwise=blockwise)
             turned_q, turned_k = encoding.rotate(q, geometry.q_rotation), encoding.rotate(k, geometry.k_rotation)
-            states = encoding.remembered(x)
+            states = encoding.key_states(x)
             return AttentionCall(turned_q, turned_k, v, geometry, width**-0.5, states=states)
 
         def run() -> object:

@@ -68,7 +68,7 @@ FRONT_DOOR = {
 # What other packages may import of a package that holds implementations: the interface.
 INTERFACES = {
     "models": {"base", "stacks", "decoding"},
-    "encodings": {"base", "by_distance", "compose", "sums", "skew", "formulas"},
+    "encodings": {"base", "distance_forms", "compose", "sums", "skew", "formulas"},
     "tasks": {"base", "metrics"},
     "tasks.policies": {"base", "sequential"},
     "tasks.predictors": {"base", "learner", "reading"},
@@ -238,7 +238,7 @@ def encodings_named(path: Path) -> list[str]:
     ]
     own = {
         f"jarilab.encodings.{module}"
-        for module in ("base", "by_distance", "compose", "formulas.oracle", "formulas", "skew", "sums")
+        for module in ("base", "distance_forms", "compose", "formulas.oracle", "formulas", "skew", "sums")
     } | {"jarilab.encodings"}
     named += [name for name in imports(path) if name.startswith("jarilab.encodings") and name not in own]
     return named

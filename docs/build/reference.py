@@ -15,7 +15,7 @@ from typing import Any
 import jarilab
 from jarilab.cli import main
 from jarilab.cli.commands import names as commands
-from jarilab.encodings.base import ASKABLE, Encoding
+from jarilab.encodings.base import EXTRA_ARGUMENTS, Encoding
 from jarilab.encodings.base import HOOKS as ACTING
 from jarilab.runs.listing import listed_tasks
 from tables import table
@@ -23,7 +23,7 @@ from tables import table
 PYTHON = "Everything that `import jarilab` gives, from the docstrings in the code."
 COMMANDS = "What each command says of itself."
 TASKS = "What can be trained, and with which options; each is also a keyword in `settings`."
-HOOKS = (*ACTING, *ASKABLE, "relation")
+HOOKS = (*ACTING, *EXTRA_ARGUMENTS, "relation")
 """Methods of an encoding that a person overrides."""
 WIDE = 80
 QUOTED = re.compile(r"""(?<=[:>] )(?:'([^']*)'|"([^"]*)")""")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jarilab.encodings.base import ASKABLE, HOOKS, Encoding, registry
+from jarilab.encodings.base import EXTRA_ARGUMENTS, HOOKS, Encoding, registry
 from jarilab.runs.listing import listed_encoding
 
 ROOT = Path(__file__).parent.parent.parent
@@ -75,7 +75,7 @@ def test_the_reference_tells_the_hooks_and_what_an_encoding_says_of_itself() -> 
     told = reference.python()
     assert told.count("| hook | when | source of the idea |") == 1
     encoding = told.split("\n## Encoding\n")[1].split("\n## ")[0]
-    asked = [name for names in ASKABLE.values() for name in names]
+    asked = [name for names in EXTRA_ARGUMENTS.values() for name in names]
     claims = [name for name in vars(Encoding)["__annotations__"] if not name.startswith("_")]
     assert [name for name in (*asked, *claims) if f"| `{name}` |" not in encoding] == []
     assert [hook for hook in HOOKS if f"\n{hook}(" not in encoding] == []

@@ -145,7 +145,7 @@ SEEN = {
     ),
     "LengthOverstated": (
         "a place means the same beside any others",
-        "it says length_decides = True, but later keys change nothing for earlier ones",
+        "it says depends_on_length = True, but later keys change nothing for earlier ones",
     ),
     "OverstatesItsDistance": (
         "the end is announced",

@@ -13,7 +13,7 @@ from torch import nn
 
 from helpers.places import placed, turn, waves
 from jarilab.core.shapes import Tensor
-from jarilab.encodings.base import ASKED, Encoding, Site
+from jarilab.encodings.base import PROVIDED, Encoding, Site
 from jarilab.laws import Oracle
 from jarilab.positions.coordinates import Positions, distance, offsets
 
@@ -187,7 +187,7 @@ class BackwardsInCross(Encoding):
 class QueriesOnlyInCross(Encoding):
     """Turns queries alone where keys are of another frame: their distance then means nothing."""
 
-    def rotation(self, pos: Positions, *, side: str = ASKED) -> Tensor:
+    def rotation(self, pos: Positions, *, side: str = PROVIDED) -> Tensor:
         still = self.site.cross and side == "key"
         index = pos.index() if pos.unplaced is None else pos.index().masked_fill(pos.unplaced, 0)
         return index * (0.0 if still else 0.3)
@@ -232,7 +232,7 @@ class Leaks(Encoding):
     def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         return distance(q_pos, k_pos)
 
-    def terms(self, q: Tensor, k: Tensor, relation: Tensor, *, product: Tensor = ASKED) -> Tensor:
+    def terms(self, q: Tensor, k: Tensor, relation: Tensor, *, product: Tensor = PROVIDED) -> Tensor:
         return product.sigmoid().flip(-1).cumsum(-1).flip(-1)
 
 
@@ -282,7 +282,7 @@ class MeanState(Encoding):
     def remember(self, x: Tensor) -> Tensor:
         return (x - x.mean(1, keepdim=True)).sum(-1)[:, None, :, None].tanh()
 
-    def terms(self, q: Tensor, k: Tensor, relation: Any, *, state: Tensor = ASKED) -> Tensor:
+    def terms(self, q: Tensor, k: Tensor, relation: Any, *, state: Tensor = PROVIDED) -> Tensor:
         return state.transpose(-1, -2).expand(*q.shape[:3], k.shape[2]).to(q.dtype)
 
 
@@ -654,7 +654,7 @@ class OneFrame(Added):
 class TurnsUnplacedKeys(Encoding):
     """Leaves queries without a place alone, and turns such keys."""
 
-    def rotation(self, pos: Positions, *, side: str = ASKED) -> Tensor:
+    def rotation(self, pos: Positions, *, side: str = PROVIDED) -> Tensor:
         index = pos.index() + 1
         if pos.unplaced is not None and side == "query":
             index = index.masked_fill(pos.unplaced, 0)
@@ -667,7 +667,7 @@ class TurnsUnplacedKeys(Encoding):
 class SwellsKeys(Encoding):
     """Makes keys longer, and says that it keeps their length."""
 
-    def rotation(self, pos: Positions, *, side: str = ASKED) -> tuple[Tensor, float]:
+    def rotation(self, pos: Positions, *, side: str = PROVIDED) -> tuple[Tensor, float]:
         index = pos.index() if pos.unplaced is None else pos.index().masked_fill(pos.unplaced, 0)
         return 0.3 * index, 1.1 if side == "key" and pos.unplaced is None else 1.0
 
@@ -693,7 +693,7 @@ class LengthUnsaid(Encoding):
 
     shift_invariant = False
 
-    def rotation(self, pos: Positions, *, keys: Positions = ASKED) -> Tensor:
+    def rotation(self, pos: Positions, *, keys: Positions = PROVIDED) -> Tensor:
         index = pos.index() if pos.unplaced is None else pos.index().masked_fill(pos.unplaced, 0)
         return index * (0.3 / max(1, keys.length))
 
@@ -704,9 +704,9 @@ class LengthUnsaid(Encoding):
 class LengthOverstated(Encoding):
     """Says that the number of keys decides, which it does not."""
 
-    length_decides = True
+    depends_on_length = True
 
-    def rotation(self, pos: Positions, *, keys: Positions = ASKED) -> Tensor:
+    def rotation(self, pos: Positions, *, keys: Positions = PROVIDED) -> Tensor:
         index = pos.index() if pos.unplaced is None else pos.index().masked_fill(pos.unplaced, 0)
         return 0.3 * index
 

@@ -15,8 +15,8 @@ from torch import nn
 from helpers.places import placed, turn, waves
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.encodings.base import ASKED, Encoding, Site
-from jarilab.encodings.by_distance import AffineBias, ByDistance, Vectors
+from jarilab.encodings.base import PROVIDED, Encoding, Site
+from jarilab.encodings.distance_forms import AffineBias, DistanceVectors, VectorTable
 from jarilab.laws import Oracle
 from jarilab.positions.coordinates import Positions, distance
 
@@ -218,8 +218,8 @@ class MisstatesVectors(Encoding):
     def terms(self, q: Tensor, k: Tensor, relation: Any) -> Tensor:
         return torch.einsum("bhqe,...qke->bhqk", q, self.table[relation])
 
-    def by_distance(self, first: int, last: int) -> ByDistance:
-        return ByDistance(keys=Vectors(self.table.flip(0).unsqueeze(0), -3))
+    def distance_vectors(self, first: int, last: int) -> DistanceVectors:
+        return DistanceVectors(keys=VectorTable(self.table.flip(0).unsqueeze(0), -3))
 
 
 class ForgetsToLearn(Encoding):
@@ -611,7 +611,7 @@ class ByLength(Encoding):
 
     shift_invariant = False
 
-    def rotation(self, pos: Positions, *, keys: Positions = ASKED) -> Tensor:
+    def rotation(self, pos: Positions, *, keys: Positions = PROVIDED) -> Tensor:
         length = keys.index().amax(-1, keepdim=True) + 1
         angle = pos.index().double() * length.double().log()
         return angle if pos.unplaced is None else angle.masked_fill(pos.unplaced, 0.0)
@@ -623,7 +623,7 @@ class ByLength(Encoding):
 class CountsQueriesByLength(CountsQueries):
     """Counts queries from 0 on at each step, and says that the length decides."""
 
-    length_decides = True
+    depends_on_length = True
 
 
 class SaysItHearsNothing(Encoding):
@@ -631,7 +631,7 @@ class SaysItHearsNothing(Encoding):
 
     shift_invariant = False
     cross = False
-    hears_order = False
+    uses_order = False
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
         return placed(x, waves(pos.index(), x.shape[-1]), pos)

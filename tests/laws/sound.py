@@ -12,7 +12,7 @@ from torch import nn
 from helpers.places import placed, turn, waves
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
-from jarilab.encodings.base import ASKED, Encoding, Site
+from jarilab.encodings.base import PROVIDED, Encoding, Site
 from jarilab.laws import Oracle
 from jarilab.positions.coordinates import Positions, distance, offsets, unrelated
 
@@ -187,8 +187,8 @@ class CausalGates(Encoding):
         k: Tensor,
         relation: Tensor | None,
         *,
-        allowed: Tensor | None = ASKED,
-        state: Tensor = ASKED,
+        allowed: Tensor | None = PROVIDED,
+        state: Tensor = PROVIDED,
     ) -> Tensor:
         gates = state.transpose(-1, -2).expand(*q.shape[:3], k.shape[2])
         gates = gates if allowed is None else gates.masked_fill(~allowed, 0.0)
@@ -344,7 +344,7 @@ class Sided(Encoding):
 
     shift_invariant = False
 
-    def rotation(self, pos: Positions, *, side: str = ASKED) -> Tensor:
+    def rotation(self, pos: Positions, *, side: str = PROVIDED) -> Tensor:
         return index_of(pos).double() * (0.3 if side == "query" else -0.2)
 
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
@@ -355,13 +355,13 @@ class ByLength(Encoding):
     """Turns more slowly for texts of more than `trained` tokens: what dynamic NTK does."""
 
     shift_invariant = False
-    length_decides = True
+    depends_on_length = True
 
     def __init__(self, site: Site, *, trained: int = 20):
         super().__init__(site)
         self.trained = trained
 
-    def rotation(self, pos: Positions, *, keys: Positions = ASKED) -> Tensor:
+    def rotation(self, pos: Positions, *, keys: Positions = PROVIDED) -> Tensor:
         read = keys.index().amax(-1, keepdim=True) + 1
         return index_of(pos).double() * (0.3 * self.trained / read.clamp_min(self.trained))
 
@@ -372,7 +372,7 @@ class ByLength(Encoding):
 class Centred(Encoding):
     """Counts from the middle of the keys, which no product of a query and a key hears."""
 
-    def rotation(self, pos: Positions, *, keys: Positions = ASKED) -> Tensor:
+    def rotation(self, pos: Positions, *, keys: Positions = PROVIDED) -> Tensor:
         index = keys.index().double()
         middle = (index.amax(-1, keepdim=True) + index.amin(-1, keepdim=True)) / 2
         angle = 0.3 * (pos.index() - middle)

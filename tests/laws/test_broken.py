@@ -66,7 +66,7 @@ RED = {
         "WiredToNothing": "it overrides embed, but the outputs of an encoder follow a permutation",
         "RowsOnly": "it overrides embed, but the outputs of an encoder follow a permutation along a row",
         "Smuggler": "it says that it uses no hook, but a permutation changes outputs",
-        "SaysItHearsNothing": "it says hears_order = False, but a permutation changes outputs",
+        "SaysItHearsNothing": "it says uses_order = False, but a permutation changes outputs",
     },
     "the end is announced": {
         "ForgetsTheEnd": "it has 64 positions, so the last is 63, but 64 passes without a word",

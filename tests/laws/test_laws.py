@@ -10,7 +10,7 @@ import torch
 from helpers.judged import FORMULA, outcome_of
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import registry
-from jarilab.encodings.formulas.oracle import formulas
+from jarilab.encodings.formulas.oracle import package_oracles
 from jarilab.laws import LAWS, check_encoding
 
 OPTIONS = {
@@ -149,7 +149,7 @@ def test_without_a_formula_it_says_how_to_give_one() -> None:
 
 
 def test_the_wrong_formula_is_noticed() -> None:
-    outcome = outcome_of(FORMULA, "rotary", formulas()["none"])
+    outcome = outcome_of(FORMULA, "rotary", package_oracles()["none"])
     assert outcome.verdict == "broken"
     assert "output at positions [0, 1, 2, 5, 9, 40, 300]: off by" in outcome.detail
 

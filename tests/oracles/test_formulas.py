@@ -10,19 +10,16 @@ from jarilab.attention.geometry import geometry_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.encodings.absolute.sinusoidal import sinusoids
-from jarilab.encodings.bias.alibi import slopes
-from jarilab.encodings.formulas.absolute import (
-    ORACLES,
-    alibi_slopes,
-    array,
-    rotary_turn,
-    shaw_label_score,
-    shaw_label_value,
-    t5_bucket,
-)
+from jarilab.encodings.bias.distance_functions import alibi_slopes
+from jarilab.encodings.formulas import bias
+from jarilab.encodings.formulas.bias import t5_bucket
+from jarilab.encodings.formulas.content import shaw_label_score, shaw_label_value
+from jarilab.encodings.formulas.oracle import array, package_oracles
+from jarilab.encodings.formulas.rotary import rotate_rotary
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
+ORACLES = package_oracles()
 WIDTH, HEADS = 12, 3
 FAR = 900
 
@@ -69,7 +66,7 @@ def loops(attention, encoding, names, x_BQD, y_BKD, q_pos, k_pos, allowed_QK):
     def turned(x_E, position):
         for name, part in parts:
             if name == "rotary":
-                x_E = rotary_turn(part, x_E, position)
+                x_E = rotate_rotary(part, x_E, position)
         return x_E
 
     def head_of(x, head):
@@ -112,7 +109,7 @@ def assert_equal_to_paper(spec, *, causal=False, cross=False, kernel="auto"):
     got = attention(encoding.embed(x_BQD, q_pos), encoding.embed(y_BKD, k_pos) if cross else None, geometry=geometry)
     q, k = q_pos.index().tolist(), k_pos.index().tolist()
     allowed = [[not causal or j <= i for j in k] for i in q]
-    names = [part.partition(":")[0] for part in compose.parts_of(spec)]
+    names = [part.partition(":")[0] for part in compose.split_sum(spec)]
     wanted = loops(attention, encoding, names, x_BQD, y_BKD, q, k, allowed)
     # Rotations and slopes are kept in float32, whatever the model's precision: 2^-24 of the values of order 1 here.
     numpy.testing.assert_allclose(array(got), wanted, rtol=0, atol=2e-6)
@@ -180,4 +177,4 @@ def test_t5_buckets_in_whole_numbers(buckets, farthest, causal):
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 40])
 def test_alibi_slopes(heads):
-    assert slopes(heads) == pytest.approx(alibi_slopes(heads), rel=1e-12)
+    assert alibi_slopes(heads) == pytest.approx(bias.alibi_slopes(heads), rel=1e-12)

@@ -5,7 +5,7 @@ import torch
 
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
-from jarilab.encodings.bias.alibi import slopes
+from jarilab.encodings.bias.distance_functions import alibi_slopes
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -131,7 +131,7 @@ def test_bloom_alibi(heads):
     """Bloom writes slope * key index, which differs from -slope * (i - j) by a constant in each row."""
     padding = torch.ones(1, LENGTH, dtype=torch.long)
     their_H1K = modeling_bloom.build_alibi_tensor(padding, BloomConfig(n_head=heads).n_head, torch.float32)
-    torch.testing.assert_close(torch.tensor(slopes(heads)), modeling_bloom._get_alibi_slopes(heads, "cpu"))
+    torch.testing.assert_close(torch.tensor(alibi_slopes(heads)), modeling_bloom._get_alibi_slopes(heads, "cpu"))
 
     far = Positions.sequence(LENGTH, START)
     our_HQK = compose.build("alibi", Attention(2 * heads, heads, causal=True).site).bias(far, far)

@@ -58,7 +58,7 @@ def ours(name):
         bias = fill(encoding).bias(PLACES, PLACES).mT
         return (bias - bias.diagonal(0, 1, 2)[:, :1, None]).unsqueeze(0)
     encoding = fill(built("cope:positions=5" if name == "cope" else "forgetting"))
-    around = {"product": Q @ K.mT, "allowed": ALLOWED, "scale": SCALE, "state": encoding.remembered(X)}
+    around = {"product": Q @ K.mT, "allowed": ALLOWED, "scale": SCALE, "state": encoding.key_states(X)}
     return SCALE * encoding.terms_for(Q, K, None, around)
 
 

@@ -29,7 +29,7 @@ def added_by(call: AttentionCall) -> Added:
         if hooks & {"terms", "values"}:
             last = ahead + call.k.shape[2] - 1
             last = last if seen is None else min(last, seen + 1)
-            found = encoding.by_distance(ahead - call.q.shape[2] + 1, last)
+            found = encoding.distance_vectors(ahead - call.q.shape[2] + 1, last)
             if found is not None:
                 parts.append(ByVectors(found, call, ahead, seen))
                 hooks -= {"terms", "values"}

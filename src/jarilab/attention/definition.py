@@ -49,7 +49,7 @@ class AttentionCall:
         if "terms" not in encoding.hooks:
             return None
         around = {"allowed": geometry.allowed, "scale": self.scale, "state": self.states}
-        if "product" in encoding.asks("terms"):
+        if "product" in encoding.extra_arguments("terms"):
             around["product"] = product()
         return encoding.terms_for(self.q, self.k, geometry.relation, around)
 

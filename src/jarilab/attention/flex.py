@@ -102,7 +102,7 @@ def _able(encoding: Encoding) -> bool:
 
 
 def _by_distance(encoding: Encoding) -> bool:
-    varies = encoding.random_in_training or encoding.length_decides
+    varies = encoding.random_in_training or encoding.depends_on_length
     return encoding.shift_invariant and not varies and 1 in encoding.axes
 
 

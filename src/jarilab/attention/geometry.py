@@ -67,7 +67,7 @@ class Geometry:
     @property
     def rotates_anew(self) -> bool:
         """The rotation depends on all keys, so that a cache keeps them unrotated."""
-        return "keys" in self.encoding.asks("rotation")
+        return "keys" in self.encoding.extra_arguments("rotation")
 
 
 def geometry_of(
@@ -110,17 +110,17 @@ def geometry_of_layers(
 ) -> list[Geometry]:
     """One Geometry for each layer of a stack: the same object where the layers share their encoding."""
     first = geometry_of(
-        encodings.of_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos, blockwise=blockwise
+        encodings.by_layer[0], q_pos, k_pos, mask, new_k_pos=new_k_pos, blockwise=blockwise
     )
     new_k_pos = k_pos if new_k_pos is None else new_k_pos
     found = {first.encoding: first}
-    for encoding in encodings.of_layer:
+    for encoding in encodings.by_layer:
         if encoding not in found:
             _check_frames(encoding, q_pos, k_pos)
             able = first.blockwise is None or _supports_blockwise(encoding, q_pos, k_pos)
             like = first if able else first.materialized
             found[encoding] = _encoded(replace(like, encoding=encoding), new_k_pos)
-    return [found[encoding] for encoding in encodings.of_layer]
+    return [found[encoding] for encoding in encodings.by_layer]
 
 
 def _supports_blockwise(encoding: Encoding, q_pos: Positions, k_pos: Positions) -> bool:
@@ -180,7 +180,7 @@ def _encoded(geometry: Geometry, new_k_pos: Positions) -> Geometry:
         turned_k_pos = k_pos if geometry.rotates_anew else new_k_pos
         q_rotation = encoding.rotation_for(q_pos, "query", k_pos)
         k_rotation = q_rotation
-        if turned_k_pos is not q_pos or "side" in encoding.asks("rotation"):
+        if turned_k_pos is not q_pos or "side" in encoding.extra_arguments("rotation"):
             k_rotation = encoding.rotation_for(turned_k_pos, "key", k_pos)
     relation = None if geometry.blockwise is not None else _relation(encoding, q_pos, k_pos)
     if geometry.bare:

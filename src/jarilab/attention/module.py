@@ -189,7 +189,7 @@ class Attention(nn.Module):
             q_BHLE = encoding.rotate(q_BHLE, geometry.q_rotation)
         if turns and not anew:
             k_BHLE = encoding.rotate(k_BHLE, geometry.k_rotation)
-        states = encoding.remembered(x_BLD)
+        states = encoding.key_states(x_BLD)
         if cache is not None:
             k_BHLE, v_BHLE, *states = cache.append(k_BHLE, v_BHLE, *states)
         if turns and anew:
@@ -228,7 +228,7 @@ class Attention(nn.Module):
         k_BHKE = split_heads(k_BKD, site.heads, site.head_width)
         k_BHKE = encoding.rotate(k_BHKE, geometry.k_rotation)
         v_BHKE = split_heads(self.value(source_BKD), site.heads, site.value_head_width)
-        states = encoding.remembered(source_BKD)
+        states = encoding.key_states(source_BKD)
         if cache is not None:
             cache.append(k_BHKE, v_BHKE, *states)
         return q_BHQE, k_BHKE, v_BHKE, *states

@@ -59,8 +59,8 @@ class LuongAttention(nn.Module):
         self.score = build_score(score, width, width)
         self.site = site_of(width, 1, cross=True)
         self.encoding = LayerEncodings(encoding, self.site, 1)
-        hooks = self.encoding.of_layer[0].hooks
-        check(kernel, self.encoding.of_layer, self.score.compare)
+        hooks = self.encoding.by_layer[0].hooks
+        check(kernel, self.encoding.by_layer, self.score.compare)
         if "rotate" in hooks and self.score.compare is not None:
             raise UserError(
                 f"{encoding} turns queries and keys, so that their product depends on their distance, and "
@@ -76,19 +76,19 @@ class LuongAttention(nn.Module):
         keep: Bool[Tensor, "B K"] | None = None,
     ) -> Source:
         """The keys and values of a source, for all steps to come."""
-        encoding = self.encoding.of_layer[0]
+        encoding = self.encoding.by_layer[0]
         k_BKE = self.score.keys(encoding.inject(outputs, positions))
         k_BHKE = k_BKE.unsqueeze(1)
         k_BHKE = encoding.rotate(k_BHKE, encoding.rotation_for(positions, "key", positions))
         v_BHKD = outputs.unsqueeze(1)
-        return Source(k_BHKE, v_BHKD, positions, keep, encoding.remembered(outputs))
+        return Source(k_BHKE, v_BHKD, positions, keep, encoding.key_states(outputs))
 
     def forward(
         self, h: Float[Tensor, "B Q D"], source: Source, positions: Positions
     ) -> Float[Tensor, "B Q D"]:
         """h~ for each state of the decoder. positions: where the states are."""
         mask = None if source.keep is None else Mask(keys=source.keep)
-        geometry = geometry_of(self.encoding.of_layer[0], positions, source.positions, mask)
+        geometry = geometry_of(self.encoding.by_layer[0], positions, source.positions, mask)
         encoding = geometry.encoding
         q_BQE = self.score.queries(encoding.inject(h, positions))
         q_BHQE = q_BQE.unsqueeze(1)

@@ -181,7 +181,9 @@ def _annotated(target: Callable[..., Any]) -> Any:
     return target
 
 
-def unpacks(defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def unpacks(
+    defaults: Any, *, own_first: bool = False
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
     Makes each key of a function's `**group: Unpack[SomeTypedDict]` an option like any other: the signature names it and
     its default, and `help` says what it means. So options that many functions share stand once.
@@ -191,7 +193,7 @@ def unpacks(defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
             options = LayerOptions(**layer)
 
     defaults: a dataclass with a field for each key; the function always gets every key. Its docstring says what they
-    mean. What they may be is annotated in the TypedDict.
+    mean. What they may be is annotated in the TypedDict. own_first: list the function's own options before the shared.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -207,7 +209,8 @@ def unpacks(defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
         ]
         named = [one for one in own if one.kind is one.KEYWORD_ONLY]
         unnamed = [one for one in own if one.kind is not one.KEYWORD_ONLY]
-        flat = signature.replace(parameters=[*unnamed, *shared, *named])
+        options = [*named, *shared] if own_first else [*shared, *named]
+        flat = signature.replace(parameters=[*unnamed, *options])
 
         @wraps(function)
         def given_all(*args: P.args, **given: P.kwargs) -> T:

@@ -1,1 +1,1 @@
-"""Every way to encode position, one idea a file."""
+"""Position encodings, by family: absolute, rotary, bias, content."""

@@ -1,32 +1,31 @@
-"""The interface of every way to encode position: six hooks, each "nothing" unless a class overrides it.
+"""The base class of encodings: six hooks, each of which does nothing unless a subclass overrides it.
 
-| hook | when | source of the idea |
+| hook | called | from |
 | --- | --- | --- |
 | `embed(x, pos)` | once, at the model's input | sinusoids and learned tables (Vaswani et al. 2017) |
-| `inject(x, pos)` | in each layer, into queries and keys only | DETR (Carion et al. 2020) |
-| `rotate(x, rotation)` | after the heads are split, each side by its own positions | rotary (Su et al. 2021) |
-| `bias(q_pos, k_pos)` | added to the scores, by place alone | T5 (Raffel et al. 2020), ALiBi (Press et al. 2022) |
-| `terms(q, k, relation)` | added to q.k before scaling, depends on the content | Shaw et al. 2018, keys |
+| `inject(x, pos)` | in each layer, for queries and keys only | DETR (Carion et al. 2020) |
+| `rotate(x, rotation)` | after heads are split, for queries and for keys | rotary (Su et al. 2021) |
+| `bias(q_pos, k_pos)` | added to scores, from positions only | T5 (Raffel et al. 2020), ALiBi (Press et al. 2022) |
+| `terms(q, k, relation)` | added to q.k before scaling, depends on content | Shaw et al. 2018, keys |
 | `values(weights, relation)` | added to the output | Shaw et al. 2018, values |
 
-What a hook needs beforehand has a method of its own, so that it is worked out once: `rotation(pos)` for `rotate` and
-`relation(q_pos, k_pos)` for `terms` and `values`, of the positions alone, once per forward for all layers;
-`remember(x)` for `terms`, of the content of each key, once for each key, after which it lies in the cache beside it.
+Three more methods compute what hooks need. `rotation(pos)` is for `rotate`, and `relation(q_pos, k_pos)` for `terms`
+and `values`: both depend on positions only and are called once per forward for all layers. `remember(x)` is for `terms`
+and depends on the content of keys: it is called once for each key, and a cache stores its result.
 
-Two of them may ask for more, by naming it among their keyword-only parameters, `def rotation(self, pos, *, side)`:
+Two methods can request more arguments as keyword-only parameters, `def rotation(self, pos, *, side=PROVIDED)`:
 
-| asked for | by | what it is |
+| argument | of | value |
 | --- | --- | --- |
 | `side` | `rotation` | "query" or "key", for encodings that rotate the two differently |
-| `keys` | `rotation` | the Positions of all keys; a cache then keeps them unrotated, and all are rotated at each step |
+| `keys` | `rotation` | the Positions of all keys; a cache then stores unrotated keys, which are rotated at each step |
 | `product` | `terms` | q.k, `(B, H, Q, K)`, unscaled |
-| `allowed` | `terms` | True where a query may look at a key, `(B or 1, 1, Q or 1, K)`; None where all may |
-| `scale` | `terms` | what product and terms are multiplied by |
-| `state` | `terms` | what `remember` gave for each key |
+| `allowed` | `terms` | True where a query may see a key, `(B or 1, 1, Q or 1, K)`; None if all may |
+| `scale` | `terms` | the factor of q.k and terms |
+| `state` | `terms` | the result of `remember` for each key |
 
-Which hooks an encoding uses, and what it asks for, is read from what it overrides; nothing declares it.
-
-A class is abstract or final: to change an encoding, write another or add them with `+`.
+The hooks and requested arguments of a class are read from the methods that it overrides. A class is abstract or final:
+to change an encoding, write another one or add them with `+`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from torch import nn
 from jarilab.core.options import options_of
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Float, Tensor
-from jarilab.encodings.by_distance import AffineBias, ByDistance
+from jarilab.encodings.distance_forms import AffineBias, DistanceVectors
 from jarilab.encodings.formulas.oracle import Oracle
 from jarilab.positions.coordinates import Positions
 
@@ -57,26 +56,25 @@ registry = Registry(
 
 HOOKS = ("embed", "inject", "rotate", "bias", "terms", "values")
 
-ASKABLE = {
+EXTRA_ARGUMENTS = {
     "rotation": ("side", "keys"),
     "terms": ("product", "allowed", "scale", "state"),
 }
-"""What a method may ask for beside its arguments."""
+"""The keyword-only parameters that a method may have."""
 
-ASKED: Any = ...
-"""The default of what a method asks for: `def rotation(self, pos, *, side=ASKED)`. It is always filled in."""
+PROVIDED: Any = ...
+"""The default of a keyword-only parameter that jarilab always passes: `def rotation(self, pos, *, side=PROVIDED)`."""
 
 Side = Literal["query", "key"]
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where in a model an encoding is plugged in: what its constructor may need to know.
+    """The attention layer that an encoding is built for.
 
-    width: D; heads: H; head_width: E of queries and keys; value_head_width: E of values.
-    causal: queries never see later keys. cross: queries and keys are of different sequences.
-    layer: number of the layer, from 0 on, that this instance is in; 0 where one instance serves all. layers: of the
-        stack.
+    width: model dimension D. heads: number of heads H. head_width: E, of queries and keys. value_head_width: E of
+    values. causal: queries never see later keys. cross: queries and keys are of different sequences.
+    layer: number of the layer, from 0 on; 0 if all layers share the encoding. layers: of the stack.
     """
 
     width: int
@@ -91,38 +89,40 @@ class Site:
 
 @registry.base
 class Encoding(nn.Module):
-    """A way to tell attention where tokens are. Subclasses take `site` and keyword-only options: their spec."""
+    """Base class of position encodings. The constructor takes `site` and keyword-only options."""
 
     axes: tuple[int, ...] = (1,)
-    """How many axes a position may have."""
+    """Supported numbers of position axes."""
     shift_invariant: bool = True
     """Moving all positions by the same amount changes nothing."""
     causal_only: bool = False
-    """Makes sense only where queries never see later keys."""
+    """Works only if queries never see later keys."""
     cross: bool = True
-    """May be asked for in cross-attention."""
+    """Can be used in cross-attention."""
     shared: bool = True
     """One instance serves all layers; otherwise each layer has its own."""
-    of_stack: ClassVar[tuple[str, ...]] = ()
-    """Parameters and modules that the layers have in common although each has its own instance: that of the first layer
-    owns them, the others read them there."""
+    shared_parameters: ClassVar[tuple[str, ...]] = ()
+    """Parameters and modules that layers share although each has its own instance. The first layer's instance owns
+    them."""
     integer_only: bool = False
-    """Takes whole coordinates alone, none between them."""
+    """Coordinates must be integers."""
     keeps_norms: bool = True
-    """`rotate` changes no vector's length."""
-    hears_order: bool = True
-    """Tokens in another order give an encoder other outputs, if any hook does something."""
+    """`rotate` does not change the length of vectors."""
+    uses_order: bool = True
+    """The outputs of an encoder depend on the order of tokens, if any hook does something."""
     random_in_training: bool = False
     """Draws from torch's global generator in training, so that two forwards differ."""
-    length_decides: bool = False
-    """What a pair of tokens gets depends on how many keys there are, at least beyond some length. What was computed at
-    an earlier step stays as it was, so that decoding with a cache is then no full forward."""
+    depends_on_length: bool = False
+    """The result for a pair of tokens depends on the number of keys, at least beyond some length. Results of earlier
+    steps do not change, so decoding with a cache differs from one forward."""
     scale_factor: float = 1.0
-    """What it multiplies the attention's scale by: DeBERTa has 1 / sqrt(3), T5 as its authors trained it sqrt(E)."""
+    """Factor of the attention's scale: 1 / sqrt(3) in DeBERTa, sqrt(E) in T5 as its authors trained it."""
     oracle: ClassVar[Oracle | None] = None
-    """Its formula once more for the laws to compare with; optional."""
+    """Its formula, for the laws to compare with; optional."""
     _hooks: ClassVar[frozenset[str]] = frozenset()
-    _asks: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys(ASKABLE, frozenset())
+    _extra_arguments: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys(
+        EXTRA_ARGUMENTS, frozenset()
+    )
 
     def __init__(self, site: Site):
         super().__init__()
@@ -131,33 +131,33 @@ class Encoding(nn.Module):
     def __init_subclass__(cls) -> None:
         if not cls.shared and "embed" in hooks_of(cls):
             raise TypeError(
-                f"{cls.__name__} overrides embed, which happens once: it cannot have an instance per layer"
+                f"{cls.__name__} overrides embed, which is called once: expected shared = True, got False"
             )
-        # Read once for each class: a step of decoding would ask some dozen times.
+        # Read once for each class: a decoding step needs them a dozen times.
         cls._hooks = hooks_of(cls)
-        cls._asks = {method: _asked_by(cls, method) for method in ASKABLE}
-        if "state" in cls._asks["terms"] and cls.remember is Encoding.remember:
+        cls._extra_arguments = {method: _requested(cls, method) for method in EXTRA_ARGUMENTS}
+        if "state" in cls._extra_arguments["terms"] and cls.remember is Encoding.remember:
             raise TypeError(
-                f"{cls.__name__}.terms asks for state, which is what `remember(x)` gives for each key: write that too"
+                f"{cls.__name__}.terms requests state, the result of `remember(x)` for each key: define that too"
             )
 
     def __getattr__(self, name: str) -> Any:
-        # What belongs to the stack is read from the first layer's instance.
+        # Shared parameters are read from the first layer's instance.
         owner = self.__dict__.get("owner")
-        if owner is not None and name in type(self).of_stack:
+        if owner is not None and name in type(self).shared_parameters:
             return getattr(owner, name)
         return super().__getattr__(name)
 
-    def belong_to(self, first: Encoding) -> None:
-        """Read what is `of_stack` from the first layer's instance instead of having it."""
-        for name in type(self).of_stack:
+    def share_parameters_with(self, first: Encoding) -> None:
+        """Replace the `shared_parameters` by those of the first layer's instance."""
+        for name in type(self).shared_parameters:
             delattr(self, name)
-        # Not among its modules: those are its own.
+        # Not a submodule, since the first layer already registers the parameters.
         self.__dict__["owner"] = first
 
     @property
-    def modules_read(self) -> list[nn.Module]:
-        """Itself and whoever owns what it reads."""
+    def parameter_modules(self) -> list[nn.Module]:
+        """This encoding and the first layer's, whose parameters it shares."""
         owners = [module.__dict__.get("owner") for module in self.modules()]
         return [self, *(owner for owner in owners if owner is not None)]
 
@@ -166,18 +166,18 @@ class Encoding(nn.Module):
         """The hooks that do something."""
         return self._hooks
 
-    def asks(self, method: str) -> frozenset[str]:
-        """What `rotation` or `terms` asks for beside its arguments."""
-        return self._asks[method]
+    def extra_arguments(self, method: str) -> frozenset[str]:
+        """The keyword-only arguments that `rotation` or `terms` requests."""
+        return self._extra_arguments[method]
 
     @property
     def max_positions(self) -> int | None:
-        """The number of positions it can tell apart from 0 on, along any axis, or None if there is no end."""
+        """The number of positions from 0 on that it supports along each axis; None if unlimited."""
         return None
 
     @property
     def max_distance(self) -> int | None:
-        """The largest distance along any axis that it can compare two tokens over, or None if any will do."""
+        """The largest distance along an axis that it supports; None if unlimited."""
         return None
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
@@ -199,8 +199,10 @@ class Encoding(nn.Module):
         return None
 
     def remember(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B _ K _"]:
-        """What `terms` needs to know of each key beside it, of the vectors that keys are made of: any numbers with the
-        keys on the third of four axes."""
+        """The state of each key for `terms`, computed from the attention's input.
+
+        Any numbers, with keys on the third of four axes.
+        """
         raise NotImplementedError
 
     def terms(
@@ -213,65 +215,70 @@ class Encoding(nn.Module):
     ) -> Float[Tensor, "B H Q E"] | None:
         return None
 
-    def by_distance(self, first: int, last: int) -> ByDistance | None:
-        """What `terms` and `values` are between whole places on one axis, from one distance j - i to another, where
-        they are made of a vector for each, which takes no number for each pair; None where they are not."""
+    def distance_vectors(self, first: int, last: int) -> DistanceVectors | None:
+        """`terms` and `values` as products with vectors of the distances j - i from `first` to `last`.
+
+        For consecutive integer positions on one axis, so that kernels need no tensor of all pairs. None if they have no
+        such form.
+        """
         return None
 
     def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias | None:
-        """`bias` of queries that follow each other, from one distance j - i to another, where it is made of a few
-        numbers of each query; None where it is not. What depends on the distance alone needs no such thing."""
+        """`bias` of consecutive queries at the distances j - i from `first` to `last`, as an affine function.
+
+        None if it has no such form. A bias that depends on the distance alone does not need it.
+        """
         return None
 
     def initial_value(
         self, name: str, parameter: Tensor, generator: torch.Generator | None
     ) -> None:
-        """Fill one of its parameters in place; `generator` is keyed by the parameter's full name.
+        """Initialize one parameter in place.
 
-        name: as in `named_parameters()`: `table`, or `network.0.weight` for one of a module in it, which by default
-        keeps the value that `parameter` comes with: that of any such module in a model.
+        name: as in `named_parameters()`: `table`, or `network.0.weight` for a parameter of a submodule, which by
+        default keeps the value of its module's own initialization. generator: seeded by the parameter's full name.
         """
         if "." not in name:
             nn.init.normal_(parameter, std=0.02, generator=generator)
 
     @final
     def reset(self) -> None:
-        """Fill all of its parameters from torch's global generator: for a module used without `jarilab.nn.init`."""
+        """Initialize all parameters from torch's global generator, for use without `jarilab.nn.init`."""
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 self.initial_value(name, parameter, None)
 
-    # What a forward calls. A sum answers for its parts; nobody else overrides these.
+    # The attention calls these. Only sums override them.
 
     def rotation_for(self, pos: Positions, side: Side, keys: Positions) -> Any:
-        """`rotation`, with what it asks for. keys: the places of all of them."""
-        around = {"side": side, "keys": keys}
-        return self.rotation(pos, **self._asked("rotation", around))
+        """`rotation` with its requested arguments. keys: positions of all keys."""
+        context = {"side": side, "keys": keys}
+        return self.rotation(pos, **self._select(context, "rotation"))
 
-    def remembered(self, x: Float[Tensor, "B K D"]) -> tuple[Float[Tensor, "B _ K _"], ...]:
-        """What a cache keeps of each key beside key and value: one tensor, or none where nothing asks for it."""
-        return (self.remember(x),) if self.states else ()
+    def key_states(self, x: Float[Tensor, "B K D"]) -> tuple[Float[Tensor, "B _ K _"], ...]:
+        """The states of keys that a cache stores: one tensor, or none if `terms` requests no state."""
+        return (self.remember(x),) if self.n_states else ()
 
     @property
-    def states(self) -> int:
-        """How many tensors `remembered` gives."""
-        return int("state" in self.asks("terms"))
+    def n_states(self) -> int:
+        """The number of tensors of `key_states`."""
+        return int("state" in self.extra_arguments("terms"))
 
     def terms_for(
         self,
         q: Float[Tensor, "B H Q E"],
         k: Float[Tensor, "B H K E"],
         relation: Any,
-        around: Mapping[str, Any],
+        context: Mapping[str, Any],
     ) -> Float[Tensor, "B H Q K"] | None:
-        """`terms`, with what it asks for. around: what it may ask for by name; `state` as `remembered` gave it."""
-        asked = self._asked("terms", around)
-        if self.states:
-            (asked["state"],) = around["state"]
-        return self.terms(q, k, relation, **asked)
+        """`terms` with its requested arguments. context: all arguments that can be requested; `state` is a tuple."""
+        arguments = self._select(context, "terms")
+        if self.n_states:
+            (arguments["state"],) = context["state"]
+        return self.terms(q, k, relation, **arguments)
 
-    def _asked(self, method: str, around: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: around[name] for name in self.asks(method)}
+    def _select(self, context: Mapping[str, Any], method: str) -> dict[str, Any]:
+        return {name: context[name] for name in self.extra_arguments(method)}
 
     def extra_repr(self) -> str:
         names = [name for name in options_of(type(self)) if hasattr(self, name)]
@@ -279,29 +286,47 @@ class Encoding(nn.Module):
 
 
 def hooks_of(cls: type[Encoding]) -> frozenset[str]:
-    """The hooks a class overrides."""
+    """The hooks that a class overrides."""
     return frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook))
 
 
-def _asked_by(cls: type[Encoding], method: str) -> frozenset[str]:
-    """The keyword-only parameters of a method. Raises TypeError for one that nobody can fill in."""
+def _requested(cls: type[Encoding], method: str) -> frozenset[str]:
+    """The keyword-only parameters of a method. Raises TypeError for an unknown one."""
     parameters = inspect.signature(getattr(cls, method)).parameters.values()
-    asked = frozenset(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
-    strange = sorted(asked - set(ASKABLE[method]))
-    if strange:
+    names = frozenset(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+    unknown = sorted(names - set(EXTRA_ARGUMENTS[method]))
+    if unknown:
         raise TypeError(
-            f"{cls.__name__}.{method} asks for {', '.join(strange)}; it may ask for {', '.join(ASKABLE[method])}"
+            f"{cls.__name__}.{method} requests {', '.join(unknown)}; it can request "
+            f"{', '.join(EXTRA_ARGUMENTS[method])}"
         )
-    return asked
+    return names
 
 
 registry.family(
     "absolute",
-    "where a token stands decides",
+    "depends on the positions of tokens",
     lambda cls: bool(hooks_of(cls)) and not cls.shift_invariant,
 )
 registry.family(
     "relative",
-    "how far two tokens are apart decides",
+    "depends on the distance between tokens",
     lambda cls: bool(hooks_of(cls)) and cls.shift_invariant,
 )
+
+
+@final
+@registry.register("none", "nope")
+class NoEncoding(Encoding):
+    """No positions: every hook does nothing.
+
+    An encoder then sees a bag of tokens. A causal decoder with two layers or more can still learn order from its mask
+    (Kazemnejad et al. 2023).
+
+    Source: No positions at all.
+    """
+
+    axes = (1, 2, 3)
+
+    def __init__(self, site: Site):
+        super().__init__(site)

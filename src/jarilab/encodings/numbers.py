@@ -1,4 +1,4 @@
-"""Numbers that encodings are made of: frequencies, angles, whole places."""
+"""Functions that encodings share: frequencies, angles, biases by distance, table lookups."""
 
 from __future__ import annotations
 
@@ -12,22 +12,46 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
 from jarilab.positions.coordinates import Positions, distance, unrelated
 
+# Precision ------------------------------------------------------------------------------------------------------------
+
+
+def best_float_dtype(device: torch.device) -> torch.dtype:
+    """The most precise floating-point type of the device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def without_autocast(device: torch.device) -> torch.autocast:
+    """A context without autocast: bfloat16 repeats distances from 257 on and cannot solve triangular systems."""
+    return torch.autocast(device.type, enabled=False)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """`x` in float32, or in float64 if it is: half precision cannot count, and has few numbers near 1."""
+    return x if x.dtype is torch.float64 else x.float()
+
+
+def softplus(x: Tensor) -> Tensor:
+    """An unconstrained parameter as a positive number, in float32 or better."""
+    # A clamp would have no gradient below its limit.
+    return functional.softplus(at_least_float32(x))
+
+
+def inverse_softplus(value: float) -> float:
+    """The number whose softplus is `value`."""
+    return math.log(math.expm1(value))
+
+
+# Waves ----------------------------------------------------------------------------------------------------------------
+
 
 def frequencies(
     count: int, base: float | Tensor, step: float, device: torch.device
 ) -> Float[Tensor, "*B F"]:
-    """`base ** (-i * step)` for i = 0 ... count - 1, in the best precision the device has.
-
-    Computed afresh from the constructor's numbers at each forward, so that no cast of the model, no checkpoint and no
-    meta device can spoil it: in bfloat16 the angle at position 4,096 would be off by 1.8 radians.
-    """
-    index_F = torch.arange(count, device=device, dtype=precise_on(device))
+    """`base ** (-i * step)` for i = 0 ... count - 1, in the best precision of the device."""
+    # Computed at each forward rather than stored in a buffer: no cast of the model, checkpoint or meta device can then
+    # change it. In bfloat16 the angle at position 4,096 would be off by 1.8 radians.
+    index_F = torch.arange(count, device=device, dtype=best_float_dtype(device))
     return base ** (-index_F * step)
-
-
-def precise_on(device: torch.device) -> torch.dtype:
-    """The best precision the device has."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def angles(index: Tensor, frequency_F: Tensor) -> Float[Tensor, "*B L F"]:
@@ -35,9 +59,9 @@ def angles(index: Tensor, frequency_F: Tensor) -> Float[Tensor, "*B L F"]:
     return index.to(frequency_F.dtype).unsqueeze(-1) * frequency_F
 
 
-def length_read(keys: Positions) -> Float[Tensor, "*B 1 1"]:
-    """How long a sequence is that reaches to the farthest key, for each row: its place + 1, and 0 without any key."""
-    index = keys.index().to(precise_on(keys.coordinates.device))
+def current_length(keys: Positions) -> Float[Tensor, "*B 1 1"]:
+    """The length of each row up to its farthest key: that key's position + 1, and 0 without keys."""
+    index = keys.index().to(best_float_dtype(keys.coordinates.device))
     if keys.unplaced is not None:
         index = index.masked_fill(keys.unplaced, -1.0)
     if keys.length == 0:
@@ -45,67 +69,75 @@ def length_read(keys: Positions) -> Float[Tensor, "*B 1 1"]:
     return (index.amax(-1, keepdim=True) + 1).clamp_min(0).unsqueeze(-1)
 
 
-def whole_numbers(name: str, index: Tensor) -> Tensor:
-    """`index` if it holds integers. Raises UserError for an encoding that looks positions up in a table."""
+# Biases and tables ----------------------------------------------------------------------------------------------------
+
+
+def check_integer(name: str, index: Tensor) -> Tensor:
+    """`index`. Raises UserError if it holds floating-point numbers, for an encoding with a table of positions."""
     if index.is_floating_point():
         raise UserError(
-            f"{name} looks whole positions up in a table, got {index.dtype}; use integer coordinates"
+            f"{name} looks up positions in a table: expected integers, got {index.dtype}; use integer coordinates"
         )
     return index
 
 
-def of_distances(
+def bias_by_distance(
     q_pos: Positions, k_pos: Positions, bias: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "*B H Q K"]:
-    """What `bias`, `(R,) -> (H, R)`, gives for the distance of each key from each query; 0 between tokens of which one
-    has no place.
+    """A bias that is a function of the distance j - i; 0 for tokens without a position.
 
-    Where there are fewer whole distances between the nearest and the farthest than there are pairs, it is asked for
-    those alone: 1,023 in place of 262,144 for 512 keys. The gradient of picking columns is cheap then, too.
+    bias: from distances `(R,)` to biases `(H, R)`.
     """
+    # `bias` is evaluated once for each integer in the range of distances if these are fewer than the pairs: 1,023 in
+    # place of 262,144 for 512 keys. The gradient of index_select on columns is cheap, too.
     ahead = distance(q_pos, k_pos)
-    known = None not in (q_pos.known_bounds, k_pos.known_bounds)
-    asks = not known and torch.compiler.is_compiling()  # which a graph cannot
-    whole = not ahead.is_floating_point() and not asks
-    found = _of_line(ahead, q_pos, k_pos, bias) if whole else _of_each(ahead, bias)
-    apart = unrelated(q_pos, k_pos)
-    return found if apart is None else found.masked_fill(apart.unsqueeze(-3), 0.0)
+    has_bounds = None not in (q_pos.known_bounds, k_pos.known_bounds)
+    reads_data = not has_bounds and torch.compiler.is_compiling()  # which a graph cannot
+    by_range = not ahead.is_floating_point() and not reads_data
+    values = _bias_of_range(ahead, q_pos, k_pos, bias) if by_range else _bias_of_pairs(ahead, bias)
+    excluded = unrelated(q_pos, k_pos)
+    return values if excluded is None else values.masked_fill(excluded.unsqueeze(-3), 0.0)
 
 
-def _of_line(
+def _bias_of_range(
     ahead: Tensor, q_pos: Positions, k_pos: Positions, bias: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "*B H Q K"]:
-    (q_least, q_most), (k_least, k_most) = q_pos.bounds(), k_pos.bounds()
-    # 0 is the distance where one has no place.
-    first, last = min(0, k_least - q_most), max(0, k_most - q_least)
+    (q_min, q_max), (k_min, k_max) = q_pos.bounds(), k_pos.bounds()
+    # The distance of tokens without a position is 0.
+    first, last = min(0, k_min - q_max), max(0, k_max - q_min)
     if last - first + 1 >= ahead.numel():
-        return _of_each(ahead, bias)
+        return _bias_of_pairs(ahead, bias)
     bias_HR = bias(torch.arange(first, last + 1, device=ahead.device))
-    picked = bias_HR.index_select(1, (ahead - first).flatten())
-    return picked.unflatten(1, ahead.shape).movedim(0, -3)
+    columns = bias_HR.index_select(1, (ahead - first).flatten())
+    return columns.unflatten(1, ahead.shape).movedim(0, -3)
 
 
-def _of_each(ahead: Tensor, bias: Callable[[Tensor], Tensor]) -> Float[Tensor, "*B H Q K"]:
+def _bias_of_pairs(ahead: Tensor, bias: Callable[[Tensor], Tensor]) -> Float[Tensor, "*B H Q K"]:
     bias_HR = bias(ahead.flatten())
     return bias_HR.unflatten(1, ahead.shape).movedim(0, -3)
 
 
-def uncast(device: torch.device) -> torch.autocast:
-    """Where autocast changes nothing: in bfloat16 distances repeat from 257 on, and no triangular system is solved."""
-    return torch.autocast(device.type, enabled=False)
+def interpolate_plane(
+    look_up: Callable[[Tensor, Tensor], Tensor], row: Tensor, column: Tensor
+) -> Float[Tensor, "*P D"]:
+    """Bilinear interpolation of `look_up`, which maps integer rows and columns `(*P,)` to `(*P, D)`.
+
+    A neighbour with weight 0 is never beyond the last row or column.
+    """
+    if not row.is_floating_point() and not column.is_floating_point():
+        return look_up(row, column)
+    total: Tensor | None = None
+    for row_index, row_weight in _neighbours(row):
+        for column_index, column_weight in _neighbours(column):
+            weight = (row_weight * column_weight).unsqueeze(-1)
+            summand = look_up(row_index, column_index) * weight
+            total = summand if total is None else total + summand
+    assert total is not None
+    return total
 
 
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least: half precision can neither count nor tell near 1 apart."""
-    return x if x.dtype is torch.float64 else x.float()
-
-
-def positive(free: Tensor) -> Tensor:
-    """A parameter that may have any value, as a number above 0: `softplus(free)`. Its gradient never ends, as that of a
-    clamp does."""
-    return functional.softplus(wide(free))
-
-
-def freed(value: float) -> float:
-    """What `positive` makes `value` of."""
-    return math.log(math.expm1(value))
+def _neighbours(coordinate: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The integers below and above, each with its weight; an integer is its own neighbour on both sides."""
+    below, above = coordinate.floor(), coordinate.ceil()
+    fraction = coordinate - below
+    return (below.long(), 1 - fraction), (above.long(), fraction)

@@ -1,9 +1,7 @@
-"""From distances to keys: rows that each begin one place earlier than the row above.
+"""Conversion between columns of distances and columns of keys.
 
-What depends on how far a key lies from a query is the same along every diagonal. Written with a row for each query and
-a column for each distance, it is what a row for each query and a column for each key is, shifted; and a matrix whose
-rows are one number shorter in memory than it says is shifted already. So nothing is looked up, and no gradient is
-scattered.
+A matrix with a column for each distance becomes one with a column for each key by moving each row one column to the
+left of the row above. `as_strided` does this without an index or a scattered gradient.
 """
 
 from __future__ import annotations
@@ -17,18 +15,20 @@ from torch.autograd.function import once_differentiable
 from jarilab.core.shapes import Float
 from jarilab.positions.coordinates import Positions
 
-LONG = 512
-"""Keys from which on encodings shift instead of looking up."""
+MIN_SKEWED_KEYS = 512
+"""Number of keys from which on encodings skew instead of gathering."""
 
 
 def first_distance(q_pos: Positions, k_pos: Positions) -> int | None:
-    """How far the first key lies ahead of the first query, where the places of both follow each other, in all rows of a
-    batch alike; None where they do not, or lie on several axes."""
+    """The distance from the first query to the first key, if the positions of both are consecutive.
+
+    None if they are not, differ between rows of a batch, or have several axes.
+    """
     firsts = []
     for pos in (q_pos, k_pos):
         index = pos.coordinates[..., 0]
-        bare = pos.unplaced is None and pos.relations is None and len(pos.axes) == 1
-        if not bare or index.is_floating_point() or index.ndim > 1 or not len(index):
+        is_sequence = pos.unplaced is None and pos.relations is None and len(pos.axes) == 1
+        if not is_sequence or index.is_floating_point() or index.ndim > 1 or not len(index):
             return None
         if not bool((index.diff() == 1).all()):
             return None
@@ -36,56 +36,59 @@ def first_distance(q_pos: Positions, k_pos: Positions) -> int | None:
     return firsts[1] - firsts[0]
 
 
-def shift_of(q_pos: Positions, k_pos: Positions) -> int | None:
-    """`first_distance` where there are so many keys that shifting is worth it."""
-    eager = q_pos.coordinates.device.type == "cpu" and not torch.compiler.is_compiling()
-    return first_distance(q_pos, k_pos) if eager and k_pos.length >= LONG else None
+def skew_offset(q_pos: Positions, k_pos: Positions) -> int | None:
+    """`first_distance` if there are enough keys for skewing to be faster than gathering."""
+    is_eager = q_pos.coordinates.device.type == "cpu" and not torch.compiler.is_compiling()
+    return first_distance(q_pos, k_pos) if is_eager and k_pos.length >= MIN_SKEWED_KEYS else None
 
 
-def skewed(x: Float[Tensor, "N Q R"], keys: int) -> Float[Tensor, "N Q K"]:
-    """`y[n, q, k] = x[n, q, k - q + Q - 1]`, for R = K + Q - 1 distances, the farthest behind the last query first."""
+def skew(x: Float[Tensor, "N Q R"], keys: int) -> Float[Tensor, "N Q K"]:
+    """`y[n, q, k] = x[n, q, k - q + Q - 1]`, for R = K + Q - 1 distances.
+
+    The first distance is that from the last query to the first key.
+    """
     return _Skew.apply(x, keys)
 
 
-def unskewed(y: Float[Tensor, "N Q K"]) -> Float[Tensor, "N Q R"]:
-    """What `skewed` made y of, and 0 elsewhere."""
+def unskew(y: Float[Tensor, "N Q K"]) -> Float[Tensor, "N Q R"]:
+    """The x with `skew(x) = y`, and 0 elsewhere."""
     return _Unskew.apply(y)
 
 
 class _Skew(torch.autograd.Function):
-    # PyTorch's own gradient of as_strided asks for each number where else it is read.
+    # PyTorch's own gradient of as_strided checks each number for overlaps.
     @staticmethod
     def forward(ctx: Any, x: Tensor, keys: int) -> Tensor:  # type: ignore[override]
-        return shifted(x.clone(memory_format=torch.contiguous_format), keys)
+        return skewed_view(x.clone(memory_format=torch.contiguous_format), keys)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return _unshifted(d_y), None
+        return _unskew(d_y), None
 
 
 class _Unskew(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor) -> Tensor:  # type: ignore[override]
-        return _unshifted(y)
+        return _unskew(y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_x: Tensor) -> Tensor:  # type: ignore[override]
-        return shifted(d_x.contiguous(), d_x.shape[2] - d_x.shape[1] + 1)
+        return skewed_view(d_x.contiguous(), d_x.shape[2] - d_x.shape[1] + 1)
 
 
-def shifted(x_NQR: Float[Tensor, "N Q R"], keys: int) -> Float[Tensor, "N Q K"]:
-    """The same view of a contiguous x without a gradient. Where R is only K + 1, what would lie beyond a row's end is
-    what the next row begins with; no two numbers are the same one even then."""
+def skewed_view(x_NQR: Float[Tensor, "N Q R"], keys: int) -> Float[Tensor, "N Q K"]:
+    """`skew` as a view of a contiguous x, without a gradient. R may be as small as K + 1."""
+    # With R = K + 1 a row of the view reaches into the next row of x; no two entries are the same number even then.
     count, queries, distances = x_NQR.shape
     strides = (queries * distances, distances - 1, 1)
     first = x_NQR.storage_offset() + queries - 1
     return x_NQR.as_strided((count, queries, keys), strides, first)
 
 
-def _unshifted(y_NQK: Float[Tensor, "N Q K"]) -> Float[Tensor, "N Q R"]:
+def _unskew(y_NQK: Float[Tensor, "N Q K"]) -> Float[Tensor, "N Q R"]:
     count, queries, keys = y_NQK.shape
     x_NQR = y_NQK.new_zeros(count, queries, keys + queries - 1)
-    shifted(x_NQR, keys).copy_(y_NQK)
+    skewed_view(x_NQR, keys).copy_(y_NQK)
     return x_NQR

@@ -1,4 +1,4 @@
-"""Several encodings at once, and an encoding for a part of the axes."""
+"""Sums of encodings, and encodings of some of the position axes."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from torch import nn
 
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding, Side
-from jarilab.encodings.by_distance import AffineBias, ByDistance
+from jarilab.encodings.distance_forms import AffineBias, DistanceVectors
 from jarilab.positions.coordinates import Positions
 
-MOST_AXES = 3
-"""Of a caption and an image in one sequence: the word's place, row and column."""
+MAX_AXES = 3
+"""Axes of a caption and an image in one sequence: word, row and column."""
 
 
 @final
-class Of(Encoding):
-    """An encoding for one part of the axes, the caption or the image of a sequence that has both; tokens of other
-    parts have no place for it. Its claims are those of what it wraps."""
+class PartEncoding(Encoding):
+    """An encoding of one part of the axes, such as the image of a captioned image.
+
+    Tokens of other parts have no position for it. It makes the claims of the encoding that it wraps.
+    """
 
     def __init__(self, encoding: Encoding, part: str):
         super().__init__(encoding.site)
         self.encoding, self.part = encoding, part
-        # Of any number of axes it takes its own.
-        self.axes = tuple(range(min(encoding.axes), MOST_AXES + 1))
+        # It selects its own axes from any number of them.
+        self.axes = tuple(range(min(encoding.axes), MAX_AXES + 1))
         self.shift_invariant = encoding.shift_invariant
         self.causal_only, self.cross = encoding.causal_only, encoding.cross
         self.shared = encoding.shared
         self.integer_only, self.keeps_norms = encoding.integer_only, encoding.keeps_norms
-        self.hears_order = encoding.hears_order
+        self.uses_order = encoding.uses_order
         self.random_in_training = encoding.random_in_training
-        self.length_decides = encoding.length_decides
+        self.depends_on_length = encoding.depends_on_length
         self.scale_factor = encoding.scale_factor
 
-    def belong_to(self, first: Encoding) -> None:
-        assert isinstance(first, Of)
-        self.encoding.belong_to(first.encoding)
+    def share_parameters_with(self, first: Encoding) -> None:
+        assert isinstance(first, PartEncoding)
+        self.encoding.share_parameters_with(first.encoding)
 
     @property
     def hooks(self) -> frozenset[str]:
@@ -59,8 +61,8 @@ class Of(Encoding):
     def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         return self.encoding.inject(x, pos.only(self.part)) if "inject" in self.hooks else x
 
-    def asks(self, method: str) -> frozenset[str]:
-        return self.encoding.asks(method)
+    def extra_arguments(self, method: str) -> frozenset[str]:
+        return self.encoding.extra_arguments(method)
 
     def rotation(self, pos: Positions) -> Any:
         return self.rotation_for(pos, "query", pos)
@@ -90,9 +92,9 @@ class Of(Encoding):
         q: Float[Tensor, "B H Q E"],
         k: Float[Tensor, "B H K E"],
         relation: Any,
-        around: Mapping[str, Any],
+        context: Mapping[str, Any],
     ) -> Float[Tensor, "B H Q K"] | None:
-        return self.encoding.terms_for(q, k, relation, around)
+        return self.encoding.terms_for(q, k, relation, context)
 
     def values(
         self, weights: Float[Tensor, "B H Q K"], relation: Any
@@ -105,32 +107,33 @@ class Of(Encoding):
 
 @final
 class Sum(Encoding):
-    """Several encodings at once: what they add is added, rotations follow one another."""
+    """Several encodings at once: what they add is summed, and rotations are applied one after another."""
 
     def __init__(self, parts: Sequence[Encoding]):
         super().__init__(parts[0].site)
         self.parts = nn.ModuleList(parts)
-        # A sum claims what all of its parts do.
         common = set[int].intersection(*[set(part.axes) for part in parts])
         self.axes = tuple(sorted(common))
-        # Terms compare the vectors of a relation with queries that another part has turned by their own places.
-        turned = {"rotate", "terms"} <= self.hooks
-        self.shift_invariant = all(part.shift_invariant for part in parts) and not turned
+        # Terms compare the vectors of a relation with queries that another part rotates by their positions.
+        rotates_terms = {"rotate", "terms"} <= self.hooks
+        self.shift_invariant = all(part.shift_invariant for part in parts) and not rotates_terms
         self.causal_only = any(part.causal_only for part in parts)
         self.cross = all(part.cross for part in parts)
         self.integer_only = any(part.integer_only for part in parts)
         self.keeps_norms = all(part.keeps_norms for part in parts)
-        self.hears_order = any(part.hooks and part.hears_order for part in parts)
+        self.uses_order = any(part.hooks and part.uses_order for part in parts)
         self.random_in_training = any(part.random_in_training for part in parts)
-        self.length_decides = any(part.length_decides for part in parts)
+        self.depends_on_length = any(part.depends_on_length for part in parts)
         self.scale_factor = math.prod(part.scale_factor for part in parts)
 
-    def _using(self, hook: str) -> list[Encoding]:
+    def _with_hook(self, hook: str) -> list[Encoding]:
         return [part for part in self._encodings() if hook in part.hooks]
 
-    def _with(self, relation: list[Any] | None) -> list[tuple[Encoding, Any]]:
-        """Each part with its own relation; none of them where nothing uses relations."""
-        return [] if relation is None else list(zip(self._encodings(), relation, strict=True))
+    def _with_relations(self, relations: list[Any] | None) -> list[tuple[Encoding, Any]]:
+        """Each part with its relation; empty if no hook uses relations."""
+        if relations is None:
+            return []
+        return list(zip(self._encodings(), relations, strict=True))
 
     def _encodings(self) -> list[Encoding]:
         return cast("list[Encoding]", list(self.parts))
@@ -141,52 +144,52 @@ class Sum(Encoding):
 
     @property
     def max_positions(self) -> int | None:
-        ends = [part.max_positions for part in self._encodings()]
-        return min((end for end in ends if end is not None), default=None)
+        limits = [part.max_positions for part in self._encodings()]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def max_distance(self) -> int | None:
-        ends = [part.max_distance for part in self._encodings()]
-        return min((end for end in ends if end is not None), default=None)
+        limits = [part.max_distance for part in self._encodings()]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
-        for part in self._using("embed"):
+        for part in self._with_hook("embed"):
             x = part.embed(x, pos)
         return x
 
     def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
-        for part in self._using("inject"):
+        for part in self._with_hook("inject"):
             x = part.inject(x, pos)
         return x
 
-    def asks(self, method: str) -> frozenset[str]:
-        return frozenset().union(*(part.asks(method) for part in self._encodings()))
+    def extra_arguments(self, method: str) -> frozenset[str]:
+        return frozenset().union(*(part.extra_arguments(method) for part in self._encodings()))
 
     def rotation(self, pos: Positions) -> list[Any]:
         return self.rotation_for(pos, "query", pos)
 
     def rotation_for(self, pos: Positions, side: Side, keys: Positions) -> list[Any]:
-        return [part.rotation_for(pos, side, keys) for part in self._using("rotate")]
+        return [part.rotation_for(pos, side, keys) for part in self._with_hook("rotate")]
 
     def rotate(
         self, x: Float[Tensor, "B H L E"], rotation: list[Any] | None
     ) -> Float[Tensor, "B H L E"]:
-        for part, prepared in zip(self._using("rotate"), rotation or [], strict=True):
-            x = part.rotate(x, prepared)
+        for part, part_rotation in zip(self._with_hook("rotate"), rotation or [], strict=True):
+            x = part.rotate(x, part_rotation)
         return x
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"] | None:
-        return _total([part.bias(q_pos, k_pos) for part in self._using("bias")])
+        return _total([part.bias(q_pos, k_pos) for part in self._with_hook("bias")])
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> list[Any]:
         return [part.relation(q_pos, k_pos) for part in self._encodings()]
 
-    def remembered(self, x: Float[Tensor, "B K D"]) -> tuple[Float[Tensor, "B _ K _"], ...]:
-        return sum((part.remembered(x) for part in self._encodings()), ())
+    def key_states(self, x: Float[Tensor, "B K D"]) -> tuple[Float[Tensor, "B _ K _"], ...]:
+        return sum((part.key_states(x) for part in self._encodings()), ())
 
     @property
-    def states(self) -> int:
-        return sum(part.states for part in self._encodings())
+    def n_states(self) -> int:
+        return sum(part.n_states for part in self._encodings())
 
     def terms(
         self, q: Float[Tensor, "B H Q E"], k: Float[Tensor, "B H K E"], relation: Any
@@ -198,28 +201,31 @@ class Sum(Encoding):
         q: Float[Tensor, "B H Q E"],
         k: Float[Tensor, "B H K E"],
         relation: list[Any] | None,
-        around: Mapping[str, Any],
+        context: Mapping[str, Any],
     ) -> Float[Tensor, "B H Q K"] | None:
-        states = iter(around.get("state", ()))
-        found = []
-        for part, own in self._with(relation):
-            own_states = tuple(itertools.islice(states, part.states))
-            found.append(part.terms_for(q, k, own, {**around, "state": own_states}))
-        return _total(found)
+        states = iter(context.get("state", ()))
+        summands = []
+        for part, part_relation in self._with_relations(relation):
+            part_states = tuple(itertools.islice(states, part.n_states))
+            part_context = {**context, "state": part_states}
+            summands.append(part.terms_for(q, k, part_relation, part_context))
+        return _total(summands)
 
     def values(
         self, weights: Float[Tensor, "B H Q K"], relation: list[Any] | None
     ) -> Float[Tensor, "B H Q E"] | None:
-        return _total([part.values(weights, own) for part, own in self._with(relation)])
+        parts = self._with_relations(relation)
+        return _total([part.values(weights, part_relation) for part, part_relation in parts])
 
-    def by_distance(self, first: int, last: int) -> ByDistance | None:
-        """That of the only part that has terms or values; several would meet queries with biases of their own."""
+    def distance_vectors(self, first: int, last: int) -> DistanceVectors | None:
+        """Those of the only part with terms or values; None if there are several."""
+        # Several parts would add their biases to the queries of each other.
         parts = [part for part in self._encodings() if part.hooks & {"terms", "values"}]
-        return parts[0].by_distance(first, last) if len(parts) == 1 else None
+        return parts[0].distance_vectors(first, last) if len(parts) == 1 else None
 
     def affine_bias(self, q_pos: Positions, first: int, last: int) -> AffineBias | None:
-        """Those of the only part that has a bias."""
-        parts = self._using("bias")
+        """That of the only part with a bias; None if there are several."""
+        parts = self._with_hook("bias")
         return parts[0].affine_bias(q_pos, first, last) if len(parts) == 1 else None
 
 

@@ -79,7 +79,7 @@ def write(
     _checked_model(model)
     out = check_empty(out)
     between = model.decoder.cross_encoding
-    if between.of_layer[0].hooks:
+    if between.by_layer[0].hooks:
         refuse(between, "CTranslate2 has no positions between decoder and source")
     with torch.no_grad():
         source_places = places_of(model.encoder.encoding, positions)
@@ -158,7 +158,7 @@ def _stack(library: Any, kind: Any, stack: Any, places: Places) -> Any:
     if places.rotary is not None:
         options["rotary_dim"], options["rotary_base"] = places.rotary.rotated, places.rotary.base
         options["rotary_interleave"] = places.rotary.interleaved
-    spec = kind(len(stack.layers), stack.encoding.of_layer[0].site.heads, **options)
+    spec = kind(len(stack.layers), stack.encoding.by_layer[0].site.heads, **options)
     if places.table is not None:
         # A table of zeros where there are no positions, since without one CTranslate2 adds sinusoids of its own.
         spec.position_encodings.encodings = _array(places.table)

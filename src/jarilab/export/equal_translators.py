@@ -32,7 +32,7 @@ def of_encoder_decoder(model: Any) -> Equal:
     """Raises UserError for settings that no model of transformers has."""
     sides = {"encoder": model.encoder, "decoder": model.decoder}
     norm = model.encoder.layers[0].feed_forward_residual.place
-    if model.decoder.cross_encoding.of_layer[0].hooks:
+    if model.decoder.cross_encoding.by_layer[0].hooks:
         refuse(
             f"cross_encoding={model.decoder.cross_encoding.spec}", "--set model.cross_encoding=none"
         )
@@ -90,7 +90,7 @@ def _bart_settings(model: Any, sides: Mapping[str, Any], positions: int) -> dict
     for side, stack in sides.items():
         settings |= {
             f"{side}_layers": len(stack.layers),
-            f"{side}_attention_heads": stack.encoding.of_layer[0].site.heads,
+            f"{side}_attention_heads": stack.encoding.by_layer[0].site.heads,
             f"{side}_ffn_dim": stack.layers[0].feed_forward.up.out_features,
         }
     return settings

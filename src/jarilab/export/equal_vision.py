@@ -33,7 +33,7 @@ def of_vision(model: Any) -> Equal:
             "it has registers, or reads the mean of the patches",
             "--set model.pool=class, without registers",
         )
-    encoding = stack.encoding.of_layer[0]
+    encoding = stack.encoding.by_layer[0]
     if not encoding.hooks <= {"embed"}:
         refuse(
             f"{stack.encoding.spec} acts inside attention", "--encoding sinusoidal2d or learned2d"

@@ -63,7 +63,7 @@ def check_options(model: nn.Module) -> None:
 
 def added_or_turned(encoding: Any) -> Places:
     """A table or a rotation. Raises UserError where the encoding is neither."""
-    hooks = encoding.of_layer[0].hooks
+    hooks = encoding.by_layer[0].hooks
     if not (hooks <= {"embed"} or hooks == {"rotate"}):
         used = " and ".join(sorted(hooks))
         refuse(f"{encoding.spec} uses {used}", "--encoding sinusoidal, learned or rotary")

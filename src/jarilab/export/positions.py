@@ -72,7 +72,7 @@ class Places:
 
 def places_of(encodings: LayerEncodings, positions: int) -> Places:
     """Raises UserError for an encoding that does what CTranslate2 cannot."""
-    encoding = encodings.of_layer[0]
+    encoding = encodings.by_layer[0]
     count = positions if encoding.max_positions is None else encoding.max_positions
     if encoding.hooks <= {"embed"}:
         return Places(table=_table(encodings, encoding, count))
@@ -83,7 +83,7 @@ def places_of(encodings: LayerEncodings, positions: int) -> Places:
             f"it uses {used}, and CTranslate2 has either a table added to the input, or a rotation, or a bias of "
             "distance",
         )
-    if encoding.asks("rotation") or encoding.scale_factor != 1:
+    if encoding.extra_arguments("rotation") or encoding.scale_factor != 1:
         why = "it treats queries and keys differently, or scales their product, and CTranslate2 does neither"
         refuse(encodings, why)
     if not encodings.shared:

@@ -158,7 +158,7 @@ def _stacks(model: nn.Module, end: str | None) -> dict[str, list[nn.Module]]:
 
 def _take(modules: list[nn.Module], layers: LayerEncodings, site: str) -> None:
     """Give attentions what `_attend` asks them for. site: their name, around the number of the layer."""
-    for number, (module, own) in enumerate(zip(modules, layers.of_layer, strict=True)):
+    for number, (module, own) in enumerate(zip(modules, layers.by_layer, strict=True)):
         # Not among its modules: those of the model own it.
         module.__dict__["jari_encoding"] = own
         module.add_module("attend", AttentionKernel(site=site.format(number)))
@@ -178,7 +178,7 @@ def _shape(config: Any, stack: str) -> tuple[int, int]:
 
 
 def _check(spec: str, layers: LayerEncodings) -> None:
-    for own in layers.of_layer:
+    for own in layers.by_layer:
         if own.hooks & {"embed", "inject"}:
             raise UserError(
                 f"{spec} adds to what a model reads, and a model of transformers is swapped inside its attention "

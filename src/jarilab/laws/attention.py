@@ -84,7 +84,7 @@ def call_of(
         q = encoding.rotate(q, geometry.q_rotation)
         k = encoding.rotate(k, geometry.k_rotation)
     x = noise("x", *k.shape[:3:2], encoding.site.width) if x is None else x
-    states = encoding.remembered(x.to(k.dtype))
+    states = encoding.key_states(x.to(k.dtype))
     scale = SCALE * encoding.scale_factor
     return AttentionCall(q, k, v, geometry, scale, states=states)
 

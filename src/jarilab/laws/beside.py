@@ -41,12 +41,12 @@ def beside(subject: Subject) -> str:
     for site in sites:
         encoding = subject.encoding(site=site)
         for where, pos in places.items():
-            if subject.claims("length_decides") and not steady(subject, pos):
+            if subject.claims("depends_on_length") and not steady(subject, pos):
                 decides = True
                 continue
             _check_some(encoding, pos, where)
             _check_rows(encoding, pos, where)
-    if subject.claims("length_decides"):
+    if subject.claims("depends_on_length"):
         _check_length_decides(subject, decides)
         return "tokens alone and together, where the length decides nothing"
     return "tokens alone, together and in another order, near and far"
@@ -81,7 +81,7 @@ def _check_some(encoding: Encoding, pos: Positions, where: str) -> None:
 def _may_leave_out(encoding: Encoding, queries: Tensor, keys: Tensor) -> bool:
     """Whether nothing may change without the other keys. Whoever asks for the keys between may hear of all that a query
     looks at."""
-    if not READS_KEYS_BETWEEN & encoding.asks("terms"):
+    if not READS_KEYS_BETWEEN & encoding.extra_arguments("terms"):
         return True
     if not torch.equal(keys, ALL[: len(keys)]):
         return False
@@ -91,7 +91,7 @@ def _may_leave_out(encoding: Encoding, queries: Tensor, keys: Tensor) -> bool:
 def compared(encoding: Encoding, asked: Question) -> dict[str, Tensor]:
     """What hooks give; of a rotation that asks for all keys only the product matters, which it may leave as it is."""
     found = answers(encoding, asked)
-    if "keys" in encoding.asks("rotation"):
+    if "keys" in encoding.extra_arguments("rotation"):
         q_BHQE, k_BHKE = found.pop("rotate"), found.pop("rotate of keys")
         found["rotated q.k"] = q_BHQE @ k_BHKE.transpose(-1, -2)
     return found
@@ -117,7 +117,7 @@ def _check_rows(encoding: Encoding, pos: Positions, where: str) -> None:
 def steady(subject: Subject, pos: Positions) -> bool:
     """Whether what it does at these places is the same for any number of these keys. So it is for all encodings but
     those that claim another thing."""
-    if not subject.claims("length_decides"):
+    if not subject.claims("depends_on_length"):
         return True
     for causal in sorted({subject.causal_only, True}):
         if _moved_by_length(subject.encoding(site=subject.site(causal)), pos) > EXACT:
@@ -149,6 +149,6 @@ def _check_length_decides(subject: Subject, decided: bool) -> None:
     moved = max(_moved_by_length(subject.encoding(site=site), far) for site in sites)
     if not decided and moved < NOTICEABLE:
         raise BrokenError(
-            "it says length_decides = True, but later keys change nothing for earlier ones (at most "
+            "it says depends_on_length = True, but later keys change nothing for earlier ones (at most "
             f"{moved:.1g}, up to position {int(index_L.max()):,}); claim False"
         )

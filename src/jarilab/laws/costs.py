@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from jarilab.encodings.base import Site
-from jarilab.encodings.compose import WITHOUT, build
+from jarilab.encodings.compose import NO_ENCODING, build
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.stacks import Encoder
 from jarilab.nn.init import generator_for, initialise
@@ -31,7 +31,7 @@ def cost(spec: str) -> float:
     site = Site(WIDTH, HEADS, WIDTH // HEADS, WIDTH // HEADS, causal=True)
     on_a_line = 1 in build(spec, site).axes
     make = _of_text if on_a_line else _of_image
-    plain, own = make(WITHOUT), make(spec)
+    plain, own = make(NO_ENCODING), make(spec)
     ratios: list[float] = []
     for step in (plain, own):
         _seconds(step)

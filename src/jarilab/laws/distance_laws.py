@@ -6,7 +6,7 @@ import torch
 
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding
-from jarilab.encodings.skew import skewed
+from jarilab.encodings.skew import skew
 from jarilab.laws.checks import EXACT, SkippedError, near
 from jarilab.laws.hooks import Question, answers
 from jarilab.laws.material import LENGTH, noise
@@ -15,7 +15,7 @@ from jarilab.positions.coordinates import Positions, distance
 
 
 def claimed(subject: Subject) -> str:
-    """`by_distance` and `affine_bias` say what `terms`, `values` and `bias` give, with the same gradients."""
+    """`distance_vectors` and `affine_bias` say what `terms`, `values` and `bias` give, with the same gradients."""
     if subject.axes != 1 or subject.labels:
         raise SkippedError("it has no distances on one axis")
     told = dict[str, None]()
@@ -44,16 +44,16 @@ def _said(
     ahead_QK = distance(q_pos, k_pos)
     first, last = int(ahead_QK.min()), int(ahead_QK.max())
     found = dict[str, Tensor | None]()
-    vectors = encoding.by_distance(first, last)
+    vectors = encoding.distance_vectors(first, last)
     if vectors is not None and "terms" in encoding.hooks:
         terms = vectors.terms(asked.q, asked.k, ahead_QK)
         found["terms"] = terms.masked_fill(ahead_QK > 0, 0.0) if encoding.site.causal else terms
     if vectors is not None and "values" in encoding.hooks:
         assert asked.weights is not None
-        found["values"] = vectors.summed(asked.weights, ahead_QK)
+        found["values"] = vectors.weighted_sum(asked.weights, ahead_QK)
     lines = encoding.affine_bias(q_pos, first, last) if "bias" in encoding.hooks else None
     if lines is not None:
-        bias_HQK = skewed(lines.materialized(q_pos.length), k_pos.length)
+        bias_HQK = skew(lines.materialized(q_pos.length), k_pos.length)
         found["bias"] = bias_HQK.expand(*asked.q.shape[:3], LENGTH)
     return {hook: answer for hook, answer in found.items() if answer is not None}
 

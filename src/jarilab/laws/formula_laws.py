@@ -15,7 +15,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, Site
 from jarilab.encodings.compose import build
-from jarilab.encodings.formulas.oracle import Cell, Oracle, Place
+from jarilab.encodings.formulas.oracle import Cell, Oracle, Position
 from jarilab.laws.attention import SCALE, call_of
 from jarilab.laws.checks import POSITIONS, BrokenError, SkippedError, complaint, near
 from jarilab.laws.material import BATCH, VALUE_WIDTH, noise
@@ -39,8 +39,8 @@ class Trial:
     """Places of queries and keys at a site, with vectors by chance."""
 
     encoding: Encoding
-    q_at: list[Place]
-    k_at: list[Place]
+    q_at: list[Position]
+    k_at: list[Position]
     causal: bool
     where: str
     batch: int = BATCH
@@ -169,7 +169,7 @@ def _scored(oracle: Oracle, trial: Trial, head: int) -> Tensor:
     return torch.from_numpy(scores_of(oracle)(trial.encoding, *given, *places))
 
 
-def _short(places: list[Place]) -> list[Place]:
+def _short(places: list[Position]) -> list[Position]:
     return [tuple(at[:2]) if isinstance(at, Cell) else at for at in places]
 
 
@@ -192,7 +192,7 @@ def _output_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
 
 
 def _input_apart(
-    subject: Subject, oracle: Oracle, encoding: Encoding, at: list[Place], what: str
+    subject: Subject, oracle: Oracle, encoding: Encoding, at: list[Position], what: str
 ) -> float:
     """How far what is added to the input is from what the formula adds."""
     zeros_1LD = torch.zeros(1, len(at), encoding.site.width, dtype=torch.float64)

@@ -157,7 +157,7 @@ def _terms(encoding: Encoding, asked: Question, relation: Any) -> Tensor | None:
         "product": asked.q @ asked.k.transpose(-1, -2),
         "allowed": seen_QK[None, None] if encoding.site.causal else None,
         "scale": encoding.site.head_width**-0.5,
-        "state": encoding.remembered(asked.x),
+        "state": encoding.key_states(asked.x),
     }
     terms = encoding.terms_for(asked.q, asked.k, relation, around)
     if terms is None or not encoding.site.causal:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, registry
-from jarilab.encodings.compose import build, canonical, files_of, parts_of
+from jarilab.encodings.compose import build, canonical, files_of, split_sum
 from jarilab.laws.checks import EXACT, BrokenError, complaint, near_all
 from jarilab.laws.hooks import Question, answers, hook_outputs, prepare
 from jarilab.laws.material import LENGTH, variants
@@ -112,10 +112,10 @@ def _alone(
 @contextmanager
 def afresh(spec: str) -> Iterator[None]:
     """As in a new process: Python files that the spec names are executed anew, and their `hash` gives other numbers."""
-    names = [_module_name(part) for part in parts_of(spec) if files_of(part)]
+    names = [_module_name(part) for part in split_sum(spec) if files_of(part)]
     old = {name: sys.modules.pop(name) for name in dict.fromkeys(names)}
     try:
-        for part in parts_of(spec):
+        for part in split_sum(spec):
             if files_of(part):
                 vars(sys.modules[_module_name(part)]).setdefault("hash", _other_hash)
         yield

@@ -13,7 +13,7 @@ from torch import nn
 from jarilab.core.options import options_of
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, registry
-from jarilab.encodings.compose import parts_of
+from jarilab.encodings.compose import split_sum
 from jarilab.nn.init import generator_for
 
 # Lengths that are all different, so that no axis passes for another: B 2, K and L 7, H 6, E 8, E' 5, D 48.
@@ -61,7 +61,7 @@ def tokens(name: str) -> Tensor:
 
 def variants(spec: str) -> Iterator[str]:
     """The same encoding with one option changed at a time; its constructor may not accept it."""
-    parts = [registry.spec(part) for part in parts_of(spec)]
+    parts = [registry.spec(part) for part in split_sum(spec)]
     for i, part in enumerate(parts):
         for name, option in options_of(part.target).items():
             value = part.options.get(name, option.default)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from jarilab.core.shapes import Tensor
-from jarilab.encodings.compose import WITHOUT
+from jarilab.encodings.compose import NO_ENCODING
 from jarilab.laws.beside import steady
 from jarilab.laws.checks import EXACT, BrokenError, SkippedError, near
 from jarilab.laws.hooks import Question, answers
@@ -217,7 +217,7 @@ def initial_values(subject: Subject) -> str:
     encoding's own are the same each time, whatever was drawn before."""
     default = torch.get_default_dtype()
     # In this order: its constructor may change torch's defaults.
-    plain = subject.model(WITHOUT)
+    plain = subject.model(NO_ENCODING)
     own = subject.model()
     if torch.get_default_dtype() is not default:
         raise BrokenError(

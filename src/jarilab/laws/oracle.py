@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from jarilab.encodings.base import Site, hooks_of, registry
-from jarilab.encodings.compose import build, parts_of
+from jarilab.encodings.compose import build, split_sum
 from jarilab.encodings.formulas.oracle import (
     Oracle,
-    Place,
+    Position,
     ScoreInputs,
     Vector,
-    formulas,
+    package_oracles,
     pair_by_pair,
     sum_of,
 )
@@ -28,8 +28,8 @@ def double_loop(
     k: Vector,
     v: Vector,
     x: Vector,
-    q_at: list[Place],
-    k_at: list[Place],
+    q_at: list[Position],
+    k_at: list[Position],
     *,
     scale: float,
     causal: bool,
@@ -73,10 +73,10 @@ def scores_of(oracle: Oracle) -> Callable[..., Vector]:
 def formula_of(spec: str) -> Oracle | None:
     """The encoding's own oracle, or the paper's formula for one of the package; None where a part has neither, and
     where the parts are no sum: two of them rotate, or one rotates the queries that another's terms compare."""
-    specs = [registry.spec(part) for part in parts_of(spec)]
+    specs = [registry.spec(part) for part in split_sum(spec)]
     oracles = []
     for part in specs:
-        oracle = getattr(part.target, "oracle", None) or formulas().get(part.name)
+        oracle = getattr(part.target, "oracle", None) or package_oracles().get(part.name)
         if oracle is None:
             return None
         oracles.append(oracle)

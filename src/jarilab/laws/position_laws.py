@@ -83,7 +83,7 @@ def _moves(subject: Subject) -> list[Start]:
 
 
 def order(subject: Subject) -> str:
-    """An encoder under an encoding without hooks, or that says hears_order = False, follows every permutation of its
+    """An encoder under an encoding without hooks, or that says uses_order = False, follows every permutation of its
     tokens; under any other it does not. In one causal layer, the last token's output follows every permutation of those
     before it in the same way.
 
@@ -91,7 +91,7 @@ def order(subject: Subject) -> str:
     this law, and rightly: it costs what an encoding costs, and the model stays a bag of tokens.
     """
     hooks = ", ".join(sorted(subject.encoding().hooks))
-    hears = bool(hooks) and subject.claims("hears_order")
+    hears = bool(hooks) and subject.claims("uses_order")
     for stack in _bags(subject):
         heard = {}
         for start, (which, shuffle) in itertools.product(
@@ -100,13 +100,13 @@ def order(subject: Subject) -> str:
             difference = _heard(subject, stack, start, shuffle)
             heard[f"{which} within {difference:.1g} (from position {start} on)"] = difference
             if not hears and difference > EXACT:
-                says = "hears_order = False" if hooks else "that it uses no hook"
+                says = "uses_order = False" if hooks else "that it uses no hook"
                 raise BrokenError(
                     f"it says {says}, but a permutation changes outputs by {difference:.1g}"
                 )
         # The last token of a causal layer may rightly not tell some of those before it apart, and where the length
         # decides far ones may be close together.
-        somewhere = stack.causal or subject.claims("length_decides")
+        somewhere = stack.causal or subject.claims("depends_on_length")
         least = max(heard.values()) if somewhere else min(heard.values())
         if hears and not least > NOTICEABLE:
             unheard = next(words for words, difference in heard.items() if difference == least)

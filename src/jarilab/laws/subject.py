@@ -11,8 +11,8 @@ from jarilab.attention.kernels import Kernel
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import Encoding, Site, registry
-from jarilab.encodings.compose import WITHOUT, build, canonical, part_spec, parts_of
-from jarilab.encodings.formulas.oracle import Cell, Oracle, Place
+from jarilab.encodings.compose import NO_ENCODING, build, canonical, part_spec, split_sum
+from jarilab.encodings.formulas.oracle import Cell, Oracle, Position
 from jarilab.laws.checks import SkippedError
 from jarilab.laws.material import (
     BATCH,
@@ -35,8 +35,8 @@ CLAIMS = (
     "keeps_norms",
     "integer_only",
     "random_in_training",
-    "length_decides",
-    "hears_order",
+    "depends_on_length",
+    "uses_order",
 )
 NODES = 300  # of the graph, for encodings that read labels of pairs
 # On two axes tokens are read row by row, WIDE to a row, in a frame that is larger and not square.
@@ -70,7 +70,7 @@ class Subject:
 
     @staticmethod
     def of(spec: str, oracle: Oracle | None, heads: int) -> Subject:
-        if any(part_spec(part)[1] is not None for part in parts_of(spec)):
+        if any(part_spec(part)[1] is not None for part in split_sum(spec)):
             raise UserError(
                 f"the laws look at encodings for all axes; try the parts of {spec} without their @"
             )
@@ -115,12 +115,12 @@ class Subject:
 
     def denies(self, claim: str) -> bool:
         """Whether a class of it says that the claim is not true; a sum may fail to make what all of its parts do."""
-        classes = [registry.spec(part).target for part in parts_of(self.spec)]
+        classes = [registry.spec(part).target for part in split_sum(self.spec)]
         return not self.claims(claim) and not all(getattr(cls, claim) for cls in classes)
 
     @property
     def causal_only(self) -> bool:
-        return any(registry.spec(part).target.causal_only for part in parts_of(self.spec))
+        return any(registry.spec(part).target.causal_only for part in split_sum(self.spec))
 
     def site(
         self,
@@ -145,7 +145,7 @@ class Subject:
 
     def nothing(self) -> Encoding:
         """The encoding that leaves everything as it is."""
-        return build(WITHOUT, self.site())
+        return build(NO_ENCODING, self.site())
 
     def encoder_input(self) -> Tensor:
         """Vectors to put into a stack, `(B, L, D)`."""
@@ -160,9 +160,9 @@ class Subject:
             width=self.site().width,
             heads=self.heads,
             hidden=16,
-            encoder_encoding=WITHOUT if self.causal_only else spec,
+            encoder_encoding=NO_ENCODING if self.causal_only else spec,
             decoder_encoding=spec,
-            cross_encoding=spec if self.crosses else WITHOUT,
+            cross_encoding=spec if self.crosses else NO_ENCODING,
             kernel=kernel,
         ).double()
         initialise(model, 0)
@@ -252,7 +252,7 @@ class Subject:
             return pos
         return replace(pos, coordinates=pos.coordinates % self.max_positions)
 
-    def scattered(self, start: int) -> list[Place]:
+    def scattered(self, start: int) -> list[Position]:
         """LENGTH positions near and far from each other, from `start` on, as the formula takes them."""
         rows = [self._within(start, further) for further in FURTHER]
         if self.axes == 1:
@@ -261,7 +261,7 @@ class Subject:
         pairs = zip(rows, columns, strict=True)
         return [Cell(row, column, HEIGHT, WIDTH) for row, column in pairs]
 
-    def row(self, count: int) -> list[Place]:
+    def row(self, count: int) -> list[Position]:
         """So many positions from 0 on, or as many as it knows; on two axes every row and every column, in another
         order."""
         ends = (count, self.max_positions, self.max_distance and self.max_distance + 1)
@@ -271,7 +271,7 @@ class Subject:
         # Three and the count may have a factor in common; then some columns come more than once.
         return [Cell(i, 3 * i % count, HEIGHT, WIDTH) for i in range(count)]
 
-    def halves(self) -> list[Place]:
+    def halves(self) -> list[Position]:
         """LENGTH positions of which most lie between whole ones."""
         if self.axes == 1:
             return [1.5 * i for i in range(LENGTH)]
@@ -284,7 +284,7 @@ class Subject:
         place = start + further
         return place if self.max_positions is None else place % self.max_positions
 
-    def at(self, positions: Sequence[Place]) -> Positions:
+    def at(self, positions: Sequence[Position]) -> Positions:
         """Tokens at these positions."""
         if self.labels:
             raise SkippedError(GRAPH)

@@ -128,7 +128,7 @@ class ByTokens:
         encodings = [each for each in model.modules() if isinstance(each, Encoding)]
         self._invariant = all(each.shift_invariant for each in encodings)
         told = "its encoding goes by how many keys there are, so that steps are no full forward"
-        self.steps_differ = told if any(each.length_decides for each in encodings) else None
+        self.steps_differ = told if any(each.depends_on_length for each in encodings) else None
 
     @staticmethod
     def suits(model: nn.Module) -> bool:

@@ -93,7 +93,7 @@ class LayerOptions:
         """The encodings of one kind of attention in the stack. Raises UserError where they, or the stack, cannot be."""
         site = site_of(self.width, self.heads, self.head_width, causal=causal, cross=cross)
         encodings = LayerEncodings(spec, site, check_layers(layers))
-        check(self.kernel, encodings.of_layer, dropout=self.dropout)
+        check(self.kernel, encodings.by_layer, dropout=self.dropout)
         return encodings
 
     def attention(self, *, causal: bool = False, cross: bool = False) -> Attention:

@@ -13,7 +13,7 @@ from jarilab.core.errors import UserError
 from jarilab.core.registry import Spec
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.encodings.base import Encoding, Site
-from jarilab.encodings.compose import LayerEncodings, layer_specs, part_spec, parts_of
+from jarilab.encodings.compose import LayerEncodings, layer_specs, part_spec, split_sum
 from jarilab.encodings.sums import Sum
 from jarilab.models.layers import DecoderLayer, LayerOptions
 from jarilab.nn.layers import Table
@@ -47,7 +47,7 @@ class QueryDecoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(layers))
         self.norm = options.last_norm()
         self.content = Table(queries, options.width)
-        site = self.encoding.of_layer[0].site
+        site = self.encoding.by_layer[0].site
         self.anchors = Table(queries, 4) if positions == "boxes" else None
         self.slots = Slots(site, queries) if positions == "vectors" else None
 
@@ -97,7 +97,7 @@ class QueryDecoder(nn.Module):
         return replace(places, coordinates=coordinates, order=order_N)
 
     def _with_slots(self, encodings: LayerEncodings, layer: int) -> Encoding:
-        encoding = encodings.of_layer[layer]
+        encoding = encodings.by_layer[layer]
         return encoding if self.slots is None else Sum([encoding, self.slots])
 
 
@@ -138,7 +138,7 @@ def check_fractions(decoder: str, cross: str) -> None:
 
 def _integer_only(text: str) -> Spec | None:
     """The first encoding of a sum that takes whole places alone."""
-    parts = [part for spec in layer_specs(text) for part in parts_of(spec)]
+    parts = [part for spec in layer_specs(text) for part in split_sum(spec)]
     for part in parts:
         spec, _ = part_spec(part)
         if getattr(spec.target, "integer_only", False):

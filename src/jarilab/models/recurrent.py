@@ -164,7 +164,7 @@ class Recurrent(nn.Module):
 
 def _check_added(encoding: LayerEncodings) -> None:
     """Raises UserError for an encoding that does more than add to the input."""
-    if encoding.of_layer[0].hooks <= {"embed"}:
+    if encoding.by_layer[0].hooks <= {"embed"}:
         return
     classes = {name: encodings.spec(name).target for name in encodings.names()}
     added = [name for name, cls in classes.items() if hooks_of(cls) <= {"embed"}]

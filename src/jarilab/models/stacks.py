@@ -81,7 +81,7 @@ class Encoder(nn.Module):
             x_BLD = layer(x_BLD, geometry)
         if first is None:
             return self.norm(x_BLD)
-        encoding = self.encoding.of_layer[-1]
+        encoding = self.encoding.by_layer[-1]
         last = geometry_of(encoding, positions.slice(0, first), positions, mask)
         x_BRD = self.layers[-1].of_first(x_BLD, last, first)  # type: ignore[operator]
         return self.norm(x_BRD)

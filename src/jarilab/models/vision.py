@@ -75,7 +75,7 @@ class VisionTransformer(nn.Module):
     @property
     def _on_axes(self) -> bool:
         """Whether the encoding knows rows and columns; otherwise patches are counted."""
-        return self.encoder.encoding.reads(2)
+        return self.encoder.encoding.supports_axes(2)
 
     def forward(
         self, images: Float[Tensor, "B C H W"] | Images, answer_only: bool = False

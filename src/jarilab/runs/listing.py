@@ -16,7 +16,7 @@ from jarilab.core.options import Option, options_of
 from jarilab.core.registry import first_sentence, trust_code
 from jarilab.encodings.base import Site, hooks_of
 from jarilab.encodings.base import registry as encodings
-from jarilab.encodings.compose import LayerEncodings, files_of, layer_specs, part_spec, parts_of
+from jarilab.encodings.compose import LayerEncodings, files_of, layer_specs, part_spec, split_sum
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
 from jarilab.runs.jobs import (
     CLUSTER,
@@ -217,26 +217,41 @@ def listed_encodings() -> list[dict[str, Any]]:
 
 
 def listed_encoding(spec: str) -> dict[str, Any]:
-    """An encoding: name, other names, what it is, axes, where it acts, its claims, how many numbers it learns, the
-    paper it is from, its options. Raises UserError for one that there is not."""
-    found = encodings.spec(spec)
-    target = found.target
-    paper = " ".join((inspect.getdoc(inspect.getmodule(target)) or "").partition("\n\n")[0].split())
-    cited = _CITED.search(paper)
-    encoding = found.build(SITE)
+    """Facts about an encoding: names, description, axes, hooks, claims, number of parameters, source, options.
+
+    Description and source are those of the class docstring, whose paragraph `Source: ...` names the paper. Raises
+    UserError for an unknown encoding.
+    """
+    parsed = encodings.spec(spec)
+    target = parsed.target
+    description, source = _described(target)
+    citation = _CITED.search(source)
+    encoding = parsed.build(SITE)
     return {
-        "name": found.name,
-        "also": encodings.aliases(found.name),
+        "name": parsed.name,
+        "also": encodings.aliases(parsed.name),
         "what": first_sentence(target),
-        "about": inspect.getdoc(target) or "",
+        "about": description,
         "axes": list(target.axes),
         "hooks": sorted(hooks_of(target)),
         "claims": {claim: getattr(encoding, claim) for claim in CLAIMS},
-        "learns": learned_numbers(str(found)),
-        "paper": paper,
-        "cited": _AUTHORS.sub(r"\1 et al. \2", cited[1]) if cited else None,
+        "learns": learned_numbers(str(parsed)),
+        "paper": source,
+        "cited": _AUTHORS.sub(r"\1 et al. \2", citation[1]) if citation else None,
         "options": _options(target),
     }
+
+
+def _described(target: type) -> tuple[str, str]:
+    """The description and the source in a class docstring, without its options."""
+    option = re.compile(rf"({'|'.join(options_of(target))})(, \w+)*: ")
+    description, source = [], ""
+    for paragraph in (inspect.getdoc(target) or "").split("\n\n"):
+        if paragraph.startswith("Source: "):
+            source = " ".join(paragraph.removeprefix("Source: ").split())
+        elif not (options_of(target) and option.match(paragraph)):
+            description.append(paragraph)
+    return "\n\n".join(description), source
 
 
 def typed_encodings(text: str) -> list[dict[str, Any]]:
@@ -244,7 +259,7 @@ def typed_encodings(text: str) -> list[dict[str, Any]]:
     Who types a file's name wants it used. Raises UserError for one that there is not."""
     for path in files_of(text):
         trust_code(path)
-    parts = [part_spec(part)[0] for of_layer in layer_specs(text) for part in parts_of(of_layer)]
+    parts = [part_spec(part)[0] for of_layer in layer_specs(text) for part in split_sum(of_layer)]
     specs = dict.fromkeys(map(str, parts))
     return [listed_encoding(spec) | {"spec": spec} for spec in specs]
 

@@ -319,7 +319,7 @@ def test_the_longest_of_a_sum_is_that_of_its_shortest_part():
 def test_layers_share_what_is_shared_and_own_the_rest():
     encodings = Encoder(WIDTH, HEADS, layers=3, encoding="t5+shaw").encoding
     assert [len(parts) for parts in encodings.parts] == [1, 3]
-    first, second, _ = encodings.of_layer
+    first, second, _ = encodings.by_layer
     assert first.parts[0] is second.parts[0]
     assert first.parts[1] is not second.parts[1]
     assert not encodings.shared

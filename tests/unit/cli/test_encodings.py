@@ -43,16 +43,19 @@ def test_learned_numbers_are_those_of_all_layers(spec, learned):
     assert listed_encoding(spec)["learns"] == learned
 
 
-def test_one_is_told_in_full(capsys):
+def test_one_encoding_is_described_in_full(capsys):
     _, out, _ = printed(capsys, "fox")
-    assert out.startswith("forgetting (fox)\n\nEach token says how much of what came before it")
+    assert out.startswith("forgetting (fox)\n\nAdds the logarithms of forget gates")
     assert "from     Forgetting attention: *Forgetting Transformer" in out
     assert "  yes  only where queries never see later keys\n" in out
     assert "  no   one for all layers, in place of one for each\n" in out
-    assert "turning" not in out
-    assert out.count("b at the start") == 1
-    assert "  remembered=5.0: b at the start; 5 keeps 99.3 % at every token" in out
-    assert "turning changes no vector's length" in printed(capsys, "rotary")[1]
+    assert "norm" not in out.partition("it claims")[2]
+    assert out.count("initial value of b") == 1
+    assert "  remembered=5.0: initial value of b; with 5 a gate is 0.993" in out
+    rotary = printed(capsys, "rotary")[1]
+    assert "changes no vector's length" in rotary
+    assert "Source:" not in rotary
+    assert "pairing=half (or half, interleaved): which of the R components form pair i" in rotary
 
 
 def test_json_has_the_claims_and_costs_where_they_are_measured(capsys, monkeypatch):

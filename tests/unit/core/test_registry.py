@@ -7,7 +7,7 @@ from jarilab.core.errors import UserError, nearest
 from jarilab.core.options import options_of
 from jarilab.core.registry import Registry, file_of, listed, trust_code
 from jarilab.encodings.base import registry as encodings
-from jarilab.encodings.compose import build, canonical, parts_of
+from jarilab.encodings.compose import build, canonical, split_sum
 
 FILE = '''
 class Mine:
@@ -85,7 +85,7 @@ def test_the_canonical_text_leaves_defaults_out(typed, text):
 
 
 def test_a_plus_splits_specs_but_no_number():
-    assert parts_of("rotary:base=1e+4 + t5+./mine.py:Mine:k=2") == ["rotary:base=1e+4", "t5", "./mine.py:Mine:k=2"]
+    assert split_sum("rotary:base=1e+4 + t5+./mine.py:Mine:k=2") == ["rotary:base=1e+4", "t5", "./mine.py:Mine:k=2"]
 
 
 def test_all_encodings_of_the_package_are_found():

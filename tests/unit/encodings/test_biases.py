@@ -10,9 +10,9 @@ from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.core.errors import UserError
 from jarilab.encodings import compose
-from jarilab.encodings.bias.alibi import slopes
+from jarilab.encodings.bias.distance_functions import alibi_slopes
 from jarilab.encodings.formulas.absolute import sinusoidal_embed
-from jarilab.encodings.numbers import of_distances
+from jarilab.encodings.numbers import bias_by_distance
 from jarilab.laws.material import randomise
 from jarilab.models.encoder_decoder import EncoderDecoder
 from jarilab.nn.init import initialise
@@ -42,7 +42,7 @@ def test_kerple_of_the_first_power_is_alibi():
     kerple = encoding_of("kerple:kernel=power")
     with torch.no_grad():
         kerple.free_r2.zero_()  # an exponent of 1
-        kerple.free_r1.copy_(torch.tensor(slopes(HEADS)).expm1().log())
+        kerple.free_r1.copy_(torch.tensor(alibi_slopes(HEADS)).expm1().log())
     torch.testing.assert_close(bias_of(kerple), bias_of(encoding_of("alibi")))
 
 
@@ -103,7 +103,7 @@ def test_fire_goes_by_the_distance_up_to_its_length_and_by_the_share_beyond():
 def test_fire_is_one_network_for_each_layer_or_one_for_all():
     for spec, count in (("fire", 3), ("fire:shared=true", 1)):
         layers = compose.LayerEncodings(spec, site_of(WIDTH, HEADS, causal=True), 3)
-        assert len({id(encoding) for encoding in layers.of_layer}) == count
+        assert len({id(encoding) for encoding in layers.by_layer}) == count
 
 
 def test_learned_slopes_start_as_the_papers():
@@ -139,7 +139,7 @@ def test_looking_distances_up_changes_no_value_and_no_gradient(spec):
     whole, far = Positions.sequence(12), Positions.sequence(12, 40)
     for q_pos, k_pos in ((far, whole), (uncounted(far), uncounted(whole))):
         # Whole distances are looked up, others not.
-        bias = of_distances(q_pos, k_pos, encoding._of)
+        bias = bias_by_distance(q_pos, k_pos, encoding._bias_of)
         towards = torch.randn(bias.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         gradients = torch.autograd.grad((bias * towards).sum(), list(encoding.parameters()))
         found.append([bias.detach(), *gradients])
@@ -156,7 +156,7 @@ def test_fewer_distances_than_pairs_are_asked_for():
     near = Positions.sequence(20)
     far = replace(near, coordinates=1000 * near.coordinates)
     for places in (near, far):
-        assert torch.equal(of_distances(places, places, bias)[0], distance(places, places).float())
+        assert torch.equal(bias_by_distance(places, places, bias)[0], distance(places, places).float())
     assert asked == [39, 400]
 
 

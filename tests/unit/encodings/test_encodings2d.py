@@ -148,7 +148,7 @@ def test_images_of_a_padded_batch_have_the_waves_of_their_own_extents():
     padded = Positions(grid.coordinates, grid.order, grid.axes, grid.frame, extent=extent_BA)
     got = encoding.embed(torch.zeros(2, 24, 48), padded)[1].view(4, 6, 48)[:2, :3].flatten(0, 1)
     torch.testing.assert_close(got, encoding.embed(torch.zeros(1, 6, 48), Positions.grid(2, 3))[0])
-    with pytest.raises(UserError, match=r"know no extent; make them with Positions.grid"):
+    with pytest.raises(UserError, match=r"make them with Positions\.grid"):
         encoding.embed(torch.zeros(1, 1, 48), Positions(torch.zeros(1, 2), torch.arange(1), ("row", "column")))
 
 
@@ -205,7 +205,7 @@ def test_parts_add_up_in_a_stack():
     added_L = stack.embed(torch.zeros(1, 4, 48), joint()).abs().sum(-1)[0]
     assert (added_L > 0).tolist() == [True, True, False, False]
     x_BHLE = torch.randn(1, 6, 4, 8)
-    encoding = stack.of_layer[0]
+    encoding = stack.by_layer[0]
     changed_L = (encoding.rotate(x_BHLE, encoding.rotation(joint())) != x_BHLE).flatten(0, 1).any(-1).any(0)
     assert changed_L.tolist() == [False, False, False, True], "the first cell of the image is turned by nothing"
 

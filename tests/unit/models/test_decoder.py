@@ -269,7 +269,7 @@ def test_an_encoding_for_causal_attention_alone_may_be_used(tmp_path):
     )
     jarilab.trust_code(file)
     model = LanguageModel(VOCABULARY, width=16, heads=2, encoding=f"{file}:Late+t5")
-    assert model.decoder.encoding.of_layer[0].site.causal
+    assert model.decoder.encoding.by_layer[0].site.causal
     assert model(ids_of()).shape == (BATCH, LENGTH, VOCABULARY)
 
 

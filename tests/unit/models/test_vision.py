@@ -43,7 +43,7 @@ def shuffled(pixels, order, patch=4):
 @torch.no_grad()
 def test_only_without_positions_does_the_order_of_patches_not_matter(encoding):
     model, pixels = model_of(encoding, registers=1), images()
-    hears = encoding != "none" and model.encoder.encoding.of_layer[0].hears_order
+    hears = encoding != "none" and model.encoder.encoding.by_layer[0].uses_order
     for model.pool in ("mean", "class"):
         difference = (model(pixels) - model(shuffled(pixels, [4, 2, 0, 5, 1, 3]))).abs().max()
         assert (difference < 1e-12) != hears, (model.pool, difference)

@@ -289,7 +289,7 @@ def test_a_table_that_is_too_short_is_refused_when_the_model_is_built():
     experiment = tiny("learned:positions=3")
     message = (
         "learned:positions=3 knows 3 positions, but the source side of arithmetic has 5; "
-        "use positions=5 or an encoding without an end"
+        "use positions=5 or an encoding without a limit"
     )
     with pytest.raises(UserError, match=f"^{message}$"):
         experiment.resolved.build_model(experiment.resolved.build_task())

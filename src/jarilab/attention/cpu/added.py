@@ -4,7 +4,7 @@
 | --- | --- |
 | `bias` by distance alone, places that follow each other | once for each distance, with the geometry |
 | `bias`, where `affine_bias` says what it is made of | that, for the queries of a block (`added_lines.py`) |
-| `terms` and `values`, where `by_distance` does | vectors of all distances, once (`added_vectors.py`) |
+| `terms` and `values`, where `distance_vectors` does | vectors of all distances, once (`added_vectors.py`) |
 | anything else | the encoding's own hooks, for the queries of a block; in the backward pass again (`added_hooks.py`) |
 """
 
@@ -20,7 +20,7 @@ from jarilab.attention.flex import DistanceBias
 from jarilab.attention.room import Room
 from jarilab.core.shapes import Float
 from jarilab.encodings.base import Encoding
-from jarilab.encodings.skew import skewed, unskewed
+from jarilab.encodings.skew import skew, unskew
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,12 @@ class LineOpened(Opened):
 
     def scores(self, group: Group) -> Tensor | None:
         values_HQR = self.values[group.heads].unsqueeze(1).expand(-1, self.rows, -1)
-        return group.for_each_row(skewed(values_HQR, self.keys))
+        return group.for_each_row(skew(values_HQR, self.keys))
 
     def take(self, met: Met, d_scores: Tensor, d_q: Tensor, d_k: Tensor) -> None:
         if self.d_values is not None:
             group = met.group
-            d_values_NR = unskewed(d_scores).sum(1, dtype=self.d_values.dtype)
+            d_values_NR = unskew(d_scores).sum(1, dtype=self.d_values.dtype)
             self.d_values[group.heads] += group.split(d_values_NR).sum(0)
 
 
@@ -270,5 +270,5 @@ def together(held: Sequence[Tensor | None], found: Sequence[Tensor | None]) -> l
 
 def parameters_read(encoding: Encoding) -> list[Tensor]:
     """Its own and those of other layers, each once, without those that are not trained."""
-    found = [each for owner in encoding.modules_read for each in owner.parameters()]
+    found = [each for owner in encoding.parameter_modules for each in owner.parameters()]
     return list(dict.fromkeys(each for each in found if each.requires_grad))

@@ -25,7 +25,9 @@ class ByHooks(Added):
         self.encoding = call.geometry.encoding
         self.whole = "values" in hooks
         # Of the content of other keys, or of how many there are: then they have to be there.
-        self.cuts = not self.encoding.asks("terms") and not self.encoding.length_decides
+        self.cuts = (
+            not self.encoding.extra_arguments("terms") and not self.encoding.depends_on_length
+        )
         self.parameters = parameters_read(self.encoding)
         self.leaves = [*self.parameters, *call.states]
 
@@ -57,7 +59,7 @@ class ByHooks(Added):
         if self.hooks & {"terms", "values"}:
             relation = self.encoding.relation(q_pos, k_pos)
         geometry = replace(whole, q_pos=q_pos, k_pos=k_pos, relation=relation, blockwise=None)
-        if whole.mask is not None and "allowed" in self.encoding.asks("terms"):
+        if whole.mask is not None and "allowed" in self.encoding.extra_arguments("terms"):
             allowed = whole.mask.part(whole.q_pos, whole.k_pos, rows, keys)
             if (
                 allowed is not None

@@ -10,7 +10,7 @@ from jarilab.attention.cpu.added import Added, Block, Met, Opened, parameters_re
 from jarilab.attention.cpu.bands import Fit
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.room import Room
-from jarilab.encodings.by_distance import AffineBias
+from jarilab.encodings.distance_forms import AffineBias
 
 
 class ByLines(Added):

@@ -17,17 +17,19 @@ from jarilab.attention.cpu.bands import Fit
 from jarilab.attention.definition import AttentionCall
 from jarilab.attention.room import Room
 from jarilab.core.shapes import Float
-from jarilab.encodings.by_distance import ByDistance, Vectors
+from jarilab.encodings.distance_forms import DistanceVectors, VectorTable
 
 
 class Table:
-    """Vectors by distance as blocks want them.
+    """VectorTable by distance as blocks want them.
 
     rows: in the attention's dtype, less the vector of what is far behind, if anything is: `far`. first: the distance of
     row 0. turned: distances are those of queries from keys, and rows the other way round.
     """
 
-    def __init__(self, vectors: Vectors, lowest: int, dtype: torch.dtype, *, turned: bool = False):
+    def __init__(
+        self, vectors: VectorTable, lowest: int, dtype: torch.dtype, *, turned: bool = False
+    ):
         """lowest: the least distance between the places."""
         self.leaf, self.turned, count = vectors.rows, turned, vectors.rows.shape[1]
         self.nearest = vectors.first
@@ -76,13 +78,13 @@ class Table:
 
 
 class ByVectors(Added):
-    """What an encoding says of itself in `by_distance`.
+    """What an encoding says of itself in `distance_vectors`.
 
     ahead: how far the first key lies ahead of the first query. seen: no query looks at a key at a greater distance;
     None where that is not known.
     """
 
-    def __init__(self, found: ByDistance, call: AttentionCall, ahead: int, seen: int | None):
+    def __init__(self, found: DistanceVectors, call: AttentionCall, ahead: int, seen: int | None):
         self.ahead, self.seen, self.scale, dtype = ahead, seen, call.scale, call.v.dtype
         self.dtype = dtype
         lowest = ahead - call.q.shape[2] + 1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from jarilab.attention.room import Room
 from jarilab.core.shapes import Float
-from jarilab.encodings.skew import shifted
+from jarilab.encodings.skew import skewed_view
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Fit:
                     each_NQR[..., -1:].expand(-1, -1, self.after),
                 ]
                 by_distance_NQD = torch.cat(parts, -1)
-            into[..., self.band] += shifted(by_distance_NQD, wide)
+            into[..., self.band] += skewed_view(by_distance_NQD, wide)
         if self.band.stop < self.size[1]:
             into[..., self.band.stop :] += each_NQR[..., -1:]
 
@@ -95,7 +95,7 @@ class Fit:
                 flat[:, -1].zero_()
             else:
                 by_distance_NQD.zero_()
-            shifted(by_distance_NQD, wide).copy_(x_NQK[..., self.band])
+            skewed_view(by_distance_NQD, wide).copy_(x_NQK[..., self.band])
         if self.exact and self.band.stop == self.size[1]:
             return by_distance_NQD
         rows = self.rows.stop - self.rows.start

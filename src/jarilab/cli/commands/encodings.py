@@ -92,16 +92,13 @@ def _in_full(encoding: dict[str, Any]) -> str:
     also = f" ({', '.join(encoding['also'])})" if encoding["also"] else ""
     shape = f"{LAYERS} layers of width {SITE.width} with {SITE.heads} heads"
     facts = {
-        "from": encoding["paper"],
+        **({"from": encoding["paper"]} if encoding["paper"] else {}),
         "axes": ", ".join(map(str, encoding["axes"])),
         "acts in": ", ".join(encoding["hooks"]) or "nothing",
         "learns": f"{encoding['learns']:,} numbers in {shape}",
     }
     if "cost" in encoding:
         facts["costs"] = f"{encoding['cost']:.2f} of a training step without an encoding, here"
-    if encoding["options"]:
-        # They stand below, each on a line of its own.
-        about = about.rpartition("\n\n")[0]
     lines = [f"{name}{also}", "", about, ""]
     lines += [_fact(key, value) for key, value in facts.items()]
     lines += ["", "it claims:"]

@@ -1,5 +1,4 @@
-"""Scores that grow with the logarithm of the length: *Overcoming a Theoretical Limitation of Self-Attention* (Chiang
-and Cholak 2022), section 5.3; Su's log-n scaling of 2021, which Qwen-7B has."""
+"""Scores that grow with the logarithm of the length."""
 
 from __future__ import annotations
 
@@ -10,25 +9,30 @@ from annotated_types import Ge
 
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Float, Tensor
-from jarilab.encodings.base import ASKED, Encoding, Side, Site, registry
-from jarilab.encodings.numbers import length_read, precise_on
+from jarilab.encodings.base import PROVIDED, Encoding, Side, Site, registry
+from jarilab.encodings.numbers import best_float_dtype, current_length
 from jarilab.positions.coordinates import Positions
 
 
 @final
 @registry.register("log_length", "logn", "log_n")
 class LogLength(Encoding):
-    """Multiplies queries by log n, so that a softmax over more keys stays as sharp: n is the query's own place, counted
-    from 1, where it never sees later keys, and else the number of keys, which is the place of the last. In an encoder
-    it says nothing of order: use it in a sum, `rotary+log_length`.
+    """Multiplies queries by log n, so that a softmax over more keys stays as sharp.
 
-    trained_length: divide by its logarithm, so that texts of that length have the scores they had. only_beyond: leave
-        shorter ones as they are, too; Qwen's.
+    If queries never see later keys, n is the position of the query, counted from 1. Otherwise n is the number of keys,
+    which is the position of the last, and the outputs do not depend on the order of tokens. Use it in a sum, such as
+    `rotary+log_length`.
+
+    Source: Scores that grow with the logarithm of the length: *Overcoming a Theoretical Limitation of Self-Attention*
+    (Chiang and Cholak 2022), section 5.3; Su's log-n scaling of 2021, which Qwen-7B has.
+
+    trained_length: divide by its logarithm, so that texts of that length have the scores of training. only_beyond: do
+        not change the scores of shorter texts either, as Qwen does.
     """
 
     shift_invariant = False
     keeps_norms = False
-    length_decides = True
+    depends_on_length = True
 
     def __init__(
         self,
@@ -40,23 +44,23 @@ class LogLength(Encoding):
         super().__init__(site)
         if only_beyond and trained_length is None:
             raise UserError(
-                "log_length: only_beyond=true leaves texts up to the trained length as they are, and no length was "
-                "given; write log_length:trained_length=512,only_beyond=true"
+                "log_length: only_beyond=true changes texts beyond the trained length: expected trained_length, got "
+                "none; write log_length:trained_length=512,only_beyond=true"
             )
         self.trained_length, self.only_beyond = trained_length, only_beyond
-        self.hears_order = site.causal
+        self.uses_order = site.causal
 
     def rotation(
-        self, pos: Positions, *, side: Side = ASKED, keys: Positions = ASKED
+        self, pos: Positions, *, side: Side = PROVIDED, keys: Positions = PROVIDED
     ) -> Float[Tensor, "#B 1 #L 1"] | None:
-        """What queries are multiplied by; nothing for keys."""
+        """The factor of each query; None for keys."""
         if side == "key":
             return None
         if self.site.causal:
-            places = pos.index().to(precise_on(pos.coordinates.device)) + 1
+            length = pos.index().to(best_float_dtype(pos.coordinates.device)) + 1
         else:
-            places = length_read(keys).squeeze(-1)
-        factor = places.clamp_min(1).log()
+            length = current_length(keys).squeeze(-1)
+        factor = length.clamp_min(1).log()
         if self.trained_length is not None:
             factor = factor / math.log(self.trained_length)
         if self.only_beyond:
@@ -71,7 +75,6 @@ class LogLength(Encoding):
     ) -> Float[Tensor, "B H L E"]:
         if rotation is None:
             return x
-        scaled_BHLE = (
-            x * rotation
-        )  # in float32, since all scores of a query have the factor's error
+        # In float32, since an error of the factor is in all scores of a query.
+        scaled_BHLE = x * rotation
         return scaled_BHLE.to(x.dtype)

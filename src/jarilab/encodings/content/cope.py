@@ -1,5 +1,4 @@
-"""Contextual position encoding: *Contextual Position Encoding: Learning to Count What's Important* (Golovneva et al.
-2024), section 4 and appendix B."""
+"""CoPE: positions that count keys by their content."""
 
 from __future__ import annotations
 
@@ -11,19 +10,23 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.core.shapes import Bool, Float, Tensor
-from jarilab.encodings.base import ASKED, Encoding, Site, registry
-from jarilab.encodings.numbers import wide
+from jarilab.encodings.base import PROVIDED, Encoding, Site, registry
+from jarilab.encodings.numbers import at_least_float32
 from jarilab.positions.coordinates import Positions, unrelated
 
 
 @final
 @registry.register("cope")
 class CoPE(Encoding):
-    """A key's position is how many keys from it up to the query the query counts: the sum of `sigmoid(scaled q.k)` over
-    those between. The query's product with the learned vector of that position, between two whole ones in proportion,
-    is added to the scaled score. Keys that a query may not look at do not count.
+    """Adds the query's product with a learned vector of the key's contextual position to the scaled score.
 
-    positions: vectors in the table, one set per layer, shared by the heads; what counts to more is the last.
+    The position of key j for query i is the sum of `sigmoid(scaled q_i.k_t)` over t = j ... i, so the query decides
+    which keys count. Between integers the product is interpolated. Keys that the query cannot see do not count.
+
+    Source: Contextual position encoding: *Contextual Position Encoding: Learning to Count What's Important* (Golovneva
+    et al. 2024), section 4 and appendix B.
+
+    positions: vectors in the table, one table per layer, shared by the heads; larger positions have the last vector.
     """
 
     causal_only = True
@@ -36,7 +39,7 @@ class CoPE(Encoding):
         self.reset()
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | None:
-        """True for pairs of which one has no place."""
+        """True for pairs in which a token has no position."""
         return unrelated(q_pos, k_pos)
 
     def terms(
@@ -45,31 +48,34 @@ class CoPE(Encoding):
         k: Float[Tensor, "B H K E"],
         relation: Any,
         *,
-        product: Float[Tensor, "B H Q K"] = ASKED,
-        allowed: Bool[Tensor, "#B 1 #Q K"] | None = ASKED,
-        scale: float = ASKED,
+        product: Float[Tensor, "B H Q K"] = PROVIDED,
+        allowed: Bool[Tensor, "#B 1 #Q K"] | None = PROVIDED,
+        scale: float = PROVIDED,
     ) -> Float[Tensor, "B H Q K"]:
         gate_BHQK = (scale * product).sigmoid()
         if allowed is not None:
             gate_BHQK = gate_BHQK.masked_fill(~allowed, 0.0)
         # In float32: a sum in bfloat16 stops counting at 256.
-        counted_BHQK = _FromTheLast.apply(wide(gate_BHQK)).clamp(max=self.positions - 1)
-        row_BHQK = counted_BHQK.detach().long()
-        # Each position's product with the query, and how much more the next one's is. On the smallest tensors at hand.
-        each_BHQP = q @ (self.table.to(q.dtype) / scale).t()
-        rise_BHQP = functional.pad(each_BHQP.diff(dim=-1), (0, 1))
-        low_BHQK, rise_BHQK = each_BHQP.gather(-1, row_BHQK), rise_BHQP.gather(-1, row_BHQK)
-        part_BHQK = counted_BHQK.frac().to(q.dtype)
-        terms_BHQK = torch.addcmul(low_BHQK, part_BHQK, rise_BHQK)
+        position_BHQK = _ReversedCumsum.apply(at_least_float32(gate_BHQK))
+        position_BHQK = position_BHQK.clamp(max=self.positions - 1)
+        row_BHQK = position_BHQK.detach().long()
+        # The query's product with each vector, and its difference to the next: the smallest tensors to gather from.
+        product_BHQP = q @ (self.table.to(q.dtype) / scale).t()
+        difference_BHQP = functional.pad(product_BHQP.diff(dim=-1), (0, 1))
+        low_BHQK = product_BHQP.gather(-1, row_BHQK)
+        difference_BHQK = difference_BHQP.gather(-1, row_BHQK)
+        fraction_BHQK = position_BHQK.frac().to(q.dtype)
+        terms_BHQK = torch.addcmul(low_BHQK, fraction_BHQK, difference_BHQK)
         return (
             terms_BHQK if relation is None else terms_BHQK.masked_fill(relation.unsqueeze(-3), 0.0)
         )
 
 
-class _FromTheLast(torch.autograd.Function):
-    """The sum from each number of the last axis to the end: what is near the query keeps all its digits. Its gradient
-    is a sum from the first, which PyTorch would work out by four more turnings of the whole tensor."""
+class _ReversedCumsum(torch.autograd.Function):
+    """The sum from each number of the last axis to the end."""
 
+    # Summing from the end keeps all digits of numbers near the query. The gradient is a plain cumsum, for which
+    # autograd would flip the tensor four more times.
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         return x.flip(-1).cumsum(-1).flip(-1)

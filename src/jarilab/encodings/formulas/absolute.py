@@ -1,8 +1,4 @@
-"""The papers' equations, one pair of tokens at a time, in float64. Slow on purpose, and sharing no code with the
-encodings, which are only asked for their options and parameters: the laws and the tests hold one against the other.
-
-`ORACLES[name]` is the formula of the encoding registered under that name; those of two axes are in `formulas2d.py`.
-"""
+"""Formulas of encodings that add vectors to tokens."""
 
 from __future__ import annotations
 
@@ -11,45 +7,19 @@ from typing import Any
 
 import numpy
 
-from jarilab.encodings.formulas.oracle import Oracle, Vector, plain_score
-
-Number = int | float
-
-
-def array(x: Any) -> Vector:
-    """A tensor or an array, in float64."""
-    if hasattr(x, "detach"):
-        x = x.detach().cpu().double().numpy()
-    return numpy.array(x, dtype=numpy.float64)
-
-
-def product(q_E: Any, k_E: Any, scale: float) -> float:
-    """Vaswani et al. 2017, equation 1: q . k / sqrt(d_k)."""
-    return plain_score(None, array(q_E), array(k_E), None, None, 0, scale)
-
-
-def turned_pair(x_E: Vector, real: int, imaginary: int, angle: float) -> tuple[float, float]:
-    """Two components as one complex number, times exp(1j angle)."""
-    z = complex(x_E[real], x_E[imaginary])
-    z *= complex(math.cos(angle), math.sin(angle))
-    return z.real, z.imag
-
-
-def pair(encoding: Any, t: int, rotated: int) -> tuple[int, int]:
-    """Which two of the rotated components form pair t."""
-    return (t, t + rotated // 2) if encoding.pairing == "half" else (2 * t, 2 * t + 1)
+from jarilab.encodings.formulas.oracle import Cell, Number, Oracle, Vector, array
 
 
 def wave(dimension: int, phase: float) -> float:
-    """Sines in the even dimensions, cosines in the odd ones."""
+    """The sine in even dimensions, the cosine in odd ones."""
     return math.cos(phase) if dimension % 2 else math.sin(phase)
 
 
 def sinusoidal_embed(encoding: Any, position: Number) -> Vector:
     """Vaswani et al. 2017, section 3.5: PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(p / 10000^(2i/d)).
 
-    `concatenated`: the same numbers, sines first. `tensor2tensor`: get_timing_signal_1d of the authors' code,
-    wavelengths 10000^(i / (d/2 - 1)), sines first, a zero at the end of an odd width.
+    `concatenated` has the same numbers, sines first. `tensor2tensor` is get_timing_signal_1d of the authors' code:
+    sines first, wavelengths 10000^(i / (d/2 - 1)), and a zero at the end of an odd width.
     """
     width, base = encoding.site.width, encoding.base
     if encoding.layout == "tensor2tensor":
@@ -58,13 +28,13 @@ def sinusoidal_embed(encoding: Any, position: Number) -> Vector:
         sines = [math.sin(phase) for phase in phases]
         cosines = [math.cos(phase) for phase in phases]
         return numpy.array(sines + cosines + [0.0] * (width % 2))
-    paper = []
+    interleaved = []
     for dimension in range(width):
         phase = position / base ** (2 * (dimension // 2) / width)
-        paper.append(wave(dimension, phase))
+        interleaved.append(wave(dimension, phase))
     if encoding.layout == "interleaved":
-        return numpy.array(paper)
-    return numpy.array(paper[0::2] + paper[1::2])
+        return numpy.array(interleaved)
+    return numpy.array(interleaved[0::2] + interleaved[1::2])
 
 
 def scaled_sinusoidal_embed(encoding: Any, position: Number) -> Vector:
@@ -77,112 +47,52 @@ def learned_embed(encoding: Any, position: Number) -> Vector:
     return array(encoding.table)[int(position)]
 
 
-def rotary_turn(encoding: Any, x_E: Any, position: Number) -> Vector:
-    """Su et al. 2021, equations 13 and 15: pair i, as a complex number, times exp(1j m theta_i), where
-    theta_i = 10000^(-2(i-1)/d). `rotated` components take part, d being their number; the others stay."""
-    x_E = array(x_E)
-    rotated = round(encoding.fraction * len(x_E))
-    turned = x_E.copy()
-    for i in range(rotated // 2):
-        real, imaginary = pair(encoding, i, rotated)
-        angle = position * encoding.base ** (-2 * i / rotated)
-        turned[real], turned[imaginary] = turned_pair(x_E, real, imaginary, angle)
-    return turned
+def axis_waves(encoding: Any, coordinate: int | float) -> list[float]:
+    """Vaswani et al. 2017, section 3.5, for one axis of an image, in half of the width."""
+    half = encoding.site.width // 2
+    waves = []
+    for dimension in range(half):
+        phase = coordinate / encoding.base ** (2 * (dimension // 2) / half)
+        waves.append(wave(dimension, phase))
+    return waves
 
 
-def rotary_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
-) -> float:
-    """Su et al. 2021, equation 16: (R_m q) . (R_n k)."""
-    q_E, k_E = rotary_turn(encoding, q_E, i), rotary_turn(encoding, k_E, j)
-    return product(q_E, k_E, scale)
+def sinusoidal2d_embed(encoding: Any, at: Cell) -> Vector:
+    """Carion et al. 2020, appendix A.4: "for both spatial coordinates of each embedding we independently use d/2 sine
+    and cosine functions".
+
+    Rows come first. Their code scales coordinates to 2 pi in a frame, and counts from 1.
+    """
+    if encoding.where == "inject":
+        return numpy.zeros(encoding.site.width)
+    row, column = at.row, at.column
+    if encoding.normalised:
+        row = (at.row + 1) / (at.height + 1e-6) * 2 * math.pi
+        column = (at.column + 1) / (at.width + 1e-6) * 2 * math.pi
+    return numpy.array(axis_waves(encoding, row) + axis_waves(encoding, column))
 
 
-def shaw_row(encoding: Any, i: Number, j: Number) -> int:
-    """Shaw et al. 2018, section 3.2: a_ij = w_clip(j - i, k), clip(x, k) = max(-k, min(k, x)); w_-k is row 0."""
-    clip = encoding.clip
-    return int(max(-clip, min(clip, j - i))) + clip
+def sinusoidal_mae_embed(encoding: Any, at: Cell) -> Vector:
+    """`get_2d_sincos_pos_embed` of He et al. 2022: sin(p omega), then cos(p omega), for columns and then for rows.
+
+    omega = 10000^(-i / (D/4)); SimpleViT has the exponent i / (D/4 - 1).
+    """
+    quarter, waves = encoding.site.width // 4, []
+    last = quarter if encoding.exponent == "width" else max(quarter - 1, 1)
+    for coordinate in (at.column, at.row):
+        phases = [coordinate * encoding.base ** (-i / last) for i in range(quarter)]
+        waves += [math.sin(phase) for phase in phases] + [math.cos(phase) for phase in phases]
+    return numpy.array(waves)
 
 
-def shaw_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
-) -> float:
-    """Shaw et al. 2018, equation 4: e_ij = q_i . (k_j + a^K_ij) / sqrt(d_z)."""
-    return shaw_label_score(encoding, q_E, k_E, shaw_row(encoding, i, j), scale)
-
-
-def shaw_value(encoding: Any, v_E: Any, i: Number, j: Number, head: int) -> Vector:
-    """Shaw et al. 2018, equation 3: z_i = sum_j alpha_ij (v_j + a^V_ij)."""
-    return shaw_label_value(encoding, v_E, shaw_row(encoding, i, j))
-
-
-def shaw_label_score(encoding: Any, q_E: Any, k_E: Any, label: int, scale: float) -> float:
-    """Equation 4, where a_ij belongs to an edge of a graph with this label (section 3.1)."""
-    key_E = array(k_E)
-    if encoding.key_table is not None:
-        key_E = key_E + array(encoding.key_table)[label]
-    return product(q_E, key_E, scale)
-
-
-def shaw_label_value(encoding: Any, v_E: Any, label: int) -> Vector:
-    """Equation 3, where a_ij belongs to an edge of a graph with this label (section 3.1)."""
-    if encoding.value_table is None:
-        return array(v_E)
-    return array(v_E) + array(encoding.value_table)[label]
-
-
-def t5_bucket(ahead: int, buckets: int, farthest: int, both_ways: bool) -> int:
-    """Raffel et al. 2020, section 2.1 ("up to an offset of 128 beyond which we assign all to the same embedding"), and
-    `_relative_position_bucket` of their code, where ahead = key - query. In whole numbers: bucket e + b of the
-    logarithmic n is reached when log(away/e) / log(farthest/e) * n >= b, that is away^n e^b >= farthest^b e^n."""
-    first = 0
-    if both_ways:
-        buckets //= 2
-        first = buckets if ahead > 0 else 0
-        away = abs(ahead)
-    else:
-        away = max(-ahead, 0)
-    exact = buckets // 2
-    if away < exact:
-        return first + away
-    far, bucket = buckets - exact, exact
-    for b in range(1, far):
-        if away**far * exact**b >= farthest**b * exact**far:
-            bucket += 1
-    return first + bucket
-
-
-def t5_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
-) -> float:
-    """Raffel et al. 2020, section 2.1: a learned scalar for the bucket of the offset, added to the logit."""
-    both_ways = not encoding.site.causal
-    row = t5_bucket(int(j - i), encoding.buckets, encoding.distance, both_ways)
-    bias = float(array(encoding.table)[row, head])
-    return product(q_E, k_E, scale) + bias
-
-
-def alibi_slopes(heads: int) -> list[float]:
-    """Press et al. 2022, section 3: for n heads a geometric sequence that starts at 2^(-8/n) with that ratio; their
-    code (get_slopes), for n no power of two: those of the power below, then every other one of the power above."""
-    if heads & (heads - 1) == 0:
-        start = 2.0 ** (-8.0 / heads)
-        return [start**power for power in range(1, heads + 1)]
-    below = 1 << (heads.bit_length() - 1)
-    every_other = alibi_slopes(2 * below)[0::2]
-    return alibi_slopes(below) + every_other[: heads - below]
-
-
-def alibi_score(
-    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
-) -> float:
-    """Press et al. 2022, section 3: q_i . k_j + m (-(i - j)), the bias not scaled; symmetric where j > i. Lee et al.
-    2022, section 3.2: other learned slopes where j > i."""
-    slope = alibi_slopes(encoding.site.heads)[head]
-    if encoding.slopes != "fixed":
-        side = -1 if j > i else 0
-        slope = math.exp(float(array(encoding.logarithms)[side, head]))
-    return product(q_E, k_E, scale) - slope * abs(i - j)
+def learned2d_embed(encoding: Any, at: Cell) -> Vector:
+    """Dosovitskiy et al. 2021, appendix D.4: an embedding of each cell, or of each axis (Ramesh et al. 2021)."""
+    if encoding.where == "inject":
+        return numpy.zeros(encoding.site.width)
+    if encoding.layout == "table":
+        table = array(encoding.table).reshape(encoding.rows, encoding.columns, -1)
+        return table[at.row, at.column]
+    return array(encoding.row_table)[at.row] + array(encoding.column_table)[at.column]
 
 
 ORACLES = {
@@ -190,8 +100,7 @@ ORACLES = {
     "sinusoidal": Oracle(embed=sinusoidal_embed),
     "scaled_sinusoidal": Oracle(embed=scaled_sinusoidal_embed),
     "learned": Oracle(embed=learned_embed),
-    "rotary": Oracle(score=rotary_score),
-    "shaw": Oracle(score=shaw_score, value=shaw_value),
-    "t5": Oracle(score=t5_score),
-    "alibi": Oracle(score=alibi_score),
+    "sinusoidal2d": Oracle(embed=sinusoidal2d_embed),
+    "sinusoidal_mae": Oracle(embed=sinusoidal_mae_embed),
+    "learned2d": Oracle(embed=learned2d_embed),
 }

@@ -1,5 +1,4 @@
-"""The papers' equations of biases that are functions of the distance, and of PaTH, in float64: more of what
-`formulas.py` has."""
+"""Formulas of biases that depend on the distance."""
 
 from __future__ import annotations
 
@@ -8,23 +7,62 @@ from typing import Any
 
 import numpy
 
-from jarilab.encodings.formulas.absolute import Number, array, product
-from jarilab.encodings.formulas.oracle import Oracle, ScoreInputs, pair_by_pair
+from jarilab.encodings.formulas.oracle import Cell, Number, Oracle, array, product
 
 
-def above_zero(free: Any) -> float:
+def alibi_slopes(heads: int) -> list[float]:
+    """Press et al. 2022, section 3: for n heads a geometric sequence that starts at 2^(-8/n) with that ratio.
+
+    Their code (get_slopes) for n that are no power of two: the slopes of the power below, then every other one of the
+    power above.
+    """
+    if heads & (heads - 1) == 0:
+        start = 2.0 ** (-8.0 / heads)
+        return [start**power for power in range(1, heads + 1)]
+    below = 1 << (heads.bit_length() - 1)
+    every_other = alibi_slopes(2 * below)[0::2]
+    return alibi_slopes(below) + every_other[: heads - below]
+
+
+def alibi_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
+) -> float:
+    """Press et al. 2022, section 3: q_i . k_j - m (i - j), with an unscaled bias; symmetric for j > i.
+
+    Lee et al. 2022, section 3.2: other learned slopes for j > i.
+    """
+    slope = alibi_slopes(encoding.site.heads)[head]
+    if encoding.slopes != "fixed":
+        side = -1 if j > i else 0
+        slope = math.exp(float(array(encoding.logarithms)[side, head]))
+    return product(q_E, k_E, scale) - slope * abs(i - j)
+
+
+def alibi2d_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
+    """Press et al. 2022, section 3, with a distance in the plane: the Minkowski norm of order 1, 2 or infinity."""
+    order = {"manhattan": 1, "euclidean": 2, "chebyshev": math.inf}[encoding.distance]
+    away = float(numpy.linalg.norm([i.row - j.row, i.column - j.column], order))
+    slope = alibi_slopes(encoding.site.heads)[head]
+    return product(q_E, k_E, scale) - slope * away
+
+
+def softplus(x: Any) -> float:
     """log(1 + e^x)."""
-    return math.log1p(math.exp(float(array(free))))
+    return math.log1p(math.exp(float(array(x))))
 
 
 def kerple_score(
     encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
 ) -> float:
-    """Chi et al. 2022, equations 2 and 3: q.k - r1 |i - j|^r2 with 0 < r2 <= 2, and q.k - r1 log(1 + r2 |i - j|); the
-    kernel is not scaled."""
-    r1, away = above_zero(encoding.free_r1[head]), abs(i - j)
+    """Chi et al. 2022, equations 2 and 3: q.k - r1 |i - j|^r2 with 0 < r2 <= 2, and q.k - r1 log(1 + r2 |i - j|).
+
+    The kernel is not scaled.
+    """
+    r1, away = softplus(encoding.free_r1[head]), abs(i - j)
     if encoding.kernel == "log":
-        r2 = above_zero(encoding.free_r2[head])
+        r2 = softplus(encoding.free_r2[head])
         return product(q_E, k_E, scale) - r1 * math.log(1 + r2 * away)
     r2 = 2 / (1 + math.exp(-float(array(encoding.free_r2)[head])))
     return product(q_E, k_E, scale) - r1 * away**r2
@@ -33,7 +71,7 @@ def kerple_score(
 def sandwich_score(
     encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
 ) -> float:
-    """Chi et al. 2023, section 6 and appendix E: the product of two sinusoids over the head's compression ratio."""
+    """Chi et al. 2023, section 6 and appendix E: the product of two sinusoids, over the head's compression ratio."""
     width, total = encoding.width, 0.0
     for wave in range(width // 2):
         frequency = encoding.base ** (-2 * wave / width)
@@ -43,23 +81,57 @@ def sandwich_score(
     return product(q_E, k_E, scale) + total / ratio
 
 
-def fire_score(
+def t5_bucket(ahead: int, buckets: int, farthest: int, both_ways: bool) -> int:
+    """Raffel et al. 2020, section 2.1 ("up to an offset of 128 beyond which we assign all to the same embedding").
+
+    As `_relative_position_bucket` of their code, where ahead = key - query, but in integers. Bucket e + b of the n
+    logarithmic ones starts where log(away/e) / log(farthest/e) * n >= b, that is away^n e^b >= farthest^b e^n.
+    """
+    first = 0
+    if both_ways:
+        buckets //= 2
+        first = buckets if ahead > 0 else 0
+        away = abs(ahead)
+    else:
+        away = max(-ahead, 0)
+    exact = buckets // 2
+    if away < exact:
+        return first + away
+    far, bucket = buckets - exact, exact
+    for b in range(1, far):
+        if away**far * exact**b >= farthest**b * exact**far:
+            bucket += 1
+    return first + bucket
+
+
+def t5_score(
     encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
 ) -> float:
-    """Li et al. 2024, equations 5 and 6: f(psi(i - j) / psi(max(L, i))), psi(x) = log(c x + 1)."""
-    slope, longest = above_zero(encoding.free_slope), encoding.length
-    longest *= above_zero(encoding.free_share)
-    share = math.log(slope * abs(i - j) + 1) / math.log(slope * max(longest, i) + 1)
-    weight, offset = array(encoding.inner.weight)[:, 0], array(encoding.inner.bias)
-    units = [max(float(w) * share + float(b), 0.0) for w, b in zip(weight, offset, strict=True)]
-    bias = float(array(encoding.outer.weight)[head] @ numpy.array(units))
+    """Raffel et al. 2020, section 2.1: a learned scalar of the offset's bucket is added to the logit."""
+    both_ways = not encoding.site.causal
+    row = t5_bucket(int(j - i), encoding.buckets, encoding.distance, both_ways)
+    bias = float(array(encoding.table)[row, head])
+    return product(q_E, k_E, scale) + bias
+
+
+def table2d_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
+    """Liu et al. 2021, equation 4: B is looked up in a table of (2M - 1) x (2M - 1) offsets."""
+    rows, columns = encoding.rows, encoding.columns
+    down, right = j.row - i.row, j.column - i.column
+    if encoding.clip:
+        down = max(-rows, min(rows, down))
+        right = max(-columns, min(columns, right))
+    table = array(encoding.table).reshape(2 * rows + 1, 2 * columns + 1, -1)
+    bias = float(table[down + rows, right + columns, head])
     return product(q_E, k_E, scale) + bias
 
 
 def dynamic_bias_score(
     encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
 ) -> float:
-    """Wang et al. 2022, equation 3, of the logarithm in Liu et al. 2022, equation 4: sign(x) log(1 + |x|)."""
+    """Wang et al. 2022, equation 3, of the logarithm of Liu et al. 2022, equation 4: sign(x) log(1 + |x|)."""
     x = float(j - i)
     if encoding.logarithm:
         x = math.copysign(math.log(1 + abs(x)), x)
@@ -70,28 +142,43 @@ def dynamic_bias_score(
     return product(q_E, k_E, scale) + float(array(encoding.out.weight)[head] @ units)
 
 
-def path_score(inputs: ScoreInputs, query: int, key: int) -> float:
-    """Yang et al. 2025, equation 2: q_i (H_i ... H_(j+1)) k_j, H_t = I - beta_t w_t w_t', one token after the other."""
-    encoding, head = inputs.encoding, inputs.head
-    width = encoding.site.head_width
-    direction = array(encoding.direction.weight)[head * width : (head + 1) * width]
-    low = array(encoding.low.weight)
-    strength, offset = array(encoding.strength.weight)[head], array(encoding.strength.bias)[head]
-    turned_E = inputs.k[key]
-    for later in range(key + 1, len(inputs.k)):
-        if inputs.allowed[query, later]:
-            x_D = inputs.x[later]
-            w_E = direction @ (low @ x_D)
-            w_E = w_E / math.sqrt(float(w_E @ w_E))
-            beta = 2 / (1 + math.exp(-float(strength @ x_D + offset)))
-            turned_E = turned_E - beta * float(w_E @ turned_E) * w_E
-    return inputs.scale * float(inputs.q[query] @ turned_E)
+def fire_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
+) -> float:
+    """Li et al. 2024, equations 5 and 6: f(psi(i - j) / psi(max(L, i))), psi(x) = log(c x + 1)."""
+    slope, longest = softplus(encoding.free_slope), encoding.length
+    longest *= softplus(encoding.free_share)
+    ratio = math.log(slope * abs(i - j) + 1) / math.log(slope * max(longest, i) + 1)
+    weight, offset = array(encoding.inner.weight)[:, 0], array(encoding.inner.bias)
+    units = [max(float(w) * ratio + float(b), 0.0) for w, b in zip(weight, offset, strict=True)]
+    bias = float(array(encoding.outer.weight)[head] @ numpy.array(units))
+    return product(q_E, k_E, scale) + bias
+
+
+def continuous_bias2d_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
+    """Liu et al. 2022, equations 3 and 4: B = G(sign(x) log(1 + |x|), ...), where G has two layers and ReLU.
+
+    Their code scales offsets to 8 first, divides logarithms by log 8, and has the bias 16 sigmoid(G).
+    """
+    coordinates = []
+    for away, largest in ((j.row - i.row, encoding.rows), (j.column - i.column, encoding.columns)):
+        x = 8 * away / largest
+        coordinates.append(math.copysign(math.log2(1 + abs(x)) / math.log2(8), x))
+    hidden = array(encoding.first.weight) @ numpy.array(coordinates) + array(encoding.first.bias)
+    logit = float(array(encoding.last.weight)[head] @ numpy.maximum(hidden, 0))
+    return product(q_E, k_E, scale) + 16 / (1 + math.exp(-logit))
 
 
 ORACLES = {
+    "alibi": Oracle(score=alibi_score),
+    "alibi2d": Oracle(score=alibi2d_score),
     "kerple": Oracle(score=kerple_score),
     "sandwich": Oracle(score=sandwich_score),
-    "fire": Oracle(score=fire_score),
+    "t5": Oracle(score=t5_score),
+    "table2d": Oracle(score=table2d_score),
     "dynamic_bias": Oracle(score=dynamic_bias_score),
-    "path_attention": Oracle(scores=pair_by_pair(path_score)),
+    "fire": Oracle(score=fire_score),
+    "continuous_bias2d": Oracle(score=continuous_bias2d_score),
 }

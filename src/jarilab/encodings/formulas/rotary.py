@@ -1,8 +1,4 @@
-"""The papers' equations for rotations of longer texts and of three axes, for scores that grow with the length, and for
-polar coordinates, as `formulas.py` has them for the encodings of one axis.
-
-`ORACLES[name]` is the formula of the encoding registered under that name.
-"""
+"""Formulas of encodings that rotate or scale queries and keys."""
 
 from __future__ import annotations
 
@@ -10,33 +6,68 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from jarilab.encodings.formulas.absolute import Number, array, pair, product, turned_pair
-from jarilab.encodings.formulas.oracle import Oracle, ScoreInputs, Vector, pair_by_pair
+from jarilab.encodings.formulas.oracle import (
+    Cell,
+    Number,
+    Oracle,
+    ScoreInputs,
+    Vector,
+    array,
+    pair,
+    pair_by_pair,
+    product,
+    rotate_pair,
+)
 
-Turns = Callable[[Any, int, int, Number], float]
-"""theta of pair t, given the encoding, t, the number of components that are rotated, and the length of the text."""
+Theta = Callable[[Any, int, int, Number], float]
+"""The frequency of a pair: of the encoding, the pair, the number of rotated components, and the length of the text."""
 
 
-def rotated_of(encoding: Any, width: int) -> int:
-    """How many components are rotated."""
+def rotate_rotary(encoding: Any, x_E: Any, position: Number) -> Vector:
+    """Su et al. 2021, equations 13 and 15: pair i, as a complex number, times exp(1j m theta_i).
+
+    theta_i = 10000^(-2(i-1)/d), where d is the number of rotated components. The others do not change.
+    """
+    x_E = array(x_E)
+    rotated = count_rotated(encoding, len(x_E))
+    rotated_E = x_E.copy()
+    for i in range(rotated // 2):
+        real, imaginary = pair(encoding, i, rotated)
+        angle = position * encoding.base ** (-2 * i / rotated)
+        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
+    return rotated_E
+
+
+def rotary_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
+) -> float:
+    """Su et al. 2021, equation 16: (R_m q) . (R_n k)."""
+    q_E, k_E = rotate_rotary(encoding, q_E, i), rotate_rotary(encoding, k_E, j)
+    return product(q_E, k_E, scale)
+
+
+def count_rotated(encoding: Any, width: int) -> int:
+    """The number of rotated components."""
     return round(encoding.fraction * width)
 
 
-def turned(
-    encoding: Any, x_E: Any, position: Number, theta: Turns, rotated: int, length: Number
+def rotate(
+    encoding: Any, x_E: Any, position: Number, theta: Theta, rotated: int, length: Number
 ) -> Vector:
-    """Su et al. 2021, equation 15, with the theta given."""
+    """Su et al. 2021, equation 15, with any theta."""
     x_E = array(x_E)
-    after_E = x_E.copy()
+    rotated_E = x_E.copy()
     for t in range(rotated // 2):
         real, imaginary = pair(encoding, t, rotated)
         angle = position * theta(encoding, t, rotated, length)
-        after_E[real], after_E[imaginary] = turned_pair(x_E, real, imaginary, angle)
-    return after_E
+        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
+    return rotated_E
 
 
-def rotary(theta: Turns, temperature: Callable[[Any], float] = lambda encoding: 1.0) -> Oracle:
-    """The formula of a rotation by theta alone. temperature: what turned components are multiplied by."""
+def rotary_oracle(
+    theta: Theta, temperature: Callable[[Any], float] = lambda encoding: 1.0
+) -> Oracle:
+    """The oracle of rotary with another theta. temperature: factor of rotated components."""
 
     def score(
         encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
@@ -46,12 +77,12 @@ def rotary(theta: Turns, temperature: Callable[[Any], float] = lambda encoding: 
     def pair_score(
         encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, length: Number, scale: float
     ) -> float:
-        rotated = rotated_of(encoding, len(q_E))
-        q_E = turned(encoding, q_E, i, theta, rotated, length)
-        k_E = turned(encoding, k_E, j, theta, rotated, length)
+        rotated = count_rotated(encoding, len(q_E))
+        q_E = rotate(encoding, q_E, i, theta, rotated, length)
+        k_E = rotate(encoding, k_E, j, theta, rotated, length)
         squared = temperature(encoding) ** 2
-        with_place = squared * product(q_E[:rotated], k_E[:rotated], scale)
-        return with_place + product(q_E[rotated:], k_E[rotated:], scale)
+        rotated_score = squared * product(q_E[:rotated], k_E[:rotated], scale)
+        return rotated_score + product(q_E[rotated:], k_E[rotated:], scale)
 
     def score_in_text(inputs: ScoreInputs, query: int, key: int) -> float:
         q_E, k_E = inputs.q[query], inputs.k[key]
@@ -59,7 +90,7 @@ def rotary(theta: Turns, temperature: Callable[[Any], float] = lambda encoding: 
         length = max(inputs.k_at) + 1
         return pair_score(inputs.encoding, q_E, k_E, i, j, length, inputs.scale)
 
-    scores = pair_by_pair(score_in_text) if theta in BY_LENGTH else None
+    scores = pair_by_pair(score_in_text) if theta in LENGTH_DEPENDENT else None
     return Oracle(score=score, scores=scores)
 
 
@@ -80,24 +111,27 @@ def ntk(encoding: Any, t: int, rotated: int, length: Number) -> float:
 
 
 def dynamic(encoding: Any, t: int, rotated: int, length: Number) -> float:
-    """The transformers library's `dynamic`: base (factor l / L - (factor - 1))^(d / (d - 2)), l the length above L."""
+    """`dynamic` of the transformers library: base (factor l / L - (factor - 1))^(d / (d - 2)) for lengths l above L."""
     trained, factor = encoding.trained_length, encoding.factor
     stretch = factor * max(length, trained) / trained - (factor - 1)
     base = encoding.base * stretch ** (rotated / (rotated - 2))
     return base ** (-2 * t / rotated)
 
 
-def yarn_dimension(encoding: Any, rotated: int, turns: float) -> float:
-    """`_yarn_find_correction_dim` of the authors' code: the pair that turns so often in a text of trained length."""
+def yarn_pair(encoding: Any, rotated: int, turns: float) -> float:
+    """`_yarn_find_correction_dim` of the authors' code: the pair that rotates `turns` times in the trained length."""
     periods = encoding.trained_length / (turns * 2 * math.pi)
     return rotated * math.log(periods) / (2 * math.log(encoding.base))
 
 
 def yarn(encoding: Any, t: int, rotated: int, length: Number) -> float:
-    """Peng et al. 2023, definition 2: h(theta) = (1 - gamma) theta / s + gamma theta, gamma falling from 1 to 0 over
-    the pairs, as `_yarn_find_correction_range` and `_yarn_linear_ramp_mask` of the authors' code have it."""
-    low = yarn_dimension(encoding, rotated, encoding.fast_turns)
-    high = yarn_dimension(encoding, rotated, encoding.slow_turns)
+    """Peng et al. 2023, definition 2: h(theta) = (1 - gamma) theta / s + gamma theta.
+
+    gamma falls from 1 to 0 over the pairs, as in `_yarn_find_correction_range` and `_yarn_linear_ramp_mask` of the
+    authors' code.
+    """
+    low = yarn_pair(encoding, rotated, encoding.fast_turns)
+    high = yarn_pair(encoding, rotated, encoding.slow_turns)
     if encoding.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rotated - 1)
@@ -116,7 +150,7 @@ def yarn_temperature(encoding: Any) -> float:
 
 
 def longrope(encoding: Any, t: int, rotated: int, length: Number) -> float:
-    """Ding et al. 2024, equation 3: theta / lambda_i, the lambdas of short or of long texts."""
+    """Ding et al. 2024, equation 3: theta / lambda_i, with the lambdas of short or of long texts."""
     lambdas = encoding.long if length > encoding.trained_length else encoding.short
     numbers = [float(number) for number in lambdas.split("/")]
     return plain(encoding, t, rotated) / (numbers[t] if len(numbers) > 1 else numbers[0])
@@ -142,10 +176,10 @@ def llama3(encoding: Any, t: int, rotated: int, length: Number) -> float:
     return (1 - smooth) * theta / encoding.factor + smooth * theta
 
 
-def first_frequencies(encoding: Any, t: int, rotated: int, length: Number) -> float:
-    """theta of the first pairs, and 0 of the others."""
-    turning = int(encoding.fraction * rotated // 2)
-    return plain(encoding, t, rotated) if t < turning else 0.0
+def prope_frequency(encoding: Any, t: int, rotated: int, length: Number) -> float:
+    """theta for the first pairs, and 0 for the others."""
+    rotating_pairs = int(encoding.fraction * rotated // 2)
+    return plain(encoding, t, rotated) if t < rotating_pairs else 0.0
 
 
 def prope_score(
@@ -153,13 +187,33 @@ def prope_score(
 ) -> float:
     """Barbero et al. 2025, section 6: "RoPE is applied to the first p of the frequencies", the rest being 0."""
     width = len(q_E)
-    q_E = turned(encoding, q_E, i, first_frequencies, width, 0)
-    k_E = turned(encoding, k_E, j, first_frequencies, width, 0)
+    q_E = rotate(encoding, q_E, i, prope_frequency, width, 0)
+    k_E = rotate(encoding, k_E, j, prope_frequency, width, 0)
     return product(q_E, k_E, scale)
 
 
+def xpos_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
+) -> float:
+    """Sun et al. 2022, equation 9: (A_n q) . (A_m k), where A_n scales by zeta^n and A_m by zeta^-m.
+
+    Pair t of the product has the factor zeta_t^((n - m) / 512), zeta_t = (2t/d + gamma) / (1 + gamma), gamma = 0.4.
+    """
+    q_E, k_E = array(q_E), array(k_E)
+    width, total = len(q_E), 0.0
+    for t in range(width // 2):
+        real, imaginary = pair(encoding, t, width)
+        angle = encoding.base ** (-2 * t / width)
+        q_real, q_imaginary = rotate_pair(q_E, real, imaginary, i * angle)
+        k_real, k_imaginary = rotate_pair(k_E, real, imaginary, j * angle)
+        zeta = (2 * t / width + 0.4) / 1.4
+        decay = zeta ** ((i - j) / encoding.decay)
+        total += decay * (q_real * k_real + q_imaginary * k_imaginary)
+    return scale * total
+
+
 def log_length_score(inputs: ScoreInputs, query: int, key: int) -> float:
-    """Chiang and Cholak 2022, section 5.3: log n q.k / sqrt(d); Su 2021: log n / log L, and no less than 1 in Qwen."""
+    """Chiang and Cholak 2022, section 5.3: log n q.k / sqrt(d); Su 2021: log n / log L, at least 1 in Qwen."""
     encoding = inputs.encoding
     last = inputs.q_at[query] if encoding.site.causal else max(inputs.k_at)
     factor = math.log(last + 1)
@@ -170,52 +224,109 @@ def log_length_score(inputs: ScoreInputs, query: int, key: int) -> float:
     return factor * product(inputs.q[query], inputs.k[key], inputs.scale)
 
 
+def rotate_rotary2d(encoding: Any, x_E: Any, at: Cell, head: int) -> Vector:
+    """Heo et al. 2024, equation 4: R(n, t) = exp(i theta_t p_n^x) and exp(i theta_t p_n^y), theta_t = 100^(-t/(d/4)).
+
+    Equation 6, mixed: R(n, t) = exp(i (theta_t^x p_n^x + theta_t^y p_n^y)). Pairs of rows come first.
+    """
+    x_E = array(x_E)
+    rotated = count_rotated(encoding, len(x_E))
+    rotated_E = x_E.copy()
+    for t in range(rotated // 2):
+        row_theta, column_theta = rotary2d_frequencies(encoding, t, rotated, head)
+        angle = row_theta * at.row + column_theta * at.column
+        real, imaginary = pair(encoding, t, rotated)
+        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
+    return rotated_E
+
+
+def rotary2d_frequencies(encoding: Any, t: int, rotated: int, head: int) -> tuple[float, float]:
+    """theta_t for rows and for columns: learned if mixed; otherwise one of them is 0."""
+    if encoding.frequencies == "mixed":
+        row_theta, column_theta = array(encoding.frequency)[head, t]
+        return row_theta, column_theta
+    quarter = rotated // 4
+    theta = encoding.base ** (-(t % quarter) / (rotated / 4))
+    return (theta, 0.0) if t < quarter else (0.0, theta)
+
+
+def rotary2d_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
+    """Heo et al. 2024, equation 5: the real part of q'_n times the conjugate of k'_m."""
+    q_E, k_E = rotate_rotary2d(encoding, q_E, i, head), rotate_rotary2d(encoding, k_E, j, head)
+    return product(q_E, k_E, scale)
+
+
+def rotate_pixtral(encoding: Any, x_E: Any, at: Cell) -> Vector:
+    """`precompute_freqs_cis_2d` of Mistral's code: rows and columns alternate in the frequencies theta^(-2i/d)."""
+    x_E = array(x_E)
+    rotated = count_rotated(encoding, len(x_E))
+    rotated_E = x_E.copy()
+    series = [encoding.base ** (-2 * i / rotated) for i in range(rotated // 2)]
+    angles = [at.row * theta for theta in series[0::2]]
+    angles += [at.column * theta for theta in series[1::2]]
+    for t, angle in enumerate(angles):
+        real, imaginary = pair(encoding, t, rotated)
+        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
+    return rotated_E
+
+
+def pixtral_score(
+    encoding: Any, q_E: Any, k_E: Any, i: Cell, j: Cell, head: int, scale: float
+) -> float:
+    """Su et al. 2021, equation 16."""
+    return product(rotate_pixtral(encoding, q_E, i), rotate_pixtral(encoding, k_E, j), scale)
+
+
 def rotary3d_pairs(encoding: Any, width: int) -> list[tuple[int, float]]:
-    """Axis and theta of each pair. Wang et al. 2024, section 2.1; Qwen3-VL's and HunyuanVideo's code."""
+    """Axis and theta of each pair: Wang et al. 2024, section 2.1; the code of Qwen3-VL and HunyuanVideo."""
     pairs = width // 2
     if encoding.sections is None:
         counts = [pairs // 3 + (axis < pairs % 3) for axis in range(3)]
     else:
         counts = [int(count) for count in encoding.sections.split("/")]
-    found: list[tuple[int, float]] = []
+    axes_and_thetas: list[tuple[int, float]] = []
     for axis, count in enumerate(counts):
         for number in range(count):
-            t = len(found)
+            t = len(axes_and_thetas)
             exponent = number / count if encoding.layout == "axial" else t / pairs
-            found.append((axis, encoding.base**-exponent))
+            axes_and_thetas.append((axis, encoding.base**-exponent))
     if encoding.layout == "interleaved":
-        found = [(0, encoding.base ** (-t / pairs)) for t in range(pairs)]
+        axes_and_thetas = [(0, encoding.base ** (-t / pairs)) for t in range(pairs)]
         for axis in (1, 2):
             for t in range(axis, 3 * counts[axis], 3):
-                found[t] = axis, found[t][1]
-    return found
+                axes_and_thetas[t] = axis, axes_and_thetas[t][1]
+    return axes_and_thetas
 
 
-def rotary3d_turn(encoding: Any, x_E: Any, place: tuple[Number, Number, Number]) -> Vector:
-    """Each pair turned by its own coordinate of three."""
+def rotate_rotary3d(encoding: Any, x_E: Any, coordinates: tuple[Number, Number, Number]) -> Vector:
+    """Each pair rotated by the coordinate of its axis."""
     x_E = array(x_E)
-    after_E = x_E.copy()
+    rotated_E = x_E.copy()
     for t, (axis, theta) in enumerate(rotary3d_pairs(encoding, len(x_E))):
         real, imaginary = pair(encoding, t, len(x_E))
-        angle = place[axis] * theta
-        after_E[real], after_E[imaginary] = turned_pair(x_E, real, imaginary, angle)
-    return after_E
+        angle = coordinates[axis] * theta
+        rotated_E[real], rotated_E[imaginary] = rotate_pair(x_E, real, imaginary, angle)
+    return rotated_E
 
 
 def rotary3d_score(
     encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
 ) -> float:
     """Wang et al. 2024, section 2.1: "for textual inputs, these components utilize identical position IDs"."""
-    q_E = rotary3d_turn(encoding, q_E, (i, i, i))
-    k_E = rotary3d_turn(encoding, k_E, (j, j, j))
+    q_E = rotate_rotary3d(encoding, q_E, (i, i, i))
+    k_E = rotate_rotary3d(encoding, k_E, (j, j, j))
     return product(q_E, k_E, scale)
 
 
 def pope_score(
     encoding: Any, q_E: Any, k_E: Any, i: Number, j: Number, head: int, scale: float
 ) -> float:
-    """x-transformers' PolarEmbedding: the sum over c of mu_qc mu_kc cos((s - t) theta_c + delta_c), where mu is the
-    softplus and theta_c = 10000^(-c/d)."""
+    """x-transformers' PolarEmbedding: the sum over c of mu_qc mu_kc cos((s - t) theta_c + delta_c).
+
+    mu is the softplus, theta_c = 10000^(-c/d), and s is the position of the key.
+    """
     width, total = len(q_E), 0.0
     for c in range(width):
         delta = min(0.0, max(-2 * math.pi, float(array(encoding.phase)[head, c])))
@@ -224,18 +335,22 @@ def pope_score(
     return scale * total
 
 
-BY_LENGTH = (dynamic, longrope)
-"""Those that turn by the length of the text."""
+# Their theta depends on the length of the text.
+LENGTH_DEPENDENT = (dynamic, longrope)
 
 ORACLES = {
-    "rotary_linear": rotary(linear),
-    "rotary_ntk": rotary(ntk),
-    "rotary_dynamic": rotary(dynamic),
-    "yarn": rotary(yarn, yarn_temperature),
-    "longrope": rotary(longrope, longrope_temperature),
-    "llama3": rotary(llama3),
+    "rotary": Oracle(score=rotary_score),
+    "rotary_linear": rotary_oracle(linear),
+    "rotary_ntk": rotary_oracle(ntk),
+    "rotary_dynamic": rotary_oracle(dynamic),
+    "yarn": rotary_oracle(yarn, yarn_temperature),
+    "longrope": rotary_oracle(longrope, longrope_temperature),
+    "llama3": rotary_oracle(llama3),
     "prope": Oracle(score=prope_score),
+    "xpos": Oracle(score=xpos_score),
     "log_length": Oracle(scores=pair_by_pair(log_length_score)),
+    "rotary2d": Oracle(score=rotary2d_score),
+    "pixtral": Oracle(score=pixtral_score),
     "rotary3d": Oracle(score=rotary3d_score),
     "pope": Oracle(score=pope_score),
 }

@@ -94,7 +94,7 @@ def input_encodings(module: nn.Module) -> LayerEncodings | None:
     encodings = getattr(module, "encoding", None)
     if not isinstance(encodings, LayerEncodings):
         return None
-    return encodings if "embed" in encodings.of_layer[0].hooks else None
+    return encodings if "embed" in encodings.by_layer[0].hooks else None
 
 
 def is_same_tensor(x: Tensor, y: Tensor) -> bool:

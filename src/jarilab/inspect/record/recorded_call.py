@@ -155,7 +155,7 @@ def _without_graph(value: Any) -> Any:
 
 def _modules_read(call: AttentionCall) -> list[nn.Module]:
     """The modules whose parameters the definition reads."""
-    modules = call.geometry.encoding.modules_read
+    modules = call.geometry.encoding.parameter_modules
     return modules if call.score is None else [*modules, call.score]
 
 

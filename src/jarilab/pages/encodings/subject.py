@@ -16,7 +16,7 @@ from jarilab.core.options import Option, options_of
 from jarilab.core.registry import first_sentence, trust_code
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import HOOKS, Encoding, Site, registry
-from jarilab.encodings.compose import build, canonical, files_of, part_spec, parts_of
+from jarilab.encodings.compose import build, canonical, files_of, part_spec, split_sum
 from jarilab.nn.init import generator_for, initialise
 from jarilab.positions.coordinates import Positions
 
@@ -58,13 +58,13 @@ class Subject:
     @property
     def sentences(self) -> list[str]:
         """What each part of it says of itself."""
-        parts = [part_spec(part)[0] for part in parts_of(self.spec)]
+        parts = [part_spec(part)[0] for part in split_sum(self.spec)]
         return [sentence for part in parts if (sentence := first_sentence(part.target))]
 
     @property
     def options(self) -> list[str]:
         """The options of its parts, with the words that they may be."""
-        parts = [part_spec(part)[0] for part in parts_of(self.spec)]
+        parts = [part_spec(part)[0] for part in split_sum(self.spec)]
         every = [option for part in parts for option in options_of(part.target).values()]
         return list(dict.fromkeys(map(_option, every)))
 
@@ -143,7 +143,7 @@ class Subject:
                 q_BHQE = self.encoding.rotate(q_BHQE, geometry.q_rotation)
                 k_BHKE = self.encoding.rotate(k_BHKE, geometry.k_rotation)
             scale = site.head_width**-0.5 * self.encoding.scale_factor
-            states = self.encoding.remembered(self._content(k_pos.length))
+            states = self.encoding.key_states(self._content(k_pos.length))
             call = AttentionCall(q_BHQE, k_BHKE, k_BHKE, geometry, scale, states=states)
             return definition.summands(call)
 
@@ -184,12 +184,12 @@ def subject_of(spec: str, site: Site, length: int, seed: int) -> Subject:
     for path in files_of(spec):
         trust_code(path)
     spec = canonical(spec)
-    if any(part_spec(part)[1] is not None for part in parts_of(spec)):
+    if any(part_spec(part)[1] is not None for part in split_sum(spec)):
         raise UserError(
             f"drawn are encodings for all axes of a position, got {spec}; draw its parts without their @"
         )
     causal = site.causal or any(
-        getattr(registry.spec(part).target, "causal_only", False) for part in parts_of(spec)
+        getattr(registry.spec(part).target, "causal_only", False) for part in split_sum(spec)
     )
     own = Site(site.width, site.heads, site.head_width, site.value_head_width, causal=causal)
     with torch.random.fork_rng(devices=[]):

@@ -13,7 +13,7 @@ from jarilab.attention.recurrent import LuongAttention
 from jarilab.core.errors import UserError
 from jarilab.encodings import compose, skew
 from jarilab.encodings.base import hooks_of, registry
-from jarilab.encodings.by_distance import AffineBias
+from jarilab.encodings.distance_forms import AffineBias
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
@@ -64,7 +64,7 @@ def small(monkeypatch):
     """Several blocks, and several groups of heads in some of them."""
     monkeypatch.setattr(blocks, "ROWS_ELSE", 4)
     monkeypatch.setattr(blocks, "GROUP_BYTES", 2 * 4 * 8 * 8)
-    monkeypatch.setattr(skew, "LONG", 6)
+    monkeypatch.setattr(skew, "MIN_SKEWED_KEYS", 6)
 
 
 def compared(spec, q_pos, k_pos, mask, dtype=torch.float64):
@@ -81,7 +81,7 @@ def compared(spec, q_pos, k_pos, mask, dtype=torch.float64):
     for kernel in ("definition", "blocks"):
         geometry = geometry_of(encoding, q_pos, k_pos, mask, blockwise=kernel == "blocks")
         assert (geometry.blockwise is not None) == (kernel == "blocks")
-        states = encoding.remembered(x)
+        states = encoding.key_states(x)
         output = kernels.attend(AttentionCall(q, k, v, geometry, 0.3, states=states), kernel)
         inputs = [q, k, v, *encoding.parameters()]
         gradients = torch.autograd.grad((output * direction).sum(), inputs, allow_unused=True, materialize_grads=True)
@@ -239,7 +239,7 @@ def test_fire_sums_its_units_by_distance_and_those_that_begin_among_the_queries_
     lines = encoding.affine_bias(queries, -25, 9)
     assert isinstance(lines, AffineBias)
     lines = lines.detached()
-    assert len(lines.more) > 2
+    assert len(lines.extra_terms) > 2
     written = torch.empty(HEADS, 6, 35, dtype=torch.float64)
     lines.write(slice(0, HEADS), written)
-    torch.testing.assert_close(skew.skewed(written, 30), bias.detach(), atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(skew.skew(written, 30), bias.detach(), atol=1e-10, rtol=1e-10)

@@ -26,7 +26,7 @@ PLACES = {"itself": (LENGTH, LENGTH), "fewer queries": (4, LENGTH)}
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(short, "MANY", 2)
+    monkeypatch.setattr(short_sequences, "MANY", 2)
 
 
 def call_of(spec="none", mask=None, sizes=(LENGTH, LENGTH), dtype=torch.float64, dropout=0.0, scale=0.3):
@@ -107,5 +107,5 @@ def test_others_are_computed_as_before(wanted):
 
 
 def test_few_are_computed_as_before(monkeypatch):
-    monkeypatch.setattr(short, "MANY", BATCH * HEADS + 1)
+    monkeypatch.setattr(short_sequences, "MANY", BATCH * HEADS + 1)
     assert not short_sequences.fits(call_of())

@@ -9,9 +9,8 @@ from jarilab.attention.heads import site_of
 from jarilab.attention.module import Attention
 from jarilab.encodings import compose
 from jarilab.encodings.content import path_attention
-from jarilab.encodings.formulas.absolute import array
-from jarilab.encodings.formulas.bias import ORACLES
-from jarilab.encodings.formulas.content import ORACLES as CONTENT
+from jarilab.encodings.formulas.content import ORACLES
+from jarilab.encodings.formulas.oracle import array
 from jarilab.laws.material import randomise
 from jarilab.models.decoder import LanguageModel, NoPrompt
 from jarilab.nn.init import initialise
@@ -31,7 +30,7 @@ def call_of(encoding, length, x_BKD=None, mask=None, queries=None):
     q, k, v = torch.randn(3, 2, HEADS, length, HEAD_WIDTH, dtype=torch.float64)
     first = 0 if queries is None else length - queries
     geometry = geometry_of(encoding, pos.slice(first, length), pos, mask or Mask(causal=True))
-    states = encoding.remembered(x_BKD)
+    states = encoding.key_states(x_BKD)
     return AttentionCall(q[:, :, first:], k, v, geometry, SCALE, states=states), x_BKD
 
 
@@ -142,7 +141,7 @@ def test_what_one_query_alone_may_not_look_at_forgets_nothing_for_it():
     call, x_BKD = call_of(encoding, 5, mask=Mask(pairs=pairs))
     for head in range(HEADS):
         q, k, x = array(call.q[0, head]), array(call.k[0, head]), array(x_BKD[0])
-        wanted = torch.tensor(CONTENT["forgetting"].scores(encoding, q, k, x, [], [], pairs.numpy(), head, SCALE))
+        wanted = torch.tensor(ORACLES["forgetting"].scores(encoding, q, k, x, [], [], pairs.numpy(), head, SCALE))
         torch.testing.assert_close(scores(call)[0, head].where(pairs, 0.0), wanted, rtol=0, atol=1e-6)
 
 
@@ -163,7 +162,7 @@ def test_bfloat16_is_near_float64():
     call, x_BKD = call_of(exact, 70)
     pos = Positions.sequence(70)
     with torch.autocast("cpu", torch.bfloat16):
-        (state,) = rounded.remembered(x_BKD.float())
+        (state,) = rounded.key_states(x_BKD.float())
         allowed = call.geometry.allowed
         q, k = call.q.bfloat16(), call.k.bfloat16()
         terms = rounded.terms(q, k, rounded.relation(pos, pos), allowed=allowed, state=state)

@@ -144,7 +144,7 @@ def test_the_parts_of_a_recurrent_decoder_add_up(score, feeding, cross):
 def test_what_is_added_between_source_and_target_is_a_part_of_its_own():
     model = model_of("none", cross_encoding="t5")
     found = check(model, inputs(), "decoder.0.cross", 1, ["q . k", "bias"])
-    encoding = model.decoder.cross_encoding.of_layer[0]
+    encoding = model.decoder.cross_encoding.by_layer[0]
     bias = encoding.bias(Positions.sequence(3, frame="target"), Positions.sequence(6, frame="source"))[1]
     torch.testing.assert_close(found["bias"], bias)
 
@@ -194,7 +194,7 @@ def test_the_positions_share_is_that_of_the_formula():
     """From the paper's formula and the layer's own parameters, one pair of tokens at a time."""
     model, head, width = model_of("sinusoidal"), 1, 8
     found = check(model, inputs(), "encoder.0", head)
-    layer, encoding = model.encoder.layers[0], model.encoder.encoding.of_layer[0]
+    layer, encoding = model.encoder.layers[0], model.encoder.encoding.by_layer[0]
     embedded = model.source_embedding(WORD)[0].detach()
     table = torch.stack([torch.from_numpy(sinusoidal_embed(encoding, p)) for p in range(6)])
     norm, own = layer.attention_residual.norm, slice(head * width, (head + 1) * width)
@@ -242,7 +242,7 @@ def test_a_post_norm_stack_is_taken_apart_where_nothing_stands_before():
     model = model_of("sinusoidal+shaw", norm="post")
     found = check(model, inputs(), "encoder.0", 0, [*ORIGINS, "terms"])
     check(model, inputs(), "decoder.0.self", 0, [*ORIGINS, "terms"])
-    encoding, attention = model.encoder.encoding.of_layer[0], model.encoder.layers[0].attention
+    encoding, attention = model.encoder.encoding.by_layer[0], model.encoder.layers[0].attention
     table = torch.stack([torch.from_numpy(sinusoidal_embed(encoding.parts[0], p)) for p in range(6)])
     q, k = (table @ linear.weight[:8].t() for linear in (attention.query, attention.key))
     torch.testing.assert_close(found["position . position"], q @ k.t() / math.sqrt(8))

@@ -14,10 +14,10 @@ import torch
 import jarilab
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import Site, registry
-from jarilab.encodings.formulas.absolute import ORACLES, alibi_slopes, rotary_turn, shaw_row, t5_bucket
-from jarilab.encodings.formulas.oracle import Cell
-from jarilab.encodings.formulas.plane import ORACLES as ORACLES_2D
-from jarilab.encodings.formulas.plane import rotary2d_frequencies
+from jarilab.encodings.formulas.bias import alibi_slopes, t5_bucket
+from jarilab.encodings.formulas.content import shaw_row
+from jarilab.encodings.formulas.oracle import Cell, package_oracles
+from jarilab.encodings.formulas.rotary import rotary2d_frequencies, rotate_rotary
 from jarilab.nn.init import generator_for
 from jarilab.pages.encodings import colours, figures
 from jarilab.pages.encodings.lines import BOTTOM, LEFT, RIGHT, TOP, Chart, Line
@@ -81,7 +81,7 @@ def middle(side: int) -> int:
 )
 def test_the_matrix_that_is_added(spec):
     of = subject(spec)
-    told, formula = drawn(of), ORACLES[spec.partition(":")[0]]
+    told, formula = drawn(of), package_oracles()[spec.partition(":")[0]]
     expected = np.array([formula.embed(of.encoding, p) for p in range(2 * LENGTH)])
     near(told["embed-matrix"]["values"], expected[:LENGTH])
     assert (told["embed-matrix"]["rows"], told["embed-matrix"]["columns"]) == ("position", "dimension")
@@ -132,7 +132,7 @@ def test_how_far_a_rotation_turns(spec):
     for line in told["rotate-products"]["lines"]:
         assert line["label"] == "all heads"
         assert line["x"] == list(range(-2 * LENGTH, 2 * LENGTH + 1))
-        near(line["y"], [rotary_turn(encoding, ones, d) @ ones / HEAD_WIDTH for d in line["x"]])
+        near(line["y"], [rotate_rotary(encoding, ones, d) @ ones / HEAD_WIDTH for d in line["x"]])
 
 
 def test_a_slope_for_each_head():
@@ -216,7 +216,7 @@ def test_what_is_added_to_scores_on_the_plane(spec):
 
 def held_against_the_formula(of, values, vectors, head, scale):
     """Scores of the query in the middle with every cell."""
-    formula = ORACLES_2D[of.spec.partition(":")[0]]
+    formula = package_oracles()[of.spec.partition(":")[0]]
     side = len(values)
     at = Cell(middle(side), middle(side), side, side)
     q_E, k_E = vectors[head]
@@ -230,7 +230,7 @@ def test_what_is_added_on_the_plane(spec):
     of = subject(spec)
     told = drawn(of)
     side = len(told["embed-plane-products"]["maps"][0]["values"])
-    formula = ORACLES_2D[spec.partition(":")[0]]
+    formula = package_oracles()[spec.partition(":")[0]]
     cells = [Cell(row, column, side, side) for row, column in np.ndindex(side, side)]
     added = np.array([formula.embed(of.encoding, cell) for cell in cells]).reshape(side, side, WIDTH)
     for one in told["embed-plane-dimensions"]["maps"]:
