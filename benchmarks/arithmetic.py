@@ -114,7 +114,7 @@ def rates(task: Arithmetic, widths: list[int], rounds: int, table: timing.Table)
     for width in widths:
         contenders: dict[str, Callable[[], object]] = {}
         for name, (precision, optimizer) in OURS.items():
-            settings = {"model.width": width, "training.optimizer": optimizer, "training.learning_rate": 1e-3}
+            settings = {"model.d_model": width, "training.optimizer": optimizer, "training.lr": 1e-3}
             experiment = Experiment.of("arithmetic", settings=settings, precision=precision)
             contenders[name] = steps.arithmetic_step(task, itertools.cycle(batches), experiment)[1]
         contenders["nn.Transformer"] = peer_step(task, width, itertools.cycle(batches))[1]

@@ -39,11 +39,11 @@ def without_attend(model: nn.Module) -> nn.Module:
 def main() -> None:
     parser = timing.arguments(__doc__, rounds=31)
     parser.add_argument("--encoding", default="sinusoidal")
-    parser.add_argument("--batch", type=int, default=512, help="the smaller, the more a hook weighs")
+    parser.add_argument("--batch-size", type=int, default=512, help="the smaller, the more a hook weighs")
     given = parser.parse_args()
     deterministic(threads=1)
     task, table = Arithmetic(), timing.Table(given.json)
-    inputs = steps.batches_of(task, 1, given.batch)[0].inputs
+    inputs = steps.batches_of(task, 1, given.batch_size)[0].inputs
     model = Experiment.of("arithmetic", given.encoding).resolved.build_model(task).eval()
     initialise(model, 1)
     direct = without_attend(model)

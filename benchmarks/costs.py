@@ -45,7 +45,7 @@ def arithmetic(encodings: list[str]) -> dict[str, Callable[[], object]]:
     batches = steps.batches_of(task)
 
     def step(encoding: str) -> steps.Step:
-        settings = {"training.learning_rate": 1e-3}
+        settings = {"training.lr": 1e-3}
         experiment = Experiment.of("arithmetic", encoding, settings)
         return steps.arithmetic_step(task, itertools.cycle(batches), experiment)[1]
 
@@ -67,10 +67,10 @@ def encoder(encodings: list[str], precision: str) -> dict[str, Callable[[], obje
 
 def causal(encodings: list[str], length: int, batch: int) -> dict[str, Callable[[], object]]:
     ids_BL = torch.randint(100, (batch, length), generator=torch.Generator().manual_seed(1))
-    options = Training(learning_rate=1e-4)
+    options = Training(lr=1e-4)
 
     def step(encoding: str) -> steps.Step:
-        model = LanguageModel(100, width=256, heads=8, layers=2, encoding=encoding)
+        model = LanguageModel(100, d_model=256, n_heads=8, n_layers=2, encoding=encoding)
         initialise(model, 1)
         optimizers = build_optimizers(model, options).values()
         return steps.training_step(model, lambda: model(ids_BL).square().mean(), optimizers, options.clip)

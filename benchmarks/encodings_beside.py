@@ -50,7 +50,7 @@ WITHOUT_FUSED = ("cope", "t5", "dynamic_bias")  # it refuses its fused attention
 
 def ours(name: str) -> nn.Module:
     model = LanguageModel(
-        VOCABULARY, width=WIDTH, heads=HEADS, layers=LAYERS, hidden=4 * WIDTH, activation="gelu", encoding=name
+        VOCABULARY, d_model=WIDTH, n_heads=HEADS, n_layers=LAYERS, d_ff=4 * WIDTH, activation="gelu", encoding=name
     )
     initialise(model, 1)
     return model

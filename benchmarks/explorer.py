@@ -52,7 +52,7 @@ from jarilab.training.numerics import deterministic
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 ONE_STEP = {
-    "training.batch": 2,
+    "training.batch_size": 2,
     "training.examples": 2,
     "training.epochs": None,
     "training.tokens": None,
@@ -112,15 +112,20 @@ def capture_one(table: timing.Table, rounds: int, encoding: str, tokens: int, ca
 def run_of(folder: Path, model: str, width: int, heads: int, tokens: int, encoding: str = "rotary") -> Path:
     """A run of one step, which answers as slowly as any other."""
     run = folder / f"{model}-{width}-{heads}-{tokens}-{encoding}"
-    sizes = {"model.width": width, "model.heads": heads}
+    sizes = {"model.d_model": width, "model.n_heads": heads}
     if model == "language_model":
         text = folder / "text.txt"
         text.write_text("\n".join(line_of(model, 100, random.Random(number)) for number in range(500)))
-        own = {"task.train": str(text), "task.context": tokens, "task.tokenizer": "characters", "model.layers": LAYERS}
+        own = {
+            "task.train": str(text),
+            "task.context_length": tokens,
+            "task.tokenizer": "characters",
+            "model.n_layers": LAYERS,
+        }
         task = "text"
     else:
         lines = {"task.lines": 64, "task.held_out": 2, "task.lengths": str(tokens)}
-        own = {**lines, "model.encoder_layers": LAYERS, "model.decoder_layers": LAYERS}
+        own = {**lines, "model.n_encoder_layers": LAYERS, "model.n_decoder_layers": LAYERS}
         task = "reverse"
     experiment = Experiment.of(task, encoding, {**ONE_STEP, **sizes, **own}, 1, "float32")
     train(experiment, run, threads=1)

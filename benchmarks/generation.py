@@ -45,7 +45,7 @@ SHAPES = {"small": Shape(4, 128, 4, 65), "gpt2": Shape(12, 768, 12, 50257)}
 
 def ours(shape: Shape, tokens: int) -> Callable[[], object]:
     model = LanguageModel(
-        shape.vocabulary, layers=shape.layers, width=shape.width, heads=shape.heads, hidden=4 * shape.width,
+        shape.vocabulary, n_layers=shape.layers, d_model=shape.width, n_heads=shape.heads, d_ff=4 * shape.width,
         encoding="learned", activation="gelu_tanh",
     ).eval()  # fmt: skip
     prompt = Tokens.of(torch.tensor([[PROMPT]]), "target")

@@ -33,8 +33,8 @@ from jarilab.training.optim import build_optimizers
 
 Optimizer = Literal["muon", "adamw"]
 PARTS = ("attention", "step", "writing")
-SHAPE = {"width": 768, "heads": 12, "layers": 12}
-SMALL = {"width": 32, "heads": 4, "layers": 2}
+SHAPE = {"d_model": 768, "n_heads": 12, "n_layers": 12}
+SMALL = {"d_model": 32, "n_heads": 4, "n_layers": 2}
 
 
 class Bench:
@@ -97,8 +97,8 @@ class Bench:
 
     def _attention(self, name: str, length: int) -> tuple[Callable[[], object], str]:
         """Its forward and backward, geometry included, and the kernel that it takes."""
-        heads = self.shape["heads"]
-        width = self.shape["width"] // heads
+        heads = self.shape["n_heads"]
+        width = self.shape["d_model"] // heads
         encoding = compose.build(name, site_of(heads * width, heads, causal=True)).to(self.device)
         dtype = torch.bfloat16
         q, k, v = (
@@ -151,9 +151,9 @@ class Bench:
         config = GPT2Config(
             vocab_size=self.vocabulary,
             n_positions=length,
-            n_embd=self.shape["width"],
-            n_head=self.shape["heads"],
-            n_layer=self.shape["layers"],
+            n_embd=self.shape["d_model"],
+            n_head=self.shape["n_heads"],
+            n_layer=self.shape["n_layers"],
             resid_pdrop=0.0,
             embd_pdrop=0.0,
             attn_pdrop=0.0,
@@ -167,7 +167,7 @@ class Bench:
         if isinstance(model, HuggingFace):
             optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)]
         else:
-            optimizers = build_optimizers(model, Training(optimizer=optimizer, learning_rate=1e-4)).values()
+            optimizers = build_optimizers(model, Training(optimizer=optimizer, lr=1e-4)).values()
         forward = model if self.small else torch.compile(model)
 
         def run() -> None:

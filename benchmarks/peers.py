@@ -68,12 +68,12 @@ def take(step: steps.Step, measure: Callable[[], float], count: int, tell: Tell)
             tell(seconds, measure())
 
 
-def warmed(count: int, rate: float, warm_up: int, least: float, linear: bool = False) -> Iterator[float]:
+def warmed(count: int, rate: float, warmup: int, least: float, linear: bool = False) -> Iterator[float]:
     """A learning rate for each step: up to `rate`, then down to `least` by a cosine or a line."""
     for step in range(count):
-        left = 1 - max(0, step - warm_up) / max(1, count - warm_up)
+        left = 1 - max(0, step - warmup) / max(1, count - warmup)
         part = left if linear else 0.5 * (1 - math.cos(math.pi * left))
-        yield rate * (step + 1) / warm_up if step < warm_up else least + (rate - least) * part
+        yield rate * (step + 1) / warmup if step < warmup else least + (rate - least) * part
 
 
 def nn_transformer(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from jarilab.data.text import END, PADDING, files
 from jarilab.tasks.translation import Translation
 
-SIZE = translation.Size(vocabulary=4000, width=128, heads=4, hidden=512, layers=2, dropout=0.1)
+SIZE = translation.Size(vocab_size=4000, d_model=128, n_heads=4, d_ff=512, n_layers=2, dropout=0.1)
 LOOKS = 20
 """To translate the validation set takes long beside the steps between."""
 
@@ -36,10 +36,10 @@ JOEY: dict[str, Any] = {
 
 
 def joey_side() -> dict[str, Any]:
-    embeddings = {"embedding_dim": SIZE.width, "scale": True, "dropout": 0.0}
+    embeddings = {"embedding_dim": SIZE.d_model, "scale": True, "dropout": 0.0}
     return {
-        "type": "transformer", "num_layers": SIZE.layers, "num_heads": SIZE.heads, "embeddings": embeddings,
-        "dropout": 0.3, "hidden_size": SIZE.width, "ff_size": SIZE.hidden,
+        "type": "transformer", "num_layers": SIZE.n_layers, "num_heads": SIZE.n_heads, "embeddings": embeddings,
+        "dropout": 0.3, "hidden_size": SIZE.d_model, "ff_size": SIZE.d_ff,
     }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def joeynmt(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> Non
             (out / f"{part}.{language}").write_text("".join(f"{line.strip()}\n" for line in lines))
     vocabulary.SentencePieceTrainer.train(
         input=[str(out / "train.de"), str(out / "train.en")], model_prefix=str(out / "joint"),
-        vocab_size=SIZE.vocabulary, character_coverage=1.0, unk_id=0, pad_id=1, bos_id=2, eos_id=3,
+        vocab_size=SIZE.vocab_size, character_coverage=1.0, unk_id=0, pad_id=1, bos_id=2, eos_id=3,
         unk_piece="<unk>", pad_piece="<pad>", bos_piece="<s>", eos_piece="</s>", minloglevel=2,
     )  # fmt: skip
     pieces = [line.split("\t")[0] for line in (out / "joint.vocab").read_text().splitlines()]
@@ -108,7 +108,7 @@ def marian(data: Path, out: Path, seed: int, budget: Budget, tell: Tell) -> None
         tuple(str(data / "multi30k" / f"{part}.{language}.gz") for language in ("de", "en"))
         for part in ("train", "val")
     )
-    task = Translation(train=train, valid=held_out, vocabulary=SIZE.vocabulary)
+    task = Translation(train=train, valid=held_out, vocab_size=SIZE.vocab_size)
     task.prepare()
     source, target = task.tokenizers
     pairs = files.pairs([Path(path) for path in train], files.PairCounts())

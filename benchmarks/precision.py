@@ -32,7 +32,7 @@ def main() -> None:
     for width in given.widths:
         contenders = {}
         for precision in set(get_args(Precision)) - {"auto"}:
-            settings = {"model.width": width, "training.learning_rate": 1e-3}
+            settings = {"model.d_model": width, "training.lr": 1e-3}
             experiment = Experiment.of("arithmetic", given.encoding, settings, precision=precision)
             contenders[precision] = steps.arithmetic_step(task, itertools.cycle(batches), experiment)[1]
         times = timing.measure(contenders, given.rounds)

@@ -19,10 +19,10 @@ from pathlib import Path
 import timing
 
 SETTINGS = {
-    "model.width": 256,
-    "model.encoder_layers": 3,
-    "model.decoder_layers": 3,
-    "training.batch": 512,
+    "model.d_model": 256,
+    "model.n_encoder_layers": 3,
+    "model.n_decoder_layers": 3,
+    "training.batch_size": 512,
     "training.evaluations": 1,
     "training.evaluation_examples": 8,
 }

@@ -21,7 +21,7 @@ import httpx
 
 WRONG: list[Any] = [
     {},
-    {"inputs": ["1+1"], "options": {"beam": 10**9}},
+    {"inputs": ["1+1"], "options": {"beam_size": 10**9}},
     {"inputs": ["1+1"] * 10_000},
     {"inputs": ["9" * 2_000_000]},
     [[[[]]]],
@@ -57,7 +57,7 @@ class Served:
 
 def body_of(draw: random.Random, lines: list[str]) -> dict[str, Any]:
     inputs = draw.choices(lines, k=draw.choice((1, 1, 1, 4, 16)))
-    return {"inputs": inputs, "options": draw.choice(({}, {}, {"beam": 4}))}
+    return {"inputs": inputs, "options": draw.choice(({}, {}, {"beam_size": 4}))}
 
 
 async def ask(client: httpx.AsyncClient, draw: random.Random, lines: list[str]) -> str:
@@ -131,7 +131,7 @@ async def rate(served: Served, lines: list[str], clients: int, seconds: float) -
 def throughput(run: str, lines: list[str], clients: int) -> None:
     print("| inputs in a batch, at most | clients | answers a second |\n| --- | --- | --- |")
     for batch, several in ((1, 1), (1, clients), (32, clients)):
-        served = Served(run, "--batch", str(batch))
+        served = Served(run, "--batch-size", str(batch))
         print(f"| {batch} | {several} | {asyncio.run(rate(served, lines, several, 15)):.1f} |")
         served.end()
 

@@ -51,7 +51,7 @@ def encoder_step(model: nn.Module, x_BLD: Tensor, keep_BL: Tensor, precision: st
         with autocast(precision):
             return model(x_BLD, keep=keep_BL).float().square().mean()
 
-    options = Training(learning_rate=1e-4)
+    options = Training(lr=1e-4)
     return training_step(model, loss, build_optimizers(model, options).values(), options.clip)
 
 

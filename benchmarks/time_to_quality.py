@@ -85,7 +85,7 @@ class Row:
 
 def ours(row: Row, data: Path, out: Path, seed: int, share: float) -> list[Look]:
     """jari's own curve; a run that was ended is read, one that was broken off goes on."""
-    examples = max(row.settings.get("training.batch", 1), int(share * row.examples))
+    examples = max(row.settings.get("training.batch_size", 1), int(share * row.examples))
     settings = {"training.examples": examples, "training.evaluations": row.looks if share == 1 else 2}
     settings |= {**row.settings, **row.files(data)}
     jarilab.train(row.task, out, encoding=row.encoding, seed=seed, settings=settings, threads=1)
@@ -100,8 +100,8 @@ ROWS = {
     ),
     "language": Row(
         "text", "rotary",
-        {"task.context": 64, "model.layers": 4, "model.heads": 4, "model.width": 128, "model.dropout": 0.0,
-         "training.batch": 12, "training.evaluation_examples": 1_800},
+        {"task.context_length": 64, "model.n_layers": 4, "model.n_heads": 4, "model.d_model": 128, "model.dropout": 0.0,
+         "training.batch_size": 12, "training.evaluation_examples": 1_800},
         24_000, (1.88, 1.7), "held-out loss, nats a character", False, {"nanoGPT": peers.nanogpt},
         lambda data: {"task.train": str(data / "tinyshakespeare" / "input.txt")},
     ),
@@ -112,9 +112,9 @@ ROWS = {
     ),
     "translation": Row(
         "translation", "rotary",
-        {"task.vocabulary": 4000, "model.encoder_layers": 2, "model.decoder_layers": 2, "model.width": 128,
-         "model.heads": 4, "model.hidden": 512, "model.dropout": 0.1, "training.average": 0.99,
-         "training.learning_rate": 8e-3,
+        {"task.vocab_size": 4000, "model.n_encoder_layers": 2, "model.n_decoder_layers": 2, "model.d_model": 128,
+         "model.n_heads": 4, "model.d_ff": 512, "model.dropout": 0.1, "training.average": 0.99,
+         "training.lr": 8e-3,
          "training.evaluation_examples": 1_014},
         232_000, (30, 35, 38), "BLEU of the validation set", True,
         {"Marian": peers_translation.marian, "JoeyNMT": peers_translation.joeynmt},

@@ -65,11 +65,11 @@ from jarilab.training.optim import BETAS, EPSILON, build_optimizers
 class Size(NamedTuple):
     """Of a model; so many layers on each side."""
 
-    vocabulary: int
-    width: int
-    heads: int
-    hidden: int
-    layers: int
+    vocab_size: int
+    d_model: int
+    n_heads: int
+    d_ff: int
+    n_layers: int
     dropout: float
 
 
@@ -155,11 +155,11 @@ class Marian(nn.Module):
     def __init__(self, size: Size = SIZE) -> None:
         super().__init__()
         library: Any = importlib.import_module("transformers")
-        of_side = {"layers": size.layers, "attention_heads": size.heads, "ffn_dim": size.hidden}
+        of_side = {"layers": size.n_layers, "attention_heads": size.n_heads, "ffn_dim": size.d_ff}
         sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in of_side.items()}
         dropout = {f"{part}dropout": size.dropout for part in ("", "attention_", "activation_")}
         config = library.MarianConfig(
-            vocab_size=size.vocabulary, d_model=size.width, **sizes, activation_function="relu", scale_embedding=True,
+            vocab_size=size.vocab_size, d_model=size.d_model, **sizes, activation_function="relu", scale_embedding=True,
             **dropout, max_position_embeddings=LONGEST,
             pad_token_id=PADDING, eos_token_id=END, decoder_start_token_id=FIRST, forced_eos_token_id=None,
         )  # fmt: skip
@@ -245,8 +245,8 @@ def installed() -> dict[str, nn.Module]:
 
 def ours(encoding: str = "sinusoidal") -> EncoderDecoder:
     model = EncoderDecoder(
-        VOCABULARY, VOCABULARY, width=WIDTH, heads=HEADS, hidden=HIDDEN, encoder_layers=LAYERS, decoder_layers=LAYERS,
-        dropout=DROPOUT, tied=True, shared=True, encoding=encoding,
+        VOCABULARY, VOCABULARY, d_model=WIDTH, n_heads=HEADS, d_ff=HIDDEN, n_encoder_layers=LAYERS,
+        n_decoder_layers=LAYERS, dropout=DROPOUT, tied=True, shared=True, encoding=encoding,
     )  # fmt: skip
     initialise(model, 1)
     return model
@@ -262,7 +262,7 @@ def our_step(model: nn.Module, batches: Iterator[Batch], precision: str, optimiz
         labels = batch.labels.flatten()
         return cross_entropy(scores.flatten(0, 1), labels, ignore=PADDING, smoothing=SMOOTHING)
 
-    options = Training(optimizer=optimizer, learning_rate=1e-4)
+    options = Training(optimizer=optimizer, lr=1e-4)
     return steps.training_step(model, loss, build_optimizers(model, options).values(), options.clip)
 
 
@@ -321,7 +321,7 @@ def our_beam(
 
     def write_all() -> list[int]:
         with autocast(precision):
-            found = beam(model, source, width=BEAM, first=FIRST, end=END, longest=length, shortest=length)
+            found = beam(model, source, beam_size=BEAM, first=FIRST, end=END, longest=length, shortest=length)
         return [len(hypotheses[0].ids) for hypotheses in found]
 
     return write_all

@@ -103,8 +103,8 @@ SETTINGS = {"readme": Setting("class", 0.1), "class": Setting("class", 0.0), "me
 
 def ours(shape: Shape, setting: Setting, encoding: str) -> nn.Module:
     model = VisionTransformer(
-        (1, shape.side, shape.side), CLASSES, patch=shape.patch, width=WIDTH, heads=HEADS, layers=shape.layers,
-        hidden=HIDDEN, encoding=encoding, pool=setting.pool, dropout=setting.dropout,
+        (1, shape.side, shape.side), CLASSES, patch_size=shape.patch, d_model=WIDTH, n_heads=HEADS,
+        n_layers=shape.layers, d_ff=HIDDEN, encoding=encoding, pool=setting.pool, dropout=setting.dropout,
     )  # fmt: skip
     initialise(model, 1)
     return model.train()
@@ -156,7 +156,7 @@ def step(
 def our_step(
     shape: Shape, setting: Setting, precision: str, encoding: str, optimizer: Literal["adamw", "muon"] = "adamw"
 ) -> steps.Step:
-    model, options = ours(shape, setting, encoding), Training(optimizer=optimizer, learning_rate=1e-4)
+    model, options = ours(shape, setting, encoding), Training(optimizer=optimizer, lr=1e-4)
     return step(model, shape, precision, build_optimizers(model, options).values(), True)
 
 

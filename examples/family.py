@@ -39,7 +39,7 @@ class Family(nn.Module):
     def __init__(self, encoding: str):
         super().__init__()
         self.embedding = nn.Embedding(DIGITS, 32)
-        self.encoder = jarilab.Encoder(32, heads=4, layers=1, encoding=encoding)
+        self.encoder = jarilab.Encoder(32, n_heads=4, n_layers=1, encoding=encoding)
         self.scores = nn.Linear(32, DIGITS)
 
     def forward(self, digits: torch.Tensor, relations: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ class Before(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(DIGITS, 32)
-        self.encoder = jarilab.Encoder(32, heads=2, layers=1, encoding="rotary")
+        self.encoder = jarilab.Encoder(32, n_heads=2, n_layers=1, encoding="rotary")
         self.scores = nn.Linear(32, DIGITS)
 
     def forward(self, digits: torch.Tensor) -> torch.Tensor:

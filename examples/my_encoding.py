@@ -37,4 +37,4 @@ class Kerple(Encoding):
         away = distance(q_pos, k_pos).abs().double()
         # In float64 and then float32, like everything that follows from positions alone.
         bias = (-self.slope * away.log1p()).float().unsqueeze(-3)
-        return bias.expand(*bias.shape[:-3], self.site.heads, -1, -1)
+        return bias.expand(*bias.shape[:-3], self.site.n_heads, -1, -1)

@@ -37,7 +37,7 @@ class Rings(Encoding):
     def __init__(self, site: Site, *, rings: Annotated[int, Ge(1)] = 8):
         super().__init__(site)
         self.rings = rings
-        self.table = nn.Parameter(torch.empty(rings, site.heads))
+        self.table = nn.Parameter(torch.empty(rings, site.n_heads))
         self.reset()
 
     def initial_value(

@@ -92,8 +92,8 @@ class Parallel(nn.Module):
 
     def __init__(
         self,
-        source_vocabulary: int,
-        target_vocabulary: int,
+        source_vocab_size: int,
+        target_vocab_size: int,
         *,
         width: int = 64,
         heads: int = 4,
@@ -101,8 +101,8 @@ class Parallel(nn.Module):
         encoding: str = "rotary",
     ):
         super().__init__()
-        self.source = nn.Embedding(source_vocabulary, width)
-        self.target = nn.Embedding(target_vocabulary, width)
+        self.source = nn.Embedding(source_vocab_size, width)
+        self.target = nn.Embedding(target_vocab_size, width)
         block = (width, heads, encoding)
         self.encoder = nn.ModuleList(
             Block(*block, causal=False, reads_source=False) for _ in range(layers)
@@ -110,7 +110,7 @@ class Parallel(nn.Module):
         self.decoder = nn.ModuleList(
             Block(*block, causal=True, reads_source=True) for _ in range(layers)
         )
-        self.scores = nn.Linear(width, target_vocabulary)
+        self.scores = nn.Linear(width, target_vocab_size)
 
     def forward(self, source: Tokens, target: Tokens) -> Tensor:
         """Scores `(B, L, V)` of what comes after each token of the target."""

@@ -110,7 +110,7 @@ class Distance(jarilab.Task):
 
     predictor = Quantities
     usual_model = "decoder"
-    model_arguments = ("vocabulary",)
+    model_arguments = ("vocab_size",)
     metric = ERROR
 
     def __init__(
@@ -120,9 +120,9 @@ class Distance(jarilab.Task):
 
     @classmethod
     def defaults(cls, model: str) -> dict[str, Any]:
-        training = {"examples": 100_000, "batch": 128, "learning_rate": 4e-3, "evaluations": 5}
+        training = {"examples": 100_000, "batch_size": 128, "lr": 4e-3, "evaluations": 5}
         named = {f"training.{name}": value for name, value in training.items()}
-        return named | {"model.width": 64, "model.layers": 2, "model.heads": 4}
+        return named | {"model.d_model": 64, "model.n_layers": 2, "model.n_heads": 4}
 
     def prepare(self) -> None:
         self._training = made(self.lines_of_training, seed=1)
@@ -139,7 +139,7 @@ class Distance(jarilab.Task):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        return {"vocabulary": FIRST + 1}
+        return {"vocab_size": FIRST + 1}
 
     @property
     def longest(self) -> dict[str, int]:

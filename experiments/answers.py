@@ -37,22 +37,22 @@ PUBLISHED = {("plain", 10_000): "about 85%", ("reversed", 2_500): "about 100%"}
 SETTINGS: dict[str, Any] = {
     "task.tokenizer": "characters",
     "task.metric": "exact_match",
-    "model.width": 64,
-    "model.heads": 4,
+    "model.d_model": 64,
+    "model.n_heads": 4,
     "model.dropout": 0.0,
     "training.epochs": None,
     "training.examples": 48_000,
     "training.tokens": None,
-    "training.batch": 64,
-    "training.learning_rate": 4e-3,
+    "training.batch_size": 64,
+    "training.lr": 4e-3,
     "training.label_smoothing": 0.0,
     "training.evaluations": 1,
 }
 
 
 MODELS: dict[str, dict[str, Any]] = {
-    "encoder_decoder": {"model.encoder_layers": 2, "model.decoder_layers": 2},
-    "decoder": {"model.layers": 4, "task.joint": True},
+    "encoder_decoder": {"model.n_encoder_layers": 2, "model.n_decoder_layers": 2},
+    "decoder": {"model.n_layers": 4, "task.joint": True},
 }
 """Kinds of model, and what each asks for: a decoder alone reads sum and answer as one sequence."""
 

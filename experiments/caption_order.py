@@ -6,10 +6,10 @@ The same model from text to image with positions on words and image, and on the 
 judge reads the drawn digits from left to right: how often all three are right, each in its place, and as a bag in any
 order; and of captions of three different digits, how often each place of the image shows each word of the caption.
 What only sees the words as a bag can be right in 22 % of the captions at most. A causal model can learn order from its
-mask, from the second layer on: --layers 1 keeps it from that. Writes caption_order.md and .svg, and the trials into a
+mask, from the second layer on: --n-layers 1 keeps it from that. Writes caption_order.md and .svg, and the trials into a
 folder beside them. The tokenizer of images and the judge are trained once, and kept in jari's cache.
 
-Minutes: 20 of one core for --layers 1 --examples 75000 --seeds 3; four layers take some three times as long.
+Minutes: 20 of one core for --n-layers 1 --examples 75000 --seeds 3; four layers take some three times as long.
 Expected, of one layer: 9 in 10 right with positions on the words, 2 in 100 without.
 """
 
@@ -142,10 +142,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of("Images of three digits, with and without positions on their captions.", seeds=3)
     parser.add_argument("--digits", default="", help="a folder with MNIST's idx files, instead of scikit-learn's scans")
     parser.add_argument("--examples", default=150_000, type=int, help="images to train on (%(default)s)")
-    parser.add_argument("--layers", default=4, type=int, help="of the model (%(default)s)")
+    parser.add_argument("--n-layers", default=4, type=int, help="of the model (%(default)s)")
     parser.add_argument("--images", default=640, type=int, help="drawn and judged, 1,000 at most (%(default)s)")
     given = parser.parse_args(arguments)
-    settings = {"task.digits": given.digits, "training.examples": given.examples, "model.layers": given.layers}
+    settings = {"task.digits": given.digits, "training.examples": given.examples, "model.n_layers": given.n_layers}
     return told(lambda: run(given.out, given.seeds, settings, given.images, given.jobs))
 
 

@@ -33,11 +33,11 @@ PUBLISHED = ("12.5", "25.5", "25.8", "25.9", "25.8")
 SETTINGS: dict[str, Any] = {
     "task.symbols": 10,
     "task.lengths": "6..10",
-    "model.width": 32,
-    "model.heads": 4,
+    "model.d_model": 32,
+    "model.n_heads": 4,
     "training.examples": 24_000,
-    "training.batch": 64,
-    "training.learning_rate": 4e-3,
+    "training.batch_size": 64,
+    "training.lr": 4e-3,
     "training.evaluations": 1,
 }
 

@@ -1,6 +1,6 @@
 """Does depth replace positions? The question of *Language Modeling with Deep Transformers* (Irie et al. 2019).
 
-    python experiments/depth.py --train text.txt --out runs/depth --layers 2,6,12 --seeds 3 --steps 2000
+    python experiments/depth.py --train text.txt --out runs/depth --n-layers 2,6,12 --seeds 3 --steps 2000
 
 A causal model without positions can learn order from its mask, from the second layer on. The same character model with
 sinusoids and without any positions, at several depths, over paired seeds: does the gap shrink with depth, or turn, as
@@ -23,7 +23,7 @@ import jarilab
 
 ENCODINGS = ("none", "sinusoidal")
 CONTEXT, BATCH = 64, 12
-MODEL = {"model.width": 128, "model.heads": 4, "model.dropout": 0.0}
+MODEL = {"model.d_model": 128, "model.n_heads": 4, "model.dropout": 0.0}
 
 Studies = Mapping[int, Mapping[str, Any]]
 """What `jarilab.compare` gave for each number of layers."""
@@ -31,9 +31,9 @@ Studies = Mapping[int, Mapping[str, Any]]
 
 def settings_of(train: str, layers: int, steps: int) -> dict[str, Any]:
     """The small character model of nanoGPT for a processor, with this many layers."""
-    task = {"task.train": train, "task.context": CONTEXT, "task.tokenizer": "characters"}
-    budget = {"training.epochs": None, "training.batch": BATCH, "training.examples": steps * BATCH}
-    return {**task, **MODEL, "model.layers": layers, **budget}
+    task = {"task.train": train, "task.context_length": CONTEXT, "task.tokenizer": "characters"}
+    budget = {"training.epochs": None, "training.batch_size": BATCH, "training.examples": steps * BATCH}
+    return {**task, **MODEL, "model.n_layers": layers, **budget}
 
 
 def table_of(studies: Studies) -> str:
@@ -123,14 +123,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The same character model with and without positions, by depth.")
     parser.add_argument("--train", required=True, help="a text file, or a folder of them")
     parser.add_argument("--out", required=True, type=Path, help="the folder for trials, table and figure")
-    parser.add_argument("--layers", default="2,6,12", help="depths, with commas between (%(default)s)")
+    parser.add_argument("--n-layers", default="2,6,12", help="depths, with commas between (%(default)s)")
     parser.add_argument("--seeds", default=3, type=int, help="trials of each (%(default)s)")
     parser.add_argument("--steps", default=2000, type=int, help=f"of {BATCH} windows each (%(default)s)")
     given = parser.parse_args(arguments)
     try:
-        depths = [int(layers) for layers in given.layers.split(",")]
+        depths = [int(layers) for layers in given.n_layers.split(",")]
     except ValueError:
-        parser.error(f"--layers expects whole numbers with commas between, got {given.layers!r}; write 2,6,12")
+        parser.error(f"--n-layers expects whole numbers with commas between, got {given.n_layers!r}; write 2,6,12")
     try:
         print(run(given.train, given.out, depths, given.seeds, given.steps), end="")
     except jarilab.UserError as error:

@@ -44,17 +44,17 @@ from jarilab.training.checks import check_trainable
 
 CONTEXT = 64
 SMALL: dict[str, Any] = {
-    "model.width": 32,
-    "model.heads": 4,
-    "training.batch": 64,
-    "training.learning_rate": 4e-3,
+    "model.d_model": 32,
+    "model.n_heads": 4,
+    "training.batch_size": 64,
+    "training.lr": 4e-3,
     "training.evaluations": 1,
 }
 LINES = {"task.symbols": 10, "task.lengths": "1..10", "task.test_lengths": "1..20", "training.examples": 25_000}
-STACK = {"model.layers": 2, "model.dropout": 0.0, "training.epochs": None}
-TEXT = {"task.context": CONTEXT, "training.examples": 5_000, "training.batch": 16}
+STACK = {"model.n_layers": 2, "model.dropout": 0.0, "training.epochs": None}
+TEXT = {"task.context_length": CONTEXT, "training.examples": 5_000, "training.batch_size": 16}
 SUMS = {"task.digits": 3, "task.test_digits": 6, "task.lines": 50_000, "training.examples": 25_000}
-PAIRS = {"task.vocabulary": 1000, "task.metric": "perplexity", "training.epochs": None, "training.examples": 2_000}
+PAIRS = {"task.vocab_size": 1000, "task.metric": "perplexity", "training.epochs": None, "training.examples": 2_000}
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def columns_of(out: Path, text: Path | None, translation: Sequence[str]) -> list
     if translation:
         settings = {**SMALL, **PAIRS, "task.train": list(translation)}
         found.append(Column("translation, perplexity", "translation", settings, ("perplexity",), share=False))
-    images = {**SMALL, "model.layers": 2, "training.epochs": 15}
+    images = {**SMALL, "model.n_layers": 2, "training.epochs": 15}
     return [*found, Column("digits", "digits", images, ("accuracy",))]
 
 

@@ -31,8 +31,8 @@ GRID = (4, 4)
 """Rows and columns of patches."""
 
 MNIST_IMAGES = 10_000
-SETTINGS: dict[str, Any] = {"model.width": 64, "model.layers": 4}
-MNIST_SETTINGS: dict[str, Any] = {**SETTINGS, "model.patch": 7, "training.epochs": 6}
+SETTINGS: dict[str, Any] = {"model.d_model": 64, "model.n_layers": 4}
+MNIST_SETTINGS: dict[str, Any] = {**SETTINGS, "model.patch_size": 7, "training.epochs": 6}
 PUBLISHED = {"none": 79.63, "learned": 86.52, "sinusoidal2d": 86.09, "rotary2d": 88.49, "shaw2d": 90.57}
 """Per cent on CIFAR-10, by the names of our encodings."""
 

@@ -39,7 +39,7 @@ from jarilab.tasks.seq2seq import Matrix, PairsTask, Rows, Vocabulary
 VOCABULARY = CharacterVocabulary("0123456789+")
 DIGITS = tuple(VOCABULARY.number(digit) for digit in "0123456789")
 GROUPS = ("all", "seen_lengths", "longer")
-MODEL = {"model.width": 64, "model.heads": 4, "model.encoding": "rotary", "model.cross_encoding": "rotary"}
+MODEL = {"model.d_model": 64, "model.n_heads": 4, "model.encoding": "rotary", "model.cross_encoding": "rotary"}
 
 Outcome = Mapping[str, Any]
 """What `jarilab.train` gave."""
@@ -165,8 +165,8 @@ def run(kind: str, out: Path, policies: Sequence[str], seeds: int, examples: int
     found: dict[tuple[str, int], Outcome] = {}
     for seed in range(1, seeds + 1):
         for policy in policies:
-            budget = {"training.examples": examples, "training.batch": 128, "training.evaluations": 10}
-            settings = {**MODEL, **budget, "training.learning_rate": 4e-3, "training.positions": policy}
+            budget = {"training.examples": examples, "training.batch_size": 128, "training.evaluations": 10}
+            settings = {**MODEL, **budget, "training.lr": 4e-3, "training.positions": policy}
             folder = out / f"{policy.partition(':')[0]}-{seed}"
             found[policy, seed] = jarilab.train(TASKS[kind], folder, settings=settings, seed=seed, threads=1)
             print(f"{policy}, seed {seed}: longer {share_of(found[policy, seed], 'longer')}", file=sys.stderr)

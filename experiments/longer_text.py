@@ -34,15 +34,15 @@ ENCODINGS = f"none,sinusoidal,rotary,rotary_dynamic:trained_length={CONTEXT},t5,
 WINDOWS = 8
 """Of the longest ones: so much text is held out, and no batch is larger."""
 SETTINGS: dict[str, Any] = {
-    "task.context": CONTEXT,
-    "model.width": 64,
-    "model.heads": 4,
-    "model.layers": 2,
+    "task.context_length": CONTEXT,
+    "model.d_model": 64,
+    "model.n_heads": 4,
+    "model.n_layers": 2,
     "model.dropout": 0.0,
     "training.epochs": None,
     "training.examples": 9_600,
-    "training.batch": 16,
-    "training.learning_rate": 4e-3,
+    "training.batch_size": 16,
+    "training.lr": 4e-3,
     "training.evaluations": 1,
 }
 
@@ -75,7 +75,7 @@ def measure(folder: Path, contexts: Sequence[int]) -> Losses:
     task: Any = run.task
     found: dict[int, float | str] = {}
     for context in contexts:
-        task.context = context  # of what is held out; what was trained on is done
+        task.context_length = context  # of what is held out; what was trained on is done
         try:
             found[context] = jarilab.evaluate(run, threads=1)["loss"]
         except jarilab.UserError as error:

@@ -32,11 +32,11 @@ from jarilab.runs.loaded import OpenRun
 
 LONGEST = 12
 SETTINGS: dict[str, Any] = {
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
+    "model.n_encoder_layers": 1,
+    "model.n_decoder_layers": 1,
     "training.examples": 24_000,
-    "training.batch": 16,
-    "training.learning_rate": 2e-3,
+    "training.batch_size": 16,
+    "training.lr": 2e-3,
     "training.evaluations": 3,
 }
 LENGTHS = {"1 to 12": f"1..{LONGEST}", "12": str(LONGEST)}

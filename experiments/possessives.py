@@ -1,7 +1,7 @@
 """What does a translator look at when it writes his, her, its or their? Real sentences beside the task `pronouns`.
 
     jarilab train translation --train train.de.gz train.en.gz --valid val.de.gz val.en.gz --encoding rotary \
-        --width 128 --heads 4 --hidden 512 --encoder-layers 2 --decoder-layers 2 --vocabulary 4000 --dropout 0.1 \
+        --d-model 128 --n-heads 4 --d-ff 512 --n-encoder-layers 2 --n-decoder-layers 2 --vocab-size 4000 --dropout 0.1 \
         --epochs 8 --threads 1 --out runs/deen-small
     python experiments/possessives.py runs/deen-small --data test_2016_flickr.de.gz test_2016_flickr.en.gz
 

@@ -32,7 +32,7 @@ LAYERS = (1, 2, 3, 4)
 
 def apart(encoding: str, layers: int, seed: int) -> float:
     """The mean over lines of the largest difference of the scores after the last token, in float64."""
-    model = jarilab.LanguageModel(VOCABULARY, width=WIDTH, heads=HEADS, layers=layers, encoding=encoding)
+    model = jarilab.LanguageModel(VOCABULARY, d_model=WIDTH, n_heads=HEADS, n_layers=layers, encoding=encoding)
     initialise(model, seed)
     model.double().eval()
     generator = torch.Generator().manual_seed(seed)

@@ -10,7 +10,7 @@ of a site, and without the links from `it` to both nouns. The words before the p
 
 Minutes: under one. Expected: of the default model, the map of a decoder head is the picture of the textbooks (0.99 on
 the noun that is meant, 0.00 on the other), and no pronoun is lost without it; in a model of one head a layer
-(`--heads 1 --decoder-layers 1`) most are lost without any of them, and none without the links from `it`.
+(`--n-heads 1 --n-decoder-layers 1`) most are lost without any of them, and none without the links from `it`.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class Row:
 
 def sides(layers: int, width: int) -> dict[str, Any]:
     """An encoder and a decoder of so many layers each."""
-    layers_of_both = {"model.encoder_layers": layers, "model.decoder_layers": layers}
-    return {"model.width": width, "model.hidden": 4 * width, **layers_of_both}
+    layers_of_both = {"model.n_encoder_layers": layers, "model.n_decoder_layers": layers}
+    return {"model.d_model": width, "model.d_ff": 4 * width, **layers_of_both}
 
 
 def pair(data: Path, part: str) -> list[str]:
@@ -64,11 +64,12 @@ def pair(data: Path, part: str) -> list[str]:
 ROWS = {
     "language": Row(
         "text", "rotary",
-        {"task.context": 64, "model.layers": 4, "model.heads": 4, "model.width": 128, "training.examples": 12_000,
-         "training.batch": 12, "training.evaluations": 1},
+        {"task.context_length": 64, "model.n_layers": 4, "model.n_heads": 4, "model.d_model": 128,
+         "training.examples": 12_000,
+         "training.batch_size": 12, "training.evaluations": 1},
         "loss", False,
-        {"2 layers of width 184": {"model.layers": 2, "model.width": 184},
-         "8 layers of width 88": {"model.layers": 8, "model.width": 88}},
+        {"2 layers of width 184": {"model.n_layers": 2, "model.d_model": 184},
+         "8 layers of width 88": {"model.n_layers": 8, "model.d_model": 88}},
         lambda data: {"task.train": str(data / "tinyshakespeare" / "input.txt")},
     ),
     "arithmetic": Row(
@@ -77,8 +78,8 @@ ROWS = {
     ),
     "images": Row(
         "images", "rotary2d", {"training.examples": 30_000, "training.evaluations": 1}, "accuracy", True,
-        {"3 layers of width 96": {"model.layers": 3, "model.width": 96, "model.hidden": 384},
-         "12 layers of width 48": {"model.layers": 12, "model.width": 48, "model.hidden": 192}},
+        {"3 layers of width 96": {"model.n_layers": 3, "model.d_model": 96, "model.d_ff": 384},
+         "12 layers of width 48": {"model.n_layers": 12, "model.d_model": 48, "model.d_ff": 192}},
         lambda data: {"task.train": str(data / "mnist"), "task.valid": str(data / "mnist")},
     ),
     "translation": Row(
@@ -86,7 +87,7 @@ ROWS = {
         {**sides(2, 128), "training.examples": 58_000, "training.evaluations": 1},
         "bleu", True,
         {"1+1 layers of width 192": sides(1, 192), "4+4 layers of width 96": sides(4, 96),
-         "vocabulary of 4,000": {"task.vocabulary": 4000}, "vocabulary of 16,000": {"task.vocabulary": 16000}},
+         "vocabulary of 4,000": {"task.vocab_size": 4000}, "vocabulary of 16,000": {"task.vocab_size": 16000}},
         lambda data: {"task.train": pair(data, "train"), "task.valid": pair(data, "val")},
     ),
 }  # fmt: skip
@@ -100,9 +101,9 @@ def scheduled(left: Callable[[float], float]) -> AbstractContextManager[Any]:
 
     def rate(self: Training, step: int, steps: int) -> float:
         done = (step + 1) / steps
-        if done < self.warm_up:
-            return self.learning_rate * done / self.warm_up
-        return self.learning_rate * left((done - self.warm_up) / (1 - self.warm_up))
+        if done < self.warmup:
+            return self.lr * done / self.warmup
+        return self.lr * left((done - self.warmup) / (1 - self.warmup))
 
     return patch.object(Training, "rate", rate)
 
@@ -128,7 +129,7 @@ class Growing(Batches):
         examples = max(1, options.budget(size) // 2)
         whole = replace(options, examples=examples, epochs=None)
         tokens = None if options.tokens is None else options.tokens // 2
-        half = replace(whole, batch=max(1, options.batch // 2), tokens=tokens)
+        half = replace(whole, batch_size=max(1, options.batch_size // 2), tokens=tokens)
         self._first = batches_of(half, size, lengths, seed)
         self._then = batches_of(whole, size, lengths, seed + 1)
         self.steps = self._first.steps + self._then.steps
@@ -154,11 +155,11 @@ class Variant:
 
 VARIANTS = {
     "default": Variant(),
-    "half the rate": Variant({"learning_rate": 0.5}),
-    "twice the rate": Variant({"learning_rate": 2}),
-    "half the batch": Variant({"batch": 0.5}),
-    "warm-up of 1 %": Variant(settings={"training.warm_up": 0.01}),
-    "warm-up of 15 %": Variant(settings={"training.warm_up": 0.15}),
+    "half the rate": Variant({"lr": 0.5}),
+    "twice the rate": Variant({"lr": 2}),
+    "half the batch": Variant({"batch_size": 0.5}),
+    "warm-up of 1 %": Variant(settings={"training.warmup": 0.01}),
+    "warm-up of 15 %": Variant(settings={"training.warmup": 0.15}),
     "cosine": Variant(change=cosine),
     "trapezoid": Variant(change=trapezoid),
     "4 steps of Newton and Schulz": Variant(change=orthogonalised(4)),
@@ -167,7 +168,7 @@ VARIANTS = {
     "average of 0.99": Variant(settings={"training.average": 0.99}),
     "no dropout": Variant(settings={"model.dropout": 0.0}),
     "dropout of 0.2": Variant(settings={"model.dropout": 0.2}),
-    "AdamW, rate of 2e-3": Variant(settings={"training.optimizer": "adamw", "training.learning_rate": 2e-3}),
+    "AdamW, rate of 2e-3": Variant(settings={"training.optimizer": "adamw", "training.lr": 2e-3}),
 }
 
 
@@ -179,7 +180,7 @@ def settings_of(row: Row, variant: Variant, data: Path) -> dict[str, Any]:
     plain = Experiment.of(row.task, row.encoding, settings=settings)
     for name, factor in variant.times.items():
         # A batch of so many tokens takes the place of one of so many examples.
-        by_tokens = name == "batch" and plain.training["tokens"] is not None
+        by_tokens = name == "batch_size" and plain.training["tokens"] is not None
         key = "tokens" if by_tokens else name
         value = plain.training[key]
         settings[f"training.{key}"] = type(value)(value * factor)

@@ -111,7 +111,9 @@ def language() -> Numbers:
     dealt = ids[:, [4, 0, 6, 2, 5, 1, 3, 7]]
     found: Numbers = {}
     for name, layers in (("one", 1), ("two", 2)):
-        model = jarilab.LanguageModel(12, width=WIDTH, heads=HEADS, layers=layers, encoding="none")
+        model = jarilab.LanguageModel(
+            12, d_model=WIDTH, n_heads=HEADS, n_layers=layers, encoding="none"
+        )
         jarilab.initialise(model, seed=1)
         model = model.double().eval()
         with torch.no_grad():
@@ -122,7 +124,7 @@ def language() -> Numbers:
 
 def heads() -> Numbers:
     """What heads cost: nothing in parameters, and a square in weights."""
-    sizes = [size(jarilab.Attention(WIDTH, heads=count)) for count in (1, 8)]
+    sizes = [size(jarilab.Attention(WIDTH, n_heads=count)) for count in (1, 8)]
     return {
         "heads.one": sizes[0],
         "heads.eight": sizes[1],

@@ -9,15 +9,25 @@ from places import CACHE, RUNS, jarilab
 
 ARITHMETIC = ("arithmetic", "--examples", "500000")
 COUNTING = (
-    *("text", "--train", "counting.txt", "--context", "64", "--layers", "2", "--heads", "4"),
-    *("--width", "64", "--dropout", "0", "--batch", "32", "--examples", "24000"),
+    *(
+        "text",
+        "--train",
+        "counting.txt",
+        "--context-length",
+        "64",
+        "--n-layers",
+        "2",
+        "--n-heads",
+        "4",
+    ),
+    *("--d-model", "64", "--dropout", "0", "--batch-size", "32", "--examples", "24000"),
 )
 TRAININGS: dict[str, tuple[str, ...]] = {
     "add-none": (*ARITHMETIC, "--encoding", "none"),
     "add-rotary": (*ARITHMETIC, "--encoding", "rotary"),
     "reverse": (
         *("reverse", "--model", "recurrent", "--score", "general", "--lengths", "1..8"),
-        *("--symbols", "10", "--width", "64", "--examples", "60000"),
+        *("--symbols", "10", "--d-model", "64", "--examples", "60000"),
     ),
     "digits-none": ("digits", "--encoding", "none"),
     "digits-rotary2d": ("digits", "--encoding", "rotary2d"),

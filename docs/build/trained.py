@@ -149,7 +149,9 @@ def beyond() -> Numbers:
         run = opened(f"count-{name}")
         found[f"beyond.{name}"] = _loss(run, CONTEXT, 16)
         found[f"beyond.{name}_far"] = _loss(run, 4 * CONTEXT, 16)
-    model = jarilab.LanguageModel(12, width=16, heads=2, layers=1, encoding="learned:positions=64")
+    model = jarilab.LanguageModel(
+        12, d_model=16, n_heads=2, n_layers=1, encoding="learned:positions=64"
+    )
     try:
         model(torch.ones(1, 65, dtype=torch.long))
         found["beyond.refused"] = "nothing"

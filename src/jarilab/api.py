@@ -90,7 +90,7 @@ def train(
     folder `tensorboard` of the run. tensorboard_heads: those heads, such as `decoder.1.cross:2,encoder.0:0`; the first
     ones of each site by default.
     checkpoint_minutes: write a checkpoint as often as that, beside those at each evaluation. snapshots: at how many
-    steps to keep the weights for good, to look at how the model came about. settings: `{"model.width": 128,
+    steps to keep the weights for good, to look at how the model came about. settings: `{"model.d_model": 128,
     "training.examples": 400000, ...}`.
     """
     execution = Execution(
@@ -126,8 +126,8 @@ def evaluate(
     data: files to measure on instead of the task's own held-out data. checkpoint: the newest, `last`, or the `best` on
     the way. threads: of PyTorch, all cores by default; bits depend on it. device: auto (an accelerator where there is
     one), cpu, cuda, cuda:1 or mps. trust_code: execute the Python files that the run names. options: how answers are
-    written, such as `beam=5`, for runs that write answers. `notices` among the metrics says what of the data was left
-    out.
+    written, such as `beam_size=5`, for runs that write answers. `notices` among the metrics says what of the data was
+    left out.
     """
     use_threads(threads)
     opened = open_run(run, checkpoint=checkpoint, trust_code=trust_code, device=device)
@@ -161,7 +161,7 @@ def predict(
     sources: lines of text, prompts, captions, names of image files, or held-out images such as `#5`. at_once: how many
     to answer together. checkpoint: the newest, `last`, or the `best` on the way. device: auto (an accelerator where
     there is one), cpu, cuda, cuda:1 or mps. trust_code: execute the Python files
-    that the run names. options: those of the run's kind of answer, such as `beam=5`, `temperature=0.8`,
+    that the run names. options: those of the run's kind of answer, such as `beam_size=5`, `temperature=0.8`,
     `threshold=0.7`, `count=4`; `jarilab predict RUN --help` lists them. A source that cannot be read gets its error
     and stops nothing. Raises UserError for options that this run has not.
     """

@@ -23,21 +23,21 @@ from jarilab.training import loop
 
 SETTINGS = {
     "training.examples": 48,
-    "training.batch": 16,
+    "training.batch_size": 16,
     "training.evaluations": 1,
     "training.evaluation_examples": 8,
     "training.optimizer": "adamw",
-    "training.learning_rate": 0.001,
-    "model.width": 16,
+    "training.lr": 0.001,
+    "model.d_model": 16,
     "model.dropout": 0.0,
 }
-SMALL = {"model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}
+SMALL = {"model.n_heads": 2, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1}
 NUMBERS = "arithmetic:maximum=9"
 FAMILIES = {
     "encoder_decoder": (NUMBERS, SMALL, "8+1"),
-    "decoder": (NUMBERS, {"model": "decoder", "model.heads": 2, "model.layers": 1}, "8+1"),
+    "decoder": (NUMBERS, {"model": "decoder", "model.n_heads": 2, "model.n_layers": 1}, "8+1"),
     "abacus": (NUMBERS, {**SMALL, "training.positions": "abacus"}, "8+1"),
-    "vit": ("digits", {"model.heads": 2, "model.layers": 1}, "#0"),
+    "vit": ("digits", {"model.n_heads": 2, "model.n_layers": 1}, "#0"),
 }
 QUICK = {"encoder_decoder", "vit"}
 """Trained in every run of the tests."""

@@ -10,14 +10,14 @@ import numpy as np
 from PIL import Image
 
 BUDGET = {
-    "training.batch": 16,
+    "training.batch_size": 16,
     "training.examples": 16 * 12,
     "training.evaluations": 4,
     "training.evaluation_examples": 8,
 }
-SMALL = {"model.width": 16, "model.heads": 2}
-TWO_STACKS = SMALL | {"model.encoder_layers": 1, "model.decoder_layers": 1}
-ONE_STACK = SMALL | {"model.layers": 1}
+SMALL = {"model.d_model": 16, "model.n_heads": 2}
+TWO_STACKS = SMALL | {"model.n_encoder_layers": 1, "model.n_decoder_layers": 1}
+ONE_STACK = SMALL | {"model.n_layers": 1}
 
 IMPATIENT = {"JARILAB_RANK_TIMEOUT": "10"}
 """Ranks whose agent was killed before they met wait some three times as many seconds for each other."""
@@ -66,29 +66,29 @@ FAMILIES = (
     Family(
         "recurrent",
         ("reverse", "--model", "recurrent"),
-        BUDGET | {"model.width": 16, "task.lines": 200, "task.held_out": 20},
+        BUDGET | {"model.d_model": 16, "task.lines": 200, "task.held_out": 20},
     ),
     Family(
         "decoder, tokenizer, alibi",
         ("text", "--encoding", "alibi"),
-        BUDGET | ONE_STACK | {"task.context": 16, "task.tokenizer": "characters", "model.dropout": 0.1},
+        BUDGET | ONE_STACK | {"task.context_length": 16, "task.tokenizer": "characters", "model.dropout": 0.1},
         data="text.txt",
     ),
-    Family("vit, rotary2d", ("digits", "--encoding", "rotary2d"), BUDGET | ONE_STACK | {"model.patch": 2}),
+    Family("vit, rotary2d", ("digits", "--encoding", "rotary2d"), BUDGET | ONE_STACK | {"model.patch_size": 2}),
     Family(
         "detection",
         ("detection",),
         BUDGET
         | TWO_STACKS
         | {"training.examples": 16 * 6, "training.evaluations": 3, "training.evaluation_examples": 2}
-        | {"model.hidden": 16, "model.queries": 4, "task.scenes": 16},
+        | {"model.d_ff": 16, "model.queries": 4, "task.scenes": 16},
     ),
     Family(
         "text_to_image",
         ("captions",),
         BUDGET
         | ONE_STACK
-        | {"training.batch": 8, "training.examples": 8 * 6, "training.evaluation_examples": 2}
+        | {"training.batch_size": 8, "training.examples": 8 * 6, "training.evaluation_examples": 2}
         | {"task.size": 16, "task.code_steps": 4},
         data="images",
     ),
@@ -100,7 +100,7 @@ FAMILIES = (
     Family(
         "compiled",
         ("text", "--encoding", "rotary", "--compile"),
-        BUDGET | ONE_STACK | {"task.context": 16, "task.tokenizer": "characters"},
+        BUDGET | ONE_STACK | {"task.context_length": 16, "task.tokenizer": "characters"},
         data="text.txt",
         environment={"TORCHINDUCTOR_COMPILE_THREADS": "1"},
         dear=True,

@@ -147,7 +147,7 @@ def changed_settings(drill: Drill) -> None:
     drill.end(drill.begin(drill.plan(drill.an_operation(), "kill")), KILLED)
     begun = (drill.run / "run.json").exists()
     before = contents(drill.run)
-    setting = drill.chance.choice(["training.learning_rate=0.01", "training.batch=4", "training.clip=0.5"])
+    setting = drill.chance.choice(["training.lr=0.01", "training.batch_size=4", "training.clip=0.5"])
     if begun:
         drill.end(drill.begin(None, "--set", setting), MISTAKE)
         if contents(drill.run) != before:

@@ -65,7 +65,7 @@ def commands_on(run: Path, line: str, root: Path) -> dict[str, list[Any]]:
         "train --from, run.json": ["train", f"--from={run / 'run.json'}", *again],
         "train --from --help": ["train", "--from", run, "--help"],
         "train --from --model": ["train", "--from", run, "--model", "encoder_decoder", *again],
-        "train --help --from": ["train", "--help", "--from", run, "--width", "16"],
+        "train --help --from": ["train", "--help", "--from", run, "--d-model", "16"],
         **helps,
     }
 
@@ -278,7 +278,7 @@ def attack_data(attack: Attack, *, whole: bool) -> None:
                 "--set",
                 "training.examples=8",
             ]
-            attack.again += ["--set", "training.evaluations=1", "--set", "model.width=16", "--threads", "1"]
+            attack.again += ["--set", "training.evaluations=1", "--set", "model.d_model=16", "--threads", "1"]
             attack.open(out, "train", name)
             shutil.rmtree(out, ignore_errors=True)
 

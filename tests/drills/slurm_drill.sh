@@ -90,8 +90,8 @@ sinfo
 
 # 2 the study ---------------------------------------------------------------------------------------------------------
 jarilab=("$python" -m jarilab)
-compare=(compare arithmetic:maximum=30 --encodings none,t5,rotary --seeds 2 --precision float32 --width 16 --heads 2
-    --encoder-layers 1 --decoder-layers 1 --batch 16 --set training.examples=16000 --evaluations 5)
+compare=(compare arithmetic:maximum=30 --encodings none,t5,rotary --seeds 2 --precision float32 --d-model 16 --n-heads 2
+    --n-encoder-layers 1 --n-decoder-layers 1 --batch-size 16 --set training.examples=16000 --evaluations 5)
 slurm=(--cluster slurm --time 10:00 --memory 1G)
 
 ! "${jarilab[@]}" "${compare[@]}" --out refused --cluster slurm --partition nowhere 2> refused.log || fail "a partition that is not there"

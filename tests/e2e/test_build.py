@@ -134,7 +134,7 @@ def test_a_wheel_in_a_new_environment_trains_looks_and_checks(tmp_path, versions
     installed = subprocess.run(install, capture_output=True, text=True)
     assert installed.returncode == 0, installed.stderr
     subprocess.run([python, "-m", "pip", "check"], check=True, capture_output=True)
-    small = ["--examples", "640", "--batch", "16", "--evaluations", "1", "--width", "16", "--heads", "2"]
+    small = ["--examples", "640", "--batch-size", "16", "--evaluations", "1", "--d-model", "16", "--n-heads", "2"]
     for command in (
         ["train", "arithmetic:maximum=30", "--out", "run", *small],
         ["predict", "run", "1+1"],

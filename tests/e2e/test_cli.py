@@ -24,11 +24,11 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # as a person's terminal has it
 TASK = "arithmetic:maximum=30"
 OPTIONS = {
-    "model.width": 16,
-    "model.heads": 2,
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
-    "training.batch": 32,
+    "model.d_model": 16,
+    "model.n_heads": 2,
+    "model.n_encoder_layers": 1,
+    "model.n_decoder_layers": 1,
+    "training.batch_size": 32,
     "training.examples": 640,
     "training.evaluations": 2,
     "training.evaluation_examples": 20,
@@ -238,8 +238,8 @@ def test_walk_shows_what_the_divisor_does(run):
 def test_a_source_is_a_word(run):
     both, beam, prompt, wrong = commands(
         ["predict", run, "12+3", "30-4"],
-        ["predict", run, "--beam", "2", "12+3"],
-        ["predict", run, "--beam", "2", "--prompt", "12+3"],
+        ["predict", run, "--beam-size", "2", "12+3"],
+        ["predict", run, "--beam-size", "2", "--prompt", "12+3"],
         ["predict", run, "x", "12+3"],
     )
     answers = both[1].splitlines()
@@ -399,20 +399,20 @@ MISTAKES = {
         ["data", "arithmetic:maxmum=9", "--out", "{new}"],
         "arithmetic has no option 'maxmum'; did you mean 'maximum'?",
     ),
-    "key": ([*TRAIN, "--set", "model.widht=16"], "has no option 'widht'; did you mean 'width'?"),
-    "section": ([*TRAIN, "--set", "modle.width=16"], "unknown setting 'modle.width'; did you mean 'model.width'?"),
-    "value": ([*TRAIN, "--set", "model.width=wide"], "width: input should be a valid integer"),
-    "pair": ([*TRAIN, "--set", "model.width"], "--set expects KEY=VALUE, got 'model.width'; write --set model"),
+    "key": ([*TRAIN, "--set", "model.d_modle=16"], "has no option 'd_modle'; did you mean 'd_model'?"),
+    "section": ([*TRAIN, "--set", "modle.d_model=16"], "'modle.d_model'; did you mean 'model.d_model'?"),
+    "value": ([*TRAIN, "--set", "model.d_model=wide"], "d_model: input should be a valid integer"),
+    "pair": ([*TRAIN, "--set", "model.d_model"], "--set expects KEY=VALUE, got 'model.d_model'; write --set model"),
     "infinite": ([*TRAIN, "--set", "training.clip=inf"], "training: clip: input should be a finite number; got 'inf'"),
     "flag": ([*TRAIN, "--sed", "3"], f"arguments: --sed 3; did you mean --seed? see `jarilab train {TASK} --help`"),
-    "setting flag": ([*TRAIN, "--widht", "16"], "unrecognized arguments: --widht 16; did you mean --width? see"),
+    "setting flag": ([*TRAIN, "--d-modle", "16"], "unrecognized arguments: --d-modle 16; did you mean --d-model? see"),
     "device": ([*TRAIN, "--device", "cuda"], "finds no accelerator here; use --device cpu or auto"),
-    "layers": ([*TRAIN, "--layers", "3"], "--layers may mean --encoder-layers or --decoder-layers: give one;"),
+    "layers": ([*TRAIN, "--n-layers", "3"], "did you mean --n-encoder-layers or --n-decoder-layers? see"),
     "setting twice": (
-        [*TRAIN, "--width", "16", "--set", "model.width=32"],
-        "model.width is given twice, 32 and 16; give it once",
+        [*TRAIN, "--d-model", "16", "--set", "model.d_model=32"],
+        "model.d_model is given twice, 32 and 16; give it once",
     ),
-    "setting value": ([*TRAIN, "--width", "wide"], "width: input should be a valid integer"),
+    "setting value": ([*TRAIN, "--d-model", "wide"], "d_model: input should be a valid integer"),
     "seed": ([*TRAIN, "--seed", "one"], "--seed: input should be a valid integer"),
     "long seed": ([*TRAIN, "--seed", "9" * 30], "--seed: expected an integer of 9,223,372,036,854,775,807 at most"),
     "threads": ([*TRAIN, "--threads", "0"], "--threads: input should be greater than or equal to 1; got '0'"),
@@ -422,12 +422,12 @@ MISTAKES = {
     "nothing near": ([*TRAIN, "--encoding", "xyzzy"], "unknown encoding 'xyzzy'; Known: alibi,"),
     "family": ([*TRAIN, "--encoding", "relative"], "'relative' is more than one encoding (how far two tokens are"),
     "odd head width": (
-        [*TRAIN, "--encoding", "rotary", "--set", "model.width=60", "--set", "model.heads=4"],
-        "rotary needs an even head width; got 15 (width 60, 4 heads); use width 64, or fraction=0.933333",
+        [*TRAIN, "--encoding", "rotary", "--set", "model.d_model=60", "--set", "model.n_heads=4"],
+        "rotary needs an even head width; got 15 (d_model=60, n_heads=4); use d_model=64, or fraction=0.933333",
     ),
     "width": (
-        [*TRAIN, "--set", "model.width=18", "--set", "model.heads=4"],
-        "the width must be divisible by the heads; got width 18, 4 heads; use width 16 or 20",
+        [*TRAIN, "--set", "model.d_model=18", "--set", "model.n_heads=4"],
+        "d_model must be divisible by n_heads; got d_model=18, n_heads=4; use d_model=16 or 20",
     ),
     "short table": (
         [*TRAIN, "--encoding", "learned:positions=2"],
@@ -470,7 +470,7 @@ MISTAKES = {
     "report into a folder": (["report", "{run}", "--out", "{folder}"], "{folder} is a folder; expected the name of a"),
     "shell": (["completion", "tcsh"], "invalid choice: 'tcsh' (choose from"),
     "words and prompt": (["predict", "{run}", "1+1", "--prompt", "1+1"], "as words or as --prompt, not both"),
-    "another kind": (["predict", "{run}", "--threshold", "1"], "the options of this run are --beam, --length-penalty,"),
+    "another kind": (["predict", "{run}", "--threshold", "1"], "the options of this run are --beam-size,"),
     "site": (["walk", "{run}", "--input", "1+1", "--site", "encdr.0"], "unknown site 'encdr.0'; did you mean 'enco"),
     "head": (["walk", "{run}", "--input", "1+1", "--head", "2"], "encoder.0 has the heads 0 to 1, got 2"),
     "input": (["walk", "{run}", "--input", "1*1"], "no token for '*'; the model knows the characters 0123456789+-"),
@@ -534,7 +534,7 @@ def test_the_settings_of_a_task_are_listed():
     assert (code, err) == (0, "")
     listed = " ".join(out.split())
     assert re.search(r"the task arithmetic:.* --maximum INTEGER .*\(999\)", listed)
-    assert re.search(r"the model encoder_decoder:.* --width INTEGER .*\(64\)", listed)
+    assert re.search(r"the model encoder_decoder:.* --d-model INTEGER .*\(64\)", listed)
     assert "--optimizer {muon,adamw} muon (matrices by Muon, the rest by AdamW) or adamw (all) (muon)" in listed
 
 

@@ -13,8 +13,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TRAIN = ["train", "arithmetic:maximum=30", "--out", "run", "--examples", "192", "--batch", "16", "--evaluations", "1"]
-SMALL = ["--width", "16", "--heads", "2", "--encoder-layers", "1", "--decoder-layers", "1"]
+TRAIN = [
+    "train",
+    "arithmetic:maximum=30",
+    "--out",
+    "run",
+    "--examples",
+    "192",
+    "--batch-size",
+    "16",
+    "--evaluations",
+    "1",
+]
+SMALL = ["--d-model", "16", "--n-heads", "2", "--n-encoder-layers", "1", "--n-decoder-layers", "1"]
 
 WITHOUT = """
 import json, sys

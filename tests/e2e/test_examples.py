@@ -32,7 +32,7 @@ def test_labelled_relations_find_the_parent_and_nothing_else_does() -> None:
 
 # A task and a model of one's own, through every verb ------------------------------------------------------------------
 
-SHORT = ["--examples", 128, "--batch", 32, "--evaluations", 1, "--evaluation-examples", 8]
+SHORT = ["--examples", 128, "--batch-size", 32, "--evaluations", 1, "--evaluation-examples", 8]
 TASK = f"{EXAMPLES}/my_task.py:Distance"
 MODEL = f"{EXAMPLES}/my_model.py:Parallel"
 LANGUAGE_MODEL = f"{EXAMPLES}/my_model.py:ParallelLM"
@@ -99,17 +99,17 @@ def test_a_model_of_ones_own_goes_through_every_verb(tmp_path: Path, task: str) 
     words = {
         "arithmetic": ("arithmetic", "--maximum", 30),
         "translation": ("translation", "--train", pairs, "--valid", pairs, "--tokenizer", "words", "--longest", 8),
-        "text": ("text", "--train", text, "--context", 16, "--tokenizer", "characters"),
+        "text": ("text", "--train", text, "--context-length", 16, "--tokenizer", "characters"),
     }[task]
     line = {"arithmetic": "12+3", "translation": "one two", "text": "one two"}[task]
     model = LANGUAGE_MODEL if task == "text" else MODEL
-    how = ("--model", model, "--width", 16, "--heads", 2, "--layers", 1, *SHORT)
+    how = ("--model", model, "--d-model", 16, "--n-heads", 2, "--n-layers", 1, *SHORT)
     run = tmp_path / "run"
     verb("train", *words, "--out", run, "--threads", 1, *how)
     verb("evaluate", run, TRUSTED)
     assert verb("predict", run, line, TRUSTED)
     if task != "text":
-        assert verb("predict", run, line, TRUSTED, "--beam", 3, "--n-best", 2).count("\n") == 2
+        assert verb("predict", run, line, TRUSTED, "--beam-size", 3, "--n-best", 2).count("\n") == 2
     looked_into(run, line, sites=1 if task == "text" else 3)
     verb("compare", *words, "--encodings", "none,rotary", "--out", tmp_path / "two", *how)
     assert (tmp_path / "two" / "report.html").is_file()

@@ -21,7 +21,7 @@ from jarilab.tasks.classification import LoadedImage
 from jarilab.tasks.metrics import METRICS
 
 EXPERIMENTS = Path(__file__).parent.parent.parent / "experiments"
-TINY = {"model.width": 16, "training.batch": 8, "training.evaluations": 1, "training.evaluation_examples": 4}
+TINY = {"model.d_model": 16, "training.batch_size": 8, "training.evaluations": 1, "training.evaluation_examples": 4}
 Load = Callable[[str], Any]
 
 
@@ -224,7 +224,7 @@ def test_the_encodings_are_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = load("images")
-    tiny(monkeypatch, images, model__layers=1, training__epochs=1, training__batch=256)
+    tiny(monkeypatch, images, model__n_layers=1, training__epochs=1, training__batch_size=256)
     chosen = [spec for spec in images.specs_of(images.GRID) if spec[:5] in ("none", "table")]
     monkeypatch.setattr(images, "specs_of", lambda grid: chosen)
     table = whole(images, tmp_path / "out", [], capsys, again=True)
@@ -236,7 +236,7 @@ def test_a_model_is_measured_at_twice_its_size(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, resolution = load("images"), load("resolution")
-    tiny(monkeypatch, recipe, model__layers=1, training__epochs=2, training__batch=64)
+    tiny(monkeypatch, recipe, model__n_layers=1, training__epochs=2, training__batch_size=64)
     table = whole(resolution, tmp_path / "out", ["--encoding", "learned2d:rows=4,columns=4"], capsys, again=True)
     row = [cell.strip().partition("%")[0] for cell in table.splitlines()[2].split("|")[2:-1]]
     assert row[3] == "refused"
@@ -262,7 +262,7 @@ def test_detectors_are_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     detection = load("detection_positions")
-    tiny(monkeypatch, detection, model__heads=2, model__encoder_layers=1, model__decoder_layers=1)
+    tiny(monkeypatch, detection, model__n_heads=2, model__n_encoder_layers=1, model__n_decoder_layers=1)
     monkeypatch.setattr(detection, "VARIANTS", detection.VARIANTS[1:3])
     monkeypatch.setattr(detection, "AS_DETR", 1)
     table = whole(detection, tmp_path / "out", ["--examples", "16"], capsys, again=False)
@@ -277,8 +277,8 @@ def test_the_order_of_captions_is_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caption_order = load("caption_order")
-    tiny(monkeypatch, caption_order, task__scenes=60, task__code_steps=4, task__judge_steps=4, model__heads=2)
-    options = ["--examples", "16", "--layers", "1", "--images", "8"]
+    tiny(monkeypatch, caption_order, task__scenes=60, task__code_steps=4, task__judge_steps=4, model__n_heads=2)
+    options = ["--examples", "16", "--n-layers", "1", "--images", "8"]
     table = whole(caption_order, tmp_path / "out", options, capsys, again=False)
     assert [line.split(" | ")[0] for line in table.splitlines()[2:4]] == [
         "| `learned@text+rotary2d@image`",
@@ -306,7 +306,7 @@ def test_quantizers_are_measured_side_by_side(load: Load, tmp_path: Path, monkey
 @pytest.fixture
 def pronouns_run(tmp_path: Path) -> Path:
     """A run that has learned next to nothing."""
-    settings = {"model.width": 16, "model.heads": 2, "training.examples": 64, "training.batch": 16}
+    settings = {"model.d_model": 16, "model.n_heads": 2, "training.examples": 64, "training.batch_size": 16}
     settings |= {"training.evaluations": 1, "training.evaluation_examples": 4}
     jarilab.train("pronouns", tmp_path / "run", settings=settings, threads=1)
     return tmp_path / "run"
@@ -351,7 +351,13 @@ def test_what_a_translator_looks_at_for_a_possessive(
     files = [str(tmp_path / "de.txt"), str(tmp_path / "en.txt")]
     for path, lines in zip(files, zip(*PLAIN, *NOT_PLAIN, strict=True), strict=True):
         Path(path).write_text("\n".join(lines * 4) + "\n", encoding="utf-8")
-    settings = {"task.train": files, "task.valid": files, "task.vocabulary": 300, "model.width": 16, "model.heads": 2}
+    settings = {
+        "task.train": files,
+        "task.valid": files,
+        "task.vocab_size": 300,
+        "model.d_model": 16,
+        "model.n_heads": 2,
+    }
     settings |= {"training.epochs": 1, "training.evaluations": 1, "training.evaluation_examples": 4}
     jarilab.train("translation", tmp_path / "run", settings=settings, threads=1)
     run = jarilab.load(tmp_path / "run")
@@ -419,7 +425,13 @@ def test_norms_are_measured_side_by_side(load: Load, tmp_path: Path, monkeypatch
 
 # Positions ----------------------------------------------------------------------------------------------------------
 
-SMALL = {"model.width": 8, "model.heads": 2, "training.examples": 16, "training.batch": 8, "training.evaluations": 1}
+SMALL = {
+    "model.d_model": 8,
+    "model.n_heads": 2,
+    "training.examples": 16,
+    "training.batch_size": 8,
+    "training.evaluations": 1,
+}
 
 
 @pytest.fixture
@@ -461,14 +473,14 @@ def test_clipping_distances_are_compared(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clipping = load("clipping")
-    tiny(monkeypatch, clipping, training__examples=16, task__lines=50, task__held_out=8, model__heads=2)
+    tiny(monkeypatch, clipping, training__examples=16, task__lines=50, task__held_out=8, model__n_heads=2)
     monkeypatch.setattr(clipping, "CLIPS", (0, 4))
     monkeypatch.setattr(clipping, "PUBLISHED", ("12.5", "25.9"))
     out = tmp_path / "out"
     said = trained_again(clipping, ["--out", str(out), "--seeds", "1", "--jobs", "1"], out, capsys)
     assert said == (out / "clipping.md").read_text()
     assert [row[0] for row in rows_of(said)] == ["keys and values", "keys", "keys and values, BLEU of the paper"]
-    monkeypatch.setitem(clipping.SETTINGS, "model.heads", 3)
+    monkeypatch.setitem(clipping.SETTINGS, "model.n_heads", 3)
     assert clipping.main(["--out", str(out)]) == 2
     assert "heads" in capsys.readouterr().err
 
@@ -549,7 +561,7 @@ def test_a_language_model_is_measured_on_longer_windows_of_the_same_text(
     load: Load, tmp_path: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     longer_text = load("longer_text")
-    for name, value in {**SMALL, "model.layers": 1, "task.context": 8}.items():
+    for name, value in {**SMALL, "model.n_layers": 1, "task.context_length": 8}.items():
         monkeypatch.setitem(longer_text.SETTINGS, name, value)
     monkeypatch.setattr(longer_text, "CONTEXT", 8)
     monkeypatch.setattr(longer_text, "LONGEST", 32)
@@ -601,7 +613,7 @@ def test_every_encoding_is_tried_and_a_dash_has_its_reason(
     every = load("every_encoding")
     for settings in ("SMALL", "LINES", "TEXT"):
         monkeypatch.setattr(every, settings, {**getattr(every, settings), **SMALL})
-    monkeypatch.setitem(every.STACK, "model.layers", 1)
+    monkeypatch.setitem(every.STACK, "model.n_layers", 1)
     out = tmp_path / "out"
     command = [
         "--out",
@@ -650,8 +662,8 @@ def test_an_encoding_that_fails_stops_nothing(load: Load, tmp_path: Path, monkey
 
 def test_recipes_change_one_thing_and_put_it_back(load: Load, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     module = load("recipes")
-    small = {**TINY, "model.heads": 2, "training.examples": 64, "task.maximum": 9}
-    shapes = {"width of 8": {"model.width": 8}}
+    small = {**TINY, "model.n_heads": 2, "training.examples": 64, "task.maximum": 9}
+    shapes = {"width of 8": {"model.d_model": 8}}
     row = module.Row("arithmetic", "none", small, "exact_match", True, shapes)
     monkeypatch.setattr(module, "ROWS", {"arithmetic": row})
     changes = ["cosine", "trapezoid", "3 steps of Newton and Schulz", "batches that grow"]
@@ -667,7 +679,7 @@ def test_recipes_change_one_thing_and_put_it_back(load: Load, tmp_path: Path, ca
 
 def test_schedules_begin_at_the_highest_rate_and_end_at_0(load: Load) -> None:
     module = load("recipes")
-    options = module.Training(learning_rate=2.0, warm_up=0.1)
+    options = module.Training(lr=2.0, warmup=0.1)
     for schedule in (module.cosine, module.trapezoid):
         with schedule():
             rates = [options.rate(step, 100) for step in range(100)]

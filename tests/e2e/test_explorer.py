@@ -571,7 +571,9 @@ def test_hostile_text_is_text(pages: Pages, trained: dict[str, Any], width: int)
 
 
 def test_a_page_inside_a_notebook(pages: Pages) -> None:
-    model = jarilab.EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=1, encoding="alibi").eval()
+    model = jarilab.EncoderDecoder(
+        9, 9, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, encoding="alibi"
+    ).eval()
     with record(model) as tape, torch.no_grad():
         model(torch.randint(3, 9, (1, 5)), torch.randint(3, 9, (1, 3)))
     shown = tape.show({"source": list("12+12"), "target": ["<bos>", "2", "4"]}, title="notebook")

@@ -21,14 +21,14 @@ pytestmark = pytest.mark.gpu
 
 SETTINGS = {
     "training.examples": 480,
-    "training.batch": 16,
+    "training.batch_size": 16,
     "training.evaluations": 2,
     "training.evaluation_examples": 32,
     "training.optimizer": "adamw",
-    "model.width": 32,
-    "model.heads": 2,
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
+    "model.d_model": 32,
+    "model.n_heads": 2,
+    "model.n_encoder_layers": 1,
+    "model.n_decoder_layers": 1,
 }
 NUMBERS = "arithmetic:maximum=9"
 
@@ -70,7 +70,7 @@ def test_going_on_is_exact_on_one_kind_of_gpu(tmp_path, precision):
 
 
 def test_a_step_waits_for_nothing():
-    model = jarilab.LanguageModel(65, width=64, layers=2, encoding="t5").cuda()
+    model = jarilab.LanguageModel(65, d_model=64, n_layers=2, encoding="t5").cuda()
     ids = torch.randint(65, (4, 256), device="cuda")
     model(ids).float().logsumexp(-1).mean().backward()
     torch.cuda.set_sync_debug_mode("error")

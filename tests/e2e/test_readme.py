@@ -35,17 +35,24 @@ OTHERS = [
     ),
 ]
 SMALL = {
-    "arithmetic": ["--width=16", "--heads=2", "--maximum=220", "--examples=600"],
-    "translation": ["--width=16", "--vocabulary=300", "--epochs=1", "--tokens=512", "--longest=40"],
-    "number-words": ["--width=16", "--heads=2", "--maximum=999", "--examples=600"],
-    "pronouns": ["--width=16", "--heads=2", "--examples=600"],
-    "copy": ["--width=16", "--heads=2", "--lines=200", "--held-out=20", "--examples=400"],
-    "reverse": ["--width=16", "--lines=200", "--held-out=20", "--examples=400"],
-    "text": ["--width=16", "--heads=2", "--layers=1", "--context=32", "--epochs=1", "--batch=4"],
-    "digits": ["--width=16", "--layers=1", "--epochs=1"],
-    "images": ["--width=16", "--layers=1", "--epochs=1", "--batch=4"],
-    "detection": ["--width=16", "--heads=2", "--encoder-layers=1", "--decoder-layers=1", "--examples=8", "--batch=4"],
-    "captions": ["--width=16", "--layers=1", "--examples=8", "--scenes=40", "--code-steps=3", "--judge-steps=3"],
+    "arithmetic": ["--d-model=16", "--n-heads=2", "--maximum=220", "--examples=600"],
+    "translation": ["--d-model=16", "--vocab-size=300", "--epochs=1", "--tokens=512", "--longest=40"],
+    "number-words": ["--d-model=16", "--n-heads=2", "--maximum=999", "--examples=600"],
+    "pronouns": ["--d-model=16", "--n-heads=2", "--examples=600"],
+    "copy": ["--d-model=16", "--n-heads=2", "--lines=200", "--held-out=20", "--examples=400"],
+    "reverse": ["--d-model=16", "--lines=200", "--held-out=20", "--examples=400"],
+    "text": ["--d-model=16", "--n-heads=2", "--n-layers=1", "--context-length=32", "--epochs=1", "--batch-size=4"],
+    "digits": ["--d-model=16", "--n-layers=1", "--epochs=1"],
+    "images": ["--d-model=16", "--n-layers=1", "--epochs=1", "--batch-size=4"],
+    "detection": [
+        "--d-model=16",
+        "--n-heads=2",
+        "--n-encoder-layers=1",
+        "--n-decoder-layers=1",
+        "--examples=8",
+        "--batch-size=4",
+    ],
+    "captions": ["--d-model=16", "--n-layers=1", "--examples=8", "--scenes=40", "--code-steps=3", "--judge-steps=3"],
 }
 SEEDS = {"arithmetic": "1", "digits": "1", "copy": "1"}
 INSTALLING = {"git", "cd", "make", "python3", "source", "pip", "sudo", "!git", "%pip"}
@@ -131,7 +138,7 @@ def smaller(line: str) -> tuple[list[str], str]:
     if words[0] in ("data", "train", "compare"):
         words += SMALL[words[1]]
         if words[1] == "translation" and "recurrent" not in words:
-            words += ["--heads=2", "--encoder-layers=1", "--decoder-layers=1"]
+            words += ["--n-heads=2", "--n-encoder-layers=1", "--n-decoder-layers=1"]
     if words[0] == "compare" and "--seeds" in words:
         words[words.index("--seeds") + 1] = SEEDS[words[1]]
     for many in ("--encodings", "--tune"):  # the first and the last of them

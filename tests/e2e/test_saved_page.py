@@ -224,7 +224,7 @@ def test_a_model_that_no_page_can_run_says_why(pages: Pages, runs: Path) -> None
 
 
 SMALL = {
-    "training.batch": 16,
+    "training.batch_size": 16,
     "training.examples": 320,
     "training.epochs": None,
     "training.tokens": None,
@@ -236,17 +236,17 @@ PAIRS = "\n".join(f"Der Hund sah {n} Katzen.\tThe dog saw {n} cats." for n in ra
 TRAINED: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "bpe": (
         "translation",
-        {"task.vocabulary": 320, "task.longest": 40},
+        {"task.vocab_size": 320, "task.longest": 40},
         ["Der Hund sah 7 Hunde.", "  고양이 👋🏽 sah! ", "e\u0301"],
     ),
     "unigram": (
         "translation",
-        {"task.tokenizer": "unigram", "task.vocabulary": 320, "task.longest": 40},
+        {"task.tokenizer": "unigram", "task.vocab_size": 320, "task.longest": 40},
         ["Die Katze sah 7."],
     ),
     "words": (
         "translation",
-        {"task.tokenizer": "words", "task.vocabulary": 12, "task.lowercase": True},
+        {"task.tokenizer": "words", "task.vocab_size": 12, "task.lowercase": True},
         ["Der Hund sah Äpfel und 3 Katzen.", "ÄPFEL"],
     ),
     "number-words": ("number-words", {"task.maximum": 999}, ["two hundred and Twenty-Two", "이백이십이"]),

@@ -31,7 +31,7 @@ def test_what_is_in_hand_is_answered_before_it_ends(run: Path) -> None:
             address = said.split()[0]
             assert said == f"{address}    answers POST {address}predict; Ctrl-C ends it\n"
             assert httpx.get(f"{address}ready").json() == {"status": "ready"}
-            asked = {"inputs": ["one", "two", "three", "four"] * 8, "options": {"tokens": 2000, "seed": 3}}
+            asked = {"inputs": ["one", "two", "three", "four"] * 8, "options": {"max_new_tokens": 2000, "seed": 3}}
             headers = {"accept": "text/event-stream"}
             lines: list[str] = []
             with httpx.stream("POST", f"{address}predict", json=asked, headers=headers, timeout=60) as answer:
@@ -63,7 +63,7 @@ def test_a_port_in_use_is_a_sentence(run: Path) -> None:
     [
         (("--queue", 0), "--queue: input should be greater than or equal to 1"),
         (("--deadline", "soon"), "--deadline: "),
-        (("--batchs", 3), "did you mean --batch?"),
+        (("--batch-sizes", 3), "did you mean --batch-size?"),
     ],
 )
 def test_a_wrong_limit_is_a_sentence(run: Path, flags: tuple[str, object], words: str) -> None:

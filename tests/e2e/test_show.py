@@ -8,7 +8,7 @@ import pytest
 from helpers.command import command
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = ("--length", "16", "--width", "16", "--heads", "2")
+SMALL = ("--length", "16", "--d-model", "16", "--n-heads", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +40,10 @@ def test_an_encoding_of_ones_own(here):
 def test_numbers_for_programs(here):
     said = command("show", "alibi", *SMALL, "--json", "--causal", "--seed", "3")
     told = json.loads(said.stdout)
-    assert {name: told[name] for name in ("length", "width", "heads", "causal", "seed")} == {
+    assert {name: told[name] for name in ("length", "d_model", "n_heads", "causal", "seed")} == {
         "length": 16,
-        "width": 16,
-        "heads": 2,
+        "d_model": 16,
+        "n_heads": 2,
         "causal": True,
         "seed": 3,
     }
@@ -75,7 +75,7 @@ MISTAKES = {
     "name": (["rotery"], "unknown encoding 'rotery'; did you mean 'rotary'?"),
     "empty": ([","], "SPEC names none; write such as none,sinusoidal,rotary"),
     "length": (["t5", "--length", "0"], "--length: input should be greater than or equal to 2; got '0'"),
-    "heads": (["t5", "--width", "100"], "got width 100 and 8 heads; use width 96"),
+    "heads": (["t5", "--d-model", "100"], "got d_model=100 and n_heads=8; use d_model=96"),
     "option": (["t5:bucket=4"], "t5 has no option 'bucket'; did you mean 'buckets'?"),
     "file": (["mine.py:Mine"], "no file mine.py to take the encoding from; write the path"),
     "no encoding": (["words.py"], "words.py has no class that could be the encoding; write one that derives from"),

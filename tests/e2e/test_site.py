@@ -140,7 +140,7 @@ GUIDED = {line for path in (ROOT / "docs" / "guide").glob("*.md") for line in pa
 def asked_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs that pages ask for answers, which have learned nothing."""
     folder = tmp_path_factory.mktemp("asked")
-    tiny = ["--width=16", "--lines=50", "--held-out=5", "--examples=64", "--threads=1"]
+    tiny = ["--d-model=16", "--lines=50", "--held-out=5", "--examples=64", "--threads=1"]
     assert command("train", "reverse", *tiny, "--out", folder / "runs" / "add").returncode == 0
     (folder / "runs" / "deen").symlink_to(folder / "runs" / "add")
     return folder

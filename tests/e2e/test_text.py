@@ -22,9 +22,9 @@ pytestmark = pytest.mark.slow
 # With a few words only, an end is among the four likeliest tokens at every step, and a beam is done before it begins.
 WORDS = {f"wort{n}": f"word{n}" for n in range(20)}
 MODELS = {
-    "encoder_decoder": "--encoding rotary --width 32 --heads 2 --hidden 64 --encoder-layers 1 --decoder-layers 1 "
-    "--learning-rate 0.02",
-    "recurrent": "--model recurrent --width 64 --learning-rate 0.01",
+    "encoder_decoder": "--encoding rotary --d-model 32 --n-heads 2 --d-ff 64 --n-encoder-layers 1 --n-decoder-layers 1 "
+    "--lr 0.02",
+    "recurrent": "--model recurrent --d-model 64 --lr 0.01",
 }
 every_model = pytest.mark.parametrize("kind", ["encoder_decoder", pytest.param("recurrent", marks=pytest.mark.long)])
 
@@ -60,7 +60,7 @@ def translated(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tupl
     lines = [line if n % 3 else named(line, f"Stadt{n}", n) for n, line in enumerate(sentences(4000, 1))]
     (folder / "text.de").write_text("".join(f"{line}\n" for line in lines))
     (folder / "text.en").write_text("".join(f"{meaning(line)}\n" for line in lines))
-    options = ["--tokenizer", "words", "--vocabulary", 4 + 2 * len(WORDS), "--longest", 10, "--dropout", 0.0]
+    options = ["--tokenizer", "words", "--vocab-size", 4 + 2 * len(WORDS), "--longest", 10, "--dropout", 0.0]
     options += ["--label-smoothing", 0, "--tokens", 600, "--epochs", 7, "--evaluations", 1, "--threads", 1, "--json"]
 
     @cache
@@ -98,7 +98,7 @@ def test_a_beam_is_no_worse_than_greedy(translated: Any, kind: str) -> None:
     loaded = jarilab.load(translated(kind)[0])
     lines = sentences(60, 3)
     greedy = list(jarilab.predict(loaded, lines))
-    best = list(jarilab.predict(loaded, lines, beam=4, n_best=4))
+    best = list(jarilab.predict(loaded, lines, beam_size=4, n_best=4))
     assert [answer.rank for answer in best] == [1, 2, 3, 4] * len(lines)
     for one, start in zip(greedy, range(0, len(best), 4), strict=True):
         scores = [answer.score for answer in best[start : start + 4]]
@@ -114,7 +114,7 @@ def test_the_probabilities_are_those_of_the_model(translated: Any, kind: str) ->
     loaded = jarilab.load(translated(kind)[0])
     task, model = loaded.task, loaded.model
     source = task.sources([task.read("wort1 wort9 wort2")])
-    for decoding in (GREEDY, Decoding(beam=4)):
+    for decoding in (GREEDY, Decoding(beam_size=4)):
         ((found, *_),) = write(model, task, source, decoding)
         said = Tokens.of(torch.tensor([[FIRST, *found.ids.tolist()[:-1]]]), "target")
         log_p = model(source, said).log_softmax(-1)[0]
@@ -143,15 +143,26 @@ def test_what_it_attends_to(translated: Any, kind: str) -> None:
 def test_a_text_is_learned_by_heart(tmp_path: Path) -> None:
     verse = "alle meine entchen schwimmen auf dem see. "
     (tmp_path / "text.txt").write_text(verse * 100)
-    options = ["--train", tmp_path / "text.txt", "--context", 48, "--width", 32, "--layers", 2, "--heads", 2]
-    options += ["--dropout", 0.0, "--epochs", 25, "--batch", 8, "--evaluations", 2, "--threads", 1, "--json"]
+    options = [
+        "--train",
+        tmp_path / "text.txt",
+        "--context-length",
+        48,
+        "--d-model",
+        32,
+        "--n-layers",
+        2,
+        "--n-heads",
+        2,
+    ]
+    options += ["--dropout", 0.0, "--epochs", 25, "--batch-size", 8, "--evaluations", 2, "--threads", 1, "--json"]
     options += ["--encoding", "rotary"]
     result = json.loads(run("train", "text", *options, "--out", tmp_path / "run"))
     # At the start of a window it cannot know where in the verse it is.
     assert result["loss"] < 0.15
     assert result["bits_per_character"] < 0.25
     assert result["perplexity"] == pytest.approx(2.718281828459045 ** result["loss"])
-    written = run("predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--tokens", 60)
+    written = run("predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--max-new-tokens", 60)
     assert written == verse + (verse * 2)[:60] + "\n"
     stopped = run("predict", tmp_path / "run", "--prompt", verse, "--temperature", 0, "--stop", "auf")
     assert stopped == f"{verse}alle meine entchen schwimmen \n"

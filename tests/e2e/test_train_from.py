@@ -8,8 +8,9 @@ import pytest
 from helpers.command import command
 from helpers.runs import held, seal, timeless
 
-SMALL = ["--examples", "192", "--batch", "16", "--evaluations", "2", "--evaluation-examples", "20", "--width", "16",
-         "--heads", "2", "--encoder-layers", "1", "--decoder-layers", "1", "--threads", "1"]  # fmt: skip
+SMALL = ["--examples", "192", "--batch-size", "16", "--evaluations", "2", "--evaluation-examples", "20",
+         "--d-model", "16", "--n-heads", "2", "--n-encoder-layers", "1", "--n-decoder-layers", "1",
+         "--threads", "1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +57,15 @@ def test_other_versions_are_told_before_anything_is_trained(runs, tmp_path):
 
 
 def test_what_is_given_wins_and_is_told(runs):
-    words = ("--seed", "2", "--epochs", "1", "--width", "32", "--out", runs / "other")
+    words = ("--seed", "2", "--epochs", "1", "--d-model", "32", "--out", runs / "other")
     said = command("train", "--from", runs / "add", *words)
     assert said.returncode == 0, said.stderr
-    for told in ("seed is 2, was 1", "model.width is 32, was 16"):
+    for told in ("seed is 2, was 1", "model.d_model is 32, was 16"):
         assert f"not as in {runs / 'add'}: {told}\n" in said.stderr
     record = held(runs / "other" / "run.json")["experiment"]
     was = held(runs / "add" / "run.json")["experiment"]
-    assert (record["seed"], record["model_options"]["width"], record["training"]["epochs"]) == (2, 32, 1)
-    assert record["model_options"] == was["model_options"] | {"width": 32}
+    assert (record["seed"], record["model_options"]["d_model"], record["training"]["epochs"]) == (2, 32, 1)
+    assert record["model_options"] == was["model_options"] | {"d_model": 32}
     assert record["task_options"] == was["task_options"]
 
 
@@ -75,7 +76,7 @@ def test_what_is_given_wins_and_is_told(runs):
         (("--from", "nowhere"), "nowhere"),
         (("sort", "--from", "add"), "is a run of arithmetic with encoder_decoder, and --from repeats it"),
         (("--from", "add", "--model", "decoder"), "is a run of arithmetic with encoder_decoder, and --from repeats it"),
-        (("--from", "add", "--widht", "3"), "did you mean --width?"),
+        (("--from", "add", "--d-modle", "3"), "did you mean --d-model?"),
     ],
 )
 def test_what_cannot_be_repeated_is_a_sentence(runs, monkeypatch, words, message):

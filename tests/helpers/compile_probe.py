@@ -25,7 +25,7 @@ class Layer(nn.Module):
 
     def __init__(self, spec: str):
         super().__init__()
-        self.encoder = Encoder(16, heads=2, layers=1, encoding=spec, hidden=8)
+        self.encoder = Encoder(16, n_heads=2, n_layers=1, encoding=spec, d_ff=8)
 
     def forward(self, x_BLD: torch.Tensor, keep_BL: torch.Tensor) -> torch.Tensor:
         return self.encoder(x_BLD, positions=Positions.sequence(5, 300), mask=Mask(causal=True, keys=keep_BL))
@@ -57,7 +57,7 @@ def layer(spec: str, backend: str) -> dict[str, float]:
 
 
 def encoder_decoder(spec: str, backend: str) -> dict[str, float]:
-    model = EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=1, encoding=spec, hidden=8)
+    model = EncoderDecoder(9, 9, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, encoding=spec, d_ff=8)
     return differences(model, (torch.randint(9, (2, 6)), torch.randint(9, (2, 4))), backend)
 
 

@@ -27,14 +27,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for encoding in ("none", "rotary"):
         train(folder / encoding, tiny(encoding))
-    budget = {"training.batch": 16, "training.examples": 64, "training.epochs": None, "training.tokens": None}
-    small = {**budget, "training.evaluations": 1, "training.evaluation_examples": 8, "model.width": 16}
+    budget = {"training.batch_size": 16, "training.examples": 64, "training.epochs": None, "training.tokens": None}
+    small = {**budget, "training.evaluations": 1, "training.evaluation_examples": 8, "model.d_model": 16}
     train(folder / "recurrent", Experiment.of("reverse", None, small, 1, "float32", "recurrent"))
     (folder / "text.txt").write_text(TEXT)
-    text = {"task.train": str(folder / "text.txt"), "task.context": 32, "task.tokenizer": "characters"}
+    text = {"task.train": str(folder / "text.txt"), "task.context_length": 32, "task.tokenizer": "characters"}
     with pytest.MonkeyPatch.context() as patch:  # a session's fixture comes before the cache of a file of tests
         patch.setenv("JARILAB_CACHE", str(folder / "cache"))
-        train(folder / "lm", Experiment.of("text", "alibi", {**small, **text, "model.heads": 2}, 1, "float32"))
+        train(folder / "lm", Experiment.of("text", "alibi", {**small, **text, "model.n_heads": 2}, 1, "float32"))
     return folder
 
 
@@ -44,13 +44,13 @@ def image_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patches that are counted), detection."""
     folder = tmp_path_factory.mktemp("images")
     small = {"training.examples": 512, "training.evaluations": 1, "training.evaluation_examples": 16}
-    vit = {**small, "model.width": 16, "model.heads": 2, "model.layers": 2, "model.patch": 2}
+    vit = {**small, "model.d_model": 16, "model.n_heads": 2, "model.n_layers": 2, "model.patch_size": 2}
     for encoding in ("none", "rotary2d", "learned2d"):
         train(folder / encoding, Experiment.of("digits", encoding, vit, 1, "float32"))
     tokens = {**vit, "model.pool": "class", "model.registers": 2}
     train(folder / "class", Experiment.of("digits", "learned:positions=16", tokens, 1, "float32"))
-    found = {**small, "training.examples": 64, "model.width": 16, "model.heads": 2, "model.hidden": 16}
-    found |= {"model.encoder_layers": 1, "model.decoder_layers": 2, "model.queries": 4}
+    found = {**small, "training.examples": 64, "model.d_model": 16, "model.n_heads": 2, "model.d_ff": 16}
+    found |= {"model.n_encoder_layers": 1, "model.n_decoder_layers": 2, "model.queries": 4}
     train(
         folder / "detection",
         Experiment.of("detection", "sinusoidal2d:where=inject,normalised=true", found, 1, "float32"),
@@ -68,8 +68,8 @@ def painted_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         grey = numpy.full((16, 16, 3), 4 * number, dtype="uint8")
         pytest.importorskip("PIL.Image").fromarray(grey).save(folder / "data" / f"p{number}.png")
         (folder / "data" / f"p{number}.txt").write_text("light" if number > 30 else "dark")
-    small = {"training.examples": 32, "training.batch": 8, "training.evaluations": 1, "task.code_steps": 4}
-    small |= {"training.evaluation_examples": 2, "model.width": 16, "model.heads": 2, "model.layers": 2}
+    small = {"training.examples": 32, "training.batch_size": 8, "training.evaluations": 1, "task.code_steps": 4}
+    small |= {"training.evaluation_examples": 2, "model.d_model": 16, "model.n_heads": 2, "model.n_layers": 2}
     scenes = {**small, "task.captions": "attributes", "task.scenes": 60, "task.judge_steps": 4}
     files = {**small, "task.train": str(folder / "data"), "task.size": 16}
     with pytest.MonkeyPatch.context() as patch:
@@ -101,7 +101,7 @@ def made_site(
         "heads": len(weights),
         "queries": queries,
         "keys": keys,
-        "head_width": 16,
+        "d_head": 16,
         "shape": list(weights.shape[1:]),
         "pooled": 1,
         "weights": block(torch.as_tensor(weights.copy()), "uint16"),

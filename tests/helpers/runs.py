@@ -17,11 +17,11 @@ from jarilab.training import loop
 
 TIMES = ("seconds", "cpu_seconds", "peak_memory", "sha256")
 """What is another at each training; the digest of a result is one of its times too."""
-TINY_MODEL = {"model.width": 16, "model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}
+TINY_MODEL = {"model.d_model": 16, "model.n_heads": 2, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1}
 TINY = {
     **TINY_MODEL,
     "model.dropout": 0.1,
-    "training.batch": 16,
+    "training.batch_size": 16,
     "training.examples": 16 * 12,
     "training.evaluations": 4,
     "training.evaluation_examples": 20,
@@ -29,7 +29,7 @@ TINY = {
 
 
 def dotted(settings: dict[str, Any]) -> dict[str, Any]:
-    """Keywords as names of settings: `training__batch` is `training.batch`."""
+    """Keywords as names of settings: `training__batch_size` is `training.batch_size`."""
     return {key.replace("__", "."): value for key, value in settings.items()}
 
 
@@ -94,14 +94,14 @@ def at(step: int, do: Callable[[], object]) -> Callable[[dict[str, Any]], None]:
 
 
 LANGUAGE = {
-    "task.context": 16,
-    "model.width": 16,
-    "model.heads": 2,
-    "model.layers": 1,
+    "task.context_length": 16,
+    "model.d_model": 16,
+    "model.n_heads": 2,
+    "model.n_layers": 1,
     "model.encoding": "rotary",
     "training.epochs": None,
     "training.examples": 320,
-    "training.batch": 16,
+    "training.batch_size": 16,
     "training.evaluations": 1,
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-SMALL = {"width": 16, "heads": 2}
+SMALL = {"d_model": 16, "n_heads": 2}
 
 
 def initialised(model: nn.Module) -> Any:

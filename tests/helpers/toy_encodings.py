@@ -36,4 +36,4 @@ class Steps(Encoding):
         away_QKA = (q_pos.coordinates.unsqueeze(-2) - k_pos.coordinates.unsqueeze(-3)).abs()
         cost_A = torch.tensor([1.0, 10.0])[: len(q_pos.axes)]
         bias_QK = -(away_QKA * cost_A).sum(-1)
-        return bias_QK.unsqueeze(-3).repeat_interleave(self.site.heads, -3)
+        return bias_QK.unsqueeze(-3).repeat_interleave(self.site.n_heads, -3)

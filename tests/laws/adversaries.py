@@ -19,7 +19,7 @@ from jarilab.positions.coordinates import Positions, distance, offsets
 
 
 def slope(site: Site) -> Tensor:
-    return 1 / torch.arange(1.0, site.heads + 1).view(-1, 1, 1)
+    return 1 / torch.arange(1.0, site.n_heads + 1).view(-1, 1, 1)
 
 
 def away(q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -143,7 +143,7 @@ class TwelveHeads(Minded):
     """Knows the slopes of up to 8 heads and repeats them."""
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
-        head = torch.arange(self.site.heads) % 8
+        head = torch.arange(self.site.n_heads) % 8
         return -away(q_pos, k_pos) / (head + 1.0).view(-1, 1, 1)
 
 
@@ -151,7 +151,7 @@ class OneHead(Minded):
     """Forgets the head of a single one."""
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
-        factor = 2.0 if self.site.heads == 1 else 1.0
+        factor = 2.0 if self.site.n_heads == 1 else 1.0
         return -factor * slope(self.site) * away(q_pos, k_pos)
 
 
@@ -428,7 +428,7 @@ class HashedTable(Added):
     def __init__(self, site: Site):
         super().__init__(site)
         generator = torch.Generator().manual_seed(hash("table") % 2**31)
-        self.table = torch.randn(16, site.width, generator=generator)
+        self.table = torch.randn(16, site.d_model, generator=generator)
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
         return placed(x, self.table[pos.index() % 16], pos)
@@ -482,7 +482,7 @@ class Table(Added):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.table = nn.Parameter(torch.empty(64, site.width))
+        self.table = nn.Parameter(torch.empty(64, site.d_model))
         self.reset()
 
     @property
@@ -513,7 +513,7 @@ class FirstRowStill(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.table = nn.Parameter(torch.empty(9, site.heads))
+        self.table = nn.Parameter(torch.empty(9, site.n_heads))
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -562,7 +562,7 @@ class CutsWeights(Encoding):
 
     def values(self, weights: Tensor, relation: Tensor) -> Tensor:
         added = (weights.detach() * relation.to(weights.dtype)).sum(-1, keepdim=True)
-        return added.expand(-1, -1, -1, self.site.value_head_width)
+        return added.expand(-1, -1, -1, self.site.d_value)
 
 
 class RootOfNothing(Encoding):
@@ -570,7 +570,7 @@ class RootOfNothing(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.size = nn.Parameter(torch.empty(site.heads))
+        self.size = nn.Parameter(torch.empty(site.n_heads))
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -735,7 +735,7 @@ class DrawsElsewhere(Minded):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.size = nn.Parameter(torch.empty(site.heads))
+        self.size = nn.Parameter(torch.empty(site.n_heads))
         self.reset()
 
     def initial_value(self, name: str, parameter: Tensor, generator: Any) -> None:

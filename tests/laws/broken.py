@@ -28,7 +28,7 @@ class Absolute(Encoding):
     cross = False
     oracle: ClassVar[Any] = Oracle(
         embed=lambda encoding, position: np.sin(
-            position * 100.0 ** -(np.arange(encoding.site.width) / encoding.site.width)
+            position * 100.0 ** -(np.arange(encoding.site.d_model) / encoding.site.d_model)
         )
     )
 
@@ -64,7 +64,7 @@ class WrongHead(Encoding):
     )
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
-        slope = 1 / torch.arange(self.site.heads, 0, -1)
+        slope = 1 / torch.arange(self.site.n_heads, 0, -1)
         return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
 
 
@@ -79,7 +79,7 @@ class WrongValues(Encoding):
     def values(self, weights: Tensor, relation: Tensor) -> Tensor:
         relation = relation if relation.ndim == 3 else relation[None]
         total = (weights * 2 * relation.tanh()[:, None].to(weights.dtype)).sum(-1, keepdim=True)
-        return total.expand(-1, -1, -1, self.site.value_head_width)
+        return total.expand(-1, -1, -1, self.site.d_value)
 
 
 class HidesValues(Encoding):
@@ -95,7 +95,7 @@ class HidesValues(Encoding):
     def values(self, weights: Tensor, relation: Tensor) -> Tensor:
         relation = relation if relation.ndim == 3 else relation[None]
         total = (weights * relation.tanh()[:, None].to(weights.dtype)).sum(-1, keepdim=True)
-        return total.expand(-1, -1, -1, self.site.value_head_width)
+        return total.expand(-1, -1, -1, self.site.d_value)
 
 
 class Coarse(Encoding):
@@ -153,7 +153,7 @@ class WakesTheDead(Encoding):
         return distance(q_pos, k_pos)
 
     def values(self, weights: Tensor, relation: Tensor) -> Tensor:
-        return torch.ones(*weights.shape[:3], self.site.value_head_width, dtype=weights.dtype)
+        return torch.ones(*weights.shape[:3], self.site.d_value, dtype=weights.dtype)
 
 
 class CountsQueries(Encoding):
@@ -201,7 +201,7 @@ class ClaimsTooLittle(Encoding):
     shift_invariant = False
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
-        slope = 1 / torch.arange(1.0, self.site.heads + 1)
+        slope = 1 / torch.arange(1.0, self.site.n_heads + 1)
         return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
 
 
@@ -210,7 +210,7 @@ class MisstatesVectors(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.table = nn.Parameter(torch.randn(7, site.head_width))
+        self.table = nn.Parameter(torch.randn(7, site.d_head))
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         return distance(q_pos, k_pos).long().clamp(-3, 3) + 3
@@ -229,7 +229,7 @@ class ForgetsToLearn(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.slope = nn.Parameter(torch.ones(site.heads))
+        self.slope = nn.Parameter(torch.ones(site.n_heads))
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         by_place = q_pos.index().unsqueeze(-1) + 1
@@ -288,7 +288,7 @@ class Table(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.table = nn.Parameter(torch.empty(64, site.width))
+        self.table = nn.Parameter(torch.empty(64, site.d_model))
         self.reset()
 
     @property
@@ -388,7 +388,7 @@ class RollsDice(Encoding):
     def __init__(self, site: Site, *, clip: Annotated[int, Ge(1)] = 8):
         super().__init__(site)
         self.clip = clip
-        self.table = torch.randn(clip, site.width)
+        self.table = torch.randn(clip, site.d_model)
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
         return placed(x, self.table[pos.index() % self.clip], pos)
@@ -416,7 +416,7 @@ class Idle(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.slope, self.idle = nn.Parameter(torch.empty(site.heads)), nn.Parameter(torch.empty(3))
+        self.slope, self.idle = nn.Parameter(torch.empty(site.n_heads)), nn.Parameter(torch.empty(3))
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -465,7 +465,7 @@ class MeasuresEverybody(Encoding):
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         away = (k_pos.index().unsqueeze(-2) - q_pos.index().unsqueeze(-1)).abs().unsqueeze(-3)
-        return -away / torch.arange(1.0, self.site.heads + 1).view(-1, 1, 1)
+        return -away / torch.arange(1.0, self.site.n_heads + 1).view(-1, 1, 1)
 
 
 class NumbersSamples(Encoding):
@@ -516,7 +516,7 @@ class LooksBackOnly(Encoding):
     cross = False
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
-        slope = 1 / torch.arange(1.0, self.site.heads + 1)
+        slope = 1 / torch.arange(1.0, self.site.n_heads + 1)
         return -slope.view(-1, 1, 1) * distance(q_pos, k_pos).abs().unsqueeze(-3)
 
 
@@ -526,7 +526,7 @@ def plane_waves(first: Tensor, second: Tensor, width: int) -> Tensor:
 
 
 def numpy_waves(encoding: Encoding, at: Any) -> Any:
-    half = encoding.site.width // 2
+    half = encoding.site.d_model // 2
     speed = 100.0 ** -(np.arange(half) / half)
     return np.sin(np.concatenate((at.row * speed, at.column * speed)))
 

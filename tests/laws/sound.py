@@ -36,8 +36,8 @@ class ParameterNamedV(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.v = nn.Parameter(torch.empty(site.heads))
-        self.q = nn.Parameter(torch.empty(site.heads))
+        self.v = nn.Parameter(torch.empty(site.n_heads))
+        self.q = nn.Parameter(torch.empty(site.n_heads))
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -51,7 +51,7 @@ class Perceptron(Encoding):
     def __init__(self, site: Site, *, hidden: int = 16):
         super().__init__(site)
         self.hidden = hidden
-        self.network = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, site.heads))
+        self.network = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, site.n_heads))
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -67,7 +67,7 @@ class ReluOfQueries(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.weight = nn.Parameter(torch.empty(site.head_width))
+        self.weight = nn.Parameter(torch.empty(site.d_head))
         self.reset()
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -87,7 +87,7 @@ class Normed(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.norm = nn.LayerNorm(site.width)
+        self.norm = nn.LayerNorm(site.d_model)
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
         added = waves(pos.index(), x.shape[-1])
@@ -127,7 +127,7 @@ class LearnedSpeeds(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.speed = nn.Parameter(torch.empty(site.width))
+        self.speed = nn.Parameter(torch.empty(site.d_model))
         self.reset()
 
     def embed(self, x: Tensor, pos: Positions) -> Tensor:
@@ -142,11 +142,11 @@ class OfEachLayer(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.slope = nn.Parameter(torch.empty(site.heads))
+        self.slope = nn.Parameter(torch.empty(site.n_heads))
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
-        power = 1 + self.site.layer / self.site.layers
+        power = 1 + self.site.layer / self.site.n_layers
         return -self.slope.abs().view(-1, 1, 1) * away(q_pos, k_pos).unsqueeze(-3) ** power
 
 
@@ -160,7 +160,7 @@ class CausalSlopes(Encoding):
     )
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
-        slope = 1 / torch.arange(1.0, self.site.heads + 1)
+        slope = 1 / torch.arange(1.0, self.site.n_heads + 1)
         return slope.view(-1, 1, 1) * distance(q_pos, k_pos).unsqueeze(-3)
 
 
@@ -171,7 +171,7 @@ class CausalGates(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.gate = nn.Linear(site.width, site.heads)
+        self.gate = nn.Linear(site.d_model, site.n_heads)
         self.reset()
 
     def remember(self, x: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class CausalTable(Encoding):
     def __init__(self, site: Site, *, positions: int = 400):
         super().__init__(site)
         self.positions = positions
-        self.table = nn.Parameter(torch.empty(positions, site.width))
+        self.table = nn.Parameter(torch.empty(positions, site.d_model))
         self.reset()
 
     @property
@@ -232,7 +232,7 @@ class PlainTable(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.table = nn.Embedding(64, site.width)
+        self.table = nn.Embedding(64, site.d_model)
         self.reset()
 
     @property
@@ -265,7 +265,7 @@ class DropsBias(Encoding):
     def __init__(self, site: Site, *, share: float = 0.2):
         super().__init__(site)
         self.share = share
-        self.slope = nn.Parameter(torch.empty(site.heads))
+        self.slope = nn.Parameter(torch.empty(site.n_heads))
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -304,7 +304,7 @@ class ManyOptions(Encoding):
         far = (far - self.near).clamp_min(0) if self.flat else far
         shaped = far.log1p() if self.shape == "log" else (1 + far).sqrt()
         bias = of_pairs(-self.size * shaped.unsqueeze(-3), q_pos, k_pos)
-        return bias.expand(*bias.shape[:-3], self.site.heads, -1, -1).float()
+        return bias.expand(*bias.shape[:-3], self.site.n_heads, -1, -1).float()
 
 
 class Injected(Encoding):
@@ -314,7 +314,7 @@ class Injected(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.map = nn.Linear(site.width, site.width, bias=False)
+        self.map = nn.Linear(site.d_model, site.d_model, bias=False)
         self.reset()
 
     def inject(self, x: Tensor, pos: Positions) -> Tensor:
@@ -327,7 +327,7 @@ class Weighed(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.direction = nn.Parameter(torch.empty(site.value_head_width))
+        self.direction = nn.Parameter(torch.empty(site.d_value))
         self.reset()
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Tensor:
@@ -392,7 +392,7 @@ class Scaled(Encoding):
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         bias = -away(q_pos, k_pos).double().log1p().unsqueeze(-3)
-        return bias.expand(*bias.shape[:-3], self.site.heads, -1, -1)
+        return bias.expand(*bias.shape[:-3], self.site.n_heads, -1, -1)
 
 
 class Cached(Encoding):
@@ -400,12 +400,12 @@ class Cached(Encoding):
 
     def __init__(self, site: Site):
         super().__init__(site)
-        self.register_buffer("slope", 1 / torch.arange(1.0, site.heads + 1))
+        self.register_buffer("slope", 1 / torch.arange(1.0, site.n_heads + 1))
         self.kept: dict[int, Tensor] = {}
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         if 0 not in self.kept:
-            self.kept[0] = 1 / torch.arange(1.0, self.site.heads + 1)
+            self.kept[0] = 1 / torch.arange(1.0, self.site.n_heads + 1)
         return -self.kept[0].view(-1, 1, 1) * away(q_pos, k_pos).unsqueeze(-3)
 
 
@@ -417,7 +417,7 @@ class PlaneDistance(Encoding):
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         down, right = offsets(q_pos, k_pos)
         far = (1 + down.double() ** 2 + right.double() ** 2).sqrt() - 1
-        slope = 1 / torch.arange(1.0, self.site.heads + 1)
+        slope = 1 / torch.arange(1.0, self.site.n_heads + 1)
         return -slope.view(-1, 1, 1) * far.unsqueeze(-3)
 
 
@@ -444,7 +444,7 @@ class LineOrPlane(Encoding):
     def bias(self, q_pos: Positions, k_pos: Positions) -> Tensor:
         apart = q_pos.coordinates.unsqueeze(-2) - k_pos.coordinates.unsqueeze(-3)
         far = apart.abs().sum(-1).unsqueeze(-3)
-        slope = 1 / torch.arange(1.0, self.site.heads + 1)
+        slope = 1 / torch.arange(1.0, self.site.n_heads + 1)
         return of_pairs(-slope.view(-1, 1, 1) * far, q_pos, k_pos)
 
 

@@ -93,9 +93,9 @@ def test_gptj_attention_has_interleaved_pairing(rotated):
 
 
 def test_codegen_has_interleaved_pairing():
-    head_width = CodeGenConfig(n_embd=WIDTH, n_head=HEADS).n_embd // HEADS
-    x_BHLE = torch.randn(2, HEADS, LENGTH, head_width)
-    waves = modeling_codegen.create_sinusoidal_positions(START + LENGTH, head_width)[START:]
+    d_head = CodeGenConfig(n_embd=WIDTH, n_head=HEADS).n_embd // HEADS
+    x_BHLE = torch.randn(2, HEADS, LENGTH, d_head)
+    waves = modeling_codegen.create_sinusoidal_positions(START + LENGTH, d_head)[START:]
     sine, cosine = waves.chunk(2, -1)
     wanted = modeling_codegen.apply_rotary_pos_emb(x_BHLE.transpose(1, 2), sine[None], cosine[None]).transpose(1, 2)
 

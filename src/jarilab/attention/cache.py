@@ -85,11 +85,11 @@ class KVCache(OfOneSource):
     how that reads one token more (`models/one_token.py`).
     """
 
-    def __init__(self, layers: int):
+    def __init__(self, n_layers: int):
         self.writes: tuple[object, object] | None = None
         self.positions: Positions | None = None
-        self.own = [LayerCache() for _ in range(layers)]
-        self.source = [LayerCache() for _ in range(layers)]
+        self.own = [LayerCache() for _ in range(n_layers)]
+        self.source = [LayerCache() for _ in range(n_layers)]
 
     def check_sources(self, sources: int) -> None:
         """Raises UserError where a state of so many sources is not what was selected here."""

@@ -10,56 +10,58 @@ from jarilab.encodings.base import Site
 from jarilab.nn.layers import Scale
 
 
-def scale_of(scale: Scale, head_width: int) -> float:
+def scale_of(scale: Scale, d_head: int) -> float:
     """What q.k is multiplied by. Raises UserError for another word than those of `Scale`."""
     if scale not in get_args(Scale):
         raise unknown("scale", scale, get_args(Scale))
-    return head_width**-0.5 if scale == "sqrt" else 1.0
+    return d_head**-0.5 if scale == "sqrt" else 1.0
 
 
-def split_heads(x: Float[Tensor, "B L N"], heads: int, width: int) -> Float[Tensor, "B H L E"]:
+def split_heads(x: Float[Tensor, "B L N"], n_heads: int, d_head: int) -> Float[Tensor, "B H L E"]:
     """Cut the last axis into heads of this width. Where there are fewer, each stands in for as many neighbouring ones:
     from here on, rotations, caches and kernels know of no groups."""
-    x_BHLE = x.unflatten(-1, (-1, width)).transpose(1, 2)
-    copies = heads // x_BHLE.shape[1]
+    x_BHLE = x.unflatten(-1, (-1, d_head)).transpose(1, 2)
+    copies = n_heads // x_BHLE.shape[1]
     return x_BHLE if copies == 1 else x_BHLE.repeat_interleave(copies, 1)
 
 
-def groups_of(heads: int, key_value_heads: int | None) -> int:
+def groups_of(n_heads: int, n_kv_heads: int | None) -> int:
     """How many heads keys and values have. Raises UserError where those of queries are not as many for each."""
-    if key_value_heads is None:
-        return heads
-    if not 1 <= key_value_heads <= heads or heads % key_value_heads:
-        works = [str(each) for each in range(1, heads + 1) if heads % each == 0]
+    if n_kv_heads is None:
+        return n_heads
+    if not 1 <= n_kv_heads <= n_heads or n_heads % n_kv_heads:
+        works = [str(each) for each in range(1, n_heads + 1) if n_heads % each == 0]
         raise UserError(
-            f"each head of keys serves as many heads of queries: expected key_value_heads to divide the {heads} heads, "
-            f"got {key_value_heads}; use {', '.join(works)}"
+            f"each head of keys serves as many heads of queries: expected n_kv_heads to divide the {n_heads} heads, "
+            f"got {n_kv_heads}; use {', '.join(works)}"
         )
-    return key_value_heads
+    return n_kv_heads
 
 
 def site_of(
-    width: int,
-    heads: int,
-    head_width: int | None = None,
-    value_head_width: int | None = None,
+    d_model: int,
+    n_heads: int,
+    d_head: int | None = None,
+    d_value: int | None = None,
     *,
     causal: bool = False,
     cross: bool = False,
 ) -> Site:
     """The site of an attention. Raises UserError where the heads do not divide the width and no head width is given."""
-    if width < 1 or heads < 1:
-        raise UserError(f"width and heads must be 1 or more, got width {width} and {heads} heads")
-    if head_width is None:
-        if width % heads:
-            raise UserError(_indivisible(width, heads))
-        head_width = width // heads
-    return Site(width, heads, head_width, value_head_width or head_width, causal, cross)
+    if d_model < 1 or n_heads < 1:
+        raise UserError(
+            f"d_model and n_heads must be 1 or more, got d_model={d_model} and n_heads={n_heads}"
+        )
+    if d_head is None:
+        if d_model % n_heads:
+            raise UserError(_indivisible(d_model, n_heads))
+        d_head = d_model // n_heads
+    return Site(d_model, n_heads, d_head, d_value or d_head, causal, cross)
 
 
-def _indivisible(width: int, heads: int) -> str:
+def _indivisible(d_model: int, n_heads: int) -> str:
     """Expected, got, and the nearest widths that work."""
-    below = width - width % heads
-    above = below + heads
+    below = d_model - d_model % n_heads
+    above = below + n_heads
     near = f"{below} or {above}" if below else f"{above}"
-    return f"the width must be divisible by the heads; got width {width}, {heads} heads; use width {near}"
+    return f"d_model must be divisible by n_heads; got d_model={d_model}, n_heads={n_heads}; use d_model={near}"

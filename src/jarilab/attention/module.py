@@ -69,16 +69,16 @@ class AttentionKernel(nn.Module):
 class Attention(nn.Module):
     """Queries from one sequence, keys and values from the same or another; H heads; one output projection.
 
-        attention = jarilab.Attention(64, heads=8, encoding="rotary")
+        attention = jarilab.Attention(64, n_heads=8, encoding="rotary")
         y_BLD = attention(x_BLD, mask=jarilab.Mask(causal=True))
 
-    width: D of input and output. heads: H. encoding: a spec such as `rotary:base=500`, or None where the stack around
-    this attention owns the encoding and passes a `Geometry`. head_width: E of queries and keys, D / H by default.
-    value_head_width: E of values, as head_width by default. causal: what an encoding may rely on; the mask is the
-    caller's. cross: keys may come from another frame of positions. scale: divide q.k by sqrt(E), or by nothing.
-    dropout: on the attention weights. kernel: see `jarilab.attention.kernels`. key_value_heads: how many heads keys and
-    values have, each for as many heads of queries (*GQA*, Ainslie et al. 2023; 1 is *multi-query*, Shazeer 2019); H by
-    default. bias: of the linear maps.
+    d_model: D of input and output. n_heads: H. encoding: a spec such as `rotary:base=500`, or None where the stack
+    around this attention owns the encoding and passes a `Geometry`. d_head: E of queries and keys, D / H by default.
+    d_value: E of values, as d_head by default. causal: what an encoding may rely on; the mask is the caller's. cross:
+    keys may come from another frame of positions. scale: divide q.k by sqrt(E), or by nothing. dropout: on the
+    attention weights. kernel: see `jarilab.attention.kernels`. n_kv_heads: how many heads keys and values have, each
+    for as many heads of queries (*GQA*, Ainslie et al. 2023; 1 is *multi-query*, Shazeer 2019); H by default. bias: of
+    the linear maps.
 
     Raises UserError for a width that the heads do not divide, heads that those of keys do not divide, an encoding that
     cannot work here, a kernel that cannot do what the encoding needs.
@@ -86,29 +86,29 @@ class Attention(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        heads: int = 8,
+        d_model: int,
+        n_heads: int = 8,
         *,
         encoding: str | None = "none",
-        head_width: int | None = None,
-        value_head_width: int | None = None,
+        d_head: int | None = None,
+        d_value: int | None = None,
         causal: bool = False,
         cross: bool = False,
         scale: Scale = "sqrt",
         dropout: float = 0.0,
         kernel: Kernel = "auto",
-        key_value_heads: int | None = None,
+        n_kv_heads: int | None = None,
         bias: bool = True,
     ):
         super().__init__()
-        self.site = site_of(width, heads, head_width, value_head_width, causal=causal, cross=cross)
-        self.scale = scale_of(scale, self.site.head_width)
+        self.site = site_of(d_model, n_heads, d_head, d_value, causal=causal, cross=cross)
+        self.scale = scale_of(scale, self.site.d_head)
         self.dropout = checked_rate(dropout)
-        of_keys = groups_of(heads, key_value_heads)
-        self.query = Linear(width, heads * self.site.head_width, bias)
-        self.key = Linear(width, of_keys * self.site.head_width, bias)
-        self.value = Linear(width, of_keys * self.site.value_head_width, bias)
-        self.out = Linear(heads * self.site.value_head_width, width, bias)
+        of_keys = groups_of(n_heads, n_kv_heads)
+        self.query = Linear(d_model, n_heads * self.site.d_head, bias)
+        self.key = Linear(d_model, of_keys * self.site.d_head, bias)
+        self.value = Linear(d_model, of_keys * self.site.d_value, bias)
+        self.out = Linear(n_heads * self.site.d_value, d_model, bias)
         self.attend = AttentionKernel(kernel)
         self.encoding = None
         if encoding is not None:
@@ -167,9 +167,9 @@ class Attention(nn.Module):
             v_BLD = self.value(x_BLD)
         else:
             q_BLD, k_BLD, v_BLD = self._map_at_once(x_BLD)
-        q_BHLE = split_heads(q_BLD, site.heads, site.head_width)
-        k_BHLE = split_heads(k_BLD, site.heads, site.head_width)
-        v_BHLE = split_heads(v_BLD, site.heads, site.value_head_width)
+        q_BHLE = split_heads(q_BLD, site.n_heads, site.d_head)
+        k_BHLE = split_heads(k_BLD, site.n_heads, site.d_head)
+        v_BHLE = split_heads(v_BLD, site.n_heads, site.d_value)
         return self.rotate_and_cache(x_BLD, q_BHLE, k_BHLE, v_BHLE, geometry, cache)
 
     @staticmethod
@@ -215,7 +215,7 @@ class Attention(nn.Module):
         """Queries of all heads, and keys, values and states of the keys, from the source or as the cache holds them."""
         encoding, site = geometry.encoding, self.site
         q_BQD = self.query(encoding.inject(x_BQD, geometry.q_pos))
-        q_BHQE = split_heads(q_BQD, site.heads, site.head_width)
+        q_BHQE = split_heads(q_BQD, site.n_heads, site.d_head)
         q_BHQE = encoding.rotate(q_BHQE, geometry.q_rotation)
         if cache is not None and cache.length:
             return q_BHQE, *cache.filled()
@@ -225,9 +225,9 @@ class Attention(nn.Module):
                 "or a cache that holds them"
             )
         k_BKD = self.key(encoding.inject(source_BKD, geometry.k_pos))
-        k_BHKE = split_heads(k_BKD, site.heads, site.head_width)
+        k_BHKE = split_heads(k_BKD, site.n_heads, site.d_head)
         k_BHKE = encoding.rotate(k_BHKE, geometry.k_rotation)
-        v_BHKE = split_heads(self.value(source_BKD), site.heads, site.value_head_width)
+        v_BHKE = split_heads(self.value(source_BKD), site.n_heads, site.d_value)
         states = encoding.key_states(source_BKD)
         if cache is not None:
             cache.append(k_BHKE, v_BHKE, *states)

@@ -48,16 +48,18 @@ class Source:
 class LuongAttention(nn.Module):
     """`w = softmax(score(h, h_1:m))`, `c = w h_1:m`, `h~ = tanh([h; c] W_concat)` (Luong et al. 2015, equations 5, 7).
 
-    width: D of the decoder's states h and of the encoder's outputs h_1:m. score: see `jarilab.attention.scores`.
+    d_model: D of the decoder's states h and of the encoder's outputs h_1:m. score: see `jarilab.attention.scores`.
     encoding: between decoder and source; it acts on what the score has made of states and outputs.
 
     Raises UserError for an unknown score, an encoding that cannot work with it, a kernel that cannot do what they need.
     """
 
-    def __init__(self, width: int, score: str, *, encoding: str = "none", kernel: Kernel = "auto"):
+    def __init__(
+        self, d_model: int, score: str, *, encoding: str = "none", kernel: Kernel = "auto"
+    ):
         super().__init__()
-        self.score = build_score(score, width, width)
-        self.site = site_of(width, 1, cross=True)
+        self.score = build_score(score, d_model, d_model)
+        self.site = site_of(d_model, 1, cross=True)
         self.encoding = LayerEncodings(encoding, self.site, 1)
         hooks = self.encoding.by_layer[0].hooks
         check(kernel, self.encoding.by_layer, self.score.compare)
@@ -67,7 +69,7 @@ class LuongAttention(nn.Module):
                 f"score={score} takes no product of them; use score=dot or score=general, or another cross_encoding"
             )
         self.attend = AttentionKernel(kernel)
-        self.combine = nn.Linear(2 * width, width, bias=False)
+        self.combine = nn.Linear(2 * d_model, d_model, bias=False)
 
     def read(
         self,

@@ -34,9 +34,9 @@ class TanhSum(nn.Module):
     The tanh of every pair is held, B x H x Q x K x E numbers, and kept for the backward pass.
     """
 
-    def __init__(self, width: int):
+    def __init__(self, d_model: int):
         super().__init__()
-        initial = nn.init.normal_(torch.empty(1, width), std=width**-0.5)
+        initial = nn.init.normal_(torch.empty(1, d_model), std=d_model**-0.5)
         self.v = nn.Parameter(initial)
 
     def forward(
@@ -53,12 +53,12 @@ class TanhSum(nn.Module):
 class Score(nn.Module):
     """One way to compare queries of `query_width` with keys of `key_width`.
 
-    width: what both are mapped to. compare: None for the plain product.
+    d_model: what both are mapped to. compare: None for the plain product.
     """
 
-    def __init__(self, width: int, compare: TanhSum | None = None):
+    def __init__(self, d_model: int, compare: TanhSum | None = None):
         super().__init__()
-        self.width = width
+        self.d_model = d_model
         self.compare = compare
 
     @abstractmethod

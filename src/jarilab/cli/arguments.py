@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jarilab._version import __version__
-from jarilab.cli import commands, names
+from jarilab.cli import aliases, commands
 from jarilab.cli.flags import add_flag, flag_of
-from jarilab.cli.terminal import say
 from jarilab.core.errors import UserError, nearest, unknown
 
 if TYPE_CHECKING:
@@ -94,7 +93,6 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, words: Words) -> argparse.Namespace:
         """The options of the command; those of a group in a dictionary of its name. Raises UserError."""
-        words = names.current(words, self.flags, say, self.help_command)
         options, rest = self.parse_known_args(words)
         if rest and self.more and not any(word.startswith("-") for word in rest):
             setattr(options, self.more, [*getattr(options, self.more), *rest])
@@ -114,14 +112,18 @@ class Parser(argparse.ArgumentParser):
         return value if known.group == SETTINGS else known.option.read_as(known.flag, value)
 
     def _unrecognized(self, rest: Words) -> UserError:
-        guess = None
+        suggested: list[str] = []
         if rest[0].startswith("--"):
-            bare = {flag[2:]: flag for flag in self.flags}
-            match = nearest(rest[0][2:].partition("=")[0], bare)
-            guess = bare[match] if match else None
-        hint = f"; did you mean {guess}?" if guess else f"; {self.beside}" if self.beside else ""
+            flags = {flag.removeprefix("--"): flag for flag in self.flags}
+            match = nearest(rest[0][2:].partition("=")[0], flags)
+            suggested = aliases.suggestions(rest[0], self.flags) or (
+                [flags[match]] if match else []
+            )
+        hint = f"; did you mean {' or '.join(suggested)}?" if suggested else ""
+        if self.beside and not suggested:
+            hint = f"; {self.beside}"
         text = f"unrecognized arguments: {' '.join(rest)}{hint}"
-        return UserError(f"{text}{'' if guess else ';'} see `{self.help_command}`")
+        return UserError(f"{text}{'' if suggested else ';'} see `{self.help_command}`")
 
     def error(self, message: str) -> Any:
         raise UserError(f"{message}; `{self.help_command}` shows what there is")

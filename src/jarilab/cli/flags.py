@@ -1,4 +1,4 @@
-"""Options as flags: `--learning-rate NUMBER its highest value (0.015)`, made of the definitions that Python goes by."""
+"""Options as flags: `--lr NUMBER its highest value (0.015)`, made of the definitions that Python goes by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SWITCH = {"action": "store_const", "const": True}
 
 
 def flag_of(name: str) -> str:
-    """`learning_rate` as it is typed: `--learning-rate`."""
+    """`batch_size` as it is typed: `--batch-size`."""
     return f"--{name.replace('_', '-')}"
 
 

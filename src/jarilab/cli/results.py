@@ -110,7 +110,7 @@ def table_text(table: Mapping[str, Any], out: Path) -> str:
     for row in table["differences"]:
         lines.append(_difference(row, metric))
     if table.get("tuning"):
-        chosen = [f"{row['encoding']} {row['learning_rate']:g}" for row in encodings]
+        chosen = [f"{row['encoding']} {row['lr']:g}" for row in encodings]
         lines.append(f"learning rates, tuned at seed 0 with equal budgets: {', '.join(chosen)}")
     for row in table["unfinished"]:
         lines.append(f"left out: {row['encoding']}, seed {row['seed']}: {row['reason']}")

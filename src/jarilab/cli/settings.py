@@ -1,4 +1,4 @@
-"""The settings of a task, its model and its training, each a flag of its own: `--width 64` is `model.width`."""
+"""The settings of a task, its model and its training, each a flag of its own: `--d-model 64` is `model.d_model`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_task(
         default=[],
         metavar="KEY=VALUE",
         dest="pairs",
-        help="an option of the task, the model or the training by its full name, such as model.width=128; "
+        help="an option of the task, the model or the training by its full name, such as model.d_model=128; "
         f"`jarilab {verb} TASK --help` lists them with their defaults",
     )
     parser.help_command = f"jarilab {verb} TASK --help"

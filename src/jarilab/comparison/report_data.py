@@ -84,7 +84,7 @@ def _what_ran(experiment: Experiment, folder: Path) -> dict[str, Any]:
 
 def _tuned(table: dict[str, Any]) -> dict[str, Any]:
     """The learning rate of each encoding, where they are not the same."""
-    rates = [f"{row['encoding']} {row['learning_rate']:g}" for row in table["encodings"]]
+    rates = [f"{row['encoding']} {row['lr']:g}" for row in table["encodings"]]
     return {"training: learning rate": ", ".join(rates)} if table.get("tuning") else {}
 
 

@@ -133,7 +133,7 @@ class Study:
         options = {**self.experiment.model_options, "encoding": encoding}
         training = self.experiment.training
         if rate is not None:
-            training = {**training, "learning_rate": rate}
+            training = {**training, "lr": rate}
         return replace(self.experiment, model_options=options, training=training, seed=seed)
 
     def tuning(self, folder: Path) -> list[Trial]:

@@ -17,14 +17,14 @@ SEED = 0
 
 
 def tuned(trials: Sequence[Trial], metric: Metric) -> list[dict[str, Any]]:
-    """What each finished trial reached: encoding, learning_rate, value."""
+    """What each finished trial reached: encoding, lr, value."""
     found = []
     for trial in trials:
         if trial.finished:
             experiment = trial.experiment
             result = read_result(trial.folder, experiment.hash)
-            rate = experiment.training["learning_rate"]
-            reached = {"learning_rate": rate, "value": result[metric.name]}
+            rate = experiment.training["lr"]
+            reached = {"lr": rate, "value": result[metric.name]}
             found.append({"encoding": experiment.encoding, **reached})
     return found
 
@@ -36,7 +36,7 @@ def best_rates(found: Sequence[Mapping[str, Any]], metric: Metric) -> dict[str, 
         held = best.setdefault(one["encoding"], one)
         if metric.better(one["value"], held["value"]):
             best[one["encoding"]] = one
-    return {encoding: one["learning_rate"] for encoding, one in best.items()}
+    return {encoding: one["lr"] for encoding, one in best.items()}
 
 
 def check_rates(rates: Sequence[float], settings: Mapping[str, Any]) -> None:
@@ -48,8 +48,6 @@ def check_rates(rates: Sequence[float], settings: Mapping[str, Any]) -> None:
             f"expected two different learning rates above 0 or more to choose among, got {listed}; such as 0.002,0.004"
         )
     for rate in rates:
-        options_of(Training)["learning_rate"].read_as("learning rates to choose among", rate)
-    if rates and "training.learning_rate" in settings:
-        raise UserError(
-            "the learning rate is tuned, so it cannot be given too; omit training.learning_rate"
-        )
+        options_of(Training)["lr"].read_as("learning rates to choose among", rate)
+    if rates and "training.lr" in settings:
+        raise UserError("the learning rate is tuned, so it cannot be given too; omit training.lr")

@@ -14,7 +14,7 @@ FIGURES = (
 )  # fmt: skip
 """The columns of table.csv. by, of: what an example is told by and its value there, such as `group`, `longer`."""
 TRIALS = (
-    "encoding", "seed", "value", "best_value", "held_out", "examples", "steps", "learning_rate", "parameters",
+    "encoding", "seed", "value", "best_value", "held_out", "examples", "steps", "lr", "parameters",
     "seconds_per_step", "cpu_seconds", "peak_memory", "hash", "run", "command",
 )  # fmt: skip
 """The columns of trials.csv: what `trials` of table.json has for each."""

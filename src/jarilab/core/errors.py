@@ -23,7 +23,7 @@ NEAR = 0.65
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that `name` was most likely meant to be, or None if nothing comes near. Case is no difference, and
-    `width` is meant by `model.width`."""
+    `d_model` is meant by `model.d_model`."""
     choices = list(choices)
     within = [choice for choice in choices if choice.rpartition(".")[2] == name]
     if within:

@@ -188,7 +188,7 @@ def unpacks(
     Makes each key of a function's `**group: Unpack[SomeTypedDict]` an option like any other: the signature names it and
     its default, and `help` says what it means. So options that many functions share stand once.
 
-        @unpacks(LayerOptions(heads=4))
+        @unpacks(LayerOptions(n_heads=4))
         def __init__(self, classes: int, *, registers: int = 0, **layer: Unpack[LayerKeywords]):
             options = LayerOptions(**layer)
 

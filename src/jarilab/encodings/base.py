@@ -72,19 +72,19 @@ Side = Literal["query", "key"]
 class Site:
     """The attention layer that an encoding is built for.
 
-    width: model dimension D. heads: number of heads H. head_width: E, of queries and keys. value_head_width: E of
+    d_model: model dimension D. n_heads: number of heads H. d_head: E, of queries and keys. d_value: E of
     values. causal: queries never see later keys. cross: queries and keys are of different sequences.
-    layer: number of the layer, from 0 on; 0 if all layers share the encoding. layers: of the stack.
+    layer: number of the layer, from 0 on; 0 if all layers share the encoding. n_layers: of the stack.
     """
 
-    width: int
-    heads: int
-    head_width: int
-    value_head_width: int
+    d_model: int
+    n_heads: int
+    d_head: int
+    d_value: int
     causal: bool = False
     cross: bool = False
     layer: int = 0
-    layers: int = 1
+    n_layers: int = 1
 
 
 @registry.base

@@ -133,22 +133,22 @@ class LayerEncodings(nn.Module):
     that of the layers, or if layers differ in what they add to the model's input.
     """
 
-    def __init__(self, text: str, site: Site, layers: int):
+    def __init__(self, text: str, site: Site, n_layers: int):
         super().__init__()
         self.spec = canonical(text)
         specs = layer_specs(self.spec)
         if len(specs) == 1:
-            specs *= layers
-        if len(specs) != layers:
+            specs *= n_layers
+        if len(specs) != n_layers:
             raise UserError(
-                f"{self.spec} has encodings for {len(specs)} layers, and the stack has {layers}; "
+                f"{self.spec} has encodings for {len(specs)} layers, and the stack has {n_layers}; "
                 "name one for each layer, or one for all"
             )
         parts = _build_parts(specs, site)
         self.parts = nn.ModuleList(nn.ModuleList(part.instances) for part in parts)
         # Plain lists: `self.parts` registers these modules.
         self.part_specs = [part.text for part in parts]
-        self.by_layer = _sum_by_layer(parts, layers)
+        self.by_layer = _sum_by_layer(parts, n_layers)
         _check_input_encodings(self.spec, self.by_layer)
 
     @property
@@ -213,22 +213,22 @@ def _build_parts(specs: list[str], site: Site) -> list[_Part]:
 
 
 def _build_instances(text: str, site: Site, layers: list[int], stack: int) -> list[Encoding]:
-    first = _build_part(text, replace(site, layer=layers[0], layers=stack))
+    first = _build_part(text, replace(site, layer=layers[0], n_layers=stack))
     if first.shared:
         return [first]
     others = []
     for layer in layers[1:]:
-        other = _build_part(text, replace(site, layer=layer, layers=stack))
+        other = _build_part(text, replace(site, layer=layer, n_layers=stack))
         other.share_parameters_with(first)
         others.append(other)
     return [first, *others]
 
 
-def _sum_by_layer(parts: list[_Part], layers: int) -> list[Encoding]:
+def _sum_by_layer(parts: list[_Part], n_layers: int) -> list[Encoding]:
     """The encoding of each layer: the same object for layers with the same instances."""
     sums: dict[tuple[Encoding, ...], Encoding] = {}
     by_layer = []
-    for layer in range(layers):
+    for layer in range(n_layers):
         instances = tuple(part.for_layer(layer) for part in parts if layer in part.layers)
         if instances not in sums:
             sums[instances] = instances[0] if len(instances) == 1 else Sum(instances)

@@ -115,7 +115,7 @@ def _site(tape: Tape, site: AttentionSite, names: Names, untrained: Tape | None)
         "heads": len(weights_HQK),
         "queries": site.queries,
         "keys": site.keys,
-        "head_width": first.v.shape[-1],
+        "d_head": first.v.shape[-1],
         **_drawn(weights_HQK),
         "pooled": factor,
         "hidden": hidden,

@@ -45,6 +45,6 @@ def _of_feed_forward(module: FeedForward) -> Iterator[tuple[str, str]]:
 def _of_attention(module: Attention) -> Iterator[tuple[str, str]]:
     site = module.site
     if module.key.out_features != module.query.out_features:
-        yield "key_value_heads", "--set model.key_value_heads=null"
-    if site.heads * site.head_width != site.width:
-        yield f"head_width={site.head_width}", "--set model.head_width=null"
+        yield "n_kv_heads", "--set model.n_kv_heads=null"
+    if site.n_heads * site.d_head != site.d_model:
+        yield f"d_head={site.d_head}", "--set model.d_head=null"

@@ -158,7 +158,7 @@ def _stack(library: Any, kind: Any, stack: Any, places: Places) -> Any:
     if places.rotary is not None:
         options["rotary_dim"], options["rotary_base"] = places.rotary.rotated, places.rotary.base
         options["rotary_interleave"] = places.rotary.interleaved
-    spec = kind(len(stack.layers), stack.encoding.by_layer[0].site.heads, **options)
+    spec = kind(len(stack.layers), stack.encoding.by_layer[0].site.n_heads, **options)
     if places.table is not None:
         # A table of zeros where there are no positions, since without one CTranslate2 adds sinusoids of its own.
         spec.position_encodings.encodings = _array(places.table)
@@ -204,7 +204,7 @@ def _norm(spec: Any, norm: Any) -> None:
 
 def _undivided(attention: Any) -> float:
     """What queries are multiplied by, since CTranslate2 divides every score by the square root of the head width."""
-    return attention.scale * attention.site.head_width**0.5
+    return attention.scale * attention.site.d_head**0.5
 
 
 def _linear(spec: Any, *parts: nn.Linear, factor: float = 1.0) -> None:

@@ -65,7 +65,7 @@ def _gpt2(model: Any, layers: list[Any], places: Places) -> Equal:
         "n_positions": len(table),
         "n_embd": table.shape[1],
         "n_layer": len(layers),
-        "n_head": layers[0].attention.site.heads,
+        "n_head": layers[0].attention.site.n_heads,
         "n_inner": layers[0].feed_forward.up.out_features,
         "activation_function": activation_of(layers[0]),
         "layer_norm_epsilon": model.decoder.norm.eps,
@@ -83,7 +83,7 @@ def _neox(model: Any, layers: list[Any], places: Places) -> Equal:
         weights |= norm_weights(f"{at}.post_attention_layernorm", layer.feed_forward_residual.norm)
         # Query, key and value of the first head, then of the second, ...
         joined = [
-            part.unflatten(0, (3, site.heads, -1)).transpose(0, 1)
+            part.unflatten(0, (3, site.n_heads, -1)).transpose(0, 1)
             for part in joined_weights(layer.attention)
         ]
         maps = {
@@ -98,13 +98,13 @@ def _neox(model: Any, layers: list[Any], places: Places) -> Equal:
     rope = {
         "rope_type": "default",
         "rope_theta": rotary.base,
-        "partial_rotary_factor": rotary.rotated / site.head_width,
+        "partial_rotary_factor": rotary.rotated / site.d_head,
     }
     settings = {
         "max_position_embeddings": model.max_positions()["target"] or LEAST,
-        "hidden_size": site.width,
+        "hidden_size": site.d_model,
         "num_hidden_layers": len(layers),
-        "num_attention_heads": site.heads,
+        "num_attention_heads": site.n_heads,
         "intermediate_size": layers[0].feed_forward.up.out_features,
         "hidden_act": activation_of(layers[0]),
         "layer_norm_eps": model.decoder.norm.eps,

@@ -90,7 +90,7 @@ def _bart_settings(model: Any, sides: Mapping[str, Any], positions: int) -> dict
     for side, stack in sides.items():
         settings |= {
             f"{side}_layers": len(stack.layers),
-            f"{side}_attention_heads": stack.encoding.by_layer[0].site.heads,
+            f"{side}_attention_heads": stack.encoding.by_layer[0].site.n_heads,
             f"{side}_ffn_dim": stack.layers[0].feed_forward.up.out_features,
         }
     return settings

@@ -41,7 +41,7 @@ def of_vision(model: Any) -> Equal:
     channels, height, wide = model.shape
     places = model.places(Images(torch.zeros(1, *model.shape)))
     zeros_1LD = torch.zeros(1, places.length, width)
-    weight = model.embedding.weight.unflatten(1, (channels, model.patch, model.patch))
+    weight = model.embedding.weight.unflatten(1, (channels, model.patch_size, model.patch_size))
     weights = {
         "vit.embeddings.cls_token": model.nowhere.weight.unsqueeze(0),
         "vit.embeddings.position_embeddings": encoding.embed(zeros_1LD, places),
@@ -72,12 +72,12 @@ def of_vision(model: Any) -> Equal:
     settings = {
         "hidden_size": width,
         "num_hidden_layers": len(layers),
-        "num_attention_heads": layers[0].attention.site.heads,
+        "num_attention_heads": layers[0].attention.site.n_heads,
         "intermediate_size": layers[0].feed_forward.up.out_features,
         "hidden_act": activation_of(layers[0]),
         "layer_norm_eps": stack.norm.eps,
         "image_size": (height, wide),
-        "patch_size": model.patch,
+        "patch_size": model.patch_size,
         "num_channels": channels,
         "num_labels": model.generator.out_features,
     }

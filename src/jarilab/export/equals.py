@@ -75,12 +75,12 @@ def special_tokens(first: str) -> dict[str, int]:
     return {first: FIRST, "eos_token_id": END, "pad_token_id": PADDING}
 
 
-def drawn_ids(vocabulary: int, most: int | None) -> Tensor:
+def drawn_ids(vocab_size: int, most: int | None) -> Tensor:
     """Sequences to compare on, of as many tokens as a model has positions for."""
     length = LENGTH if most is None else min(LENGTH, most)
     generator = torch.Generator().manual_seed(1)
     # No padding, which other models hide by its number.
-    return torch.randint(PADDING + 1, vocabulary, (ROWS, length), generator=generator)
+    return torch.randint(PADDING + 1, vocab_size, (ROWS, length), generator=generator)
 
 
 def activation_of(layer: Any) -> str:
@@ -112,7 +112,7 @@ def map_weights(linear: nn.Linear) -> tuple[Tensor, Tensor]:
 
 def query_weights(attention: Any) -> tuple[Tensor, Tensor]:
     """As large as it has to be where all scores are divided by the square root of the head width."""
-    factor = attention.scale * attention.site.head_width**0.5
+    factor = attention.scale * attention.site.d_head**0.5
     return attention.query.weight * factor, attention.query.bias * factor
 
 

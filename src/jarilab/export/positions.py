@@ -97,7 +97,7 @@ def places_of(encodings: LayerEncodings, positions: int) -> Places:
 def _table(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[Tensor, "L D"]:
     places = Positions.sequence(count)
     generator = torch.Generator().manual_seed(1)
-    x_1LD = torch.randn(1, count, encoding.site.width, generator=generator)
+    x_1LD = torch.randn(1, count, encoding.site.d_model, generator=generator)
     table_1LD = encoding.embed(torch.zeros_like(x_1LD), places)
     if not torch.allclose(encoding.embed(x_1LD, places), x_1LD + table_1LD, atol=1e-5):
         refuse(encodings, "it does more to the input than add a vector for each position")
@@ -106,7 +106,7 @@ def _table(encodings: LayerEncodings, encoding: Encoding, count: int) -> Float[T
 
 def _rotary(encodings: LayerEncodings, encoding: Encoding, count: int) -> Rotary:
     """The rotary embedding that does the same: its options are read from how unit vectors turn at position 1."""
-    heads, width = encoding.site.heads, encoding.site.head_width
+    heads, width = encoding.site.n_heads, encoding.site.d_head
     found = _rotary_from(_turned_units(encoding))
     generator = torch.Generator().manual_seed(1)
     x_1HLE = torch.randn(1, heads, count, width, generator=generator)
@@ -121,7 +121,7 @@ def _rotary(encodings: LayerEncodings, encoding: Encoding, count: int) -> Rotary
 
 def _turned_units(encoding: Encoding) -> Float[Tensor, "E E"]:
     """Each unit vector as it is at position 1, in the first head."""
-    heads, width = encoding.site.heads, encoding.site.head_width
+    heads, width = encoding.site.n_heads, encoding.site.d_head
     ones_L1 = torch.ones(width, 1, dtype=torch.long)
     ones = Positions(ones_L1, torch.arange(width))
     rotation = encoding.rotation_for(ones, "query", ones)

@@ -213,9 +213,9 @@ def _few(length: int, most: int | None) -> int:
     return length if most is None else min(length, most)
 
 
-def _drawn(vocabulary: int, rows: int, length: int) -> Int[Tensor, "B L"]:
+def _drawn(vocab_size: int, rows: int, length: int) -> Int[Tensor, "B L"]:
     generator = torch.Generator().manual_seed(rows + length)
-    return torch.randint(vocabulary, (rows, length), generator=generator)
+    return torch.randint(vocab_size, (rows, length), generator=generator)
 
 
 def _kept(rows: int, length: int) -> Bool[Tensor, "B K"]:

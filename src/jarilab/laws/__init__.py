@@ -39,16 +39,16 @@ class Outcome:
     detail: str
 
 
-def check_encoding(spec: str, oracle: Oracle | None = None, *, heads: int = 6) -> list[Outcome]:
+def check_encoding(spec: str, oracle: Oracle | None = None, *, n_heads: int = 6) -> list[Outcome]:
     """Try all laws on an encoding, about a second on one core. Raises UserError for a spec that cannot be built.
 
     spec: options and sums too. oracle: its formula; by default the class attribute `oracle`, or the paper's for an
-    encoding of the package. heads: H of all sites.
+    encoding of the package. n_heads: H of all sites.
     """
     for path in files_of(spec):
         trust_code(path)
     with contained():
-        subject = Subject.of(spec, oracle, heads)
+        subject = Subject.of(spec, oracle, n_heads)
     return without_echoes([judge(name, law, subject) for name, law in LAWS.items()], GROUNDS)
 
 

@@ -83,7 +83,7 @@ def call_of(
     if "rotate" in encoding.hooks:
         q = encoding.rotate(q, geometry.q_rotation)
         k = encoding.rotate(k, geometry.k_rotation)
-    x = noise("x", *k.shape[:3:2], encoding.site.width) if x is None else x
+    x = noise("x", *k.shape[:3:2], encoding.site.d_model) if x is None else x
     states = encoding.key_states(x.to(k.dtype))
     scale = SCALE * encoding.scale_factor
     return AttentionCall(q, k, v, geometry, scale, states=states)
@@ -143,7 +143,7 @@ def _parameters(encoding: Encoding) -> dict[str, Tensor]:
 
 def _qkv(encoding: Encoding) -> dict[str, Tensor]:
     """Queries, keys and values of all heads by name."""
-    heads, widths = encoding.site.heads, {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH}
+    heads, widths = encoding.site.n_heads, {"q": HEAD_WIDTH, "k": HEAD_WIDTH, "v": VALUE_WIDTH}
     return {name: noise(name, BATCH, heads, LENGTH, width) for name, width in widths.items()}
 
 

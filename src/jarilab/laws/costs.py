@@ -49,7 +49,7 @@ def _seconds(step: Step) -> float:
 
 
 def _of_text(spec: str) -> Step:
-    model = LanguageModel(VOCABULARY, width=WIDTH, heads=HEADS, layers=LAYERS, encoding=spec)
+    model = LanguageModel(VOCABULARY, d_model=WIDTH, n_heads=HEADS, n_layers=LAYERS, encoding=spec)
     initialise(model, 0)
     shape = (BATCH, ROWS * COLUMNS)
     ids_BL = torch.randint(VOCABULARY, shape, generator=generator_for(0, "cost"))

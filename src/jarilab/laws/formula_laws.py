@@ -51,20 +51,20 @@ class Trial:
 
     @property
     def q(self) -> Tensor:
-        return noise("q", self.batch, self.site.heads, len(self.q_at), self.site.head_width)
+        return noise("q", self.batch, self.site.n_heads, len(self.q_at), self.site.d_head)
 
     @property
     def k(self) -> Tensor:
-        return noise("k", self.batch, self.site.heads, len(self.k_at), self.site.head_width)
+        return noise("k", self.batch, self.site.n_heads, len(self.k_at), self.site.d_head)
 
     @property
     def v(self) -> Tensor:
-        return noise("v", self.batch, self.site.heads, len(self.k_at), VALUE_WIDTH)
+        return noise("v", self.batch, self.site.n_heads, len(self.k_at), VALUE_WIDTH)
 
     @property
     def x(self) -> Tensor:
         """What the keys are made of."""
-        return noise("x", self.batch, len(self.k_at), self.site.width)
+        return noise("x", self.batch, len(self.k_at), self.site.d_model)
 
     @property
     def scale(self) -> float:
@@ -117,7 +117,7 @@ def _trials(subject: Subject) -> Iterator[Trial]:
     for heads, width in OTHER_SITES:
         encoding = _other_site(subject, heads, width)
         site = encoding.site
-        where = f"at positions {_short(k_at)}, {heads} heads of width {site.head_width}"
+        where = f"at positions {_short(k_at)}, {heads} heads of width {site.d_head}"
         yield Trial(encoding, [k_at[i] for i in some], k_at, site.causal, where, 1)
     if subject.crosses:
         encoding = subject.encoding(site=subject.site(cross=True))
@@ -126,7 +126,7 @@ def _trials(subject: Subject) -> Iterator[Trial]:
         where = f"at positions {_short(k_at)}, in cross-attention from {_short(q_at)}"
         yield Trial(encoding, q_at, k_at, False, where, 1)
     many = subject.row(MANY)
-    encoding = subject.encoding(site=subject.site(heads=ROW_HEADS))
+    encoding = subject.encoding(site=subject.site(n_heads=ROW_HEADS))
     where = f"at {len(many)} positions from 0 on"
     yield Trial(encoding, [many[i] for i in (-1, 3)], many, subject.causal_only, where, 1)
     halves = _halves(subject)
@@ -134,11 +134,11 @@ def _trials(subject: Subject) -> Iterator[Trial]:
         yield halves
 
 
-def _other_site(subject: Subject, heads: int, width: int) -> Encoding:
+def _other_site(subject: Subject, n_heads: int, d_head: int) -> Encoding:
     """One with other heads; of the usual width where it refuses this one."""
-    site = subject.site(heads=heads, head_width=width)
+    site = subject.site(n_heads=n_heads, d_head=d_head)
     if complaint(lambda: build(subject.spec, site)) is not None:
-        site = subject.site(heads=heads)
+        site = subject.site(n_heads=n_heads)
     return subject.encoding(site=site)
 
 
@@ -195,7 +195,7 @@ def _input_apart(
     subject: Subject, oracle: Oracle, encoding: Encoding, at: list[Position], what: str
 ) -> float:
     """How far what is added to the input is from what the formula adds."""
-    zeros_1LD = torch.zeros(1, len(at), encoding.site.width, dtype=torch.float64)
+    zeros_1LD = torch.zeros(1, len(at), encoding.site.d_model, dtype=torch.float64)
     added_LD = encoding.embed(zeros_1LD, subject.at(at))[0]
     embedded = np.stack([oracle.embed(encoding, place) for place in at])
     return near(added_LD, torch.from_numpy(embedded), POSITIONS, what)
@@ -203,7 +203,7 @@ def _input_apart(
 
 def _rows_apart(subject: Subject, oracle: Oracle, causal: bool) -> Iterator[float]:
     """The same over every distance up to the furthest, both ways: a softmax would hide what is far."""
-    encoding = subject.encoding(site=subject.site(causal, heads=ROW_HEADS))
+    encoding = subject.encoding(site=subject.site(causal, n_heads=ROW_HEADS))
     row = subject.row(FURTHEST + 1)
     where = f"over the distances 0 to {len(row) - 1}{', causal' * causal}"
     trial = Trial(encoding, [row[0], row[-1]], row, causal, where, 1)
@@ -240,7 +240,7 @@ def _scores_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
 
 def _values_apart(subject: Subject, oracle: Oracle, trial: Trial) -> float:
     """What the last query takes from each key that it looks at alone."""
-    keys, heads = len(trial.k_at), trial.site.heads
+    keys, heads = len(trial.k_at), trial.site.n_heads
     q_pos, k_pos = subject.at(trial.q_at[-1:]), subject.at(trial.k_at)
     weights_KH1K = torch.eye(keys, dtype=torch.float64)[:, None, None].expand(-1, heads, -1, -1)
     relation = trial.encoding.relation(q_pos, k_pos)

@@ -41,11 +41,11 @@ class Question:
     def about(site: Site, q_pos: Positions, k_pos: Positions | None = None) -> Question:
         """Vectors by chance, the first LENGTH tokens' the same for all lengths."""
         k_pos = q_pos if k_pos is None else k_pos
-        heads, width = site.heads, site.head_width
+        heads, width = site.n_heads, site.d_head
         return Question(
             q_pos,
             k_pos,
-            _cut(noise("x", BATCH, LENGTH, site.width), k_pos.length),
+            _cut(noise("x", BATCH, LENGTH, site.d_model), k_pos.length),
             _cut(noise("q", BATCH, heads, LENGTH, width), q_pos.length),
             _cut(noise("k", BATCH, heads, LENGTH, width), k_pos.length),
         )
@@ -156,7 +156,7 @@ def _terms(encoding: Encoding, asked: Question, relation: Any) -> Tensor | None:
     around = {
         "product": asked.q @ asked.k.transpose(-1, -2),
         "allowed": seen_QK[None, None] if encoding.site.causal else None,
-        "scale": encoding.site.head_width**-0.5,
+        "scale": encoding.site.d_head**-0.5,
         "state": encoding.key_states(asked.x),
     }
     terms = encoding.terms_for(asked.q, asked.k, relation, around)

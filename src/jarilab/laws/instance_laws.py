@@ -77,7 +77,7 @@ def independence(subject: Subject) -> str:
     # A cache that instances share by mistake is mostly keyed by length, so take two lengths that are new to it: in
     # the first this encoding is asked before the others, in the second after them.
     earlier, later = next(_fresh_lengths), next(_fresh_lengths)
-    larger = subject.site(heads=subject.heads + 1)
+    larger = subject.site(n_heads=subject.n_heads + 1)
     texts = [text for text in variants(subject.spec) if _can_be(subject, text)]
     builders: list[Callable[[], Encoding]] = [partial(subject.encoding, text) for text in texts]
     builders.append(partial(subject.encoding, site=larger))

@@ -138,10 +138,10 @@ def packing(subject: Subject) -> str:
 
 def batch(subject: Subject) -> str:
     """Reversing a batch reverses the outputs and does nothing else, with shared positions and with each row's own."""
-    sizes = (BATCH, LENGTH, subject.heads)
+    sizes = (BATCH, LENGTH, subject.n_heads)
     everything = itertools.product(stacks(subject), subject.starts(), sizes)
     for stack, start, samples in everything:
-        x_BLD = noise("x", samples, LENGTH, subject.site().width)
+        x_BLD = noise("x", samples, LENGTH, subject.site().d_model)
         shared = subject.sequence(start)
         ordered = stack(x_BLD, shared)
         turned = stack(x_BLD.flip(0), shared)
@@ -149,7 +149,7 @@ def batch(subject: Subject) -> str:
         near(turned.flip(0), ordered, EXACT, what)
         if not subject.labels:
             _check_own_positions(subject, stack, x_BLD, start)
-    return f"batches of {BATCH}, {LENGTH} and {subject.heads}, in {_named(subject)}"
+    return f"batches of {BATCH}, {LENGTH} and {subject.n_heads}, in {_named(subject)}"
 
 
 def _check_own_positions(subject: Subject, stack: Stack, x_BLD: Tensor, start: int) -> None:

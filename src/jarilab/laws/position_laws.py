@@ -119,7 +119,7 @@ def order(subject: Subject) -> str:
 
 def _bags(subject: Subject) -> list[Stack]:
     """Stacks to which, without positions, tokens are a bag: for one causal layer those before the last are."""
-    one_layer = causal_stack(subject, layers=1)
+    one_layer = causal_stack(subject, n_layers=1)
     return [one_layer] if subject.causal_only else [encoder(subject), one_layer]
 
 

@@ -39,10 +39,10 @@ def stacks(subject: Subject) -> list[Stack]:
     return [causal] if subject.causal_only else [encoder(subject), causal]
 
 
-def encoder(subject: Subject, layers: int = 2) -> Stack:
+def encoder(subject: Subject, n_layers: int = 2) -> Stack:
     """A stack in which every token sees every other."""
     site = subject.site()
-    made = Encoder(site.width, site.heads, layers, encoding=subject.spec, hidden=HIDDEN)
+    made = Encoder(site.d_model, site.n_heads, n_layers, encoding=subject.spec, d_ff=HIDDEN)
     module = _filled(made)
 
     def packed(x_BLD: Tensor, pos: Positions, document_BL: Tensor) -> Tensor:
@@ -51,11 +51,11 @@ def encoder(subject: Subject, layers: int = 2) -> Stack:
     return Stack("an encoder", module, packed)
 
 
-def causal_stack(subject: Subject, layers: int = 2) -> Stack:
+def causal_stack(subject: Subject, n_layers: int = 2) -> Stack:
     """A stack in which a token sees itself and what came before."""
     site = subject.site()
-    options = LayerOptions(site.width, site.heads, hidden=HIDDEN)
-    module = _filled(CausalStack(options, layers, encoding=subject.spec, window=None))
+    options = LayerOptions(site.d_model, site.n_heads, d_ff=HIDDEN)
+    module = _filled(CausalStack(options, n_layers, encoding=subject.spec, window=None))
 
     def packed(x_BLD: Tensor, pos: Positions, document_BL: Tensor) -> Tensor:
         return module(x_BLD, positions=pos, documents=document_BL)

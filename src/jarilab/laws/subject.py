@@ -61,7 +61,7 @@ class Subject:
 
     spec: str
     oracle: Oracle | None
-    heads: int
+    n_heads: int
     labels: int
     max_positions: int | None = None
     max_distance: int | None = None
@@ -69,13 +69,13 @@ class Subject:
     made: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(spec: str, oracle: Oracle | None, heads: int) -> Subject:
+    def of(spec: str, oracle: Oracle | None, n_heads: int) -> Subject:
         if any(part_spec(part)[1] is not None for part in split_sum(spec)):
             raise UserError(
                 f"the laws look at encodings for all axes; try the parts of {spec} without their @"
             )
         oracle = oracle or formula_of(spec)
-        subject = Subject(canonical(spec), oracle, heads, 0)
+        subject = Subject(canonical(spec), oracle, n_heads, 0)
         encoding = build(spec, subject.site())
         build(spec, subject.site(causal=True))
         if not {1, 2} & set(encoding.axes):
@@ -125,14 +125,14 @@ class Subject:
     def site(
         self,
         causal: bool | None = None,
-        heads: int | None = None,
+        n_heads: int | None = None,
         *,
-        head_width: int = HEAD_WIDTH,
+        d_head: int = HEAD_WIDTH,
         cross: bool = False,
     ) -> Site:
         causal = self.causal_only if causal is None else causal
-        heads = heads or self.heads
-        return Site(heads * head_width, heads, head_width, VALUE_WIDTH, causal, cross)
+        n_heads = n_heads or self.n_heads
+        return Site(n_heads * d_head, n_heads, d_head, VALUE_WIDTH, causal, cross)
 
     @property
     def crosses(self) -> bool:
@@ -149,7 +149,7 @@ class Subject:
 
     def encoder_input(self) -> Tensor:
         """Vectors to put into a stack, `(B, L, D)`."""
-        return noise("x", BATCH, LENGTH, self.site().width)
+        return noise("x", BATCH, LENGTH, self.site().d_model)
 
     def model(self, spec: str | None = None, kernel: Kernel = "auto") -> EncoderDecoder:
         """Encoder, decoder and, if it may be there, cross-attention, all under the encoding."""
@@ -157,9 +157,9 @@ class Subject:
         model = EncoderDecoder(
             VOCABULARY,
             VOCABULARY,
-            width=self.site().width,
-            heads=self.heads,
-            hidden=16,
+            d_model=self.site().d_model,
+            n_heads=self.n_heads,
+            d_ff=16,
             encoder_encoding=NO_ENCODING if self.causal_only else spec,
             decoder_encoding=spec,
             cross_encoding=spec if self.crosses else NO_ENCODING,

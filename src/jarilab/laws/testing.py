@@ -2,7 +2,7 @@
 
     from jarilab.laws.testing import model_laws
 
-    test_mine = model_laws(lambda: MyModel(vocabulary=99))      # a test for each law, where pytest looks for tests
+    test_mine = model_laws(lambda: MyModel(vocab_size=99))      # a test for each law, where pytest looks for tests
 
 `check_model` gives the same as a list.
 """

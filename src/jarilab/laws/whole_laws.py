@@ -241,7 +241,7 @@ LAWS: dict[str, Callable[[WholeModel], str]] = {
 def check_model(
     model: nn.Module,
     *,
-    vocabulary: int | None = None,
+    vocab_size: int | None = None,
     image: tuple[int, int, int] | None = None,
     causal: bool = False,
 ) -> list[Outcome]:
@@ -251,7 +251,7 @@ def check_model(
     model's forward has them; a law that needs one it lacks is skipped. The other arguments, and errors: as `WholeModel`
     says.
     """
-    asked = WholeModel(model, vocabulary=vocabulary, image=image, causal=causal)
+    asked = WholeModel(model, vocab_size=vocab_size, image=image, causal=causal)
     asked.check()
     outcomes = [judge(name, law, asked) for name, law in LAWS.items()]
     return without_echoes(outcomes, tuple(LAWS)[:1])

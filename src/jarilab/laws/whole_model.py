@@ -34,7 +34,7 @@ SEED = 7
 class WholeModel:
     """What laws ask of a model. Raises UserError for one that reads neither ids nor images.
 
-    vocabulary: how many ids it reads; needed for one without a configuration or a table of them. image: the shape
+    vocab_size: how many ids it reads; needed for one without a configuration or a table of them. image: the shape
     `(C, H, W)` that it reads, where its configuration does not say. causal: no token of what it reads may see a later
     one; needed for one that writes without a cache.
     """
@@ -43,7 +43,7 @@ class WholeModel:
         self,
         model: nn.Module,
         *,
-        vocabulary: int | None = None,
+        vocab_size: int | None = None,
         image: tuple[int, int, int] | None = None,
         causal: bool = False,
     ):
@@ -59,9 +59,9 @@ class WholeModel:
                 f"{type(model).__name__} reads {read}; laws of whole models are for those that read ids or images"
             )
         self._image = image
-        self._vocabulary = vocabulary
+        self._vocabulary = vocab_size
         if not self.reads_images:
-            self._vocabulary = self._count_ids() if vocabulary is None else vocabulary
+            self._vocabulary = self._count_ids() if vocab_size is None else vocab_size
             if self._vocabulary <= FIRST_ID:
                 raise UserError(
                     f"laws draw ids from {FIRST_ID} on, since those below are often special: expected a vocabulary of "
@@ -194,7 +194,7 @@ class WholeModel:
             raise UserError(
                 f"{type(self._given).__name__} could not be asked for anything by model({shapes}): "
                 f"{type(error).__name__}: {first[:200]}; wrap it in a module whose forward reads that, or give "
-                "vocabulary= or image= as it expects them"
+                "vocab_size= or image= as it expects them"
             ) from None
 
     @torch.no_grad()
@@ -262,7 +262,7 @@ class WholeModel:
         if count is None:
             raise UserError(
                 f"{type(self._given).__name__} has no table of ids and no configuration that says how many it reads; "
-                "give vocabulary=, or image=(C, H, W) for a model of images"
+                "give vocab_size=, or image=(C, H, W) for a model of images"
             )
         return int(count)
 
@@ -287,8 +287,8 @@ def _check_forward(model: Any) -> None:
         )
 
 
-def _ids(length: int, vocabulary: int, drawn: torch.Generator) -> Int[Tensor, "B L"]:
-    return torch.randint(FIRST_ID, vocabulary, (ROWS, length), generator=drawn)
+def _ids(length: int, vocab_size: int, drawn: torch.Generator) -> Int[Tensor, "B L"]:
+    return torch.randint(FIRST_ID, vocab_size, (ROWS, length), generator=drawn)
 
 
 def _off_by_a_digit(model: nn.Module) -> nn.Module:

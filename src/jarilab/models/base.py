@@ -125,11 +125,11 @@ def _is_method(name: str, value: Any) -> bool:
     return callable(value) and not name.startswith("_")
 
 
-def check_layers(layers: int) -> int:
+def check_layers(n_layers: int) -> int:
     """The number of layers of a stack. Raises UserError where there is none."""
-    if layers < 1:
-        raise UserError(f"a stack has 1 layer or more, got {layers}")
-    return layers
+    if n_layers < 1:
+        raise UserError(f"a stack has 1 layer or more, got {n_layers}")
+    return n_layers
 
 
 def one_a_row(tokens: Tokens | None) -> Tokens:

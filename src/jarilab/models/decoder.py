@@ -36,7 +36,7 @@ class CausalStack(nn.Module):
     def __init__(
         self,
         options: LayerOptions,
-        layers: int,
+        n_layers: int,
         *,
         encoding: str,
         window: int | None,
@@ -44,11 +44,11 @@ class CausalStack(nn.Module):
     ):
         super().__init__()
         self.mask = Mask(causal=True, window=window)
-        self.encoding = options.encodings(encoding, layers, causal=True)
+        self.encoding = options.encodings(encoding, n_layers, causal=True)
         self.embedding_norm = options.one_norm() if embedding_norm else nn.Identity()
         # Under the name `self`, so that the sites read like those of a decoder with a source: decoder.0.self.
         self.layers = nn.ModuleList(
-            nn.ModuleDict({"self": EncoderLayer(options)}) for _ in range(layers)
+            nn.ModuleDict({"self": EncoderLayer(options)}) for _ in range(n_layers)
         )
         self.norm = options.last_norm()
 
@@ -213,7 +213,7 @@ def after(prompt: Tokens) -> Callable[[Tensor, int, Tensor], Positions]:
 class LanguageModel(nn.Module):
     """Tokens in, scores of the token after each out; no token sees a later one.
 
-        model = jarilab.LanguageModel(vocabulary=65, width=128, layers=4, encoding="none")
+        model = jarilab.LanguageModel(vocab_size=65, d_model=128, n_layers=4, encoding="none")
         scores_BLV = model(ids_BL)
 
     encoding: one spec for all layers; with `none`, two layers or more can still tell order, by the causal mask alone.
@@ -221,18 +221,18 @@ class LanguageModel(nn.Module):
     `window - 1` tokens and the new ones at most. tied: the generator's weights are the embedding's. parallel: attention
     and feed-forward read the same input and are added to it together, as GPT-NeoX and PaLM have it. embedding_norm: a
     norm before the first layer, behind the positions, as BLOOM has it. embedding_scale: what embeddings are multiplied
-    by, the square root of the width (sqrt) or nothing (none), as GPT-2 has it. generator_bias: a number for each token
+    by, the square root of d_model (sqrt) or nothing (none), as GPT-2 has it. generator_bias: a number for each token
     is added to its score.
 
-    What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
+    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
     """
 
     @unpacks(LayerOptions())
     def __init__(
         self,
-        vocabulary: int,
+        vocab_size: int,
         *,
-        layers: Layers = 2,
+        n_layers: Layers = 2,
         encoding: str = "sinusoidal",
         window: Annotated[int, Ge(1), Le(2**24)] | None = None,
         tied: bool = True,
@@ -244,12 +244,12 @@ class LanguageModel(nn.Module):
     ):
         super().__init__()
         options = LayerOptions(**layer, parallel=parallel)
-        self.embedding = TokenEmbedding(vocabulary, options.width, embedding_scale)
+        self.embedding = TokenEmbedding(vocab_size, options.d_model, embedding_scale)
         self.decoder = CausalStack(
-            options, layers, encoding=encoding, window=window, embedding_norm=embedding_norm
+            options, n_layers, encoding=encoding, window=window, embedding_norm=embedding_norm
         )
-        self.generator = None if tied else nn.Linear(options.width, vocabulary, bias=False)
-        self.generator_bias = nn.Parameter(torch.zeros(vocabulary)) if generator_bias else None
+        self.generator = None if tied else nn.Linear(options.d_model, vocab_size, bias=False)
+        self.generator_bias = nn.Parameter(torch.zeros(vocab_size)) if generator_bias else None
 
     def forward(self, tokens: Int[Tensor, "B L"] | Tokens) -> Float[Tensor, "B L V"]:
         """Scores of the token after each. Those at padding mean nothing, and no real token sees padding."""

@@ -49,18 +49,18 @@ class Detector(nn.Module):
     sinusoidal2d:where=inject,normalised=true, with which less was found. encoder_encoding, decoder_encoding,
     cross_encoding: for one of them alone.
 
-    What each layer is made of, from `width` to `kernel`, stands at `__init__`. encoder_layers: of the encoder.
-    decoder_layers: of the decoder.
+    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_encoder_layers: of the encoder.
+    n_decoder_layers: of the decoder.
     """
 
-    @unpacks(LayerOptions(width=96))
+    @unpacks(LayerOptions(d_model=96))
     def __init__(
         self,
         channels: int,
         classes: int,
         *,
-        encoder_layers: Layers = 3,
-        decoder_layers: Layers = 3,
+        n_encoder_layers: Layers = 3,
+        n_decoder_layers: Layers = 3,
         queries: Annotated[int, Ge(1), Le(10000)] = 8,
         query_positions: QueryPositions = "boxes",
         refinement: bool = True,
@@ -76,30 +76,30 @@ class Detector(nn.Module):
         if stem not in STEMS:
             raise unknown("stem", stem, STEMS)
         options = LayerOptions(**layer)
-        width = options.width
-        self.stem = STEMS[stem](channels, width)
+        d_model = options.d_model
+        self.stem = STEMS[stem](channels, d_model)
         own = encoder_encoding or encoding
-        self.encoder = Encoder(layers=encoder_layers, encoding=own, **layer)
+        self.encoder = Encoder(n_layers=n_encoder_layers, encoding=own, **layer)
         check_axes(self.encoder.encoding)
         specs = decoder_encoding or encoding, cross_encoding or encoding
         if query_positions == "boxes":
             check_fractions(*specs)
         self.decoder = QueryDecoder(
-            options, decoder_layers, specs, queries, query_positions, refinement
+            options, n_decoder_layers, specs, queries, query_positions, refinement
         )
-        self.generator = nn.Linear(width, classes + 1)
+        self.generator = nn.Linear(d_model, classes + 1)
         self.box = nn.Sequential(
-            nn.Linear(width, width),
+            nn.Linear(d_model, d_model),
             nn.ReLU(),
-            nn.Linear(width, width),
+            nn.Linear(d_model, d_model),
             nn.ReLU(),
-            nn.Linear(width, 4),
+            nn.Linear(d_model, 4),
         )
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:
         """Raises UserError for options of which no detector can be made, whatever its images are."""
-        Detector(1, 1, **{**options, "encoder_layers": 1, "decoder_layers": 1})
+        Detector(1, 1, **{**options, "n_encoder_layers": 1, "n_decoder_layers": 1})
 
     def forward(self, images: Float[Tensor, "B C H W"] | Images) -> Detected:
         """What each layer of the decoder finds. Padding stands below and to the right of images, and boxes are shares
@@ -146,13 +146,13 @@ class Detector(nn.Module):
 class ConvolutionStem(nn.Module):
     """Three convolutions of stride 2: `(B, C, H, W)` to `(B, L, D)`, row by row."""
 
-    def __init__(self, channels: int, width: int):
+    def __init__(self, channels: int, d_model: int):
         super().__init__()
-        widths = (channels, max(1, width // 4), max(1, width // 2), width)
+        widths = (channels, max(1, d_model // 4), max(1, d_model // 2), d_model)
         self.layers = nn.ModuleList(
             nn.Conv2d(narrow, wide, 3, stride=2, padding=1) for narrow, wide in pairwise(widths)
         )
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(d_model)
 
     def forward(self, pixels: Float[Tensor, "B C H W"]) -> Float[Tensor, "B L D"]:
         x_BDHW = pixels
@@ -166,10 +166,10 @@ class ConvolutionStem(nn.Module):
 class PatchStem(nn.Module):
     """One linear map of each patch: `(B, C, H, W)` to `(B, L, D)`, row by row."""
 
-    def __init__(self, channels: int, width: int):
+    def __init__(self, channels: int, d_model: int):
         super().__init__()
-        self.map = nn.Linear(channels * STRIDE**2, width)
-        self.norm = nn.LayerNorm(width)
+        self.map = nn.Linear(channels * STRIDE**2, d_model)
+        self.norm = nn.LayerNorm(d_model)
 
     def forward(self, pixels: Float[Tensor, "B C H W"]) -> Float[Tensor, "B L D"]:
         return self.norm(self.map(patchify(pixels, STRIDE)))

@@ -46,7 +46,7 @@ class Memory:
 class EncoderDecoder(nn.Module):
     """Source tokens in, scores of target tokens out.
 
-        model = jarilab.EncoderDecoder(source_vocabulary=100, target_vocabulary=100, width=64, encoding="rotary")
+        model = jarilab.EncoderDecoder(source_vocab_size=100, target_vocab_size=100, d_model=64, encoding="rotary")
         scores_BQV = model(source_ids_BK, target_ids_BQ)
 
     encoding: the spec for encoder and decoder; encoder_encoding, decoder_encoding: for one of them alone.
@@ -54,21 +54,21 @@ class EncoderDecoder(nn.Module):
     only where they were made to. tied: the generator's weights are the target embedding's. shared: so are the source
     embedding's (with `tied` all three are one matrix). Raises UserError for that where the vocabularies differ in size.
     embedding_norm: a norm before the first layer of each stack, behind the positions, as BART has it. embedding_scale:
-    what embeddings are multiplied by, the square root of the width (sqrt) or nothing (none). generator_bias: a number
+    what embeddings are multiplied by, the square root of d_model (sqrt) or nothing (none). generator_bias: a number
     for each token is added to its score.
 
-    What each layer is made of, from `width` to `kernel`, stands at `__init__`. encoder_layers: of the encoder.
-    decoder_layers: of the decoder.
+    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_encoder_layers: of the encoder.
+    n_decoder_layers: of the decoder.
     """
 
     @unpacks(LayerOptions())
     def __init__(
         self,
-        source_vocabulary: int,
-        target_vocabulary: int,
+        source_vocab_size: int,
+        target_vocab_size: int,
         *,
-        encoder_layers: Layers = 2,
-        decoder_layers: Layers = 2,
+        n_encoder_layers: Layers = 2,
+        n_decoder_layers: Layers = 2,
         encoding: str = "sinusoidal",
         encoder_encoding: str | None = None,
         decoder_encoding: str | None = None,
@@ -82,27 +82,27 @@ class EncoderDecoder(nn.Module):
     ):
         super().__init__()
         if shared:
-            _check_one_vocabulary(source_vocabulary, target_vocabulary)
-        width = LayerOptions(**layer).width
+            _check_one_vocabulary(source_vocab_size, target_vocab_size)
+        d_model = LayerOptions(**layer).d_model
         # Absent where shared, since a second name for the same weights could not be saved.
         self.source_embedding = (
-            None if shared else TokenEmbedding(source_vocabulary, width, embedding_scale)
+            None if shared else TokenEmbedding(source_vocab_size, d_model, embedding_scale)
         )
-        self.target_embedding = TokenEmbedding(target_vocabulary, width, embedding_scale)
+        self.target_embedding = TokenEmbedding(target_vocab_size, d_model, embedding_scale)
         own = encoder_encoding or encoding
         self.encoder = Encoder(
-            layers=encoder_layers, encoding=own, embedding_norm=embedding_norm, **layer
+            n_layers=n_encoder_layers, encoding=own, embedding_norm=embedding_norm, **layer
         )
         own = decoder_encoding or encoding
         self.decoder = Decoder(
-            layers=decoder_layers,
+            n_layers=n_decoder_layers,
             encoding=own,
             cross_encoding=cross_encoding,
             embedding_norm=embedding_norm,
             **layer,
         )
-        self.generator = None if tied else nn.Linear(width, target_vocabulary, bias=False)
-        bias_V = nn.Parameter(torch.zeros(target_vocabulary)) if generator_bias else None
+        self.generator = None if tied else nn.Linear(d_model, target_vocab_size, bias=False)
+        bias_V = nn.Parameter(torch.zeros(target_vocab_size)) if generator_bias else None
         self.generator_bias = bias_V
 
     def forward(

@@ -24,15 +24,15 @@ from jarilab.nn.norms import EPSILON, NormKind, norm_of
 class StackKeywords(TypedDict, total=False):
     """What the constructor of a stack takes of `LayerOptions`, by name."""
 
-    hidden: Hidden | None
+    d_ff: Hidden | None
     norm: NormPlace
     norm_kind: NormKind
     norm_eps: Epsilon
     activation: Activation
     gated: bool
     bias: bool
-    head_width: Width | None
-    key_value_heads: Heads | None
+    d_head: Width | None
+    n_kv_heads: Heads | None
     scale: Scale
     dropout: Share
     kernel: Kernel
@@ -41,85 +41,85 @@ class StackKeywords(TypedDict, total=False):
 class LayerKeywords(StackKeywords, total=False):
     """What the constructor of a model takes."""
 
-    width: Width
-    heads: Heads
+    d_model: Width
+    n_heads: Heads
 
 
 @dataclass(frozen=True)
 class LayerOptions:
     """What the layers of a stack are made of.
 
-    width: numbers that stand for a token. heads: of each attention. hidden: numbers inside the feed-forward network; 4
-    times the width by default. norm: before each sublayer (pre) or after it (post), as the original has it. norm_kind:
+    d_model: model dimension. n_heads: heads of each attention. d_ff: dimension inside the feed-forward network; 4
+    times d_model by default. norm: before each sublayer (pre) or after it (post), as the original has it. norm_kind:
     each token by its own mean and variance (layer), by its size alone (rms, as LLaMA and T5 have it), or each component
     by mean and variance of the batch in training and by running ones afterwards (batch). norm_eps: what norms add to a
     variance before they divide. activation: of the feed-forward network. gated: another map of the input is multiplied
     with what comes out of it, as LLaMA and T5 1.1 have it. bias: of the linear maps in attention and feed-forward.
-    head_width: numbers of each head's queries, keys and values; width / heads by default. key_value_heads: how many
+    d_head: dimension of each head; d_model / n_heads by default. n_kv_heads: how many
     heads keys and values have, each for as many heads of queries; as many as heads by default. scale: what q.k is
-    divided by, the square root of the head width (sqrt) or nothing (none). dropout: the share of numbers that training
+    divided by, the square root of d_head (sqrt) or nothing (none). dropout: the share of numbers that training
     sets to 0. kernel: how attention is computed; all agree, and auto takes the fastest. drop_path: the share of
     examples that omit a sublayer of the last layer in training; it rises evenly from 0 in the first. parallel:
     attention and feed-forward read the same input and are added to it together, as GPT-NeoX and PaLM have it.
     """
 
-    width: int = 64
-    heads: int = 8
-    hidden: int | None = None
+    d_model: int = 64
+    n_heads: int = 8
+    d_ff: int | None = None
     norm: NormPlace = "pre"
     norm_kind: NormKind = "layer"
     norm_eps: float = EPSILON
     activation: Activation = "relu"
     gated: bool = False
     bias: bool = True
-    head_width: int | None = None
-    key_value_heads: int | None = None
+    d_head: int | None = None
+    n_kv_heads: int | None = None
     scale: Scale = "sqrt"
     dropout: float = 0.0
     kernel: Kernel = "auto"
     drop_path: float = 0.0
     parallel: bool = False
 
-    def of_layer(self, layer: int, layers: int) -> LayerOptions:
+    def of_layer(self, layer: int, n_layers: int) -> LayerOptions:
         """Those of one layer of a stack."""
         if not self.drop_path:
             return self
-        share = self.drop_path * layer / max(1, layers - 1)
+        share = self.drop_path * layer / max(1, n_layers - 1)
         return replace(self, drop_path=share)
 
     def encodings(
-        self, spec: str, layers: int, *, causal: bool = False, cross: bool = False
+        self, spec: str, n_layers: int, *, causal: bool = False, cross: bool = False
     ) -> LayerEncodings:
         """The encodings of one kind of attention in the stack. Raises UserError where they, or the stack, cannot be."""
-        site = site_of(self.width, self.heads, self.head_width, causal=causal, cross=cross)
-        encodings = LayerEncodings(spec, site, check_layers(layers))
+        site = site_of(self.d_model, self.n_heads, self.d_head, causal=causal, cross=cross)
+        encodings = LayerEncodings(spec, site, check_layers(n_layers))
         check(self.kernel, encodings.by_layer, dropout=self.dropout)
         return encodings
 
     def attention(self, *, causal: bool = False, cross: bool = False) -> Attention:
         return Attention(
-            self.width,
-            self.heads,
+            self.d_model,
+            self.n_heads,
             encoding=None,
-            head_width=self.head_width,
+            d_head=self.d_head,
             causal=causal,
             cross=cross,
             scale=self.scale,
             dropout=self.dropout,
             kernel=self.kernel,
-            key_value_heads=self.key_value_heads,
+            n_kv_heads=self.n_kv_heads,
             bias=self.bias,
         )
 
     def feed_forward(self) -> FeedForward:
-        hidden = 4 * self.width if self.hidden is None else self.hidden
+        hidden = 4 * self.d_model if self.d_ff is None else self.d_ff
         return FeedForward(
-            self.width, hidden, self.activation, self.dropout, gated=self.gated, bias=self.bias
+            self.d_model, hidden, self.activation, self.dropout, gated=self.gated, bias=self.bias
         )
 
     def residual(self) -> Residual:
         return Residual(
-            self.width, self.norm, self.dropout, self.drop_path, self.norm_kind, self.norm_eps
+            self.d_model, self.norm, self.dropout, self.drop_path, self.norm_kind, self.norm_eps
         )
 
     def last_norm(self) -> nn.Module:
@@ -128,7 +128,7 @@ class LayerOptions:
 
     def one_norm(self) -> nn.Module:
         """A norm outside the layers."""
-        return norm_of(self.norm_kind, self.width, self.norm_eps)
+        return norm_of(self.norm_kind, self.d_model, self.norm_eps)
 
 
 class EncoderLayer(nn.Module):

@@ -33,7 +33,7 @@ class QueryDecoder(nn.Module):
     def __init__(
         self,
         options: LayerOptions,
-        layers: int,
+        n_layers: int,
         specs: tuple[str, str],
         queries: int,
         positions: QueryPositions,
@@ -41,12 +41,12 @@ class QueryDecoder(nn.Module):
     ):
         super().__init__()
         self.refinement = refinement and positions == "boxes"
-        self.encoding = options.encodings(specs[0], layers)
+        self.encoding = options.encodings(specs[0], n_layers)
         check_axes(self.encoding)
-        self.cross_encoding = _between(options, specs[1], layers)
-        self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(layers))
+        self.cross_encoding = _between(options, specs[1], n_layers)
+        self.layers = nn.ModuleList(DecoderLayer(options) for _ in range(n_layers))
         self.norm = options.last_norm()
-        self.content = Table(queries, options.width)
+        self.content = Table(queries, options.d_model)
         site = self.encoding.by_layer[0].site
         self.anchors = Table(queries, 4) if positions == "boxes" else None
         self.slots = Slots(site, queries) if positions == "vectors" else None
@@ -101,13 +101,15 @@ class QueryDecoder(nn.Module):
         return encoding if self.slots is None else Sum([encoding, self.slots])
 
 
-def _between(options: LayerOptions, spec: str, layers: int) -> LayerEncodings:
+def _between(options: LayerOptions, spec: str, n_layers: int) -> LayerEncodings:
     """The encoding between queries and image. Raises UserError that says what to do where it can be in the encoder
     and the decoder only."""
     try:
-        encodings = options.encodings(spec, layers, cross=True)
+        encodings = options.encodings(spec, n_layers, cross=True)
     except UserError as error:
-        check_axes(options.encodings(spec, layers))  # what is wrong everywhere has its own message
+        check_axes(
+            options.encodings(spec, n_layers)
+        )  # what is wrong everywhere has its own message
         raise UserError(
             f"{error}, and none between queries and image, where there is no input to add to: "
             "--set model.cross_encoding=none"
@@ -154,7 +156,7 @@ class Slots(Encoding):
 
     def __init__(self, site: Site, queries: int):
         super().__init__(site)
-        self.weight = nn.Parameter(torch.empty(queries, site.width))
+        self.weight = nn.Parameter(torch.empty(queries, site.d_model))
         self.reset()
 
     def inject(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:

@@ -185,7 +185,7 @@ def _attention(module: Attention) -> Sublayer:
     (query, query_bias), (key, key_bias) = _held(module.query), _held(module.key)
     (value, value_bias), (out, out_bias) = _held(module.value), _held(module.out)
     site, scale, kernel = module.site, module.scale, module.attend.kernel
-    heads, width, value_width = site.heads, site.head_width, site.value_head_width
+    heads, width, value_width = site.n_heads, site.d_head, site.d_value
     copies = heads * width // module.key.out_features
 
     def attended(x_RD: Tensor, product: Product, geometry: Geometry, cache: LayerCache) -> Tensor:
@@ -215,7 +215,7 @@ def _attention(module: Attention) -> Sublayer:
 def _cross_attention(module: Attention) -> Sublayer:
     """For W hypotheses about each source, R = B * W, whose keys are in the cache."""
     (query, query_bias), (out, out_bias) = _held(module.query), _held(module.out)
-    heads, width = module.site.heads, module.site.head_width
+    heads, width = module.site.n_heads, module.site.d_head
     scale, kernel = module.scale, module.attend.kernel
 
     def attended(x_RD: Tensor, product: Product, geometry: Geometry, cache: LayerCache) -> Tensor:

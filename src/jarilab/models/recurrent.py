@@ -44,26 +44,26 @@ class RecurrentMemory:
 class Recurrent(nn.Module):
     """Source tokens in, scores of target tokens out, by recurrent layers and one attention between them.
 
-        model = jarilab.Recurrent(source_vocabulary=100, target_vocabulary=100, width=64, score="general")
+        model = jarilab.Recurrent(source_vocab_size=100, target_vocab_size=100, d_model=64, score="general")
         scores_BQV = model(source_ids_BK, target_ids_BQ)
 
-    layers: of the encoder and of the decoder. score: see `jarilab.attention.scores`. input_feeding: the decoder
+    n_layers: of the encoder and of the decoder. score: see `jarilab.attention.scores`. input_feeding: the decoder
     reads at each token what it attended to before; its steps then cannot be done at once. bidirectional: half of the
     encoder's width reads from the end. encoding: added to the input, if any; the order of tokens is known without.
     cross_encoding: between decoder and source; one that rotates needs score dot or general. dropout: on what goes into
     each layer and on h~, never on weights. tied: the generator's weights are the target embedding's.
 
-    width: numbers that stand for a token, and in a state. cell: of the recurrent layers. kernel: how attention is
+    d_model: model dimension, of tokens and of states. cell: of the recurrent layers. kernel: how attention is
     computed; all agree, and auto takes the fastest.
     """
 
     def __init__(
         self,
-        source_vocabulary: int,
-        target_vocabulary: int,
+        source_vocab_size: int,
+        target_vocab_size: int,
         *,
-        width: Width = 64,
-        layers: Layers = 1,
+        d_model: Width = 64,
+        n_layers: Layers = 1,
         cell: Cell = "gru",
         score: ScoreName = "general",
         input_feeding: bool = False,
@@ -75,20 +75,20 @@ class Recurrent(nn.Module):
         kernel: Kernel = "auto",
     ):
         super().__init__()
-        check_layers(layers)
-        self.source_embedding = TokenEmbedding(source_vocabulary, width)
-        self.target_embedding = TokenEmbedding(target_vocabulary, width)
+        check_layers(n_layers)
+        self.source_embedding = TokenEmbedding(source_vocab_size, d_model)
+        self.target_embedding = TokenEmbedding(target_vocab_size, d_model)
         self.encoder = RecurrentEncoder(
-            width,
-            layers,
+            d_model,
+            n_layers,
             encoding=encoding,
             cell=cell,
             bidirectional=bidirectional,
             dropout=dropout,
         )
         self.decoder = RecurrentDecoder(
-            width,
-            layers,
+            d_model,
+            n_layers,
             encoding=encoding,
             cross_encoding=cross_encoding,
             cell=cell,
@@ -98,7 +98,7 @@ class Recurrent(nn.Module):
             kernel=kernel,
         )
         _check_added(self.encoder.encoding)
-        self.generator = None if tied else nn.Linear(width, target_vocabulary, bias=False)
+        self.generator = None if tied else nn.Linear(d_model, target_vocab_size, bias=False)
 
     def forward(
         self, source: Int[Tensor, "B K"] | Tokens, target: Int[Tensor, "B Q"] | Tokens

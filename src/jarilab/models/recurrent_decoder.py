@@ -52,15 +52,15 @@ class DecoderLayer(nn.Module):
     def __init__(
         self,
         inputs: int,
-        width: int,
+        d_model: int,
         cell: Cell,
         dropout: float,
         cross_attention: LuongAttention | None,
     ):
         super().__init__()
         self.dropout = Dropout(dropout)
-        self.recurrence = Recurrence(cell, inputs, width)
-        self.start = nn.Linear(width, self.recurrence.parts * width)
+        self.recurrence = Recurrence(cell, inputs, d_model)
+        self.start = nn.Linear(d_model, self.recurrence.parts * d_model)
         self.cross_attention = cross_attention
 
     def first(self, last: Float[Tensor, "B D"]) -> State:
@@ -82,8 +82,8 @@ class RecurrentDecoder(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        layers: int,
+        d_model: int,
+        n_layers: int,
         *,
         encoding: str,
         cross_encoding: str,
@@ -94,19 +94,19 @@ class RecurrentDecoder(nn.Module):
         kernel: Kernel,
     ):
         super().__init__()
-        self.encoding = LayerEncodings(encoding, site_of(width, 1, causal=True), 1)
+        self.encoding = LayerEncodings(encoding, site_of(d_model, 1, causal=True), 1)
         self.input_feeding = input_feeding
-        attention = LuongAttention(width, score, encoding=cross_encoding, kernel=kernel)
-        first_input = 2 * width if input_feeding else width
+        attention = LuongAttention(d_model, score, encoding=cross_encoding, kernel=kernel)
+        first_input = 2 * d_model if input_feeding else d_model
         self.layers = nn.ModuleList(
             DecoderLayer(
-                first_input if layer == 0 else width,
-                width,
+                first_input if layer == 0 else d_model,
+                d_model,
                 cell,
                 dropout,
-                attention if layer == layers - 1 else None,
+                attention if layer == n_layers - 1 else None,
             )
-            for layer in range(layers)
+            for layer in range(n_layers)
         )
         self.dropout = Dropout(dropout)
 

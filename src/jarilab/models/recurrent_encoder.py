@@ -27,12 +27,12 @@ State = tuple[Tensor, ...]
 class Recurrence(nn.Module):
     """A GRU (Cho et al. 2014) or an LSTM (Hochreiter and Schmidhuber 1997) of one layer and one direction."""
 
-    def __init__(self, cell: Cell, inputs: int, width: int):
+    def __init__(self, cell: Cell, inputs: int, d_model: int):
         super().__init__()
         if cell not in CELLS:
             raise unknown("cell", cell, CELLS)
         self.parts = 2 if cell == "lstm" else 1
-        self.rnn = CELLS[cell](inputs, width, batch_first=True)
+        self.rnn = CELLS[cell](inputs, d_model, batch_first=True)
 
     def forward(
         self, x: Float[Tensor, "B L I"], state: State | None = None
@@ -90,12 +90,12 @@ def _in_order(x_BLD: Tensor, order_BL: Tensor | None) -> Tensor:
 class EncoderLayer(nn.Module):
     """One recurrence over the source, or two in opposite directions side by side, each of half the width."""
 
-    def __init__(self, width: int, cell: Cell, bidirectional: bool, dropout: float):
+    def __init__(self, d_model: int, cell: Cell, bidirectional: bool, dropout: float):
         super().__init__()
         self.dropout = Dropout(dropout)
         names = ("forwards", "backwards") if bidirectional else ("forwards",)
-        part = width // len(names)
-        self.directions = nn.ModuleDict({name: Recurrence(cell, width, part) for name in names})
+        part = d_model // len(names)
+        self.directions = nn.ModuleDict({name: Recurrence(cell, d_model, part) for name in names})
 
     def forward(
         self, x: Float[Tensor, "B L D"], orders: Sequence[ReadingOrder]
@@ -115,8 +115,8 @@ class RecurrentEncoder(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        layers: int,
+        d_model: int,
+        n_layers: int,
         *,
         encoding: str,
         cell: Cell,
@@ -124,15 +124,15 @@ class RecurrentEncoder(nn.Module):
         dropout: float,
     ):
         super().__init__()
-        if bidirectional and width % 2:
+        if bidirectional and d_model % 2:
             raise UserError(
                 "a bidirectional encoder gives half of the width to each direction, so it expects an even width; "
-                f"got {width}: use width={width + 1}, or bidirectional=false"
+                f"got {d_model}: use d_model={d_model + 1}, or bidirectional=false"
             )
-        self.encoding = LayerEncodings(encoding, site_of(width, 1), 1)
+        self.encoding = LayerEncodings(encoding, site_of(d_model, 1), 1)
         self.bidirectional = bidirectional
         self.layers = nn.ModuleList(
-            EncoderLayer(width, cell, bidirectional, dropout) for _ in range(layers)
+            EncoderLayer(d_model, cell, bidirectional, dropout) for _ in range(n_layers)
         )
 
     def forward(

@@ -23,7 +23,7 @@ from jarilab.positions.masks import Mask
 class Encoder(nn.Module):
     """A stack in which every token sees every other: `(B, L, D)` in, `(B, L, D)` out.
 
-        encoder = jarilab.Encoder(64, layers=2, encoding="rotary")
+        encoder = jarilab.Encoder(64, n_layers=2, encoding="rotary")
         y_BLD = encoder(x_BLD, keep=keep_BL)
 
     encoding: one spec for all layers. embedding_norm: a norm before the first layer, behind the positions, as BERT and
@@ -33,9 +33,9 @@ class Encoder(nn.Module):
     @unpacks(LayerOptions())
     def __init__(
         self,
-        width: int,
-        heads: int = 8,
-        layers: int = 2,
+        d_model: int,
+        n_heads: int = 8,
+        n_layers: int = 2,
         *,
         encoding: str = "sinusoidal",
         embedding_norm: bool = False,
@@ -43,11 +43,11 @@ class Encoder(nn.Module):
         **layer: Unpack[StackKeywords],
     ):
         super().__init__()
-        options = LayerOptions(width, heads, drop_path=drop_path, **layer)
-        self.encoding = options.encodings(encoding, layers)
+        options = LayerOptions(d_model, n_heads, drop_path=drop_path, **layer)
+        self.encoding = options.encodings(encoding, n_layers)
         self.embedding_norm = options.one_norm() if embedding_norm else nn.Identity()
         self.layers = nn.ModuleList(
-            EncoderLayer(options.of_layer(i, layers)) for i in range(layers)
+            EncoderLayer(options.of_layer(i, n_layers)) for i in range(n_layers)
         )
         self.norm = options.last_norm()
 
@@ -108,9 +108,9 @@ class Decoder(nn.Module):
     @unpacks(LayerOptions())
     def __init__(
         self,
-        width: int,
-        heads: int = 8,
-        layers: int = 2,
+        d_model: int,
+        n_heads: int = 8,
+        n_layers: int = 2,
         *,
         encoding: str = "sinusoidal",
         cross_encoding: str = "none",
@@ -119,12 +119,12 @@ class Decoder(nn.Module):
         **layer: Unpack[StackKeywords],
     ):
         super().__init__()
-        options = LayerOptions(width, heads, drop_path=drop_path, **layer)
-        self.encoding = options.encodings(encoding, layers, causal=True)
-        self.cross_encoding = options.encodings(cross_encoding, layers, cross=True)
+        options = LayerOptions(d_model, n_heads, drop_path=drop_path, **layer)
+        self.encoding = options.encodings(encoding, n_layers, causal=True)
+        self.cross_encoding = options.encodings(cross_encoding, n_layers, cross=True)
         self.embedding_norm = options.one_norm() if embedding_norm else nn.Identity()
         self.layers = nn.ModuleList(
-            DecoderLayer(options.of_layer(i, layers)) for i in range(layers)
+            DecoderLayer(options.of_layer(i, n_layers)) for i in range(n_layers)
         )
         self.norm = options.last_norm()
 

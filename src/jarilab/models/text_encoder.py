@@ -24,23 +24,23 @@ from jarilab.positions.coordinates import Tokens
 class TextEncoder(nn.Module):
     """Tokens in, a vector for each out, or scores of the words that may stand there; every token sees every other.
 
-        model = jarilab.TextEncoder(vocabulary=100, encoding="rotary", words=True)
+        model = jarilab.TextEncoder(vocab_size=100, encoding="rotary", words=True)
         scores_BLV = model(ids_BL)
 
     encoding: one spec for all layers. segments: how many kinds there are, a vector of each being added to its tokens
     (*token types*); none by default. words: give a score of each word in place of vectors, as BERT does under its
     masks. embedding_norm: a norm before the first layer, behind the positions. embedding_scale: what embeddings are
-    multiplied by, the square root of the width (sqrt) or nothing (none).
+    multiplied by, the square root of d_model (sqrt) or nothing (none).
 
-    What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
+    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
     """
 
     @unpacks(LayerOptions(norm="post", activation="gelu"))
     def __init__(
         self,
-        vocabulary: int,
+        vocab_size: int,
         *,
-        layers: Layers = 2,
+        n_layers: Layers = 2,
         encoding: str = "learned",
         segments: Annotated[int, Ge(0), Le(1024)] = 0,
         words: bool = False,
@@ -50,13 +50,13 @@ class TextEncoder(nn.Module):
     ):
         super().__init__()
         options = LayerOptions(**layer)
-        width = options.width
-        self.embedding = TokenEmbedding(vocabulary, width, embedding_scale)
-        self.segments = TokenEmbedding(segments, width, embedding_scale) if segments else None
+        d_model = options.d_model
+        self.embedding = TokenEmbedding(vocab_size, d_model, embedding_scale)
+        self.segments = TokenEmbedding(segments, d_model, embedding_scale) if segments else None
         self.encoder = Encoder(
-            layers=layers, encoding=encoding, embedding_norm=embedding_norm, **layer
+            n_layers=n_layers, encoding=encoding, embedding_norm=embedding_norm, **layer
         )
-        self.words = WordScores(options, vocabulary) if words else None
+        self.words = WordScores(options, vocab_size) if words else None
 
     def forward(
         self,
@@ -79,12 +79,12 @@ class TextEncoder(nn.Module):
 class WordScores(nn.Module):
     """Vectors in, scores of words out: a map, the nonlinearity, a norm, and the embeddings of the words."""
 
-    def __init__(self, options: LayerOptions, vocabulary: int):
+    def __init__(self, options: LayerOptions, vocab_size: int):
         super().__init__()
-        self.map = Linear(options.width, options.width)
+        self.map = Linear(options.d_model, options.d_model)
         self.activation = ACTIVATIONS[options.activation]
         self.norm = options.one_norm()
-        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(
         self, x: Float[Tensor, "B L D"], embedding: Float[Tensor, "V D"]

@@ -50,40 +50,40 @@ class NextScores:
 class TextToImage(nn.Module):
     """Words and codes in, scores of the next of each out; `steps` generates.
 
-    vocabulary: words, padding and the first token included. codes: of the image tokenizer. caption: the longest, in
+    vocab_size: words, padding and the first token included. codes: of the image tokenizer. caption: the longest, in
     tokens, the first token included. rows, columns: of codes. encoding: one spec for all layers; a part with `@text` or
     `@image` sees the places of that part alone. Raises UserError where it cannot be.
 
-    What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
+    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
     """
 
-    @unpacks(LayerOptions(width=128, heads=4, activation="gelu"))
+    @unpacks(LayerOptions(d_model=128, n_heads=4, activation="gelu"))
     def __init__(
         self,
-        vocabulary: int,
+        vocab_size: int,
         codes: int,
         caption: int,
         rows: int,
         columns: int,
         *,
-        layers: Layers = 4,
+        n_layers: Layers = 4,
         encoding: str = "learned@text+rotary2d@image",
         **layer: Unpack[LayerKeywords],
     ):
         super().__init__()
-        self.vocabulary, self.codes = vocabulary, codes
+        self.vocab_size, self.codes = vocab_size, codes
         self.caption, self.rows, self.columns = caption, rows, columns
-        self.mark, self.nothing, self.offset = vocabulary, vocabulary + 1, vocabulary + 2
+        self.mark, self.nothing, self.offset = vocab_size, vocab_size + 1, vocab_size + 2
         options = LayerOptions(**layer)
-        self.embedding = TokenEmbedding(self.offset + codes, options.width)
-        self.decoder = CausalStack(options, layers, encoding=encoding, window=None)
+        self.embedding = TokenEmbedding(self.offset + codes, options.d_model)
+        self.decoder = CausalStack(options, n_layers, encoding=encoding, window=None)
         self.decoder.encoding.check_axes(AXES)
-        self.generator = nn.Linear(options.width, self.offset + codes, bias=False)
+        self.generator = nn.Linear(options.d_model, self.offset + codes, bias=False)
 
     @staticmethod
     def check(options: Mapping[str, Any]) -> None:
         """Raises UserError for options of which no model can be made, whatever its captions and images are."""
-        TextToImage(1, 1, 1, 1, 1, **{**options, "layers": 1})
+        TextToImage(1, 1, 1, 1, 1, **{**options, "n_layers": 1})
 
     def forward(
         self,
@@ -208,7 +208,7 @@ class TextToImage(nn.Module):
         return nothing
 
     def _of_words(self, x_BTD: Tensor) -> Tensor:
-        return functional.linear(x_BTD, self.generator.weight[: self.vocabulary])
+        return functional.linear(x_BTD, self.generator.weight[: self.vocab_size])
 
     def _of_codes(self, x_BND: Tensor) -> Tensor:
         return functional.linear(x_BND, self.generator.weight[self.offset :])

@@ -29,28 +29,28 @@ Resolution = Literal["refuse", "resize", "rescale", "extrapolate"]
 class VisionTransformer(nn.Module):
     """Images in, a score of each class out; the encoder is that of the text models.
 
-        model = jarilab.VisionTransformer((1, 28, 28), 10, patch=4, encoding="rotary2d")
+        model = jarilab.VisionTransformer((1, 28, 28), 10, patch_size=4, encoding="rotary2d")
         scores_BV = model(pixels_BCHW)
 
     shape: channels, height and width of the images it is trained on. classes: how many there are.
-    patch: pixels along a side of a patch. encoding: one spec for all layers; one for a single axis counts the patches
-    row by row. pool: what the classes are read from, the mean of the patches or a class token without a place.
+    patch_size: pixels along a side of a patch. encoding: one spec for all layers; one for a single axis counts the
+    patches row by row. pool: what the classes are read from, the mean of the patches or a class token without a place.
     registers: more tokens without a place, for what belongs to no patch (Darcet et al. 2024). drop_path: the share of
     examples that omit a sublayer of the last layer in training. resolution: what to do with images of another
     size than `shape`: refuse them; resize the image; rescale the places of its patches to those it was trained on (a
     learned table is then read between its rows); extrapolate, and count on.
 
-    What each layer is made of, from `width` to `kernel`, stands at `__init__`. layers: of the stack.
+    What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
     """
 
-    @unpacks(LayerOptions(heads=4, activation="gelu"))
+    @unpacks(LayerOptions(n_heads=4, activation="gelu"))
     def __init__(
         self,
         shape: tuple[int, int, int],
         classes: int,
         *,
-        patch: Annotated[int, Ge(1), Le(1024)] = 4,
-        layers: Layers = 4,
+        patch_size: Annotated[int, Ge(1), Le(1024)] = 4,
+        n_layers: Layers = 4,
         encoding: str = "sinusoidal2d",
         pool: Pool = "mean",
         registers: Annotated[int, Ge(0), Le(1024)] = 0,
@@ -62,15 +62,20 @@ class VisionTransformer(nn.Module):
         for name, value, choices in (("pool", pool, Pool), ("resolution", resolution, Resolution)):
             if value not in get_args(choices):
                 raise unknown(name, value, get_args(choices))
-        width = LayerOptions(**layer).width
-        self.shape, self.patch, self.pool, self.resolution = shape, patch, pool, resolution
-        self.grid = grid_of((shape[1], shape[2]), patch)
-        self.embedding = nn.Linear(shape[0] * patch**2, width)
+        d_model = LayerOptions(**layer).d_model
+        self.shape, self.patch_size, self.pool, self.resolution = (
+            shape,
+            patch_size,
+            pool,
+            resolution,
+        )
+        self.grid = grid_of((shape[1], shape[2]), patch_size)
+        self.embedding = nn.Linear(shape[0] * patch_size**2, d_model)
         nowhere = registers + (pool == "class")
-        self.nowhere = Table(nowhere, width) if nowhere else None
-        self.encoder = Encoder(layers=layers, encoding=encoding, drop_path=drop_path, **layer)
+        self.nowhere = Table(nowhere, d_model) if nowhere else None
+        self.encoder = Encoder(n_layers=n_layers, encoding=encoding, drop_path=drop_path, **layer)
         self._check_patches(encoding)
-        self.generator = nn.Linear(width, classes)
+        self.generator = nn.Linear(d_model, classes)
 
     @property
     def _on_axes(self) -> bool:
@@ -84,8 +89,8 @@ class VisionTransformer(nn.Module):
         alone, as in training; its map then has one row. Raises UserError for images it cannot read.
         """
         images = self._fitting(Images.of(images))
-        x_BLD = self.embedding(patchify(images.pixels, self.patch))
-        keep_BL = patch_keep(images.keep, self.patch)
+        x_BLD = self.embedding(patchify(images.pixels, self.patch_size))
+        keep_BL = patch_keep(images.keep, self.patch_size)
         unplaced = 0
         if self.nowhere is not None:
             unplaced = len(self.nowhere.weight)
@@ -103,7 +108,7 @@ class VisionTransformer(nn.Module):
     def places(self, images: Images) -> Positions:
         """Where the tokens are: those without a place first, then the patches in row-major order."""
         images = self._fitting(images)
-        grid = grid_of(images.size, self.patch)
+        grid = grid_of(images.size, self.patch_size)
         positions = Positions.grid(*grid, device=images.pixels.device)
         if grid != self.grid and self.resolution == "rescale":
             positions = _rescaled(positions, self.grid)

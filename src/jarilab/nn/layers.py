@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
 }
 Scale = Literal["sqrt", "none"]
-"""sqrt: divide scores by sqrt(head width), or multiply embeddings by sqrt(D). none: neither."""
+"""sqrt: divide scores by sqrt(d_head), or multiply embeddings by sqrt(D). none: neither."""
 
 
 class TokenEmbedding(nn.Module):
@@ -35,12 +35,14 @@ class TokenEmbedding(nn.Module):
     vocabulary.
     """
 
-    def __init__(self, vocabulary: int, width: int, scale: Scale = "sqrt"):
+    def __init__(self, vocab_size: int, d_model: int, scale: Scale = "sqrt"):
         super().__init__()
         if scale not in get_args(Scale):
             raise unknown("embedding scale", scale, get_args(Scale))
-        self.weight = nn.Parameter(nn.init.normal_(torch.empty(vocabulary, width), std=width**-0.5))
-        self.scale = width**0.5 if scale == "sqrt" else 1.0
+        self.weight = nn.Parameter(
+            nn.init.normal_(torch.empty(vocab_size, d_model), std=d_model**-0.5)
+        )
+        self.scale = d_model**0.5 if scale == "sqrt" else 1.0
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         if ids.dtype not in (torch.int64, torch.int32):
@@ -61,9 +63,9 @@ class TokenEmbedding(nn.Module):
 class Table(nn.Module):
     """Learned vectors without an input, `(rows, D)`: object queries, class tokens."""
 
-    def __init__(self, rows: int, width: int):
+    def __init__(self, rows: int, d_model: int):
         super().__init__()
-        self.weight = nn.Parameter(nn.init.normal_(torch.empty(rows, width)))
+        self.weight = nn.Parameter(nn.init.normal_(torch.empty(rows, d_model)))
 
     def forward(self, batch: int) -> Float[Tensor, "B R D"]:
         """The vectors, repeated for each row of a batch."""
@@ -73,14 +75,14 @@ class Table(nn.Module):
 class FeedForward(nn.Module):
     """Position-wise feed-forward network D -> F -> D (*Attention Is All You Need*, section 3.3).
 
-    hidden: F. gated: multiply by a second linear map of the input, whose output goes through the activation (*GLU
+    d_ff: F. gated: multiply by a second linear map of the input, whose output goes through the activation (*GLU
     Variants Improve Transformer*, Shazeer 2020): LLaMA with silu, T5 1.1 with gelu_tanh. bias: of all linear maps.
     """
 
     def __init__(
         self,
-        width: int,
-        hidden: int,
+        d_model: int,
+        d_ff: int,
         activation: Activation = "relu",
         dropout: float = 0.0,
         *,
@@ -88,9 +90,9 @@ class FeedForward(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
-        self.up = Linear(width, hidden, bias)
-        self.gate = Linear(width, hidden, bias) if gated else None
-        self.down = Linear(hidden, width, bias)
+        self.up = Linear(d_model, d_ff, bias)
+        self.gate = Linear(d_model, d_ff, bias) if gated else None
+        self.down = Linear(d_ff, d_model, bias)
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
         self.activation = ACTIVATIONS[activation]
@@ -115,7 +117,7 @@ class Residual(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        d_model: int,
         place: NormPlace,
         dropout: float = 0.0,
         drop_path: float = 0.0,
@@ -130,7 +132,7 @@ class Residual(nn.Module):
                 f"expected a drop_path from 0 to below 1, got {drop_path:g}; choose one in that range"
             )
         self.place, self.drop_path = place, drop_path
-        self.norm = norm_of(kind, width, eps)
+        self.norm = norm_of(kind, d_model, eps)
         self.dropout = Dropout(dropout)
 
     def forward(

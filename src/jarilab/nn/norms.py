@@ -27,13 +27,13 @@ class BatchNorm(nn.Module):
     mean: Tensor
     variance: Tensor
 
-    def __init__(self, width: int, eps: float = EPSILON):
+    def __init__(self, d_model: int, eps: float = EPSILON):
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("variance", torch.ones(width))
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.register_buffer("mean", torch.zeros(d_model))
+        self.register_buffer("variance", torch.ones(d_model))
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """Raises UserError in training for fewer than 2 tokens, which have no variance."""
@@ -77,8 +77,8 @@ _NORMS: dict[str, Callable[[int, float], nn.Module]] = {
 }
 
 
-def norm_of(kind: NormKind, width: int, eps: float = EPSILON) -> nn.Module:
-    """A norm of `kind` over vectors of `width`. Raises UserError for an unknown kind."""
+def norm_of(kind: NormKind, d_model: int, eps: float = EPSILON) -> nn.Module:
+    """A norm of `kind` over vectors of `d_model`. Raises UserError for an unknown kind."""
     if kind not in _NORMS:
         raise unknown("norm kind", kind, _NORMS)
-    return _NORMS[kind](width, eps)
+    return _NORMS[kind](d_model, eps)

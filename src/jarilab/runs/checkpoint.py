@@ -123,7 +123,7 @@ def _check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
     if broken:
         raise UserError(
             f"step {step}: {broken[0]} holds values that are no finite numbers, so no checkpoint of it was written; "
-            "earlier ones are untouched. A lower training.learning_rate may help"
+            "earlier ones are untouched. A lower training.lr may help"
         )
 
 

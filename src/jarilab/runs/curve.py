@@ -19,7 +19,7 @@ from jarilab.core.storage.files import SEAL, digest, is_digest, read_bytes
 
 LARGEST = 2**28
 COUNTS = ("step", "steps", "examples", "tokens", "held_out")
-NUMBERS = (*COUNTS, "loss", "value", "gradient_norm", "learning_rate", "seconds", "cpu_seconds")
+NUMBERS = (*COUNTS, "loss", "value", "gradient_norm", "lr", "seconds", "cpu_seconds")
 """The fields of a row that are drawn or counted, where they are there."""
 
 

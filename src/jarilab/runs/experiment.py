@@ -62,11 +62,11 @@ class Experiment:
     ) -> Experiment:
         """The experiment of these names and settings, with every default written out.
 
-        task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.width": 128, ...}`, with the
+        task: a spec such as `arithmetic` or `arithmetic:maximum=99`. settings: `{"model.d_model": 128, ...}`, with the
         sections task, model and training. encoding: the same as the setting `model.encoding`. model: the kind of model;
         the task's usual one by default. What is not set takes the task's default, then the general one; but
-        `training.examples` overrides the task's epochs, and `training.batch` its tokens. Raises UserError for anything
-        unknown, and for a precision that the device does not support. Typed Python files are trusted here.
+        `training.examples` overrides the task's epochs, and `training.batch_size` its tokens. Raises UserError for
+        anything unknown, and for a precision that the device does not support. Typed Python files are trusted here.
         """
         if not 0 <= seed < 2**63:
             raise UserError(f"seed must be from 0 to 2^63 - 1, got {seed}")
@@ -98,7 +98,7 @@ class Experiment:
             model_options,
             training,
             seed,
-            checked_precision(precision, model_options.get("width", 0), device),
+            checked_precision(precision, model_options.get("d_model", 0), device),
         )
 
     @staticmethod
@@ -181,7 +181,7 @@ class Experiment:
         return sha256(text.encode())[:12]
 
     def difference(self, other: Experiment) -> list[str]:
-        """What differs, a line each: `model.width: 64 here, 128 there`."""
+        """What differs, a line each: `model.d_model: 64 here, 128 there`."""
         mine = _flat(self.as_dict())
         theirs = _flat(other.as_dict())
         lines = []

@@ -203,7 +203,7 @@ CLAIMS = {
     "random_in_training": "two forwards in training differ",
 }
 """What an encoding says of itself, for a person."""
-SITE = Site(width=64, heads=8, head_width=8, value_head_width=8, causal=True)
+SITE = Site(d_model=64, n_heads=8, d_head=8, d_value=8, causal=True)
 LAYERS = 2
 """Where an encoding's learned numbers are counted: in what a model has by default."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-REPLACED = {"examples": "epochs", "batch": "tokens"}
+REPLACED = {"examples": "epochs", "batch_size": "tokens"}
 """Options, and what takes the place of each where it is set."""
 
 
@@ -23,11 +23,11 @@ class Training:
     """
     examples: how many examples to train on, counted as often as they are seen; the budget.
     epochs: the budget as passes over the data instead.
-    batch: examples per step.
+    batch_size: examples per step.
     tokens: tokens per step instead, padding counted, of as many examples of like length as fit.
     optimizer: muon (matrices by Muon, the rest by AdamW) or adamw (all).
-    learning_rate: its highest value.
-    warm_up: the share of the budget in which it rises linearly from 0; then it falls linearly to 0.
+    lr: the highest learning rate.
+    warmup: the share of the budget in which the learning rate rises linearly from 0; then it falls linearly to 0.
     weight_decay: of matrices.
     clip: the largest norm of the gradient.
     label_smoothing: the share of a target's probability that is spread over the vocabulary.
@@ -42,11 +42,11 @@ class Training:
 
     examples: Annotated[int, Ge(1), Le(10**15)] = 1_000_000
     epochs: Annotated[float, Gt(0), Le(1e9)] | None = None
-    batch: Annotated[int, Ge(1), Le(1_000_000)] = 512
+    batch_size: Annotated[int, Ge(1), Le(1_000_000)] = 512
     tokens: Annotated[int, Ge(1), Le(10_000_000)] | None = None
     optimizer: Literal["muon", "adamw"] = "muon"
-    learning_rate: Annotated[float, Gt(0)] = 0.015
-    warm_up: Annotated[float, Ge(0), Le(1)] = 0.05
+    lr: Annotated[float, Gt(0)] = 0.015
+    warmup: Annotated[float, Ge(0), Le(1)] = 0.05
     weight_decay: Annotated[float, Ge(0), Le(1e6)] = 0.0
     clip: Annotated[float, Gt(0)] = 1.0
     label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
@@ -67,8 +67,8 @@ class Training:
         """The learning rate of step 0, 1, ... of `steps`: linear warm-up, then linear decay that ends at 0 after the
         last step."""
         done = (step + 1) / steps
-        if done < self.warm_up:
-            return self.learning_rate * done / self.warm_up
+        if done < self.warmup:
+            return self.lr * done / self.warmup
         left = steps - step
-        falling = steps * (1 - self.warm_up) + 1
-        return self.learning_rate * left / falling
+        falling = steps * (1 - self.warmup) + 1
+        return self.lr * left / falling

@@ -1,4 +1,4 @@
-"""float32 or bfloat16: whichever trains faster on this machine at this width."""
+"""float32 or bfloat16: whichever trains faster on this machine at this d_model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Computed = Literal["float32", "bfloat16"]
 NARROWEST_BFLOAT16 = 64
 
 
-def choose_precision(width: int, device: torch.device = CPU) -> Computed:
+def choose_precision(d_model: int, device: torch.device = CPU) -> Computed:
     """bfloat16 where the device really has it and a model of this width gains by it."""
-    wide = width >= NARROWEST_BFLOAT16
+    wide = d_model >= NARROWEST_BFLOAT16
     return "bfloat16" if wide and has_bfloat16(device) else "float32"
 
 
-def checked_precision(precision: Precision, width: int, device: torch.device) -> Computed:
+def checked_precision(precision: Precision, d_model: int, device: torch.device) -> Computed:
     """The precision to train in; `auto` is the faster one. Raises UserError if the device does not support it."""
     if precision == "auto":
-        return choose_precision(width, device)
+        return choose_precision(d_model, device)
     if precision not in ("float32", "bfloat16"):
         raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
     if precision == "bfloat16" and device != CPU and not has_bfloat16(device):

@@ -50,7 +50,7 @@ class Server:
         self.queue = Queue(limits.queue)
         self.metrics = Metrics(lambda: self.queue.taken)
         self.batches = Batches(
-            run.predictor.predict, self.queue, limits.batch, self.metrics.observe_batch
+            run.predictor.predict, self.queue, limits.batch_size, self.metrics.observe_batch
         )
         self.ending = False
 

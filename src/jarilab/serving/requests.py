@@ -35,13 +35,13 @@ _HELD_OUT = re.compile(rf"{HELD_OUT}\d{{1,9}}")
 class Serving:
     """What a server takes.
 
-    queue: requests that wait or are answered; more are sent away. batch: inputs that are answered together. deadline:
-    seconds for a request, its waiting included. inputs: in one request. characters: of an input. pixels: of an image,
-    by its header.
+    queue: requests that wait or are answered; more are sent away. batch_size: inputs that are answered together.
+    deadline: seconds for a request, its waiting included. inputs: in one request. characters: of an input. pixels: of
+    an image, by its header.
     """
 
     queue: Annotated[int, Ge(1)] = 64
-    batch: Annotated[int, Ge(1)] = 32
+    batch_size: Annotated[int, Ge(1)] = 32
     deadline: Annotated[float, Ge(0.1)] = 30.0
     inputs: Annotated[int, Ge(1)] = 32
     characters: Annotated[int, Ge(1)] = 2048

@@ -62,8 +62,8 @@ class Arithmetic(TokenTask):
     rarer lengths, so that each length's share goes with the square root of its number. Held-out data stay as they are.
     """
 
-    model_arguments = ("source_vocabulary", "target_vocabulary")
-    joined_arguments = ("vocabulary",)
+    model_arguments = ("source_vocab_size", "target_vocab_size")
+    joined_arguments = ("vocab_size",)
     asks_policy = True
 
     def __init__(

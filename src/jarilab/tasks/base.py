@@ -88,7 +88,7 @@ class Task(ABC):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        """Settings that suit this task better than the usual ones: `{"model.width": 256}`."""
+        """Settings that suit this task better than the usual ones: `{"model.d_model": 256}`."""
         return {}
 
     @final

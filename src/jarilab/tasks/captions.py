@@ -65,7 +65,7 @@ class Captions(Task):
 
     predictor = "paintings"
     usual_model = "text_to_image"
-    model_arguments = ("vocabulary", "codes", "caption", "rows", "columns")
+    model_arguments = ("vocab_size", "codes", "caption", "rows", "columns")
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Captions(Task):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        training = {"examples": 150_000, "batch": 48, "learning_rate": 4e-3, "evaluations": 5}
+        training = {"examples": 150_000, "batch_size": 48, "lr": 4e-3, "evaluations": 5}
         return {f"training.{n}": v for n, v in training.items()} | {
             "training.evaluation_examples": 128
         }
@@ -197,7 +197,7 @@ class Captions(Task):
     @property
     def model_options(self) -> dict[str, Any]:
         facts = self._facts
-        own = {"vocabulary": len(self.words), "codes": len(self.codes), "caption": facts["longest"]}
+        own = {"vocab_size": len(self.words), "codes": len(self.codes), "caption": facts["longest"]}
         return own | {"rows": facts["height"], "columns": facts["width"]}
 
     @property

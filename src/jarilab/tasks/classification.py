@@ -279,11 +279,11 @@ class ClassificationTask(ImageTask):
     def _training_defaults(cls, **options: Any) -> Mapping[str, Any]:
         """Settings that suit a Vision Transformer on small images."""
         training = {
-            "batch": 128,
-            "learning_rate": 4e-3,
+            "batch_size": 128,
+            "lr": 4e-3,
             "evaluations": 10,
             "label_smoothing": 0.1,
-            "warm_up": 0.1,
+            "warmup": 0.1,
         }
         training |= options
         return {f"training.{name}": value for name, value in training.items()}

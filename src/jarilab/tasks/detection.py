@@ -94,10 +94,10 @@ class Detection(ImageTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        training = {"examples": 320_000, "batch": 32, "learning_rate": 4e-3, "evaluations": 10}
+        training = {"examples": 320_000, "batch_size": 32, "lr": 4e-3, "evaluations": 10}
         training |= {"evaluation_examples": 300}
         defaults = {f"training.{name}": value for name, value in training.items()}
-        return {**defaults, "model.hidden": 192}
+        return {**defaults, "model.d_ff": 192}
 
     # Its data -------------------------------------------------------------------------------------------------------
 

@@ -37,9 +37,9 @@ class Digits(ClassificationTask):
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
         return {
-            "model.patch": 2,
-            "model.width": 64,
-            "model.layers": 4,
+            "model.patch_size": 2,
+            "model.d_model": 64,
+            "model.n_layers": 4,
             **cls._training_defaults(epochs=40),
         }
 

@@ -51,9 +51,9 @@ class ImageClassification(ClassificationTask):
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
         return {
-            "model.patch": 4,
-            "model.width": 64,
-            "model.layers": 6,
+            "model.patch_size": 4,
+            "model.d_model": 64,
+            "model.n_layers": 6,
             **cls._training_defaults(epochs=10),
         }
 

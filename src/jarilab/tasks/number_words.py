@@ -53,7 +53,7 @@ class NumberWords(PairsTask):
     def defaults(cls, model: str) -> Mapping[str, Any]:
         return {
             "training.examples": 600_000,
-            "training.batch": 512,
+            "training.batch_size": 512,
             "training.evaluation_examples": 1000,
         }
 

@@ -56,7 +56,7 @@ class Pronouns(PairsTask):
     def defaults(cls, model: str) -> Mapping[str, Any]:
         return {
             "training.examples": 150_000,
-            "training.batch": 256,
+            "training.batch_size": 256,
             "training.evaluation_examples": 1000,
         }
 

@@ -84,8 +84,8 @@ class PairsTask(TokenTask):
     Each source ends with an end token, so that none is empty and its length can be read from its last token.
     """
 
-    model_arguments = ("source_vocabulary", "target_vocabulary")
-    joined_arguments = ("vocabulary",)
+    model_arguments = ("source_vocab_size", "target_vocab_size")
+    joined_arguments = ("vocab_size",)
     asks_policy = True
     words: str | None = "none"
     """How sacreBLEU finds words: by its tokenizer of this name, `none` where spaces part them, None for no BLEU."""
@@ -124,8 +124,8 @@ class PairsTask(TokenTask):
     def model_options(self) -> dict[str, Any]:
         source, target = self.tokenizers
         if self.one_sequence:
-            return {"vocabulary": len(source)}
-        return {"source_vocabulary": len(source), "target_vocabulary": len(target)}
+            return {"vocab_size": len(source)}
+        return {"source_vocab_size": len(source), "target_vocab_size": len(target)}
 
     def check_model(self, options: Mapping[str, Any]) -> None:
         source, target = self.tokenizers

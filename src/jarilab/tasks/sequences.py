@@ -59,9 +59,9 @@ class Sequences(PairsTask):
 
     @classmethod
     def defaults(cls, model: str) -> Mapping[str, Any]:
-        training = {"examples": 400_000, "batch": 128, "learning_rate": 4e-3}
+        training = {"examples": 400_000, "batch_size": 128, "lr": 4e-3}
         if model == "recurrent":
-            training |= {"learning_rate": 2e-3}
+            training |= {"lr": 2e-3}
         return {f"training.{name}": value for name, value in training.items()}
 
     @abstractmethod

@@ -36,14 +36,14 @@ class Text(TokenTask):
 
     Training reads windows of the text, wherever they begin; documents are packed one behind the other, and those in one
     window do not see each other. train: a file or a folder. valid: the same, to measure on; without it the last
-    `held_out` of the text. context: tokens in a window. tokenizer: characters, bpe, unigram or words. vocabulary: its
-    size, where the tokenizer has a choice. lowercase: read everything in lower case. held_out: the share of the text
-    kept for measuring where there is no `valid`. metric: what runs are judged by.
+    `held_out` of the text. context_length: tokens in a window. tokenizer: characters, bpe, unigram or words.
+    vocab_size: of the tokenizer, where it has a choice. lowercase: read everything in lower case. held_out: the share
+    of the text kept for measuring where there is no `valid`. metric: what runs are judged by.
     """
 
     predictor = "continuation"
     usual_model = "decoder"
-    model_arguments = ("vocabulary",)
+    model_arguments = ("vocab_size",)
     asks_policy = True
 
     def __init__(
@@ -51,15 +51,15 @@ class Text(TokenTask):
         *,
         train: str = "",
         valid: str = "",
-        context: Annotated[int, Ge(1), Le(1_000_000)] = 256,
+        context_length: Annotated[int, Ge(1), Le(1_000_000)] = 256,
         tokenizer: Literal["characters", "bpe", "unigram", "words"] = "characters",
-        vocabulary: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
+        vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
         lowercase: bool = False,
         held_out: Annotated[float, Gt(0), Lt(1)] = 0.1,
         metric: Literal["loss", "perplexity", "bits_per_character"] = "loss",
     ):
-        self.train, self.valid, self.context = train, valid, context
-        self.tokenizer, self.vocabulary, self.lowercase = tokenizer, vocabulary, lowercase
+        self.train, self.valid, self.context_length = train, valid, context_length
+        self.tokenizer, self.vocab_size, self.lowercase = tokenizer, vocab_size, lowercase
         self.share = held_out
         self.metric = METRICS[metric]
         self._tokenizer: Tokenizer | None = None
@@ -70,12 +70,12 @@ class Text(TokenTask):
     def defaults(cls, model: str) -> Mapping[str, Any]:
         training = {
             "epochs": 10,
-            "batch": 64,
-            "learning_rate": 4e-3,
+            "batch_size": 64,
+            "lr": 4e-3,
             "evaluations": 10,
             "evaluation_examples": 200,
         }
-        options = {"width": 256, "heads": 8, "layers": 6, "dropout": 0.1}
+        options = {"d_model": 256, "n_heads": 8, "n_layers": 6, "dropout": 0.1}
         of_model = {f"model.{name}": value for name, value in options.items()}
         return {f"training.{name}": value for name, value in training.items()} | of_model
 
@@ -84,7 +84,7 @@ class Text(TokenTask):
     def prepare(self) -> None:
         path = _path("train", self.train)
         self._tokenizer = store.train_tokenizer(
-            path, self.tokenizer, self.vocabulary, self.lowercase
+            path, self.tokenizer, self.vocab_size, self.lowercase
         )
         if self.valid:
             self._training, self._held_out = self._stream(self.train), self._stream(self.valid)
@@ -136,30 +136,30 @@ class Text(TokenTask):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        return {"vocabulary": len(self._known)}
+        return {"vocab_size": len(self._known)}
 
     @property
     def longest(self) -> dict[str, int]:
-        return {"target": self.context}
+        return {"target": self.context_length}
 
     @property
     def training_size(self) -> int:
         """Windows, counted so that a pass reads each token about once."""
-        return max(1, len(self._windows) // self.context)
+        return max(1, len(self._windows) // self.context_length)
 
     @property
     def tokens_per_example(self) -> int:
-        return self.context
+        return self.context_length
 
     def training_batch(self, indices: Int[Tensor, " B"], generator: torch.Generator) -> Batch:
         # Windows begin anywhere, so that no token is always the first of one.
-        offset_B = torch.randint(self.context, indices.shape, generator=generator)
-        last = max(0, len(self._windows) - self.context)
-        start_B = (indices * self.context + offset_B).clamp(max=last)
+        offset_B = torch.randint(self.context_length, indices.shape, generator=generator)
+        last = max(0, len(self._windows) - self.context_length)
+        start_B = (indices * self.context_length + offset_B).clamp(max=last)
         return self._batch(self._windows, start_B, self.policy.seed(generator))
 
     def _batch(self, stream: Stream, starts: Int[Tensor, " B"], seed: int | None = None) -> Batch:
-        input_BL, labels_BL, documents_BL = stream.windows(starts, self.context)
+        input_BL, labels_BL, documents_BL = stream.windows(starts, self.context_length)
         return Batch(
             (self.tokens(input_BL, "sequence", documents=documents_BL, seed=seed),), labels_BL
         )
@@ -176,7 +176,7 @@ class Text(TokenTask):
     def evaluate(self, learner: Learner, examples: int | None = None) -> dict[str, Any]:
         """Loss in nats per token, perplexity, and bits per character, over windows one behind the other."""
         stream, loss, count, ids = self._measured(), 0.0, 0, []
-        starts = torch.arange(0, len(stream), self.context)
+        starts = torch.arange(0, len(stream), self.context_length)
         starts = starts[evenly(len(starts), examples)]
         for some in starts.split(AT_ONCE):
             batch = self._batch(stream, some)
@@ -222,8 +222,8 @@ class Text(TokenTask):
 
     def held_out_pairs(self, examples: int | None = None) -> list[tuple[str, str]]:
         stream = self._measured()
-        starts = torch.arange(0, len(stream), self.context)
-        _, labels_BL, _ = stream.windows(starts[evenly(len(starts), examples)], self.context)
+        starts = torch.arange(0, len(stream), self.context_length)
+        _, labels_BL, _ = stream.windows(starts[evenly(len(starts), examples)], self.context_length)
         texts = [self.write(row[row > END].tolist()) for row in labels_BL]
         return [(text, text) for text in texts]
 
@@ -236,7 +236,7 @@ class Text(TokenTask):
         """Where the held-out text begins, while it is at hand."""
         if self._held_out is None:
             return []
-        _, labels_1L, _ = self._held_out.windows(torch.tensor([0]), min(self.context, SHOWN))
+        _, labels_1L, _ = self._held_out.windows(torch.tensor([0]), min(self.context_length, SHOWN))
         text = self.write(labels_1L[0].tolist())
         return [text] if text.strip() else []
 

@@ -33,7 +33,7 @@ class Translation(PairsTask):
 
     train: two files, source and target, or one TSV. valid: the same, to evaluate on the way; without it the task holds
     out pairs of the training files, spread evenly. tokenizer: bpe (byte-level, nothing is unknown), unigram, words or
-    characters. vocabulary: its size. joint: one vocabulary for both sides. lowercase: read and write everything in
+    characters. vocab_size: its size. joint: one vocabulary for both sides. lowercase: read and write everything in
     lower case. longest: tokens of a line; pairs with more are omitted and counted. swap: from the second to the
     first. metric: what runs are judged by. tokenized: the files are tokenized already, so BLEU counts their words as
     they stand instead of by the rules of WMT (13a).
@@ -45,7 +45,7 @@ class Translation(PairsTask):
         train: tuple[str, ...] = (),
         valid: tuple[str, ...] = (),
         tokenizer: Literal["bpe", "unigram", "words", "characters"] = "bpe",
-        vocabulary: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
+        vocab_size: Annotated[int, Ge(1), Le(1_000_000)] = 8000,
         joint: bool = True,
         lowercase: bool = False,
         longest: Annotated[int, Ge(1), Le(100_000)] = 128,
@@ -58,7 +58,7 @@ class Translation(PairsTask):
         self._tokenizers: tuple[Tokenizer, Tokenizer] | None = None
         self.words = "none" if tokenized else "13a"
         self.train, self.valid = tuple(train), tuple(valid)
-        self.tokenizer, self.vocabulary = tokenizer, vocabulary
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
         self.joint, self.lowercase, self.swap = joint, lowercase, swap
         self.metric = METRICS[metric]
 
@@ -67,23 +67,23 @@ class Translation(PairsTask):
         training = {
             "epochs": 12,
             "tokens": 4096,
-            "learning_rate": 4e-3,
+            "lr": 4e-3,
             "label_smoothing": 0.1,
             "evaluations": 10,
         }
         training |= {"evaluation_examples": 500}
         options: dict[str, Any] = {
             "encoder_decoder": {
-                "width": 256,
-                "hidden": 1024,
-                "encoder_layers": 3,
-                "decoder_layers": 3,
+                "d_model": 256,
+                "d_ff": 1024,
+                "n_encoder_layers": 3,
+                "n_decoder_layers": 3,
                 "dropout": 0.2,
             },
-            "recurrent": {"width": 512, "cell": "lstm", "dropout": 0.3},
+            "recurrent": {"d_model": 512, "cell": "lstm", "dropout": 0.3},
         }.get(model, {})
         if model == "recurrent":
-            training |= {"learning_rate": 2e-3}
+            training |= {"lr": 2e-3}
         options["tied"] = True
         if model == "encoder_decoder":
             options["shared"] = True
@@ -109,7 +109,7 @@ class Translation(PairsTask):
     def _read_data(self) -> tuple[Rows, Rows]:
         paths = _paths("train", self.train)
         first, second = store.train_tokenizers(
-            paths, self.tokenizer, size=self.vocabulary, joint=self.joint, lowercase=self.lowercase
+            paths, self.tokenizer, size=self.vocab_size, joint=self.joint, lowercase=self.lowercase
         )
         self._tokenizers = self._in_order(first, second)
         pairs = self._encoded()

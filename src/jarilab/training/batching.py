@@ -34,10 +34,10 @@ def batches_of(
     """The order that the options ask for, over `size` examples of these lengths. Raises UserError."""
     budget = options.budget(size)
     if options.tokens is None:
-        return FixedSizeBatches(size, options.batch, budget, seed)
+        return FixedSizeBatches(size, options.batch_size, budget, seed)
     if lengths is None:
         raise UserError(
-            "training.tokens is for text of various lengths, and here all are alike; use training.batch"
+            "training.tokens is for text of various lengths, and here all are alike; use training.batch_size"
         )
     return TokenBudgetBatches(lengths, options.tokens, budget, seed)
 
@@ -47,14 +47,14 @@ class FixedSizeBatches(Batches):
     """Each pass over the data is a permutation drawn from (seed, pass); steps cut it, one after another, into batches.
     A batch may reach over the end of a pass, so every example is seen once before any is seen twice."""
 
-    def __init__(self, size: int, batch: int, budget: int, seed: int):
-        self.size, self.batch, self.seed = size, batch, seed
-        self.steps = -(-budget // batch)
-        self.examples = self.steps * batch
+    def __init__(self, size: int, batch_size: int, budget: int, seed: int):
+        self.size, self.batch_size, self.seed = size, batch_size, seed
+        self.steps = -(-budget // batch_size)
+        self.examples = self.steps * batch_size
         self._pass: tuple[int, Tensor] | None = None
 
     def at(self, step: int) -> Int[Tensor, " B"]:
-        start, stop = step * self.batch, (step + 1) * self.batch
+        start, stop = step * self.batch_size, (step + 1) * self.batch_size
         pieces = []
         while start < stop:
             number, offset = divmod(start, self.size)

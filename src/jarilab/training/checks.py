@@ -41,7 +41,7 @@ def check_forward(model: nn.Module, task: Task, batches: Batches, experiment: Ex
 def check_parts(options: Training, ranks: int, accumulate: int) -> None:
     """Raises UserError where a batch is too small to be cut into as many parts."""
     parts = ranks * accumulate
-    if options.tokens is None and options.batch < parts:
+    if options.tokens is None and options.batch_size < parts:
         what = " x ".join(
             text
             for text in (
@@ -51,6 +51,6 @@ def check_parts(options: Training, ranks: int, accumulate: int) -> None:
             if text
         )
         raise UserError(
-            f"a batch of {options.batch} examples cannot be cut into {what}; use training.batch={parts} or more, or "
-            "fewer of these"
+            f"a batch of {options.batch_size} examples cannot be cut into {what}; use training.batch_size={parts} or "
+            "more, or fewer of these"
         )

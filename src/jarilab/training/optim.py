@@ -30,7 +30,7 @@ def build_optimizers(model: nn.Module, options: Training) -> dict[str, torch.opt
                 or owner_name == "generator"
             )
             (matrices if parameter.ndim == 2 and not table else rest).append((full_name, parameter))
-    rate, decay = options.learning_rate, options.weight_decay
+    rate, decay = options.lr, options.weight_decay
     if options.optimizer == "adamw":
         groups = [
             {"params": matrices, "weight_decay": decay},

@@ -161,7 +161,7 @@ class Steps:
         mean = math.fsum(progress.losses) / len(progress.losses)
         progress.losses.clear()
         times = {"seconds": progress.seconds, "cpu_seconds": progress.cpu_seconds}
-        return {"loss": mean, "gradient_norm": self.norm, "learning_rate": self.rate, **times}
+        return {"loss": mean, "gradient_norm": self.norm, "lr": self.rate, **times}
 
     @contextlib.contextmanager
     def _note_kernels(self, run: Run, *, needed: bool) -> Iterator[None]:
@@ -185,5 +185,5 @@ def _check_finite(step: int, now: int, loss: float, norm: float, checkpoints: Pa
     when = "before the update" if step == now else f"at step {now}, when it was asked for"
     raise UserError(
         f"step {step}: the loss is {loss} and the norm of its gradient {norm}, so training stopped {when}; {last}. "
-        "A lower training.learning_rate or training.clip, a longer training.warm_up or --precision float32 may help"
+        "A lower training.lr or training.clip, a longer training.warmup or --precision float32 may help"
     )

@@ -38,7 +38,7 @@ MOST_INPUTS = 3
 """Inputs whose maps are shown."""
 LONGEST_INPUT = 512
 """Tokens of an input: a map has their square."""
-OF_TRAINING = ("loss", "gradient_norm", "learning_rate")
+OF_TRAINING = ("loss", "gradient_norm", "lr")
 BESIDE = (*OF_TRAINING, *UNITS, "step", "steps", "seconds", "cpu_seconds", "held_out", "value")
 """The fields of a row of the curve that are none of the task's metrics."""
 WRITER = "tensorboard.summary.writer.event_file_writer"

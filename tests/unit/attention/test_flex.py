@@ -53,7 +53,9 @@ def test_a_whole_model_and_its_maps_are_those_of_the_other_kernels(uncompiled):
     outputs, maps = [], []
     for kernel in ("explicit", "flex"):
         torch.manual_seed(3)
-        model = LanguageModel(9, width=16, heads=2, layers=2, encoding="t5", window=5, kernel=kernel).double().eval()
+        model = (
+            LanguageModel(9, d_model=16, n_heads=2, n_layers=2, encoding="t5", window=5, kernel=kernel).double().eval()
+        )
         with torch.no_grad(), record(model) as tape:
             outputs.append(model(jarilab.Tokens(ids, Positions.sequence(14), documents=documents)))
         maps.append(tape.weights("decoder.1.self"))

@@ -50,7 +50,7 @@ def started(module):
 
 @pytest.mark.parametrize("spec", ["none", "rotary", "shaw", "shaw:values=false", "t5", "alibi"])
 def test_values_may_be_wider_than_keys(spec):
-    attention = Attention(WIDTH, HEADS, encoding=spec, head_width=6, value_head_width=10)
+    attention = Attention(WIDTH, HEADS, encoding=spec, d_head=6, d_value=10)
     x = randn(3, 5)
     with record(attention) as tape:
         y = attention(x)
@@ -64,9 +64,9 @@ def test_values_may_be_wider_than_keys(spec):
 @pytest.mark.parametrize(
     ("width", "heads", "told"),
     [
-        (10, 4, "the width must be divisible by the heads; got width 10, 4 heads; use width 8 or 12"),
-        (3, 4, "the width must be divisible by the heads; got width 3, 4 heads; use width 4"),
-        (0, 4, "width and heads must be 1 or more, got width 0 and 4 heads"),
+        (10, 4, "d_model must be divisible by n_heads; got d_model=10, n_heads=4; use d_model=8 or 12"),
+        (3, 4, "d_model must be divisible by n_heads; got d_model=3, n_heads=4; use d_model=4"),
+        (0, 4, "d_model and n_heads must be 1 or more, got d_model=0 and n_heads=4"),
     ],
 )
 def test_a_width_that_the_heads_do_not_divide(width, heads, told):
@@ -81,7 +81,7 @@ def test_a_width_that_the_heads_do_not_divide(width, heads, told):
             60,
             4,
             "rotary",
-            "rotary needs an even head width; got 15 (width 60, 4 heads); use width 64, or fraction=0.933333",
+            "rotary needs an even head width; got 15 (d_model=60, n_heads=4); use d_model=64, or fraction=0.933333",
         ),
         (
             24,
@@ -90,8 +90,8 @@ def test_a_width_that_the_heads_do_not_divide(width, heads, told):
             "rotary rotates pairs, so an even number of components: fraction=0.5 of the head width 6 is 3; "
             "use fraction=0.666667",
         ),
-        (2, 2, "rotary", "rotary needs an even head width; got 1 (width 2, 2 heads); use width 4"),
-        (2, 2, "rotary:fraction=0.9", "rotary needs an even head width; got 1 (width 2, 2 heads); use width 4"),
+        (2, 2, "rotary", "rotary needs an even head width; got 1 (d_model=2, n_heads=2); use d_model=4"),
+        (2, 2, "rotary:fraction=0.9", "rotary needs an even head width; got 1 (d_model=2, n_heads=2); use d_model=4"),
     ],
 )
 def test_rotary_needs_pairs(width, heads, spec, told):
@@ -101,14 +101,14 @@ def test_rotary_needs_pairs(width, heads, spec, told):
 
 def test_what_rotary_suggests_works():
     refused = 0
-    for heads, head_width, fraction in itertools.product((1, 3), range(1, 10), (1, 0.9, 0.5, 0.25, 0.01)):
-        width, advice = head_width * heads, ""
+    for heads, d_head, fraction in itertools.product((1, 3), range(1, 10), (1, 0.9, 0.5, 0.25, 0.01)):
+        width, advice = d_head * heads, ""
         with torch.device("meta"):
             try:
                 Attention(width, heads, encoding=f"rotary:fraction={fraction}")
             except UserError as error:
                 advice = str(error)
-            better_width = re.search(r"use width (\d+)", advice)
+            better_width = re.search(r"use d_model=(\d+)", advice)
             better_fraction = re.search(r"fraction=([\d.]+)$", advice)
             if better_width:
                 Attention(int(better_width[1]), heads, encoding="rotary")
@@ -284,7 +284,7 @@ def test_hooks_of_ones_own_carry_a_decoder_with_cross_attention_and_cache(spec, 
 @pytest.mark.parametrize("spec", [WAVE, STEPS], ids=["Wave", "Steps"])
 def test_hooks_of_ones_own_carry_a_grid(spec):
     """An image and its transpose give the same only where rows and columns cost the same, which here they do not."""
-    encoder, x = started(Encoder(WIDTH, HEADS, layers=1, encoding=spec)), randn(1, 6)
+    encoder, x = started(Encoder(WIDTH, HEADS, n_layers=1, encoding=spec)), randn(1, 6)
     grid = Positions.grid(2, 3)
     turned = Positions(grid.coordinates.flip(-1), grid.order, grid.axes, grid.frame)
     assert not torch.allclose(encoder(x, positions=grid), encoder(x, positions=turned), atol=1e-3)
@@ -317,17 +317,17 @@ def test_the_longest_of_a_sum_is_that_of_its_shortest_part():
 
 
 def test_layers_share_what_is_shared_and_own_the_rest():
-    encodings = Encoder(WIDTH, HEADS, layers=3, encoding="t5+shaw").encoding
+    encodings = Encoder(WIDTH, HEADS, n_layers=3, encoding="t5+shaw").encoding
     assert [len(parts) for parts in encodings.parts] == [1, 3]
     first, second, _ = encodings.by_layer
     assert first.parts[0] is second.parts[0]
     assert first.parts[1] is not second.parts[1]
     assert not encodings.shared
-    assert Encoder(WIDTH, HEADS, layers=3, encoding="t5+rotary").encoding.shared
+    assert Encoder(WIDTH, HEADS, n_layers=3, encoding="t5+rotary").encoding.shared
 
 
 def test_every_layer_uses_the_tables_it_owns():
-    encoder = started(Encoder(WIDTH, HEADS, layers=2, encoding="shaw:clip=1,values=false"))
+    encoder = started(Encoder(WIDTH, HEADS, n_layers=2, encoding="shaw:clip=1,values=false"))
     with record(encoder) as tape:
         encoder(randn(1, 4))
     for site in tape.sites:
@@ -353,13 +353,13 @@ def test_attention_gives_back_weights_times_values(kernel):
 @pytest.mark.parametrize("encoding", ["none", "rotary", "t5", "alibi", "shaw:clip=2"])
 @pytest.mark.parametrize("shape", [(0, 5, 16), (3, 0, 16)])
 def test_nothing_in_gives_nothing_out(encoding, shape):
-    encoder = Encoder(16, heads=2, layers=1, encoding=encoding)
+    encoder = Encoder(16, n_heads=2, n_layers=1, encoding=encoding)
     assert encoder(torch.zeros(shape)).shape == shape
 
 
 @pytest.mark.parametrize("length", [1, 7])
 def test_each_token_needs_its_position(length):
-    encoder = Encoder(16, heads=2, layers=1, encoding="rotary")
+    encoder = Encoder(16, n_heads=2, n_layers=1, encoding="rotary")
     expected = f"expected positions for 2 rows of 10 tokens, got 2 of {length}"
     with pytest.raises(UserError, match=expected):
         encoder(torch.zeros(2, 10, 16), positions=Positions.sequence(length))
@@ -367,13 +367,13 @@ def test_each_token_needs_its_position(length):
 
 def test_a_stack_refuses_what_it_cannot_be():
     with pytest.raises(UserError, match="a stack has 1 layer or more, got 0"):
-        Encoder(16, heads=2, layers=0)
+        Encoder(16, n_heads=2, n_layers=0)
     with pytest.raises(UserError, match="a stack has 1 layer or more, got 0"):
-        Decoder(16, heads=2, layers=0)
+        Decoder(16, n_heads=2, n_layers=0)
 
 
 def test_a_plain_tensor_is_no_mask(unchecked):
-    attention = Attention(16, heads=2)
+    attention = Attention(16, n_heads=2)
     with pytest.raises(UserError, match=r"wrap a boolean tensor, True = may attend: jarilab.Mask\(pairs=...\)"):
         attention(torch.zeros(1, 3, 16), mask=torch.ones(3, 3, dtype=torch.bool))
 
@@ -431,11 +431,11 @@ def test_another_scale_is_refused(unchecked):
 
 
 @pytest.mark.parametrize("make", [
-    lambda **o: LanguageModel(9, width=16, heads=2, **o),
-    lambda **o: EncoderDecoder(9, 9, width=16, heads=2, **o),
-    lambda **o: VisionTransformer((1, 8, 8), 3, width=16, heads=2, **o),
-    lambda **o: Detector(1, 3, width=16, heads=2, **o),
-    lambda **o: TextToImage(9, 9, 4, 2, 2, width=16, heads=2, **o),
+    lambda **o: LanguageModel(9, d_model=16, n_heads=2, **o),
+    lambda **o: EncoderDecoder(9, 9, d_model=16, n_heads=2, **o),
+    lambda **o: VisionTransformer((1, 8, 8), 3, d_model=16, n_heads=2, **o),
+    lambda **o: Detector(1, 3, d_model=16, n_heads=2, **o),
+    lambda **o: TextToImage(9, 9, 4, 2, 2, d_model=16, n_heads=2, **o),
 ])  # fmt: skip
 def test_the_option_reaches_every_attention_and_norm_of_a_model(make):
     model = make(scale="none", norm_kind="batch")

@@ -54,7 +54,7 @@ def call_of(name, encoding="none", dtype=torch.float64, keep=None, widths=(WIDTH
     score = build_score(name, *widths).to(dtype)
     x_q = torch.randn(BATCH, QUERIES, widths[0], dtype=dtype, requires_grad=True)
     x_k = torch.randn(BATCH, KEYS, widths[1], dtype=dtype, requires_grad=True)
-    site = Site(score.width, 1, score.width, score.width, cross=True)
+    site = Site(score.d_model, 1, score.d_model, score.d_model, cross=True)
     mask = None if keep is None else Mask(keys=keep)
     built = compose.build(encoding, site).to(dtype)
     for parameter in built.parameters():

@@ -34,20 +34,20 @@ def places(tmp_path_factory: pytest.TempPathFactory, language: Path) -> dict[str
     for name, content in contents.items():
         Path(found[name]).write_bytes(content)
     options = [
-        "--width",
+        "--d-model",
         "8",
-        "--heads",
+        "--n-heads",
         "2",
-        "--hidden",
+        "--d-ff",
         "8",
         "--epochs",
         "1",
-        "--vocabulary",
+        "--vocab-size",
         "300",
         "--longest",
         "20",
     ]
-    options += ["--encoder-layers", "1", "--decoder-layers", "1", "--evaluations", "1", "--threads", "1"]
+    options += ["--n-encoder-layers", "1", "--n-decoder-layers", "1", "--evaluations", "1", "--threads", "1"]
     found["run"] = str(folder / "run")
     train = ["train", "translation", "--train", found["source"], found["target"], "--out", found["run"]]
     assert main([*train, *options]) == 0
@@ -89,20 +89,26 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         "source and target as one sequence need one vocabulary for both: use --joint where the task has it",
     ),
     "vocabulary": (
-        [*TRAIN, "{source}", "{target}", "--vocabulary", "5"],
+        [*TRAIN, "{source}", "{target}", "--vocab-size", "5"],
         "bpe needs a size from 259 to 1,000,000; got 5; choose one between",
     ),
     "tokenizer": ([*TRAIN, "{source}", "{target}", "--tokenizer", "wrods"], "tokenizer: input should be 'bpe'"),
     "text missing": ([*TEXT_TRAIN, "{missing}"], "{missing}: expected a file; there is none of this name"),
     "text empty": ([*TEXT_TRAIN, "{empty}"], "expected text to train a tokenizer on; got only white space"),
     "text no utf-8": ([*TEXT_TRAIN, "{latin}"], "{latin}:2: expected UTF-8; byte offset 1 of the line holds 0xfc"),
-    "beam": (["predict", "{run}", "--beam", "0"], "a beam is 1 hypothesis wide or more, got width 0; 1 is greedy"),
-    "beam of evaluate": (["evaluate", "{run}", "--beam", "0"], "a beam is 1 hypothesis wide or more, got width 0"),
-    "best": (
-        ["predict", "{run}", "--n-best", "5", "--beam", "2"],
-        "a beam of width 2 can be asked for its 1 to 2 best answers, got best 5; widen the beam",
+    "beam": (
+        ["predict", "{run}", "--beam-size", "0"],
+        "a beam is 1 hypothesis wide or more, got beam_size 0; 1 is greedy",
     ),
-    "no best": (["predict", "{run}", "--n-best", "0"], "its 1 to 1 best answers, got best 0"),
+    "beam of evaluate": (
+        ["evaluate", "{run}", "--beam-size", "0"],
+        "a beam is 1 hypothesis wide or more, got beam_size 0",
+    ),
+    "best": (
+        ["predict", "{run}", "--n-best", "5", "--beam-size", "2"],
+        "expected 1 to 2, got best 5",
+    ),
+    "no best": (["predict", "{run}", "--n-best", "0"], "expected 1 to 1, got best 0"),
     "penalty": (
         ["predict", "{run}", "--length-penalty", "nan"],
         "--length-penalty: input should be a finite number; got 'nan'",
@@ -149,7 +155,7 @@ LINES = "eins\n\n7 eins\neins \xff\n".encode("latin-1") + b"eins " * 99 + b"\n7 
 
 
 def test_answers_stay_beside_their_questions(asked: Any, places: dict[str, str]) -> None:
-    code, out, err = asked(["predict", places["run"], "--beam", "2"], LINES)
+    code, out, err = asked(["predict", places["run"], "--beam-size", "2"], LINES)
     answers = out.split("\n")
     assert code == 2
     assert [re.sub(r"\d+ tokens", "N tokens", line) for line in err.splitlines()] == [
@@ -161,11 +167,11 @@ def test_answers_stay_beside_their_questions(asked: Any, places: dict[str, str])
     assert answers[6] == answers[1] == answers[3] == answers[4] == ""
     assert answers[2] == answers[5]
     assert asked(["predict", places["run"]]) == (0, "", "")
-    assert asked(["predict", places["run"], "--beam", "2", "--prompt", "7 eins"]) == (0, f"{answers[2]}\n", "")
+    assert asked(["predict", places["run"], "--beam-size", "2", "--prompt", "7 eins"]) == (0, f"{answers[2]}\n", "")
 
 
 def test_several_answers_a_line(asked: Any, places: dict[str, str]) -> None:
-    command = ["predict", places["run"], "--beam", "3", "--n-best", "3"]
+    command = ["predict", places["run"], "--beam-size", "3", "--n-best", "3"]
     code, out, _ = asked(command, LINES)
     rows = [line.split("\t") for line in out.split("\n")]
     assert code == 2
@@ -181,7 +187,7 @@ def test_several_answers_a_line(asked: Any, places: dict[str, str]) -> None:
 
 
 def test_a_text_is_gone_on_with(asked: Any, places: dict[str, str]) -> None:
-    command = ["predict", places["language"], "--tokens", "9", "--seed", "2"]
+    command = ["predict", places["language"], "--max-new-tokens", "9", "--seed", "2"]
     code, out, err = asked([*command, "--prompt", "one two"])
     assert (code, err) == (0, "")
     assert out.startswith("one two")

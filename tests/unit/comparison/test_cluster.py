@@ -192,7 +192,7 @@ def test_a_job_that_left_the_queue_without_a_result_has_failed(tmp_path, slurm, 
 
 # What cannot be -----------------------------------------------------------------------------------------------------
 
-COMPARE = ["compare", TASK, "--encodings", "none", "--out", "study", "--width", "16", "--heads", "2"]
+COMPARE = ["compare", TASK, "--encodings", "none", "--out", "study", "--d-model", "16", "--n-heads", "2"]
 
 
 @pytest.mark.parametrize(

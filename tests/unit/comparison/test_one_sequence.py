@@ -15,9 +15,9 @@ SETTINGS: dict[str, Any] = {
     "task.lines": 200,
     "task.held_out": 20,
     "task.lengths": "1..5",
-    "model.width": 16,
-    "model.heads": 2,
-    "training.batch": 16,
+    "model.d_model": 16,
+    "model.n_heads": 2,
+    "training.batch_size": 16,
     "training.examples": 64,
     "training.evaluations": 1,
 }

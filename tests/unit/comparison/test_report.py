@@ -1208,7 +1208,7 @@ def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) 
         "task.lines": 40,
         "task.held_out": 5,
         "task.lengths": "1..4",
-        "model.width": 8,
+        "model.d_model": 8,
         "training.evaluations": 1,
     }
     settings |= {"training.epochs": 1.0, "training.tokens": 30}
@@ -1223,7 +1223,7 @@ def test_what_decides_the_budget_and_the_kind_of_model_are_told(tmp_path: Path) 
     assert told["training: tokens"] == 30
     assert not {"training: examples", "training: batch"} & told.keys(), "these decide nothing here"
     plain = report_data.deciding(Experiment.of("copy", "none").training)
-    assert {"examples", "batch"} <= plain.keys(), "and these do"
+    assert {"examples", "batch_size"} <= plain.keys(), "and these do"
 
 
 # ------------------------------------------------------------------------------------------------ in Korean

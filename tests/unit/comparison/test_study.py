@@ -88,7 +88,7 @@ def test_a_study_goes_on_with_more_encodings_and_seeds(tmp_path, trained):
         ({"encodings": ["alibi"]}, r"the study has none, t5; what is added .* --encodings \+alibi"),
         ({"seeds": 1}, "the study has 2 seeds, got 1; give more"),
         ({"encodings": ["+alibbi"]}, "unknown encoding 'alibbi'; did you mean 'alibi'"),
-        ({"settings": {"model.width": 8}}, "holds a study, which has its settings"),
+        ({"settings": {"model.d_model": 8}}, "holds a study, which has its settings"),
         ({"train": False}, "no trial of .* is finished yet; `jarilab compare .*` trains them"),
     ],
 )
@@ -105,11 +105,11 @@ def test_the_difference_to_another_study_in_the_folder_is_told(tmp_path, trained
     begun(tmp_path / "study")
     with pytest.raises(UserError) as error:
         jarilab.compare(
-            TASK, tmp_path / "study", encodings=["rotary"], settings={**SHORT, "model.width": 32}, precision="float32"
+            TASK, tmp_path / "study", encodings=["rotary"], settings={**SHORT, "model.d_model": 32}, precision="float32"
         )
     assert str(error.value) == (
         f"{tmp_path / 'study'} holds another study than this comparison asks for; choose another --out, or give its "
-        "settings:\n  model.width: 32 here, 16 there"
+        "settings:\n  model.d_model: 32 here, 16 there"
     )
     assert trained == []
 

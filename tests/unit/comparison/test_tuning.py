@@ -17,9 +17,7 @@ SETTINGS = {**TINY, "training.examples": 32, "training.evaluations": 1}
 
 def found(**values):
     return [
-        {"encoding": name, "learning_rate": rate, "value": value}
-        for name, own in values.items()
-        for rate, value in own.items()
+        {"encoding": name, "lr": rate, "value": value} for name, own in values.items() for rate, value in own.items()
     ]
 
 
@@ -36,7 +34,7 @@ def test_all_encodings_are_tuned_with_the_same_budget_at_a_seed_that_is_not_comp
     assert {trial.experiment.seed for trial in trials} == {0}
     assert {trial.experiment.options.examples for trial in trials} == {32}
     compared = study.trials(tmp_path, {"none": 0.01, "t5": 0.02})
-    rates = [(trial.name, trial.experiment.options.learning_rate) for trial in compared]
+    rates = [(trial.name, trial.experiment.options.lr) for trial in compared]
     assert rates == [("none-1", 0.01), ("t5-1", 0.02), ("none-2", 0.01), ("t5-2", 0.02)]
 
 
@@ -50,10 +48,10 @@ def test_a_study_is_tuned_and_compared_with_what_was_best(tmp_path):
     task = study.experiment.resolved.build_task()
     assert table["tuning"] == tuned(trials, task.metric)
     chosen = best_rates(table["tuning"], task.metric)
-    assert {row["encoding"]: row["learning_rate"] for row in table["encodings"]} == chosen
+    assert {row["encoding"]: row["lr"] for row in table["encodings"]} == chosen
     for row in table["trials"]:
         run = json.loads((tmp_path / "study" / f"{row['encoding']}-1" / "run.json").read_text())
-        assert run["experiment"]["training"]["learning_rate"] == chosen[row["encoding"]]
+        assert run["experiment"]["training"]["lr"] == chosen[row["encoding"]]
     again = jarilab.compare(tmp_path / "study", train=False)
     for row, other in zip(table["trials"], again["trials"], strict=True):
         for key in row:
@@ -71,6 +69,6 @@ def test_rates_that_cannot_be(tmp_path, rates):
 
 
 def test_a_rate_that_is_given_cannot_be_tuned(tmp_path):
-    settings = {"training.learning_rate": 0.1}
-    with pytest.raises(UserError, match=r"the learning rate is tuned.*omit training\.learning_rate"):
+    settings = {"training.lr": 0.1}
+    with pytest.raises(UserError, match=r"the learning rate is tuned.*omit training\.lr"):
         jarilab.compare(TASK, tmp_path / "study", encodings=["none"], rates=[0.1, 0.2], settings=settings)

@@ -190,7 +190,7 @@ def test_between_frames_a_distance_is_that_of_the_two_places(spec):
 
 @pytest.mark.parametrize("spec", BETWEEN_FRAMES)
 def test_cross_attention_hears_its_own_encoding(spec):
-    model = EncoderDecoder(12, 12, width=WIDTH, heads=HEADS, encoding="none", cross_encoding=spec)
+    model = EncoderDecoder(12, 12, d_model=WIDTH, n_heads=HEADS, encoding="none", cross_encoding=spec)
     initialise(model, seed=3)
     randomise(model)
     source = torch.randint(3, 12, (2, 7))

@@ -15,7 +15,7 @@ TWO_AXES = ["sinusoidal2d", "learned2d", "rotary2d", "rotary2d:frequencies=mixed
 
 def heard(encoding, pos):
     """Everything that the hooks say, as one tensor."""
-    x_BLD = torch.ones(1, pos.length, SITE.width)
+    x_BLD = torch.ones(1, pos.length, SITE.d_model)
     x_BHLE = torch.linspace(-1, 1, 8).expand(1, 6, pos.length, 8)
     said = [encoding.embed(x_BLD, pos), encoding.inject(x_BLD, pos), encoding.rotate(x_BHLE, encoding.rotation(pos))]
     said.append(encoding.bias(pos, pos))
@@ -168,9 +168,13 @@ def test_mixed_frequencies_are_each_layers_own_and_axial_ones_shared():
 @pytest.mark.parametrize(
     ("spec", "width", "message"),
     [
-        ("rotary2d", 36, r"multiple of 4 components: got 6 \(width 36, 6 heads\); use width 48, or fraction=0.6666"),
+        (
+            "rotary2d",
+            36,
+            r"multiple of 4 components: got 6 \(d_model=36, n_heads=6\); use d_model=48, or fraction=0.6666",
+        ),
         ("rotary2d:fraction=0.3", 48, "fraction=0.3 of the head width 8 is 2; use fraction=0.5"),
-        ("sinusoidal2d", 45, "expected an even width of 4 or more, got 45; use width 46"),
+        ("sinusoidal2d", 45, "expected an even width of 4 or more, got 45; use d_model=46"),
     ],
 )
 def test_widths_that_do_not_divide_are_refused(spec, width, message):

@@ -20,7 +20,7 @@ from jarilab.nn.init import initialise
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
-SITE = Site(width=24, heads=3, head_width=8, value_head_width=8, causal=True)
+SITE = Site(d_model=24, n_heads=3, d_head=8, d_value=8, causal=True)
 
 
 def layers_of(text: str, layers: int = 4) -> LayerEncodings:
@@ -43,13 +43,13 @@ def test_what_is_not_shared_knows_its_layer():
     layers = layers_of("shaw,none,shaw,shaw")
     sites = [encoding.site for encoding in layers.by_layer]
     assert [site.layer for site in sites] == [0, 1, 2, 3]
-    assert {site.layers for site in sites} == {4}
+    assert {site.n_layers for site in sites} == {4}
     assert len(list(layers.parameters())) == 6
 
 
 def test_a_list_in_a_model_leaves_the_other_layers_as_they_are():
-    mixed = LanguageModel(7, width=24, heads=3, layers=2, encoding="rotary,none")
-    alike = LanguageModel(7, width=24, heads=3, layers=2, encoding="rotary")
+    mixed = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding="rotary,none")
+    alike = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding="rotary")
     for model in (mixed, alike):
         initialise(model, 0)
     with jarilab.record(mixed) as tape, torch.no_grad():
@@ -139,7 +139,7 @@ def test_cached_keys_are_rotated_anew_where_the_rotation_depends_on_all_keys():
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
 @pytest.mark.parametrize("spec", ["cope", "forgetting", "forgetting+cope", "rotary+forgetting"])
 def test_a_decoder_reads_in_pieces_what_it_reads_at_once(spec, kernel):
-    model = LanguageModel(7, width=24, heads=3, layers=2, encoding=spec, kernel=kernel).double()
+    model = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding=spec, kernel=kernel).double()
     initialise(model, 0)
     randomise(model)
     ids, pos, cache = torch.randint(7, (2, 9)), Positions.sequence(9, frame="target"), model.new_cache()
@@ -208,7 +208,7 @@ def test_it_stays_so_in_a_copy_and_after_a_load_from_nothing():
 
 
 def test_it_learns_from_all_layers():
-    model = LanguageModel(7, width=24, heads=3, layers=2, encoding="transformer_xl")
+    model = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding="transformer_xl")
     initialise(model, 0)
     model(torch.arange(6).view(1, -1)).sum().backward()
     owned = dict(model.named_parameters())["decoder.encoding.parts.0.0.u"]
@@ -217,7 +217,7 @@ def test_it_learns_from_all_layers():
 
 
 def test_a_tape_notices_a_change_of_what_the_stack_owns():
-    model = LanguageModel(7, width=24, heads=3, layers=2, encoding="transformer_xl")
+    model = LanguageModel(7, d_model=24, n_heads=3, n_layers=2, encoding="transformer_xl")
     initialise(model, 0)
     with jarilab.record(model) as tape, torch.no_grad():
         model(torch.arange(6).view(1, -1))

@@ -23,8 +23,8 @@ CLOSE = {"rtol": 0, "atol": 1e-6}
 SCALED = ["rotary_linear", "rotary_ntk", "rotary_dynamic", "yarn", "longrope", "llama3", "prope"]
 
 
-def encoding_of(spec: str, *, width: int = WIDTH, heads: int = HEADS, causal: bool = False) -> Encoding:
-    return build(spec, site_of(width, heads, causal=causal))
+def encoding_of(spec: str, *, d_model: int = WIDTH, n_heads: int = HEADS, causal: bool = False) -> Encoding:
+    return build(spec, site_of(d_model, n_heads, causal=causal))
 
 
 def vectors(length: int, batch: int = 2) -> torch.Tensor:
@@ -91,8 +91,8 @@ def test_ntk_slows_the_slowest_pair_by_the_factor_and_the_fastest_not_at_all():
 
 @pytest.mark.parametrize("name", ["rotary_ntk", "rotary_dynamic"])
 def test_one_pair_alone_is_refused(name):
-    with pytest.raises(UserError, match=f"{name} slows the slowest pair .* use width 12"):
-        encoding_of(name, width=6)
+    with pytest.raises(UserError, match=f"{name} slows the slowest pair .* use d_model=12"):
+        encoding_of(name, d_model=6)
 
 
 @pytest.mark.parametrize("spec", [f"{name}:fraction=0.5" for name in SCALED if name != "prope"])
@@ -168,7 +168,7 @@ def test_no_key_at_all_is_no_error(spec):
 @torch.no_grad()
 def test_a_cache_turns_all_keys_anew_beyond_the_trained_length(spec):
     """One layer, whose keys are of the words alone: writing past the trained length equals reading all at once."""
-    model = LanguageModel(7, width=WIDTH, heads=HEADS, layers=1, encoding=spec).double()
+    model = LanguageModel(7, d_model=WIDTH, n_heads=HEADS, n_layers=1, encoding=spec).double()
     initialise(model, 1)
     ids, cache = torch.randint(7, (2, 14), generator=torch.Generator().manual_seed(0)), model.new_cache()
     for number in range(14):
@@ -391,7 +391,7 @@ def test_specs_with_lists_survive_their_canonical_text():
 
 @pytest.mark.parametrize("spec", [*SCALED, "pope", "scaled_sinusoidal", "t5:scaled=false", "rotary3d"])
 def test_a_padded_batch_gives_what_single_texts_give(spec):
-    model = LanguageModel(9, width=WIDTH, heads=HEADS, layers=2, encoding=spec).double().eval()
+    model = LanguageModel(9, d_model=WIDTH, n_heads=HEADS, n_layers=2, encoding=spec).double().eval()
     initialise(model, 1)
     ids = torch.randint(9, (2, 6), generator=torch.Generator().manual_seed(1))
     keep = torch.tensor([[True] * 6, [False, False, True, True, True, True]])

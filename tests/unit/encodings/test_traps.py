@@ -63,12 +63,12 @@ INSIDE = [spec for spec in EVERY if spec not in ("sinusoidal", "learned")]
 every_encoding = pytest.mark.parametrize("spec", EVERY)
 
 
-def encoding_of(spec, *, width=WIDTH, heads=HEADS, **where):
-    return compose.build(spec, site_of(width, heads, **where))
+def encoding_of(spec, *, d_model=WIDTH, n_heads=HEADS, **where):
+    return compose.build(spec, site_of(d_model, n_heads, **where))
 
 
 def model_of(spec, **options):
-    model = EncoderDecoder(12, 12, width=WIDTH, heads=HEADS, encoding=spec, **options)
+    model = EncoderDecoder(12, 12, d_model=WIDTH, n_heads=HEADS, encoding=spec, **options)
     initialise(model, seed=3)
     return model.eval()
 
@@ -115,7 +115,7 @@ def test_trap_02_only_a_rotated_layer_shows_a_wrong_permutation_of_rows():
 
 
 def test_trap_03_angles_do_not_follow_the_dtype_of_the_model():
-    encoding, wave = encoding_of("rotary", width=128), encoding_of("sinusoidal")
+    encoding, wave = encoding_of("rotary", d_model=128), encoding_of("sinusoidal")
     precise, precise_wave = encoding.rotation(far(2, 4096)), wave.embed(torch.zeros(1, 2, WIDTH), far(2, 4096))
     for dtype in (torch.bfloat16, torch.float16):
         torch.testing.assert_close(encoding.to(dtype).rotation(far(2, 4096)), precise, rtol=0, atol=0)
@@ -142,7 +142,7 @@ def test_trap_04_positions_in_half_precision_are_refused():
 def test_trap_05_a_model_built_on_the_meta_device_has_nothing_but_parameters_to_load(spec):
     model = model_of(spec)
     with torch.device("meta"):
-        empty = EncoderDecoder(12, 12, width=WIDTH, heads=HEADS, encoding=spec)
+        empty = EncoderDecoder(12, 12, d_model=WIDTH, n_heads=HEADS, encoding=spec)
     loaded = empty.to_empty(device="cpu")
     loaded.load_state_dict(model.state_dict())
     assert not list(loaded.buffers())
@@ -370,7 +370,7 @@ def test_trap_19_the_first_position_is_row_0():
     ],
 )
 def test_trap_20_the_three_layouts_of_sinusoids(layout, width, wanted):
-    encoding = encoding_of(f"sinusoidal:layout={layout}", width=width, heads=1)
+    encoding = encoding_of(f"sinusoidal:layout={layout}", d_model=width, n_heads=1)
     assert encoding.embed(torch.zeros(1, 1, width), far(1, 100)).flatten().tolist() == pytest.approx(wanted, abs=1e-6)
 
 
@@ -397,8 +397,8 @@ def test_trap_22_token_embeddings_are_scaled_to_1_whatever_the_encoding(spec):
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_trap_23_partial_rotary_leaves_the_rest_and_counts_only_what_it_turns(pairing):
-    partial = encoding_of(f"rotary:fraction=0.5,pairing={pairing}", width=32)
-    whole = encoding_of(f"rotary:pairing={pairing}", width=16)  # a head as wide as the part that turns
+    partial = encoding_of(f"rotary:fraction=0.5,pairing={pairing}", d_model=32)
+    whole = encoding_of(f"rotary:pairing={pairing}", d_model=16)  # a head as wide as the part that turns
     x = torch.randn(1, HEADS, 4, 16)
     turned = partial.rotate(x, partial.rotation(far(4)))
     assert torch.equal(turned[..., 8:], x[..., 8:])
@@ -406,7 +406,7 @@ def test_trap_23_partial_rotary_leaves_the_rest_and_counts_only_what_it_turns(pa
 
 
 def test_trap_26_every_layer_is_rotated_and_the_model_says_so():
-    model = model_of("rotary", encoder_layers=3)
+    model = model_of("rotary", n_encoder_layers=3)
     assert "base=10000.0, fraction=1.0, pairing=half" in repr(model.encoder)
     geometries = geometry_of_layers(model.encoder.encoding, far(4), far(4))
     assert [g.q_rotation is not None for g in geometries] == [True] * 3
@@ -426,7 +426,7 @@ def test_trap_27_rotary_in_cross_attention_turns_queries_and_keys():
 
 
 def test_trap_28_rotation_goes_along_the_length_not_the_heads():
-    encoding = encoding_of("rotary", width=24, heads=3)
+    encoding = encoding_of("rotary", d_model=24, n_heads=3)
     turned = encoding.rotate(torch.ones(2, 3, 5, 8), encoding.rotation(far(5)))
     assert torch.equal(turned[:, 0], turned[:, 2])
     assert not torch.allclose(turned[:, :, 0], turned[:, :, 4])
@@ -478,7 +478,7 @@ def test_trap_29_a_grid_is_refused_by_an_encoding_of_one_coordinate(spec):
 def test_trap_32_what_grows_ahead_or_counts_back_is_refused_in_an_encoder(spec):
     """xPos multiplies a key ahead by more than 1, without end; the others are defined for keys behind alone."""
     with pytest.raises(UserError, match="works only where queries never see later keys; use it in a causal decoder"):
-        EncoderDecoder(12, 12, width=WIDTH, heads=HEADS, encoding=spec)
+        EncoderDecoder(12, 12, d_model=WIDTH, n_heads=HEADS, encoding=spec)
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "fused", "definition"])
@@ -572,7 +572,7 @@ def test_image_trap_01_no_kernel_leaves_a_map_empty(kernel):
 @pytest.mark.parametrize(("encoder", "decoder"), [(2, 4), (4, 2)])
 def test_image_trap_02_encoder_and_decoder_may_differ_in_depth(encoder, decoder):
     """Elsewhere the list of layers is the encoder's: 2 + 4 drops layers without a word, 4 + 2 is an IndexError."""
-    tape, _ = taped(model_of("rotary", encoder_layers=encoder, decoder_layers=decoder), ids(1, 7), ids(1, 5))
+    tape, _ = taped(model_of("rotary", n_encoder_layers=encoder, n_decoder_layers=decoder), ids(1, 7), ids(1, 5))
     counts = [
         sum(site.startswith("encoder") for site in tape.sites),
         sum(site.endswith("cross") for site in tape.sites),

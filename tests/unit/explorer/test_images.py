@@ -146,7 +146,7 @@ def test_object_queries_have_boxes_and_what_they_say(image_runs: Path) -> None:
 
 
 def test_a_image_that_was_padded_covers_less_than_its_patches() -> None:
-    model = Detector(3, 2, width=16, heads=2, encoder_layers=1, decoder_layers=1).eval()
+    model = Detector(3, 2, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1).eval()
     pixels = torch.randint(0, 256, (3, 45, 60), dtype=torch.uint8)
     shown = payload.side_of(image_sequence(model, Images(pixels.unsqueeze(0).float()), pixels))["picture"]
     assert (shown["rows"], shown["columns"], shown["height"], shown["width"]) == (6, 8, 45 / 8, 60 / 8)

@@ -17,7 +17,9 @@ NAMES = {"source": list("12+12"), "target": ["<bos>", "2", "4"]}
 
 @pytest.fixture
 def tape() -> Tape:
-    model = jarilab.EncoderDecoder(9, 9, width=16, heads=2, encoder_layers=1, decoder_layers=3, encoding="alibi").eval()
+    model = jarilab.EncoderDecoder(
+        9, 9, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=3, encoding="alibi"
+    ).eval()
     with record(model) as tape, torch.no_grad():
         model(torch.tensor([[3, 4, 5, 3, 4]]), torch.tensor([[1, 4, 6]]))
     return tape

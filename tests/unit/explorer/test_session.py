@@ -237,7 +237,7 @@ def test_a_run_whose_data_have_moved_is_looked_at_without_the_right_answer(tmp_p
     for name, side in (("de", lines), ("en", lines)):
         (tmp_path / f"{name}.txt").write_text("\n".join(side) + "\n")
     files = {"task.train": (str(tmp_path / "de.txt"), str(tmp_path / "en.txt")), "task.tokenizer": "words"}
-    small = {**TINY_MODEL, **files, "training.batch": 8, "training.examples": 16, "training.evaluations": 1}
+    small = {**TINY_MODEL, **files, "training.batch_size": 8, "training.examples": 16, "training.evaluations": 1}
     train(tmp_path / "run", Experiment.of("translation", "rotary", small, 1, "float32"))
     task: Any = jarilab.load(tmp_path / "run").task
     held_out = task.held_out[0]

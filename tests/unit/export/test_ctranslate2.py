@@ -28,12 +28,14 @@ ENCODINGS = ("none", "sinusoidal", "learned:positions=32", "rotary", ROTARY, "t5
              "sinusoidal+learned:positions=32", "t5+alibi")  # fmt: skip
 ALWAYS = ("sinusoidal", ROTARY, "t5+alibi")
 """In every run of the tests; the others in the long ones."""
-OTHERS: dict[str, Any] = {"norm": "post", "activation": "gelu", "tied": True, "shared": True, "decoder_layers": 3}
+OTHERS: dict[str, Any] = {"norm": "post", "activation": "gelu", "tied": True, "shared": True, "n_decoder_layers": 3}
 
 
 def model_of(encoding: str, **options: Any) -> EncoderDecoder:
     """A model whose answers are sharp, differ between greedy and beam, and sometimes end."""
-    model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, heads=4, encoding=encoding, dropout=0.1, **options).eval()
+    model = EncoderDecoder(
+        VOCABULARY, VOCABULARY, d_model=32, n_heads=4, encoding=encoding, dropout=0.1, **options
+    ).eval()
     initialise(model, 1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -58,7 +60,7 @@ Answers = list[tuple[list[int], float]]
 
 def ours(model: Any, source: Tokens, width: int) -> Answers:
     if width > 1:
-        found = beam(model, source, width=width, first=FIRST, end=END, longest=LONGEST)
+        found = beam(model, source, beam_size=width, first=FIRST, end=END, longest=LONGEST)
         return [([i for i in h[0].ids.tolist() if i != END], h[0].score) for h in found]
     written = greedy(model, source, first=FIRST, end=END, padding=PADDING, longest=LONGEST)
     answers = []
@@ -127,7 +129,7 @@ def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
     """Arithmetic, whose sources have no end token."""
     pytest.importorskip("ctranslate2", reason="the export is judged by CTranslate2; pip install it")
     run = tmp_path / "run"
-    settings = {"model.width": 32, "model.encoder_layers": 1, "model.decoder_layers": 1, "task.maximum": 99}
+    settings = {"model.d_model": 32, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1, "task.maximum": 99}
     settings |= {"training.examples": 30_000, "training.evaluations": 1, "training.evaluation_examples": 100}
     jarilab.train("arithmetic", run, encoding="rotary", settings=settings, threads=1)
     loaded = jarilab.load(run)
@@ -145,7 +147,7 @@ def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
 
 
 def layers_of(encoding: str, *, causal: bool = False) -> LayerEncodings:
-    model = EncoderDecoder(5, 5, width=32, heads=4, encoding=encoding)
+    model = EncoderDecoder(5, 5, d_model=32, n_heads=4, encoding=encoding)
     return (model.decoder if causal else model.encoder).encoding
 
 
@@ -236,14 +238,14 @@ def test_what_ctranslate2_cannot_compute_is_refused(encoding: str, why: str, tmp
         (tmp_path / "own.py").write_text(OWN)
         jarilab.trust_code(tmp_path / "own.py")
         encoding = f"{tmp_path / 'own.py'}:{encoding}"
-    model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, encoding=encoding)
+    model = EncoderDecoder(VOCABULARY, VOCABULARY, d_model=32, encoding=encoding)
     with pytest.raises(UserError, match=rf"cannot be exported: .*{why}.*jarilab predict"):
         write(model, tmp_path / "out", source=NAMES, target=NAMES)
     assert not (tmp_path / "out").exists()
 
 
 def test_positions_between_decoder_and_source_are_refused(tmp_path: Path) -> None:
-    model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, cross_encoding="rotary")
+    model = EncoderDecoder(VOCABULARY, VOCABULARY, d_model=32, cross_encoding="rotary")
     with pytest.raises(UserError, match=r"rotary cannot be exported: .*between decoder and source"):
         write(model, tmp_path / "out", source=NAMES, target=NAMES)
 
@@ -257,7 +259,7 @@ def test_positions_between_decoder_and_source_are_refused(tmp_path: Path) -> Non
     ],
 )
 def test_other_layers_are_refused(options: dict[str, Any], setting: str, instead: str, tmp_path: Path) -> None:
-    model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32, **options)
+    model = EncoderDecoder(VOCABULARY, VOCABULARY, d_model=32, **options)
     with pytest.raises(UserError, match=rf"original Transformer alone, got {setting}; .*{instead}"):
         write(model, tmp_path / "out", source=NAMES, target=NAMES)
     assert not (tmp_path / "out").exists()
@@ -271,7 +273,7 @@ def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    model = EncoderDecoder(VOCABULARY, VOCABULARY, width=32)
+    model = EncoderDecoder(VOCABULARY, VOCABULARY, d_model=32)
     for out in (tmp_path, tmp_path / "mine"):
         with pytest.raises(UserError, match="no empty folder; choose another --out"):
             write(model, out, source=NAMES, target=NAMES)
@@ -281,5 +283,5 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
 def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     with pytest.raises(UserError, match=r"pip install 'jarilab\[ctranslate2\]'"):
-        write(EncoderDecoder(VOCABULARY, VOCABULARY, width=32), tmp_path / "out", source=NAMES, target=NAMES)
+        write(EncoderDecoder(VOCABULARY, VOCABULARY, d_model=32), tmp_path / "out", source=NAMES, target=NAMES)
     assert not (tmp_path / "out").exists()

@@ -25,15 +25,15 @@ pytestmark = [
 
 
 def language_model(**options: Any) -> Any:
-    return initialised(jarilab.LanguageModel(12, **SMALL, layers=2, **options))
+    return initialised(jarilab.LanguageModel(12, **SMALL, n_layers=2, **options))
 
 
 def translator(**options: Any) -> Any:
-    return initialised(jarilab.EncoderDecoder(9, 12, **SMALL, encoder_layers=1, decoder_layers=2, **options))
+    return initialised(jarilab.EncoderDecoder(9, 12, **SMALL, n_encoder_layers=1, n_decoder_layers=2, **options))
 
 
 def vision(**options: Any) -> Any:
-    return initialised(jarilab.VisionTransformer((1, 4, 6), 3, patch=2, **SMALL, layers=2, **options))
+    return initialised(jarilab.VisionTransformer((1, 4, 6), 3, patch_size=2, **SMALL, n_layers=2, **options))
 
 
 MARIAN = "sinusoidal:layout=concatenated"
@@ -46,7 +46,7 @@ EQUALS = [
     ("GPTNeoXForCausalLM", lambda: language_model(encoding="rotary:base=500,fraction=0.5")),
     (
         "BlenderbotForConditionalGeneration",
-        lambda: translator(encoding="learned:positions=9", hidden=24),
+        lambda: translator(encoding="learned:positions=9", d_ff=24),
     ),
     ("MarianMTModel", lambda: translator(norm="post", encoding=MARIAN, tied=True)),
     (
@@ -76,8 +76,8 @@ def test_the_folder_says_what_the_model_does(kind: str, make: Any, tmp_path: Pat
         (lambda: language_model(gated=True), "gated=true", "model.gated=false"),
         (lambda: language_model(bias=False), "bias=false", "model.bias=true"),
         (lambda: language_model(parallel=True), "parallel=true", "model.parallel=false"),
-        (lambda: language_model(key_value_heads=1), "key_value_heads", "key_value_heads=null"),
-        (lambda: language_model(head_width=6), "head_width=6", "head_width=null"),
+        (lambda: language_model(n_kv_heads=1), "n_kv_heads", "n_kv_heads=null"),
+        (lambda: language_model(d_head=6), "d_head=6", "d_head=null"),
         (lambda: translator(embedding_norm=True), "embedding_norm=true", "embedding_norm=false"),
         (lambda: translator(generator_bias=True), "generator_bias=true", "generator_bias=false"),
         (lambda: language_model(window=3), "window=3", "no window"),

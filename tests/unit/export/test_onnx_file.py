@@ -43,7 +43,14 @@ def tokens(ids: list[int], frame: str) -> Tokens:
 def test_a_file_computes_what_pytorch_does_on_any_length_and_under_links(runtime: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = jarilab.EncoderDecoder(
-        12, 12, width=16, heads=2, encoder_layers=1, decoder_layers=1, encoder_encoding="t5", decoder_encoding="rotary"
+        12,
+        12,
+        d_model=16,
+        n_heads=2,
+        n_encoder_layers=1,
+        n_decoder_layers=1,
+        encoder_encoding="t5",
+        decoder_encoding="rotary",
     ).eval()
     inputs = tokens([3, 4, 5], "source"), tokens([1, 6], "target")
     described = write_onnx(model, inputs, tmp_path / "model.onnx")
@@ -75,7 +82,9 @@ def test_a_file_computes_what_pytorch_does_on_any_length_and_under_links(runtime
 
 def test_an_image_model_too(runtime: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = jarilab.VisionTransformer((1, 4, 6), 3, patch=2, width=16, heads=2, layers=1, encoding="rotary2d").eval()
+    model = jarilab.VisionTransformer(
+        (1, 4, 6), 3, patch_size=2, d_model=16, n_heads=2, n_layers=1, encoding="rotary2d"
+    ).eval()
     pixels = torch.randn(1, 1, 4, 6)
     described = write_onnx(model, (Images(pixels),), tmp_path / "model.onnx")
     session = runtime.InferenceSession(tmp_path / "model.onnx")
@@ -88,7 +97,7 @@ def test_an_image_model_too(runtime: Any, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    model = LanguageModel(12, width=16, heads=2, layers=1)
+    model = LanguageModel(12, d_model=16, n_heads=2, n_layers=1)
     monkeypatch.setattr(onnx_file, "check_packages", lambda: None)
     monkeypatch.setattr(onnx_file, "LARGEST_FILE", 1000)
     with pytest.raises(UserError, match="has 1,000 bytes at most, and this model"):
@@ -103,7 +112,7 @@ def test_the_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_followed_forward_says_what_it_reads() -> None:
-    model = LanguageModel(12, width=16, heads=2, layers=1, encoding="learned:positions=9").eval()
+    model = LanguageModel(12, d_model=16, n_heads=2, n_layers=1, encoding="learned:positions=9").eval()
     followed = Followed(model, (tokens([3, 4], "target"),))
     assert followed.described["lengths"] == {"target": [1, 9]}
     assert [one["kind"] for one in followed.described["inputs"]] == ["ids", "places", "links"]

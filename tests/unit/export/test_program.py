@@ -92,7 +92,7 @@ def with_noise(model: nn.Module) -> nn.Module:
 
 def encoder_decoder(encoder: str, decoder: str) -> tuple[nn.Module, tuple[Any, ...]]:
     model = jarilab.EncoderDecoder(
-        TOKENS, TOKENS, width=16, heads=2, encoder_layers=1, decoder_layers=1, activation="gelu",
+        TOKENS, TOKENS, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, activation="gelu",
         encoder_encoding=encoder, decoder_encoding=decoder,
     )  # fmt: skip
     return model, both(5, 5)
@@ -100,7 +100,7 @@ def encoder_decoder(encoder: str, decoder: str) -> tuple[nn.Module, tuple[Any, .
 
 def undivided_and_batch() -> tuple[nn.Module, tuple[Any, ...]]:
     """Scores without a divisor, and norms by running statistics, which are no parameters."""
-    model = LanguageModel(TOKENS, width=16, heads=2, layers=1, scale="none", norm_kind="batch")
+    model = LanguageModel(TOKENS, d_model=16, n_heads=2, n_layers=1, scale="none", norm_kind="batch")
     for buffer in model.buffers():
         buffer.uniform_(0.5, 2.0)
     return model, (tokens_of(ids_of(6), "target"),)
@@ -108,7 +108,15 @@ def undivided_and_batch() -> tuple[nn.Module, tuple[Any, ...]]:
 
 def vision() -> tuple[nn.Module, tuple[Any, ...]]:
     model = jarilab.VisionTransformer(
-        (1, 4, 6), 3, patch=2, width=16, heads=2, layers=1, encoding="rotary2d+shaw2d", pool="class", registers=1
+        (1, 4, 6),
+        3,
+        patch_size=2,
+        d_model=16,
+        n_heads=2,
+        n_layers=1,
+        encoding="rotary2d+shaw2d",
+        pool="class",
+        registers=1,
     )
     return model, (Images(torch.randn(1, 1, 4, 6)),)
 
@@ -116,11 +124,11 @@ def vision() -> tuple[nn.Module, tuple[Any, ...]]:
 MADE: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     **{f"{one} {other}": (lambda one=one, other=other: encoder_decoder(one, other)) for one, other in PAIRS},
     "language": lambda: (
-        LanguageModel(TOKENS, width=16, heads=2, layers=1, encoding="alibi", window=3),
+        LanguageModel(TOKENS, d_model=16, n_heads=2, n_layers=1, encoding="alibi", window=3),
         (tokens_of(ids_of(6), "target"),),
     ),
     "parts": lambda: (
-        LanguageModel(TOKENS, width=16, heads=2, layers=1, encoding="learned@text+rotary2d@image"),
+        LanguageModel(TOKENS, d_model=16, n_heads=2, n_layers=1, encoding="learned@text+rotary2d@image"),
         (caption(),),
     ),
     "undivided and batch": undivided_and_batch,
@@ -224,7 +232,7 @@ def test_every_encoding_of_one_axis_is_tried() -> None:
 
 
 def test_an_encoding_of_chunks_stays_with_pytorch() -> None:
-    model = LanguageModel(TOKENS, width=16, heads=2, layers=1, encoding=CHUNKED).eval()
+    model = LanguageModel(TOKENS, d_model=16, n_heads=2, n_layers=1, encoding=CHUNKED).eval()
     with pytest.raises(UserError, match="sizes are free, got one of 6; look into this model live"):
         program_of(model, (tokens_of(ids_of(6), "target"),))
 
@@ -365,7 +373,7 @@ def test_another_answer_is_seen(page: Page) -> None:
 
 
 def test_models_that_a_page_cannot_carry_are_refused_in_words() -> None:
-    large = LanguageModel(TOKENS, width=512, heads=2, layers=1, hidden=LARGEST // 1024)
+    large = LanguageModel(TOKENS, d_model=512, n_heads=2, n_layers=1, d_ff=LARGEST // 1024)
     with pytest.raises(UserError, match="a page carries models of 3,000,000 parameters at most, got"):
         program_of(large, (tokens_of(ids_of(3), "target"),))
 
@@ -375,7 +383,7 @@ class Curious(nn.Module):
 
     def __init__(self, does: Callable[[torch.Tensor], torch.Tensor]):
         super().__init__()
-        self.model = LanguageModel(TOKENS, width=8, heads=1, layers=1)
+        self.model = LanguageModel(TOKENS, d_model=8, n_heads=1, n_layers=1)
         self.does = does
 
     def forward(self, tokens: Tokens) -> torch.Tensor:
@@ -398,7 +406,7 @@ def test_what_a_page_cannot_compute_is_named(does: Any, words: str) -> None:
 def test_padding_is_refused() -> None:
     padded = replace(tokens_of([3, 4, 0], "target"), keep=torch.tensor([[True, True, False]]))
     with pytest.raises(UserError, match="one input at a time, without padding"):
-        program_of(LanguageModel(TOKENS, width=8, heads=1, layers=1).eval(), (padded,))
+        program_of(LanguageModel(TOKENS, d_model=8, n_heads=1, n_layers=1).eval(), (padded,))
 
 
 def test_the_operators_are_those_of_the_page(page: Page) -> None:

@@ -21,7 +21,7 @@ from jarilab.export.programs import Onnx, Target, Torch, export, exportable, pro
 from jarilab.export.text_parts import EncoderDecoderParts, LanguageModelParts
 from jarilab.models.recurrent import Recurrent
 
-ONE_LAYER = {**SMALL, "encoder_layers": 1, "decoder_layers": 1}
+ONE_LAYER = {**SMALL, "n_encoder_layers": 1, "n_decoder_layers": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +50,13 @@ MODELS = {
     ),
     # A window, and an encoding that remembers something of each key.
     "decoder": lambda: LanguageModelParts(
-        initialised(jarilab.LanguageModel(12, **SMALL, layers=1, encoding="forgetting", window=3))
+        initialised(jarilab.LanguageModel(12, **SMALL, n_layers=1, encoding="forgetting", window=3))
     ),
     "vit": lambda: VisionParts(
         initialised(
-            jarilab.VisionTransformer((1, 4, 6), 3, patch=2, **SMALL, layers=1, encoding="rotary2d", pool="class")
+            jarilab.VisionTransformer(
+                (1, 4, 6), 3, patch_size=2, **SMALL, n_layers=1, encoding="rotary2d", pool="class"
+            )
         )
     ),
     "detector": lambda: DetectorParts(initialised(jarilab.Detector(1, 3, **ONE_LAYER, queries=3))),
@@ -107,7 +109,7 @@ class Wrong(Exportable):
 
 @pytest.mark.slow
 def test_what_answers_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = exportable(initialised(jarilab.LanguageModel(12, **SMALL, layers=1)))
+    found = exportable(initialised(jarilab.LanguageModel(12, **SMALL, n_layers=1)))
     with pytest.raises(UserError, match=r"answers otherwise than the run: its scores differ by 1\.0e-03, expected"):
         saved(Wrong(found), tmp_path, Torch())
 
@@ -201,7 +203,7 @@ def test_the_missing_runtime_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_answers_are_those_of_the_run(tmp_path: Path) -> None:
     """1,000 questions, answered greedily from the description alone."""
     runtime: Any = pytest.importorskip("onnxruntime", reason="NO onnxruntime: graphs of ONNX were NOT checked")
-    settings = {"model.width": 32, "model.encoder_layers": 1, "model.decoder_layers": 1, "task.maximum": 99}
+    settings = {"model.d_model": 32, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1, "task.maximum": 99}
     settings |= {"training.examples": 100_000, "training.evaluations": 1}
     jarilab.train("arithmetic", tmp_path / "run", encoding="rotary", settings=settings, threads=1)
     made = export(tmp_path / "run", tmp_path / "out", to="onnx")

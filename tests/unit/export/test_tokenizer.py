@@ -41,12 +41,12 @@ def run_of(task: Any, model: nn.Module) -> Any:
 
 
 def translator(task: Any, **options: Any) -> Any:
-    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoding": "sinusoidal"}
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1, "encoding": "sinusoidal"}
     return run_of(task, jarilab.EncoderDecoder(**task.model_options, **SMALL, **(layers | options)))
 
 
 def continued(task: Any) -> Any:
-    return run_of(task, jarilab.LanguageModel(**task.model_options, **SMALL, layers=1, encoding="rotary"))
+    return run_of(task, jarilab.LanguageModel(**task.model_options, **SMALL, n_layers=1, encoding="rotary"))
 
 
 def translation(at: Path, **options: Any) -> Translation:
@@ -54,7 +54,7 @@ def translation(at: Path, **options: Any) -> Translation:
     for name, sign in (("source", str.lower), ("target", str.upper)):
         lines = [f"{sign(one)} {sign(two)}" for one in WORDS for two in WORDS for _ in range(4)]
         (at / name).write_text("\n".join(lines) + "\n")
-    task = Translation(train=(str(at / "source"), str(at / "target")), vocabulary=300, longest=24, **options)
+    task = Translation(train=(str(at / "source"), str(at / "target")), vocab_size=300, longest=24, **options)
     task.prepare()
     return task
 
@@ -136,7 +136,7 @@ def test_the_ends_of_a_text_are_not_those_of_its_lines() -> None:
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters"])
 def test_a_language_model_has_one_that_adds_nothing(kind: Any, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(f"{word} <pad>" for word in WORDS * 12))
-    task = Text(train=str(tmp_path / "text.txt"), tokenizer=kind, vocabulary=300, context=16)
+    task = Text(train=str(tmp_path / "text.txt"), tokenizer=kind, vocab_size=300, context_length=16)
     task.prepare()
     run = continued(task)
     assert "texts as the run does" in tokenizer.write(run, tmp_path / "out")
@@ -181,7 +181,7 @@ def pictures(fit: Any, channels: int) -> Any:
     facts = {"shape": list(shape), "classes": ["cat", "dog", "cow"]}
     task._facts = facts | {"mean": [0.3, 0.4, 0.5][:channels], "deviation": [0.2, 0.3, 0.1][:channels]}
     model = jarilab.VisionTransformer(
-        shape, 3, patch=2, **SMALL, layers=1, pool="class", encoding="learned2d:rows=2,columns=3"
+        shape, 3, patch_size=2, **SMALL, n_layers=1, pool="class", encoding="learned2d:rows=2,columns=3"
     )
     return run_of(task, model)
 

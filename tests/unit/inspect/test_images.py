@@ -23,7 +23,9 @@ from jarilab.positions.patches import Images, patchify
 
 
 def vit(encoding="rotary2d", **options):
-    model = VisionTransformer((1, 8, 8), 5, patch=2, width=16, heads=2, layers=2, encoding=encoding, **options)
+    model = VisionTransformer(
+        (1, 8, 8), 5, patch_size=2, d_model=16, n_heads=2, n_layers=2, encoding=encoding, **options
+    )
     initialise(model, 1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -49,7 +51,7 @@ def test_switching_a_head_off_is_what_ablation_says():
 
 
 def test_every_head_of_a_detector_matters_and_importance_has_length_one():
-    model = Detector(1, 3, width=16, heads=2, encoder_layers=1, decoder_layers=1, queries=4)
+    model = Detector(1, 3, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, queries=4)
     initialise(model, 1)
     given = (Images(torch.randn(1, 1, 24, 20)),)
     found = importance(model.eval(), given, [0, 1, 3, 2])
@@ -139,7 +141,7 @@ def test_offsets_in_a_image_are_rows_and_columns():
 
 
 def painter(encoding="rotary2d@image"):
-    model = TextToImage(12, 20, 6, 3, 4, width=16, heads=2, layers=2, encoding=encoding)
+    model = TextToImage(12, 20, 6, 3, 4, d_model=16, n_heads=2, n_layers=2, encoding=encoding)
     initialise(model, 1)
     with torch.no_grad():
         for parameter in model.parameters():

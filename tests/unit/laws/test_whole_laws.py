@@ -230,7 +230,7 @@ def test_what_is_lost_in_a_state_is_found():
 
 
 def test_what_cannot_be_asked_is_told():
-    with pytest.raises(UserError, match="give vocabulary="):
+    with pytest.raises(UserError, match="give vocab_size="):
         check_model(nn.Linear(3, 3))
     image = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     assert {one.verdict for one in check_model(image, image=(3, 2, 2))} == {"holds", "skipped"}
@@ -277,18 +277,18 @@ PADDING, CACHE, AHEAD = (
 LEFT, STEPS = "left padding changes nothing", "cached steps after left padding equal rows alone"
 PACKED, SHIFTED = "packed documents equal separate ones", "a shift of all places changes nothing"
 ALWAYS = {"evaluation draws nothing", "rows do not mix", "state_dict holds all of it", ROUNDS}
-TINY = {"width": 16, "heads": 2}
+TINY = {"d_model": 16, "n_heads": 2}
 
 
 def decoder(encoding="rotary", kind=jarilab.LanguageModel):
     torch.manual_seed(0)
-    return kind(40, layers=1, encoding=encoding, **TINY)
+    return kind(40, n_layers=1, encoding=encoding, **TINY)
 
 
-def translator(encoding="rotary", kind=jarilab.EncoderDecoder, vocabulary=40, **options):
+def translator(encoding="rotary", kind=jarilab.EncoderDecoder, vocab_size=40, **options):
     torch.manual_seed(0)
-    layers = {"encoder_layers": 1, "decoder_layers": 1}
-    return kind(vocabulary, 30, encoding=encoding, **layers, **TINY, **options)
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    return kind(vocab_size, 30, encoding=encoding, **layers, **TINY, **options)
 
 
 OF_JARI = {
@@ -298,9 +298,9 @@ OF_JARI = {
     "decoder by length": (lambda: decoder("rotary_dynamic"), {PADDING, AHEAD, LEFT, PACKED, SHIFTED}),
     "encoder-decoder": (translator, {PADDING, CACHE, AHEAD, SHIFTED}),
     "encoder-decoder by length": (lambda: translator("log_length"), {PADDING, AHEAD}),
-    "one table": (lambda: translator(vocabulary=30, shared=True, tied=True), {PADDING, CACHE, AHEAD, SHIFTED}),
-    "recurrent": (lambda: jarilab.Recurrent(20, 40, width=16), {PADDING, CACHE, AHEAD, SHIFTED}),
-    "encoder": (lambda: jarilab.TextEncoder(40, layers=1, encoding="alibi", **TINY), {PADDING, SHIFTED}),
+    "one table": (lambda: translator(vocab_size=30, shared=True, tied=True), {PADDING, CACHE, AHEAD, SHIFTED}),
+    "recurrent": (lambda: jarilab.Recurrent(20, 40, d_model=16), {PADDING, CACHE, AHEAD, SHIFTED}),
+    "encoder": (lambda: jarilab.TextEncoder(40, n_layers=1, encoding="alibi", **TINY), {PADDING, SHIFTED}),
 }
 
 
@@ -397,7 +397,7 @@ OF_JARI_BROKEN = {
     "padding of a source": (lambda: translator(kind=DeafToSource), {PADDING}),
     "places of an answer": (lambda: translator(kind=LateAnswer), {CACHE}),
     "later tokens of an answer": (lambda: translator(kind=AheadInAnswer), {AHEAD, CACHE}),
-    "padding of a recurrent source": (lambda: DeafRecurrent(20, 40, width=16), {PADDING}),
+    "padding of a recurrent source": (lambda: DeafRecurrent(20, 40, d_model=16), {PADDING}),
 }
 
 
@@ -458,9 +458,9 @@ def test_tensors_outside_of_the_state_are_named():
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (nn.Module, {"vocabulary": 9}, "has no forward that reads anything"),
+        (nn.Module, {"vocab_size": 9}, "has no forward that reads anything"),
         (lambda: Says(abs, 1), {}, "expected a vocabulary of more than 5, got 1"),
-        (lambda: Says(abs), {"vocabulary": 0}, "expected a vocabulary of more than 5, got 0"),
+        (lambda: Says(abs), {"vocab_size": 0}, "expected a vocabulary of more than 5, got 0"),
         (nn.Flatten, {"image": (0, 1, 2)}, r"expected image=\(C, H, W\) of 1 or more each"),
     ],
 )

@@ -27,7 +27,7 @@ def blobs(numbers: Int[Tensor, " B"]) -> Tensor:
 
 @pytest.fixture(scope="module")
 def trained() -> ImageTokenizer:
-    return train_image_tokenizer(blobs, 500, {"width": 16}, seed=3, steps=150, batch=32)
+    return train_image_tokenizer(blobs, 500, {"width": 16}, seed=3, steps=150, batch_size=32)
 
 
 def test_fsq_takes_each_level_and_numbers_them_as_digits_of_a_number() -> None:
@@ -112,9 +112,9 @@ def test_measures_are_over_all_images() -> None:
 
 def test_the_same_seed_gives_the_same_tokenizer_and_leaves_random_numbers_alone() -> None:
     state = torch.get_rng_state()
-    one, other = (train_image_tokenizer(blobs, 50, {"width": 8}, seed=seed, steps=3, batch=4) for seed in (1, 1))
+    one, other = (train_image_tokenizer(blobs, 50, {"width": 8}, seed=seed, steps=3, batch_size=4) for seed in (1, 1))
     assert {one.fingerprint for _ in range(20)} == {other.fingerprint}
-    assert one.fingerprint != train_image_tokenizer(blobs, 50, {"width": 8}, seed=2, steps=3, batch=4).fingerprint
+    assert one.fingerprint != train_image_tokenizer(blobs, 50, {"width": 8}, seed=2, steps=3, batch_size=4).fingerprint
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -161,7 +161,7 @@ def test_the_quantizer_that_is_gone_says_what_to_do(tmp_path: Path) -> None:
 def test_each_step_is_told() -> None:
     told: list[tuple[int, int]] = []
     train_image_tokenizer(
-        blobs, 8, {"width": 8}, steps=3, batch=2, progress=lambda step, steps: told.append((step, steps))
+        blobs, 8, {"width": 8}, steps=3, batch_size=2, progress=lambda step, steps: told.append((step, steps))
     )
     assert told == [(1, 3), (2, 3), (3, 3)]
 

@@ -26,7 +26,7 @@ NEAR = {"rtol": 0.0, "atol": 1e-10}
 
 def model_of(encoding="none", **options):
     """In float64, all its parameters random, so that nothing is symmetric."""
-    options = {"width": 24, "heads": 3, "hidden": 20, **options}
+    options = {"d_model": 24, "n_heads": 3, "d_ff": 20, **options}
     model = LanguageModel(VOCABULARY, encoding=encoding, **options).double()
     initialise(model, 3)
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_a_later_token_changes_no_earlier_score(encoding):
 @pytest.mark.parametrize("kernel", ["explicit", "fused"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_no_gradient_flows_from_a_score_to_a_later_token(kernel, norm):
-    model = model_of("rotary+alibi", layers=3, kernel=kernel, norm=norm)
+    model = model_of("rotary+alibi", n_layers=3, kernel=kernel, norm=norm)
     x = model.embedding(ids_of()).detach().requires_grad_()
     y = model.decoder(x, positions=Positions.sequence(LENGTH, frame="target"))
     (y[:, 4] * torch.randn_like(y[:, 4])).sum().backward()
@@ -143,7 +143,7 @@ def test_a_window_is_itself_and_those_just_before(encoding):
 
 
 def test_each_layer_of_windows_reaches_one_window_further():
-    model = model_of(layers=3, window=3)
+    model = model_of(n_layers=3, window=3)
     x = model.embedding(ids_of()).detach().requires_grad_()
     model.decoder(x, positions=Positions.sequence(LENGTH, frame="target"))[:, 8].sum(-1).square().sum().backward()
     reached = x.grad.abs().sum(-1) > 0
@@ -182,11 +182,11 @@ def test_one_layer_without_positions_cannot_tell_the_order_of_what_came_before_a
     """Irie 2025: one causal layer sees its past as a bag; from the second on, tokens carry what each had seen."""
     ids = torch.arange(LENGTH).expand(BATCH, -1)
     shuffled = torch.cat((ids[:, [4, 2, 7, 0, 1, 6, 3, 5]], ids[:, 8:]), 1)
-    moved = {layers: _moved(model_of(layers=layers), ids, shuffled) for layers in (1, 2, 6)}
+    moved = {layers: _moved(model_of(n_layers=layers), ids, shuffled) for layers in (1, 2, 6)}
     assert moved[1] < 1e-12
     assert moved[2] > 1e-2
     assert moved[6] > 1e-2
-    assert _moved(model_of("sinusoidal", layers=1), ids, shuffled) > 1e-2
+    assert _moved(model_of("sinusoidal", n_layers=1), ids, shuffled) > 1e-2
 
 
 def _moved(model, first, second):
@@ -204,7 +204,7 @@ def test_a_learned_table_that_is_too_short_says_both_numbers():
 
 
 def test_its_attentions_are_recorded_under_the_sites_of_a_decoder():
-    model = model_of("alibi", layers=3, window=4)
+    model = model_of("alibi", n_layers=3, window=4)
     with jarilab.record(model) as tape:
         model(ids_of())
     assert tape.sites == ["decoder.0.self", "decoder.1.self", "decoder.2.self"]
@@ -241,7 +241,7 @@ def test_tied_scores_share_the_embedding_and_untied_ones_do_not():
 
 
 def test_every_parameter_gets_a_gradient():
-    model = model_of("learned+rotary+shaw+t5", layers=2, tied=False)
+    model = model_of("learned+rotary+shaw+t5", n_layers=2, tied=False)
     model(ids_of()).log_softmax(-1)[..., 0].sum().backward()
     # Keys are compared with each other alone: what all share has no effect on the softmax.
     without = [n for n, p in model.named_parameters() if "key.bias" not in n and (p.grad is None or not p.grad.any())]
@@ -250,7 +250,7 @@ def test_every_parameter_gets_a_gradient():
 
 def test_it_is_registered_and_built_from_options():
     assert models.spec("decoder").target is LanguageModel
-    model = models.spec("decoder:layers=1,window=5,tied=false").build(vocabulary=VOCABULARY)
+    model = models.spec("decoder:n_layers=1,window=5,tied=false").build(vocab_size=VOCABULARY)
     assert isinstance(model, Generates)
     assert (len(model.decoder.layers), model.decoder.mask.window) == (1, 5)
     with pytest.raises(UserError, match=r"decoder: window: .*greater than or equal to 1; got '0'"):
@@ -268,7 +268,7 @@ def test_an_encoding_for_causal_attention_alone_may_be_used(tmp_path):
         "        super().__init__(site)\n"
     )
     jarilab.trust_code(file)
-    model = LanguageModel(VOCABULARY, width=16, heads=2, encoding=f"{file}:Late+t5")
+    model = LanguageModel(VOCABULARY, d_model=16, n_heads=2, encoding=f"{file}:Late+t5")
     assert model.decoder.encoding.by_layer[0].site.causal
     assert model(ids_of()).shape == (BATCH, LENGTH, VOCABULARY)
 
@@ -277,7 +277,7 @@ def test_mistakes_are_told():
     with pytest.raises(UserError, match="a window holds at least the query itself: expected 1 or more, got 0"):
         LanguageModel(VOCABULARY, window=0)
     with pytest.raises(UserError, match="a stack has 1 layer or more, got 0"):
-        LanguageModel(VOCABULARY, layers=0)
+        LanguageModel(VOCABULARY, n_layers=0)
     with pytest.raises(UserError, match=r"fused kernel never holds the attention weights.*use kernel=explicit"):
         LanguageModel(VOCABULARY, encoding="shaw", kernel="fused")
     model = model_of()
@@ -319,7 +319,7 @@ def test_prompts_of_several_lengths_are_gone_on_with_as_each_by_itself(encoding,
 @torch.no_grad()
 def test_a_beam_about_prompts_is_that_about_each_by_itself():
     model, prompts = model_of("rotary"), prompts_of((2, 5, 4))
-    options = {"width": 3, "best": 2, "first": 1, "end": 2, "longest": 5}
+    options = {"beam_size": 3, "best": 2, "first": 1, "end": 2, "longest": 5}
     together = beam(model, prompts, **options, places=after(prompts))
     for row, length in enumerate((2, 5, 4)):
         alone = Tokens.of(prompts.ids[row : row + 1, -length:], "target")
@@ -397,14 +397,14 @@ def test_the_experiment_trains_each_depth_alike_and_writes_table_and_figure(dept
     monkeypatch.setattr(jarilab, "compare", compare)
     for seeds in ("2", "1"):
         out = tmp_path / seeds
-        command = ["--train", "a.txt", "--out", str(out), "--layers", "2,6", "--seeds", seeds, "--steps", "50"]
+        command = ["--train", "a.txt", "--out", str(out), "--n-layers", "2,6", "--seeds", seeds, "--steps", "50"]
         assert depth.main(command) == 0
         assert capsys.readouterr().out == (out / "depth.md").read_text()
         drawing = (out / "depth.svg").read_text()
         assert "<svg" in drawing
     assert [(task, out) for task, out, _ in asked[:2]] == [("text", "layers-2"), ("text", "layers-6")]
     settings = [options["settings"] for _, _, options in asked[:2]]
-    assert [own.pop("model.layers") for own in settings] == [2, 6]
+    assert [own.pop("model.n_layers") for own in settings] == [2, 6]
     assert settings[0] == settings[1]
     assert (settings[0]["training.examples"], settings[0]["training.epochs"]) == (50 * 12, None)
     assert [options["encodings"] for _, _, options in asked] == [("none", "sinusoidal")] * 4
@@ -416,5 +416,5 @@ def test_the_experiment_tells_what_is_missing_before_it_trains(depth, tmp_path, 
     assert depth.main(["--train", "a.txt", "--out", str(tmp_path)]) == 2
     assert "drawn by matplotlib; install it with pip install 'jarilab[dev]'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        depth.main(["--train", "a.txt", "--out", str(tmp_path), "--layers", "2;6"])
-    assert "--layers expects whole numbers with commas between, got '2;6'" in capsys.readouterr().err
+        depth.main(["--train", "a.txt", "--out", str(tmp_path), "--n-layers", "2;6"])
+    assert "--n-layers expects whole numbers with commas between, got '2;6'" in capsys.readouterr().err

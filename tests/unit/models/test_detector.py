@@ -18,7 +18,7 @@ from jarilab.positions.coordinates import Positions
 from jarilab.positions.patches import Images
 from jarilab.runs.experiment import Experiment
 
-TINY: dict[str, Any] = {"width": 24, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "queries": 5}
+TINY: dict[str, Any] = {"d_model": 24, "n_heads": 2, "n_encoder_layers": 2, "n_decoder_layers": 3, "queries": 5}
 ENCODINGS = ["none", "sinusoidal2d:where=inject,normalised=true", "sinusoidal2d:where=inject", "rotary2d"]
 SITES = ["encoder.0", "encoder.1"] + [f"decoder.{i}.{kind}" for i in range(3) for kind in ("self", "cross")]
 

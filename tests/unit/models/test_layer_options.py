@@ -15,10 +15,10 @@ from jarilab.models.layers import EncoderLayer, LayerOptions
 from jarilab.nn.init import initialise
 from jarilab.nn.layers import FeedForward
 
-LLAMA = {"norm_kind": "rms", "gated": True, "bias": False, "activation": "silu", "key_value_heads": 2}
+LLAMA = {"norm_kind": "rms", "gated": True, "bias": False, "activation": "silu", "n_kv_heads": 2}
 OPTIONS: list[dict[str, Any]] = [
     LLAMA,
-    {"head_width": 6, "norm_eps": 0.1, "activation": "gelu_tanh"},
+    {"d_head": 6, "norm_eps": 0.1, "activation": "gelu_tanh"},
     {"embedding_norm": True, "embedding_scale": "none", "generator_bias": True, "norm": "post"},
 ]
 ENCODINGS = ["rotary", "pope", "t5+learned", "shaw"]
@@ -49,7 +49,7 @@ def by_steps(model: Any, state: Any, ids: Tensor) -> Tensor:
 @pytest.mark.parametrize("options", [*OPTIONS, {"parallel": True, **LLAMA}], ids=str)
 @torch.no_grad()
 def test_a_language_model_with_them_reads_with_a_cache_as_without(encoding: str, options: dict[str, Any]) -> None:
-    model = drawn(jarilab.LanguageModel(20, width=16, heads=4, encoding=encoding, **options))
+    model = drawn(jarilab.LanguageModel(20, d_model=16, n_heads=4, encoding=encoding, **options))
     ids = ids_of(7)
     torch.testing.assert_close(by_steps(model, model.start(None), ids), model(ids))
 
@@ -57,7 +57,7 @@ def test_a_language_model_with_them_reads_with_a_cache_as_without(encoding: str,
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @torch.no_grad()
 def test_an_encoder_decoder_with_them_reads_with_a_cache_as_without(options: dict[str, Any]) -> None:
-    model = drawn(jarilab.EncoderDecoder(20, 20, width=16, heads=4, encoding="rotary", **options))
+    model = drawn(jarilab.EncoderDecoder(20, 20, d_model=16, n_heads=4, encoding="rotary", **options))
     source, target = ids_of(5), ids_of(7)
     state = model.start(jarilab.Tokens.of(source, "source"))
     torch.testing.assert_close(by_steps(model, state, target), model(source, target))
@@ -65,7 +65,7 @@ def test_an_encoder_decoder_with_them_reads_with_a_cache_as_without(options: dic
 
 @pytest.mark.parametrize("options", [LLAMA, {"parallel": True}, {"embedding_norm": True}], ids=str)
 def test_what_is_trained_with_them_learns_every_weight(options: dict[str, Any]) -> None:
-    model = drawn(jarilab.LanguageModel(20, width=16, heads=4, encoding="rotary", **options))
+    model = drawn(jarilab.LanguageModel(20, d_model=16, n_heads=4, encoding="rotary", **options))
     model(ids_of(7)).square().mean().backward()
     for name, parameter in model.named_parameters():
         if not name.endswith("key.bias") or options.get("bias") is False:
@@ -77,8 +77,8 @@ def test_what_is_trained_with_them_learns_every_weight(options: dict[str, Any]) 
 
 @torch.no_grad()
 def test_a_head_of_keys_serves_its_neighbours() -> None:
-    grouped = drawn(jarilab.LanguageModel(20, width=16, heads=4, encoding="rotary", key_value_heads=2))
-    whole = jarilab.LanguageModel(20, width=16, heads=4, encoding="rotary").double().eval()
+    grouped = drawn(jarilab.LanguageModel(20, d_model=16, n_heads=4, encoding="rotary", n_kv_heads=2))
+    whole = jarilab.LanguageModel(20, d_model=16, n_heads=4, encoding="rotary").double().eval()
     weights = grouped.state_dict()
     for name, weight in weights.items():
         if ".key." in name or ".value." in name:
@@ -91,7 +91,7 @@ def test_a_head_of_keys_serves_its_neighbours() -> None:
 @pytest.mark.parametrize("number", [0, 3, 5])
 def test_heads_of_keys_that_do_not_divide_are_refused(number: int) -> None:
     with pytest.raises(jarilab.UserError, match=f"divide the 4 heads, got {number}; use 1, 2, 4"):
-        jarilab.Attention(16, heads=4, key_value_heads=number)
+        jarilab.Attention(16, n_heads=4, n_kv_heads=number)
 
 
 @torch.no_grad()
@@ -120,7 +120,7 @@ def test_parallel_sublayers_read_the_same_input() -> None:
 
 def test_parallel_sublayers_with_norms_behind_are_refused() -> None:
     with pytest.raises(jarilab.UserError, match="expected norm=pre, got post"):
-        jarilab.LanguageModel(20, width=16, heads=4, parallel=True, norm="post")
+        jarilab.LanguageModel(20, d_model=16, n_heads=4, parallel=True, norm="post")
 
 
 @torch.no_grad()
@@ -132,7 +132,7 @@ def test_norms_of_size_alone_and_their_epsilon() -> None:
 
 @torch.no_grad()
 def test_a_bias_of_the_generator_is_added_to_scores() -> None:
-    model = drawn(jarilab.LanguageModel(20, width=16, heads=4, generator_bias=True))
+    model = drawn(jarilab.LanguageModel(20, d_model=16, n_heads=4, generator_bias=True))
     before = model(ids_of(3))
     model.generator_bias[5] += 2
     added = torch.zeros(20, dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_a_bias_of_the_generator_is_added_to_scores() -> None:
 
 @torch.no_grad()
 def test_a_text_encoder_gives_vectors_or_scores_of_words() -> None:
-    vectors = jarilab.TextEncoder(20, width=16, heads=4, segments=2)
-    words = jarilab.TextEncoder(20, width=16, heads=4, words=True)
+    vectors = jarilab.TextEncoder(20, d_model=16, n_heads=4, segments=2)
+    words = jarilab.TextEncoder(20, d_model=16, n_heads=4, words=True)
     assert vectors(ids_of(5)).shape == (2, 5, 16)
     assert words(ids_of(5)).shape == (2, 5, 20)

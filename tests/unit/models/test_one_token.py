@@ -21,8 +21,8 @@ OPTIONS = [
     {"norm": "post"},
     {"parallel": True},
     {"gated": True, "activation": "silu", "norm_kind": "rms", "bias": False},
-    {"key_value_heads": 1},
-    {"scale": "none", "head_width": 6},
+    {"n_kv_heads": 1},
+    {"scale": "none", "d_head": 6},
     {"window": 3},
     {"kernel": "explicit"},
     {"dropout": 0.5},
@@ -40,7 +40,7 @@ def translator(encoding="rotary", **options):
 
 
 def small(encoding, options):
-    return {"width": 24, "heads": 3, "hidden": 20, "encoding": encoding, **options}
+    return {"d_model": 24, "n_heads": 3, "d_ff": 20, "encoding": encoding, **options}
 
 
 def filled(model):
@@ -111,7 +111,7 @@ def test_hypotheses_of_a_beam(passed, monkeypatch):
     model, source = translator("t5"), prompt("source")
 
     def best():
-        return [one[0] for one in beam(model, source, width=4, first=1, end=2, longest=TOKENS)]
+        return [one[0] for one in beam(model, source, beam_size=4, first=1, end=2, longest=TOKENS)]
 
     ours = best()
     assert 8 in passed, "two sources of four hypotheses"

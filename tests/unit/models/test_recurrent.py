@@ -22,8 +22,8 @@ SITE = "decoder.0.cross"
 SCORES = ["dot", "general", "concat", "additive"]
 KINDS = [
     {"cell": "gru", "input_feeding": True},
-    {"cell": "gru", "input_feeding": False, "layers": 2, "bidirectional": False},
-    {"cell": "lstm", "input_feeding": True, "layers": 2, "tied": True},
+    {"cell": "gru", "input_feeding": False, "n_layers": 2, "bidirectional": False},
+    {"cell": "lstm", "input_feeding": True, "n_layers": 2, "tied": True},
     {"cell": "lstm", "input_feeding": False, "score": "additive"},
 ]
 every_kind = pytest.mark.parametrize("options", KINDS, ids=lambda o: ",".join(str(v).lower() for v in o.values()))
@@ -31,7 +31,7 @@ every_score = pytest.mark.parametrize("score", SCORES)
 
 
 def model_of(dtype=torch.float64, width=8, **options):
-    model = Recurrent(9, 9, width=width, **options)
+    model = Recurrent(9, 9, d_model=width, **options)
     initialise(model, 3)
     for name, parameter in model.named_parameters():
         if "bias" in name or "encoding" in name:  # they start at or near 0; here they shall be heard
@@ -134,7 +134,7 @@ def test_it_works_in_bfloat16_and_under_deterministic_algorithms(options):
 
 
 def test_initial_values_keep_the_variance_of_what_comes_in():
-    model = Recurrent(9, 9, width=128, cell="lstm")
+    model = Recurrent(9, 9, d_model=128, cell="lstm")
     initialise(model, 1)
     for name, parameter in model.named_parameters():
         if "rnn.weight" in name:
@@ -255,7 +255,7 @@ def test_the_map_shown_is_the_map_used(options):
     with record(model) as tape:
         model(source, target)
     (site,) = tape.sites
-    assert site == f"decoder.{options.get('layers', 1) - 1}.cross"
+    assert site == f"decoder.{options.get('n_layers', 1) - 1}.cross"
     assert len(tape.calls[site]) == (5 if options["input_feeding"] else 1)
     weights, trust = tape.weights(site), tape.trust(site)
     assert weights.shape == tape.scores(site).shape == (3, 1, 5, 6)
@@ -310,7 +310,7 @@ def followed(model=None, step=None, vocabulary=None, **options):
     target = tokens(torch.tensor([[1, 5, 2, 8, 3]]), frame="target")
     source = tokens(torch.tensor([[4, 1, 7, 3, 0, 0]]), keep)
     model = model_of(**options) if model is None else model
-    site = f"decoder.{options.get('layers', 1) - 1}.cross"
+    site = f"decoder.{options.get('n_layers', 1) - 1}.cross"
     walked = walk(
         model, (source, target), site=site, head=0, queries=QUERIES, keys=KEYS, step=step, vocabulary=vocabulary
     )
@@ -337,7 +337,7 @@ def test_every_walk_arrives_at_the_models_scores(score, feeding, encoding):
         assert len(softmax_lens(walked.call, 0)) == 3
 
 
-@pytest.mark.parametrize("options", [{"cell": "lstm", "layers": 2, "tied": True}, {"kernel": "definition"}], ids=str)
+@pytest.mark.parametrize("options", [{"cell": "lstm", "n_layers": 2, "tied": True}, {"kernel": "definition"}], ids=str)
 def test_other_models_are_walked_as_well(options):
     assert followed(step=2, **options)[0].error < 1e-12
 
@@ -396,7 +396,7 @@ def test_a_step_or_head_that_is_not_there_is_refused():
         followed(step=5)
     with pytest.raises(UserError, match=r"^decoder.0.cross has the heads 0 to 0, got 1$"):
         walk(model_of(), inputs(), site=SITE, head=1, queries=QUERIES, keys=KEYS)
-    other = EncoderDecoder(9, 9, width=16, heads=2)
+    other = EncoderDecoder(9, 9, d_model=16, n_heads=2)
     with pytest.raises(
         UserError, match=r"^decoder.0.cross does all of its queries at once and has no steps; leave step=1"
     ):
@@ -426,7 +426,7 @@ def test_encodings_within_self_attention_are_refused(encoding):
         r"sinusoidal or sinusoidal_mae, which only add to the input, or give it as cross_encoding"
     )
     with pytest.raises(UserError, match=told):
-        Recurrent(9, 9, width=8, encoding=encoding)
+        Recurrent(9, 9, d_model=8, encoding=encoding)
 
 
 @pytest.mark.parametrize("encoding", ["t5", "shaw", "alibi", "rotary"])
@@ -440,26 +440,26 @@ def test_a_cross_encoding_knows_where_both_sides_are(encoding, feeding):
 
 
 def test_sizes_that_cannot_be_are_refused():
-    told = r"expects an even width; got 7: use width=8, or bidirectional=false$"
+    told = r"expects an even width; got 7: use d_model=8, or bidirectional=false$"
     with pytest.raises(UserError, match=told):
-        Recurrent(9, 9, width=7)
-    Recurrent(9, 9, width=7, bidirectional=False)
+        Recurrent(9, 9, d_model=7)
+    Recurrent(9, 9, d_model=7, bidirectional=False)
     with pytest.raises(UserError, match=r"^a stack has 1 layer or more, got 0$"):
-        Recurrent(9, 9, width=8, layers=0)
+        Recurrent(9, 9, d_model=8, n_layers=0)
     with pytest.raises(UserError, match=r"^rotary turns queries and keys"):
-        Recurrent(9, 9, width=8, score="concat", cross_encoding="rotary")
+        Recurrent(9, 9, d_model=8, score="concat", cross_encoding="rotary")
     with pytest.raises(UserError, match=r"^the fused kernel compares"):
-        Recurrent(9, 9, width=8, score="concat", kernel="fused")
+        Recurrent(9, 9, d_model=8, score="concat", kernel="fused")
 
 
 def test_an_unknown_cell_names_the_nearest(unchecked):
     with pytest.raises(UserError, match=r"^unknown cell 'gro'; did you mean 'gru'\? Known: gru, lstm$"):
-        Recurrent(9, 9, width=8, cell="gro")
+        Recurrent(9, 9, d_model=8, cell="gro")
 
 
 @pytest.mark.parametrize("kind", [Recurrent, EncoderDecoder])
 def test_packed_documents_are_refused(kind):
-    model, ids = kind(9, 9, width=16), torch.randint(9, (2, 4))
+    model, ids = kind(9, 9, d_model=16), torch.randint(9, (2, 4))
     packed = Tokens(ids, Positions.sequence(4), None, torch.zeros_like(ids))
     for source, target in ((packed, ids), (ids, packed)):
         with pytest.raises(UserError, match=r"^this model reads each row as one sequence; give each document a row of"):
@@ -471,7 +471,7 @@ def test_packed_documents_are_refused(kind):
 
 
 def test_it_is_built_by_name():
-    model = registry.spec("recurrent:width=8,cell=lstm,score=dot,input_feeding=false").build(9, 9)
+    model = registry.spec("recurrent:d_model=8,cell=lstm,score=dot,input_feeding=false").build(9, 9)
     assert isinstance(model, Recurrent)
     with pytest.raises(UserError, match=r"score"):
         registry.spec("recurrent:score=product")
@@ -482,7 +482,7 @@ def test_it_is_built_by_name():
 
 def trained(steps, seed=1, **options):
     """A model that learns to write four symbols in reverse; the share of whole answers it gets right at the end."""
-    model = Recurrent(8, 8, width=16, **options)
+    model = Recurrent(8, 8, d_model=16, **options)
     initialise(model, seed)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
@@ -507,6 +507,6 @@ def test_it_learns_to_write_in_reverse(options):
 
 def test_training_is_the_same_bit_for_bit():
     torch.use_deterministic_algorithms(True)
-    (one, _), (other, _) = (trained(3, layers=2, cell="lstm", score="additive") for _ in range(2))
+    (one, _), (other, _) = (trained(3, n_layers=2, cell="lstm", score="additive") for _ in range(2))
     for (name, first), second in zip(one.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(first, second), name

@@ -17,7 +17,7 @@ ENCODINGS = ["learned@text+rotary2d@image", "learned@text+learned2d@image", "non
 
 
 def model_of(encoding: str = ENCODINGS[0], **options: object) -> TextToImage:
-    model = TextToImage(12, 20, 6, ROWS, COLUMNS, width=32, heads=2, layers=2, encoding=encoding, **options)  # type: ignore[arg-type]
+    model = TextToImage(12, 20, 6, ROWS, COLUMNS, d_model=32, n_heads=2, n_layers=2, encoding=encoding, **options)  # type: ignore[arg-type]
     initialise(model, 1)
     return model.eval()
 

@@ -19,7 +19,7 @@ ENCODINGS = sorted(
 
 
 def model_of(encoding="sinusoidal2d", **options):
-    options = {"patch": 4, "width": 16, "heads": 2, "layers": 2, **options}
+    options = {"patch_size": 4, "d_model": 16, "n_heads": 2, "n_layers": 2, **options}
     model = VisionTransformer(SHAPE, 5, encoding=encoding, **options).double()
     jarilab.initialise(model, 1)
     for parameter in model.encoder.encoding.parameters():
@@ -59,14 +59,18 @@ def test_without_positions_not_a_bit_depends_on_where_patches_are():
 @torch.no_grad()
 def test_a_transposed_image_is_another_one_even_for_encodings_of_distance():
     square = images(shape=(1, 8, 8))
-    model = VisionTransformer((1, 8, 8), 5, patch=4, width=16, heads=2, layers=2, encoding="rotary2d").double().eval()
+    model = (
+        VisionTransformer((1, 8, 8), 5, patch_size=4, d_model=16, n_heads=2, n_layers=2, encoding="rotary2d")
+        .double()
+        .eval()
+    )
     assert (model(square) - model(square.transpose(2, 3))).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("encoding", ["learned2d", "rotary2d", "rotary+shaw", "table2d", "log_length"])
 @pytest.mark.parametrize(("norm", "layers"), [("pre", 3), ("post", 1)])
 def test_what_the_last_layer_leaves_out_changes_neither_scores_nor_gradients(encoding, norm, layers):
-    model = model_of(encoding, pool="class", registers=1, norm=norm, layers=layers, resolution="extrapolate")
+    model = model_of(encoding, pool="class", registers=1, norm=norm, n_layers=layers, resolution="extrapolate")
     keep = torch.ones(3, 8, 12, dtype=torch.bool)
     keep[1, :, 8:] = False
     seen = {}
@@ -90,18 +94,18 @@ def test_the_mean_of_the_patches_leaves_nothing_out():
 @pytest.mark.parametrize("first", [1, 3, 5])
 @torch.no_grad()
 def test_the_first_outputs_are_those_of_the_whole(norm, first):
-    encoder, x = jarilab.Encoder(16, heads=2, encoding="rotary", norm=norm).double(), torch.randn(2, 5, 16).double()
+    encoder, x = jarilab.Encoder(16, n_heads=2, encoding="rotary", norm=norm).double(), torch.randn(2, 5, 16).double()
     torch.testing.assert_close(encoder(x, first=first), encoder(x)[:, :first], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("first", [0, -1, 5])
 def test_as_many_first_outputs_as_there_are_tokens(first):
     with pytest.raises(UserError, match=f"first is a number of tokens: expected 1 to 4, got {first}"):
-        jarilab.Encoder(16, heads=2)(torch.randn(1, 4, 16), first=first)
+        jarilab.Encoder(16, n_heads=2)(torch.randn(1, 4, 16), first=first)
 
 
 def test_the_first_outputs_alone_are_not_for_a_mask_of_ones_own():
-    encoder, x = jarilab.Encoder(16, heads=2), torch.randn(1, 4, 16)
+    encoder, x = jarilab.Encoder(16, n_heads=2), torch.randn(1, 4, 16)
     with pytest.raises(UserError, match="first goes with keep"):
         encoder(x, mask=jarilab.Mask(causal=True), first=1)
 

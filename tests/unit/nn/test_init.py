@@ -8,7 +8,7 @@ EVERY = ["none", "sinusoidal", "learned", "rotary", "shaw", "t5", "alibi", "lear
 
 
 def values_of(encoding, seed=0, **options):
-    model = EncoderDecoder(11, 13, width=16, heads=2, encoding=encoding, **options)
+    model = EncoderDecoder(11, 13, d_model=16, n_heads=2, encoding=encoding, **options)
     torch.rand(seed + 1)  # the global generator must not matter
     initialise(model, seed)
     return dict(model.named_parameters())
@@ -23,7 +23,7 @@ def test_parameters_outside_the_encoding_start_bit_identical(encoding):
 
 
 def test_a_longer_stack_starts_like_the_shorter_one():
-    short, long = values_of("shaw"), values_of("shaw", encoder_layers=4)
+    short, long = values_of("shaw"), values_of("shaw", n_encoder_layers=4)
     assert [name for name in short if not torch.equal(short[name], long[name])] == []
 
 
@@ -40,14 +40,14 @@ def test_another_seed_gives_other_values():
 
 
 def test_the_dtype_of_the_model_does_not_change_the_draw():
-    model = EncoderDecoder(11, 13, width=16, heads=2, encoding="shaw").to(torch.bfloat16)
+    model = EncoderDecoder(11, 13, d_model=16, n_heads=2, encoding="shaw").to(torch.bfloat16)
     initialise(model, 0)
     reference = values_of("shaw")
     assert all(torch.equal(p, reference[name].to(torch.bfloat16)) for name, p in model.named_parameters())
 
 
 def test_standard_deviations_and_constants():
-    model = EncoderDecoder(50, 50, width=64, heads=2)
+    model = EncoderDecoder(50, 50, d_model=64, n_heads=2)
     initialise(model, 0)
     values = dict(model.named_parameters())
     assert values["encoder.layers.0.feed_forward.up.weight"].std().item() == pytest.approx(64**-0.5, rel=0.1)

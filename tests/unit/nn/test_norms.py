@@ -51,7 +51,7 @@ def test_a_token_depends_on_the_others_only_in_training():
 
 
 def test_a_causal_model_with_it_sees_later_tokens_only_in_training():
-    model = LanguageModel(9, width=WIDTH, heads=2, norm_kind="batch")
+    model = LanguageModel(9, d_model=WIDTH, n_heads=2, norm_kind="batch")
     ids_BL = torch.tensor([[3, 4, 5, 6]])
     other_BL = torch.tensor([[3, 4, 5, 7]])
     with torch.no_grad():

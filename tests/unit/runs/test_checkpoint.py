@@ -499,7 +499,7 @@ def test_a_loss_that_is_no_number_stops_before_the_update(tmp_path, monkeypatch)
         train(tmp_path / "run")
     kept = tmp_path / "run" / "checkpoints" / "step-000000006"
     assert str(error.value).startswith("step 8: the loss is nan and the norm of its gradient nan, so training stopped")
-    assert f"{kept} is the last checkpoint. A lower training.learning_rate" in str(error.value)
+    assert f"{kept} is the last checkpoint. A lower training.lr" in str(error.value)
     assert checkpoint.newest(tmp_path / "run" / "checkpoints")[0] == kept
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == list(range(1, 8))
     assert all(bool(tensor.isfinite().all()) for tensor in load_file(kept / "model.safetensors").values())
@@ -510,7 +510,7 @@ LOSS = Arithmetic.loss
 
 def test_a_rate_that_is_too_high_is_stopped_without_a_checkpoint(tmp_path):
     with pytest.raises(UserError, match=r"step \d+: the loss is .* there is no checkpoint yet\. A lower"):
-        train(tmp_path / "run", tiny(training__learning_rate=1e35, training__evaluations=1))
+        train(tmp_path / "run", tiny(training__lr=1e35, training__evaluations=1))
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -630,10 +630,10 @@ def test_a_second_process_is_refused(tmp_path):
 def test_a_folder_of_another_experiment_is_refused_with_the_difference(finished):
     before = contents(finished)
     with pytest.raises(UserError) as error:
-        train(finished, tiny("rotary", training__batch=8))
+        train(finished, tiny("rotary", training__batch_size=8))
     assert str(error.value) == (
         f"{finished} holds another run; choose another --out, or give its settings:\n"
-        "  model.encoding: rotary here, shaw there\n  training.batch: 8 here, 16 there"
+        "  model.encoding: rotary here, shaw there\n  training.batch_size: 8 here, 16 there"
     )
     assert contents(finished) == before
     train(finished)  # the lock was given back

@@ -44,7 +44,7 @@ def resealed(path: Path) -> None:
 
 def test_a_run_that_declares_a_vast_model_is_refused_without_its_memory(run: Path) -> None:
     record = held(run / "run.json")
-    record["experiment"]["model_options"] |= {"width": 8192, "heads": 64, "encoder_layers": 6}
+    record["experiment"]["model_options"] |= {"d_model": 8192, "n_heads": 64, "n_encoder_layers": 6}
     record["hash"] = Experiment(**record["experiment"]).hash
     seal(run / "run.json", record)
     state = newest_of(run) / "state.json"
@@ -140,13 +140,13 @@ def test_a_finished_run_without_checkpoints_is_told_a_way_that_works(tmp_path: P
     words = [
         "train",
         "arithmetic:maximum=30",
-        "--width",
+        "--d-model",
         16,
-        "--heads",
+        "--n-heads",
         2,
         "--examples",
         16,
-        "--batch",
+        "--batch-size",
         16,
         "--threads",
         1,

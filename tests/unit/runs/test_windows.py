@@ -46,7 +46,7 @@ os.open, os.fsync = open_as_on_windows, fsync_as_on_windows
 
 from jarilab.training import memory
 memory.sys = type("Windows", (), {"platform": "win32"})
-settings = {"model.width": 16, "model.heads": 2, "training.examples": 64, "training.batch": 32}
+settings = {"model.d_model": 16, "model.n_heads": 2, "training.examples": 64, "training.batch_size": 32}
 result = jarilab.train("arithmetic:maximum=30", sys.argv[1], settings=settings)
 assert result["peak_memory"] is None
 assert next(jarilab.predict(sys.argv[1], ["1+1"])).error is None

@@ -54,7 +54,7 @@ def events_of(text: str) -> list[tuple[str, Any]]:
 
 
 def test_answers_are_those_of_predict(add: OpenRun) -> None:
-    options = {"beam": 3, "n_best": 2, "length_penalty": 0.5}
+    options = {"beam_size": 3, "n_best": 2, "length_penalty": 0.5}
     response = served(add, {"inputs": [*LINES, "1+x"], "options": options})
     expected = [prediction.record() for prediction in jarilab.predict(add, [*LINES, "1+x"], **options)]
     assert response.status_code == 200
@@ -66,7 +66,7 @@ def test_requests_that_wait_together_are_one_batch_and_say_what_they_say_alone(a
     server = Server(add, Serving())
     sizes: list[int] = []
     server.batches._sizes = sizes.append
-    bodies = [{"inputs": [line], "options": {"beam": beam}} for beam in (1, 2) for line in LINES]
+    bodies = [{"inputs": [line], "options": {"beam_size": beam}} for beam in (1, 2) for line in LINES]
 
     async def talk(client: httpx.AsyncClient) -> list[httpx.Response]:
         return await asyncio.gather(*(client.post("/predict", json=body) for body in bodies))
@@ -83,7 +83,7 @@ def test_requests_that_wait_together_are_one_batch_and_say_what_they_say_alone(a
 
 
 def test_text_comes_as_it_is_written(language: OpenRun) -> None:
-    options = {"tokens": 9, "seed": 5, "stop": ["zzz"]}
+    options = {"max_new_tokens": 9, "seed": 5, "stop": ["zzz"]}
     body = {"inputs": ["one", "two"], "options": options}
     told = served(language, body, accept="text/event-stream")
     events = events_of(told.text)
@@ -117,13 +117,17 @@ def test_answers_that_are_known_at_once_are_an_event_each(add: OpenRun) -> None:
         ({"inputs": [1]}, 422, "inputs.0: Input should be a valid string"),
         ({"inputs": ["1"], "zqxjk": 1}, 422, "the body: Extra inputs are not permitted"),
         ({"inputs": ["1"], "options": {"zqxjk": 1}}, 422, "options: Extra inputs are not permitted"),
-        ({"inputs": ["1"], "options": {"beam": 17}}, 422, "options.beam: Input should be less than or equal to 16"),
-        ({"inputs": ["1"], "options": {"beam": "2"}}, 422, "options.beam: Input should be a valid integer"),
-        ({"inputs": ["1"], "options": {"beam": 10**30}}, 422, "options.beam: "),
+        (
+            {"inputs": ["1"], "options": {"beam_size": 17}},
+            422,
+            "options.beam_size: Input should be less than or equal to 16",
+        ),
+        ({"inputs": ["1"], "options": {"beam_size": "2"}}, 422, "options.beam_size: Input should be a valid integer"),
+        ({"inputs": ["1"], "options": {"beam_size": 10**30}}, 422, "options.beam_size: "),
         ({"inputs": ["1"], "options": {"longest": 10**6}}, 422, "options.longest: Input should be less"),
         ({"inputs": ["1"], "options": {"length_penalty": 1e308}}, 422, "options.length_penalty: "),
-        ({"inputs": ["1"], "options": {"n_best": 2}}, 400, "got best 2; widen the beam"),
-        ({"inputs": ["1"], "options": {"beam": -1}}, 400, "beam"),
+        ({"inputs": ["1"], "options": {"n_best": 2}}, 400, "got best 2; raise beam_size"),
+        ({"inputs": ["1"], "options": {"beam_size": -1}}, 400, "beam_size"),
     ],
 )
 def test_a_limit_is_told(add: OpenRun, body: Any, status: int, words: str) -> None:
@@ -145,7 +149,7 @@ def test_no_text_names_a_file_of_the_server(digits: OpenRun, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> OpenRun:
     small = {"training.examples": 64, "training.evaluations": 1, "training.evaluation_examples": 8}
-    vit = {**small, "model.width": 16, "model.heads": 2, "model.layers": 1, "model.patch": 4}
+    vit = {**small, "model.d_model": 16, "model.n_heads": 2, "model.n_layers": 1, "model.patch_size": 4}
     folder = tmp_path_factory.mktemp("digits") / "run"
     train(folder, Experiment.of("digits", "none", vit, 1, "float32"))
     return load(folder)

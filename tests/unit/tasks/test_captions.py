@@ -32,8 +32,8 @@ from jarilab.training.loop import train
 
 TINY = {
     "task.scenes": 60, "task.code_steps": 4, "task.judge_steps": 4,
-    "model.width": 16, "model.heads": 2, "model.layers": 1,
-    "training.examples": 16, "training.batch": 8, "training.evaluations": 1, "training.evaluation_examples": 4,
+    "model.d_model": 16, "model.n_heads": 2, "model.n_layers": 1,
+    "training.examples": 16, "training.batch_size": 8, "training.evaluations": 1, "training.evaluation_examples": 4,
 }  # fmt: skip
 
 
@@ -188,9 +188,9 @@ def test_what_is_not_there_is_never_right(name: str, digits: Digits) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 9, 10, 11, 20])
 def test_any_number_of_steps_trains(steps: int, digits: Digits) -> None:
     style = STYLES["row"]
-    assert train_digit_classifier(style, digits, seed=1, steps=steps, batch=3).to_bytes()
+    assert train_digit_classifier(style, digits, seed=1, steps=steps, batch_size=3).to_bytes()
     images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    trained = train_image_tokenizer(lambda numbers: images[numbers], 4, {"width": 8}, steps=steps, batch=2)
+    trained = train_image_tokenizer(lambda numbers: images[numbers], 4, {"width": 8}, steps=steps, batch_size=2)
     assert trained.measured["psnr"] > 0
 
 

@@ -17,8 +17,8 @@ from jarilab.tasks.images import ImageClassification
 pytest.importorskip("sklearn")
 Image = pytest.importorskip("PIL.Image")
 
-SMALL = {"training.epochs": 1, "training.evaluations": 1, "training.evaluation_examples": 50, "model.width": 16,
-         "model.layers": 1, "model.heads": 2}  # fmt: skip
+SMALL = {"training.epochs": 1, "training.evaluations": 1, "training.evaluation_examples": 50, "model.d_model": 16,
+         "model.n_layers": 1, "model.n_heads": 2}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -128,15 +128,15 @@ def test_what_is_no_image_gets_its_error_and_stops_nothing(run, line, why):
 
 
 def test_a_search_for_tokens_is_refused(run):
-    with pytest.raises(UserError, match=r"has no option 'beam'; Options: n_best$"):
-        jarilab.predict(run, ["#3"], beam=2)
-    with pytest.raises(UserError, match=r"has no option 'beam'; Options: nothing$"):
-        jarilab.evaluate(run, threads=1, beam=2)
+    with pytest.raises(UserError, match=r"has no option 'beam_size'; Options: n_best$"):
+        jarilab.predict(run, ["#3"], beam_size=2)
+    with pytest.raises(UserError, match=r"has no option 'beam_size'; Options: nothing$"):
+        jarilab.evaluate(run, threads=1, beam_size=2)
 
 
 def test_folders_of_images_are_learned(folders, tmp_path):
     settings = {**SMALL, "task.train": str(folders), "task.shift": 0, "task.held_out": 0.3, "training.epochs": 30,
-                "training.batch": 16}  # fmt: skip
+                "training.batch_size": 16}  # fmt: skip
     result = jarilab.train(
         "images", tmp_path / "run", encoding="learned2d", settings=settings, precision="float32", threads=1
     )

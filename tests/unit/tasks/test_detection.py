@@ -29,13 +29,19 @@ from jarilab.training.distributed.rows import even_parts, rows_of
 pytest.importorskip("sklearn")
 pytest.importorskip("pycocotools")
 
-TINY = {"model.width": 16, "model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 2, "model.hidden": 32}
+TINY = {
+    "model.d_model": 16,
+    "model.n_heads": 2,
+    "model.n_encoder_layers": 1,
+    "model.n_decoder_layers": 2,
+    "model.d_ff": 32,
+}
 
 
-def found_by_chance(layers: int = 2, batch: int = 3, queries: int = 4, classes: int = 5) -> Detected:
+def found_by_chance(n_layers: int = 2, batch_size: int = 3, queries: int = 4, classes: int = 5) -> Detected:
     generator = torch.Generator().manual_seed(3)
-    scores = torch.randn(layers, batch, queries, classes + 1, generator=generator, requires_grad=True)
-    return Detected(scores, torch.rand(layers, batch, queries, 4, generator=generator).requires_grad_())
+    scores = torch.randn(n_layers, batch_size, queries, classes + 1, generator=generator, requires_grad=True)
+    return Detected(scores, torch.rand(n_layers, batch_size, queries, 4, generator=generator).requires_grad_())
 
 
 def objects(*images: list[tuple[int, list[float]]]) -> Objects:
@@ -78,7 +84,7 @@ def test_matching_is_the_cheapest_of_all() -> None:
 
 
 def test_the_loss_is_that_of_the_paper_for_one_layer() -> None:
-    chance = found_by_chance(layers=1)
+    chance = found_by_chance(n_layers=1)
     found = Detected(chance.scores.detach(), chance.boxes.detach())
     parts = detection_loss.loss(found, SOME, 0.1)
     _, image, query, thing = matched(found, SOME)
@@ -105,7 +111,7 @@ def test_each_layer_is_matched_afresh_and_adds_its_loss() -> None:
 
 
 def test_images_without_objects_teach_nothing_but_nothing() -> None:
-    found = found_by_chance(batch=1)
+    found = found_by_chance(batch_size=1)
     parts = detection_loss.loss(found, objects([]), 0.1)
     assert parts["l1"].item() == parts["giou"].item() == 0
     assert parts["classes"].item() > 0
@@ -116,7 +122,7 @@ def test_images_without_objects_teach_nothing_but_nothing() -> None:
 
 def test_more_objects_than_queries_are_matched_as_far_as_they_go() -> None:
     many = objects([(n % 5, [0.1 * n + 0.1, 0.5, 0.1, 0.1]) for n in range(7)])
-    found = found_by_chance(layers=1, batch=1)
+    found = found_by_chance(n_layers=1, batch_size=1)
     _, _, query, thing = matched(found, many)
     assert sorted(query.tolist()) == [0, 1, 2, 3]
     assert len(set(thing.tolist())) == 4
@@ -533,7 +539,7 @@ def test_an_image_is_not_drawn_over_itself(image_runs: Path, tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_sixteen_scenes_are_learned_by_heart(tmp_path: Path) -> None:
-    settings = {"task.scenes": 16, "training.examples": 16 * 600, "training.batch": 16, "training.evaluations": 1}
+    settings = {"task.scenes": 16, "training.examples": 16 * 600, "training.batch_size": 16, "training.evaluations": 1}
     experiment = Experiment.of("detection", settings=settings, precision="float32")
     loop.train(experiment, tmp_path / "run", threads=1)
     from jarilab.runs.checkpoint import load_model, newest

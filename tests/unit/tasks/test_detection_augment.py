@@ -270,8 +270,8 @@ def test_what_it_may_be_is_said() -> None:
 
 
 def test_a_run_that_crops_and_is_cut_off_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    settings = {"model.width": 16, "model.heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1,
-                "model.hidden": 16, "training.batch": 4, "training.examples": 24, "training.evaluations": 2,
+    settings = {"model.d_model": 16, "model.n_heads": 2, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1,
+                "model.d_ff": 16, "training.batch_size": 4, "training.examples": 24, "training.evaluations": 2,
                 "training.evaluation_examples": 8, "task.scenes": 8, "task.crop": 0.4, "task.flip": True}  # fmt: skip
     experiment = Experiment.of("detection", settings=settings, precision="float32")
     train(tmp_path / "whole", experiment)

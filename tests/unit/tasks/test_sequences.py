@@ -55,7 +55,7 @@ def test_lines_have_the_lengths_and_numbers_asked_for() -> None:
     assert {len(source.split()) for source, _ in held_out} == {3, 4, 5, 6, 7, 8, 9}
     assert {int(word) for pair in trained + held_out for word in pair[0].split()} == set(range(7))
     assert task.longest == {"source": 10, "target": 10}
-    assert task.model_options == {"source_vocabulary": 10, "target_vocabulary": 10}
+    assert task.model_options == {"source_vocab_size": 10, "target_vocab_size": 10}
     lengths = [2 * [len(source.split()) + 1] for source, _ in trained]
     assert task.training_lengths.tolist() == lengths
 

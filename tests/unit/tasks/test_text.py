@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepared(train: Path, **options: Any) -> Text:
-    task = Text(**{"train": str(train), "context": 7} | options)
+    task = Text(**{"train": str(train), "context_length": 7} | options)
     task.prepare()
     return task
 
@@ -93,9 +93,9 @@ def assert_same_window(
 @pytest.mark.parametrize("context", [1, 3, 7, 1000])
 @pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
 def test_windows_are_those_of_a_loop(folder: Path, context: int, kind: str) -> None:
-    task = prepared(folder, context=context, tokenizer=kind, vocabulary=270, valid=str(folder))
+    task = prepared(folder, context_length=context, tokenizer=kind, vocab_size=270, valid=str(folder))
     whole = loop(task, DOCUMENTS)
-    learner = Notices(task.model_options["vocabulary"])
+    learner = Notices(task.model_options["vocab_size"])
     found = task.evaluate(learner)
     rows = [window(batch, row) for batch in learner.batches for row in range(len(batch.labels))]
     for number, row in enumerate(rows):
@@ -122,7 +122,7 @@ def test_training_windows_begin_anywhere(folder: Path) -> None:
 
 
 def test_a_text_shorter_than_the_context(folder: Path) -> None:
-    task = prepared(folder, valid=str(folder), context=1000)
+    task = prepared(folder, valid=str(folder), context_length=1000)
     batch = task.training_batch(torch.tensor([0]), torch.Generator())
     assert task.training_size == 1
     assert_same_window(window(batch, 0), loop(task, DOCUMENTS))
@@ -132,7 +132,7 @@ def test_where_held_out_text_begins_is_worth_looking_at(folder: Path) -> None:
     task = prepared(folder, held_out=0.5)
     whole = loop(task, DOCUMENTS)
     cut = len(whole) - max(2, round(0.5 * len(whole)))
-    said = [row[1] for row in whole[cut : cut + task.context]]
+    said = [row[1] for row in whole[cut : cut + task.context_length]]
     assert task.sample_inputs() == [task.write(said)]
     assert Text().sample_inputs() == [], "of a run that is looked into there is no text at hand"
     assert not predictor_class(task).reported, "a report shows maps behind answers, and there is none"
@@ -143,7 +143,7 @@ def test_what_is_held_out_is_the_end(folder: Path, share: float) -> None:
     task = prepared(folder, held_out=share)
     whole = loop(task, DOCUMENTS)
     cut = len(whole) - max(2, round(share * len(whole)))
-    learner = Notices(task.model_options["vocabulary"])
+    learner = Notices(task.model_options["vocab_size"])
     task.evaluate(learner)
     assert_same_window(window(learner.batches[0], 0), whole[cut : cut + 7])
     assert sum(int((batch.labels != PADDING).sum()) for batch in learner.batches) == len(whole) - cut
@@ -155,13 +155,13 @@ def test_what_is_held_out_is_the_end(folder: Path, share: float) -> None:
     documents = len({row[2] for row in whole[:cut]})
     assert task.describe() == (
         f"{folder.name}: {cut} tokens of training text in {documents} documents; characters, vocabulary of "
-        f"{task.model_options['vocabulary']}"
+        f"{task.model_options['vocab_size']}"
     )
 
 
 def test_figures_by_hand(folder: Path) -> None:
     task = prepared(folder, valid=str(folder))
-    size = task.model_options["vocabulary"]
+    size = task.model_options["vocab_size"]
     learner = Notices(size, torch.randn(size, size))
     log_p = learner.table.double().log_softmax(-1)
     loss = -sum(float(log_p[said, label]) for said, label, *_ in loop(task, DOCUMENTS))
@@ -180,7 +180,9 @@ def test_bits_per_character_count_characters_and_not_bytes(tmp_path: Path, kind:
     text = "가나다라마바사 아자차카타파하🎉 " * 60
     (tmp_path / "text.txt").write_text(text)
     # Bytes alone are a vocabulary of 259, so that a window may end inside a character.
-    task = prepared(tmp_path / "text.txt", valid=str(tmp_path / "text.txt"), tokenizer=kind, vocabulary=259, context=10)
+    task = prepared(
+        tmp_path / "text.txt", valid=str(tmp_path / "text.txt"), tokenizer=kind, vocab_size=259, context_length=10
+    )
     found = task.evaluate(Notices(259))
     tokens = len(text.encode()) + 1
     assert found["examples"] == math.ceil(tokens / 10) > AT_ONCE
@@ -215,14 +217,14 @@ def test_what_a_run_keeps_is_enough_to_read_and_to_measure(tmp_path: Path, folde
     task = prepared(own, valid=str(folder))
     for name, held in task.artifacts().items():
         (tmp_path / name).write_bytes(held)
-    again = Text(train=str(own), valid=str(folder), context=7)
+    again = Text(train=str(own), valid=str(folder), context_length=7)
     again.restore(tmp_path)
     assert again.read("two four") == task.read("two four")
     assert again.model_options == task.model_options
     own.unlink()
-    size = task.model_options["vocabulary"]
+    size = task.model_options["vocab_size"]
     assert again.evaluate(Notices(size)) == task.evaluate(Notices(size)), "the training text is not needed"
-    another = Text(train=str(own), context=7)
+    another = Text(train=str(own), context_length=7)
     another.restore(tmp_path)
     with pytest.raises(UserError, match=r"own.txt: expected a file; got .*; check the path"):
         another.evaluate(Notices(size))
@@ -255,7 +257,7 @@ def test_a_prompt_begins_a_document_where_it_is_empty(folder: Path) -> None:
         (" \n ", {}, "expected text to train a tokenizer on; got only white space"),
         ("text " * 99, {"valid": "{blank}"}, "blank.txt holds no usable lines; expected text"),
         ("text " * 99, {"valid": "{none}"}, "none.txt: expected a file; there is none of this name"),
-        ("text " * 99, {"tokenizer": "bpe", "vocabulary": 9}, "bpe needs a size from 259 to 1,000,000; got 9"),
+        ("text " * 99, {"tokenizer": "bpe", "vocab_size": 9}, "bpe needs a size from 259 to 1,000,000; got 9"),
     ],
 )
 def test_texts_that_cannot_be(tmp_path: Path, content: str | None, options: dict[str, Any], told: str) -> None:
@@ -270,7 +272,13 @@ def test_texts_that_cannot_be(tmp_path: Path, content: str | None, options: dict
 def test_a_run_is_not_measured_on_a_part_of_another_text(tmp_path: Path, folder: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("one two three " * 60)
-    settings = {"task.train": str(text), "task.context": 16, "model.width": 8, "model.heads": 1, "model.layers": 1}
+    settings = {
+        "task.train": str(text),
+        "task.context_length": 16,
+        "model.d_model": 8,
+        "model.n_heads": 1,
+        "model.n_layers": 1,
+    }
     settings |= {"training.epochs": 0.1, "training.evaluations": 1}
     jarilab.train("text", tmp_path / "run", settings=settings, threads=1)
     measured = jarilab.evaluate(tmp_path / "run", threads=1)
@@ -287,7 +295,13 @@ def test_a_run_is_not_measured_on_a_part_of_another_text(tmp_path: Path, folder:
 
 def test_the_rate_of_a_training_is_told_in_tokens(folder: Path, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
-    model = {"model.width": 8, "model.heads": 2, "model.layers": 1}
-    settings = {**model, "task.train": str(folder), "task.context": 7, "training.batch": 4, "training.epochs": 2}
+    model = {"model.d_model": 8, "model.n_heads": 2, "model.n_layers": 1}
+    settings = {
+        **model,
+        "task.train": str(folder),
+        "task.context_length": 7,
+        "training.batch_size": 4,
+        "training.epochs": 2,
+    }
     jarilab.train("text", tmp_path / "run", settings=settings, threads=1, report=rows.append)
     assert [row["tokens"] for row in rows] == [7 * row["examples"] for row in rows]

@@ -60,7 +60,7 @@ def files(tmp_path: Path, pairs: list[tuple[str, str]]) -> tuple[str, str]:
 
 
 def prepared(train: tuple[str, ...], **options: Any) -> Translation:
-    task = Translation(**{"train": train, "vocabulary": 300} | options)
+    task = Translation(**{"train": train, "vocab_size": 300} | options)
     task.prepare()
     return task
 
@@ -92,7 +92,7 @@ def test_packed_files_and_columns_are_the_same_data(files: tuple[str, str], pair
 
 
 def test_swapped_the_second_file_is_the_source(files: tuple[str, str], pairs: list[tuple[str, str]]) -> None:
-    there, back = prepared(files, joint=False, vocabulary=280), prepared(files, joint=False, vocabulary=280, swap=True)
+    there, back = prepared(files, joint=False, vocab_size=280), prepared(files, joint=False, vocab_size=280, swap=True)
     assert sorted(training_pairs(back) + back.held_out) == sorted((other, one) for one, other in pairs)
     assert back.tokenizers == there.tokenizers[::-1]
     assert back.describe().startswith("text.de and text.en swapped: ")
@@ -102,9 +102,9 @@ def test_swapped_the_second_file_is_the_source(files: tuple[str, str], pairs: li
 
 def test_one_vocabulary_or_two(files: tuple[str, str]) -> None:
     joint, separate = prepared(files, tokenizer="words"), prepared(files, tokenizer="words", joint=False)
-    assert joint.model_options == {"source_vocabulary": 4 + 16, "target_vocabulary": 4 + 16}
+    assert joint.model_options == {"source_vocab_size": 4 + 16, "target_vocab_size": 4 + 16}
     assert joint.tokenizers[0] == joint.tokenizers[1]
-    assert separate.model_options == {"source_vocabulary": 4 + 8, "target_vocabulary": 4 + 8}
+    assert separate.model_options == {"source_vocab_size": 4 + 8, "target_vocab_size": 4 + 8}
     assert separate.tokenizers[0] != separate.tokenizers[1]
     assert separate.tokenizers[0].unknown("eins one") == ["one"]
 
@@ -163,7 +163,7 @@ def test_lines_longer_than_the_limit_are_left_out_and_counted(tmp_path: Path) ->
         ({"train": ("{one}",), "valid": ("{one}",) * 3}, "^--valid expects two files, .* got 3"),
         ({"train": ("{one}",), "valid": ("{one}",), "longest": 1}, "pairs of at most 1 tokens a side; got 1, all long"),
         ({"train": ("{one}",), "valid": ("{empty}",)}, "empty.tsv holds no usable lines"),
-        ({"train": ("{one}",), "vocabulary": 20}, "bpe needs a size from 259 to 1,000,000; got 20"),
+        ({"train": ("{one}",), "vocab_size": 20}, "bpe needs a size from 259 to 1,000,000; got 20"),
     ],
 )
 def test_files_that_cannot_be(tmp_path: Path, options: dict[str, Any], told: str) -> None:
@@ -252,18 +252,18 @@ def test_answers_are_judged_with_what_is_copied(files: tuple[str, str], tmp_path
 
 SETTINGS = {
     "task.tokenizer": "words",
-    "task.vocabulary": 300,
+    "task.vocab_size": 300,
     "task.longest": 12,
-    "model.width": 16,
-    "model.heads": 2,
-    "model.hidden": 16,
+    "model.d_model": 16,
+    "model.n_heads": 2,
+    "model.d_ff": 16,
     "model.dropout": 0.0,
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
+    "model.n_encoder_layers": 1,
+    "model.n_decoder_layers": 1,
     "training.epochs": None,
     "training.examples": 1200,
     "training.tokens": None,
-    "training.batch": 12,
+    "training.batch_size": 12,
     "training.evaluations": 1,
 }
 
@@ -273,7 +273,7 @@ def train(out: Path, files: tuple[str, ...], model: str | None = None, **setting
     chosen = SETTINGS | {"task.train": files} | named
     if model == "recurrent":
         chosen = {key: value for key, value in chosen.items() if key.startswith(("task", "training"))}
-        chosen["model.width"] = 16
+        chosen["model.d_model"] = 16
     return jarilab.train("translation", out, model=model, settings=chosen, threads=1)
 
 
@@ -417,7 +417,7 @@ def test_answers_stand_beside_their_lines(loaded: OpenRun) -> None:
 
 def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: OpenRun) -> None:
     lines = sentences(40, seed=6)
-    few, many = (list(jarilab.predict(loaded, lines, beam=3, n_best=2, at_once=n)) for n in (3, 100))
+    few, many = (list(jarilab.predict(loaded, lines, beam_size=3, n_best=2, at_once=n)) for n in (3, 100))
     assert [(one.line, one.rank, one.answer) for one in few] == [(one.line, one.rank, one.answer) for one in many]
     assert [(one.line, one.rank) for one in few] == [(line, rank) for line in range(1, 41) for rank in (1, 2)]
     for best, second in zip(few[::2], few[1::2], strict=True):
@@ -429,10 +429,10 @@ def test_answers_do_not_depend_on_how_many_are_asked_for_together(loaded: OpenRu
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"beam": 0}, "a beam is 1 hypothesis wide or more, got width 0; 1 is greedy, 4 or 5 is usual"),
-        ({"beam": -4}, "a beam is 1 hypothesis wide or more, got width -4"),
-        ({"beam": 2, "n_best": 5}, "a beam of width 2 can be asked for its 1 to 2 best answers, got best 5; widen"),
-        ({"n_best": 0}, "a beam of width 1 can be asked for its 1 to 1 best answers, got best 0"),
+        ({"beam_size": 0}, "a beam is 1 hypothesis wide or more, got beam_size 0; 1 is greedy, 4 or 5 is usual"),
+        ({"beam_size": -4}, "a beam is 1 hypothesis wide or more, got beam_size -4"),
+        ({"beam_size": 2, "n_best": 5}, "expected 1 to 2, got best 5"),
+        ({"n_best": 0}, "expected 1 to 1, got best 0"),
         ({"longest": 0}, "longest 1 or more, got shortest 0 and longest 0"),
         ({"shortest": 500}, "expected 0 <= shortest <= longest .* got shortest 500 and longest 13"),
         ({"no_repeat": -1}, "no_repeat is the length of an n-gram, or 0 for no rule; got -1"),
@@ -459,7 +459,7 @@ def test_unknown_words_are_copied_into_answers(loaded: OpenRun, monkeypatch: pyt
 
     monkeypatch.setattr(sequences, "write", says)
     monkeypatch.setattr(ModelLearner, "most_attended", looks)
-    found = list(jarilab.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], beam=2, n_best=2))
+    found = list(jarilab.predict(loaded, ["eins zwei Berlin", " Seoul zwei Busan "], beam_size=2, n_best=2))
     assert [answer.answer for answer in found] == ["one one", "one Berlin", "one one", "one Busan"]
     assert asked == [loaded.task.read("eins zwei Berlin"), loaded.task.read("Seoul zwei Busan")]
     assert [name for name, _ in found[1].tokens] == ["one", "<unk>", "<eos>"], "what the model wrote stays to be seen"
@@ -476,7 +476,7 @@ def test_what_the_last_attention_looked_at(loaded: OpenRun) -> None:
 
 
 def test_a_translation_is_no_language_model(loaded: OpenRun) -> None:
-    own = "Options: beam, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments"
+    own = "Options: beam_size, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments"
     with pytest.raises(UserError, match=f"has no option 'temperature'; {own}$"):
         jarilab.predict(loaded, ["eins"], temperature=0.5)
 
@@ -504,7 +504,7 @@ def test_held_out_lines_are_those_of_the_file(tmp_path: Path, swap: bool, monkey
     lines[::7] = [f"{line} much too long" for line in lines[::7]]
     pairs = [(line, f"{meaning(line)}; place{n} ") for n, line in enumerate(lines)]
     files = written(tmp_path, [*pairs[:50], ("", "blank"), *pairs[50:]])
-    task = prepared(files, tokenizer="words", vocabulary=30, longest=15, swap=swap)
+    task = prepared(files, tokenizer="words", vocab_size=30, longest=15, swap=swap)
     expected = [(other, one) for one, other in pairs] if swap else pairs
     assert 5 < len(task.held_out) < 60
     assert set(task.held_out) < set(expected)
@@ -514,7 +514,7 @@ def test_held_out_lines_are_those_of_the_file(tmp_path: Path, swap: bool, monkey
     held_out = [(source.decode(source.encode(s)), target.decode(target.encode(t))) for s, t in task.held_out]
     assert 200 < len(short) < 300, "some are left out for their length"
     assert sorted(training_pairs(task) + held_out) == sorted(short)
-    lower = prepared(files, tokenizer="words", vocabulary=30, longest=15, swap=swap, lowercase=True)
+    lower = prepared(files, tokenizer="words", vocab_size=30, longest=15, swap=swap, lowercase=True)
     assert {one for one, _ in lower.held_out} < {one.lower() for one, _ in expected}
 
 

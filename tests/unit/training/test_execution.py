@@ -58,7 +58,7 @@ def test_layers_are_kept_where_they_are_not_computed_again(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("accumulate", [2, 3])
 def test_a_step_in_passes_is_a_step(tmp_path, accumulate):
-    settings = {"model__dropout": 0.0, "training__optimizer": "adamw", "training__learning_rate": 0.01}
+    settings = {"model__dropout": 0.0, "training__optimizer": "adamw", "training__lr": 0.01}
     one, several = tiny(**settings), Execution(accumulate=accumulate)
     train(tmp_path / "one", one)
     train(tmp_path / "several", one, execution=several)
@@ -67,7 +67,9 @@ def test_a_step_in_passes_is_a_step(tmp_path, accumulate):
 
 
 def test_a_batch_of_fewer_examples_than_passes_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"a batch of 16 examples cannot be cut into 17 passes; use training\.batch=17"):
+    with pytest.raises(
+        UserError, match=r"a batch of 16 examples cannot be cut into 17 passes; use training\.batch_size=17"
+    ):
         train(tmp_path / "run", execution=Execution(accumulate=17))
     assert not (tmp_path / "run").exists()
 
@@ -109,8 +111,8 @@ def test_a_signal_in_an_evaluation_is_answered_at_once(tmp_path, whole, monkeypa
 @pytest.mark.long
 def test_a_compiled_training_has_the_curve_of_a_plain_one(tmp_path):
     """In processes of their own: what checks types in tests cannot be compiled."""
-    words = "train arithmetic:maximum=30 --precision float32 --threads 1 --width 16 --heads 2 --dropout 0 --batch 16"
-    words += " --examples 192 --evaluations 2 --optimizer adamw --learning-rate 0.001"
+    words = "train arithmetic:maximum=30 --precision float32 --threads 1 --d-model 16 --n-heads 2 --dropout 0"
+    words += " --batch-size 16 --examples 192 --evaluations 2 --optimizer adamw --lr 0.001"
     for name, option in (("plain", []), ("compiled", ["--compile"])):
         command = [sys.executable, "-m", "jarilab", *words.split(), "--out", str(tmp_path / name), *option]
         subprocess.run(command, check=True, capture_output=True)

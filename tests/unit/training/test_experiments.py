@@ -27,7 +27,7 @@ from jarilab.training.optim import build_optimizers
 
 TINY = {
     **TINY_MODEL,
-    "training.batch": 32,
+    "training.batch_size": 32,
     "training.examples": 32 * 8,
     "training.evaluations": 2,
     "training.evaluation_examples": 20,
@@ -35,7 +35,7 @@ TINY = {
 
 
 def tiny(encoding="rotary", seed=1, task="arithmetic:maximum=30", **settings):
-    """An experiment of 8 steps. settings: `training__batch=8`."""
+    """An experiment of 8 steps. settings: `training__batch_size=8`."""
     return Experiment.of(task, encoding, {**TINY, **dotted(settings)}, seed)
 
 
@@ -44,9 +44,9 @@ def tiny(encoding="rotary", seed=1, task="arithmetic:maximum=30", **settings):
 TRAININGS = st.builds(
     Training,
     examples=st.integers(1, 3000),
-    batch=st.integers(1, 100),
-    warm_up=st.floats(0, 1),
-    learning_rate=st.floats(1e-6, 10),
+    batch_size=st.integers(1, 100),
+    warmup=st.floats(0, 1),
+    lr=st.floats(1e-6, 10),
 )
 
 
@@ -59,30 +59,30 @@ def test_the_rate_rises_then_falls_and_is_never_negative(options):
     steps = steps_of(options)
     rates = [options.rate(step, steps) for step in range(steps)]
     peak = rates.index(max(rates))
-    assert all(0 < rate <= options.learning_rate * (1 + 1e-9) for rate in rates)
+    assert all(0 < rate <= options.lr * (1 + 1e-9) for rate in rates)
     assert all(a < b for a, b in itertools.pairwise(rates[: peak + 1]))
     assert all(a > b for a, b in itertools.pairwise(rates[peak:]))
-    assert peak <= options.warm_up * steps
+    assert peak <= options.warmup * steps
 
 
 @given(TRAININGS)
 def test_the_rate_ends_a_step_before_zero(options):
     steps = steps_of(options)
-    falling = sum((step + 1) / steps >= options.warm_up for step in range(steps))
-    assert options.rate(steps - 1, steps) * falling <= options.learning_rate * (1 + 1e-9)
-    if options.warm_up < 1:
+    falling = sum((step + 1) / steps >= options.warmup for step in range(steps))
+    assert options.rate(steps - 1, steps) * falling <= options.lr * (1 + 1e-9)
+    if options.warmup < 1:
         assert options.rate(steps, steps) == 0
 
 
 def test_the_rate_by_hand():
-    options = Training(examples=100, batch=10, warm_up=0.2, learning_rate=0.9)
+    options = Training(examples=100, batch_size=10, warmup=0.2, lr=0.9)
     by_hand = [0.45, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
     assert [options.rate(step, 10) for step in range(10)] == pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize(("examples", "batch", "steps"), [(1, 512, 1), (512, 512, 1), (513, 512, 2), (100, 10, 10)])
 def test_the_number_of_steps(examples, batch, steps):
-    order = batches_of(Training(examples=examples, batch=batch), 7, None, 1)
+    order = batches_of(Training(examples=examples, batch_size=batch), 7, None, 1)
     assert (order.steps, order.examples) == (steps, steps * batch)
 
 
@@ -132,7 +132,7 @@ def test_the_order_does_not_touch_the_global_generator():
 @pytest.mark.parametrize("encoding", ["none", "learned", "shaw", "t5", "learned+shaw+t5"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_every_parameter_is_in_one_group(encoding, optimizer, tied):
-    model = EncoderDecoder(15, 15, width=16, heads=2, encoding=encoding, tied=tied)
+    model = EncoderDecoder(15, 15, d_model=16, n_heads=2, encoding=encoding, tied=tied)
     optimizers = build_optimizers(model, Training(optimizer=optimizer, weight_decay=0.1))
     held = [id(p) for o in optimizers.values() for group in o.param_groups for p in group["params"]]
     assert sorted(held) == sorted(id(p) for p in model.parameters())
@@ -140,7 +140,7 @@ def test_every_parameter_is_in_one_group(encoding, optimizer, tied):
 
 @pytest.mark.parametrize("encoding", ["none", "learned+shaw+t5"])
 def test_muon_has_the_matrices_and_no_table(encoding):
-    model = EncoderDecoder(15, 15, width=16, heads=2, encoding=encoding)
+    model = EncoderDecoder(15, 15, d_model=16, n_heads=2, encoding=encoding)
     optimizers = build_optimizers(model, Training())
     muon = {id(p) for group in optimizers["muon"].param_groups for p in group["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in muon}
@@ -154,7 +154,7 @@ def test_muon_has_the_matrices_and_no_table(encoding):
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_only_matrices_decay(optimizer):
-    model = EncoderDecoder(15, 15, width=16, heads=2, encoding="learned")
+    model = EncoderDecoder(15, 15, d_model=16, n_heads=2, encoding="learned")
     optimizers = build_optimizers(model, Training(optimizer=optimizer, weight_decay=0.1))
     decay = {id(p): g["weight_decay"] for o in optimizers.values() for g in o.param_groups for p in g["params"]}
     for name, parameter in model.named_parameters():
@@ -178,7 +178,7 @@ def test_only_matrices_decay(optimizer):
 def test_precision_on_a_cpu(monkeypatch, capabilities, width, precision):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert choose_precision(width) == precision
-    experiment = Experiment.of("arithmetic", settings={"model.width": width - width % 8, "model.heads": 8})
+    experiment = Experiment.of("arithmetic", settings={"model.d_model": width - width % 8, "model.n_heads": 8})
     assert experiment.precision == precision
 
 
@@ -188,18 +188,18 @@ def test_precision_on_a_cpu(monkeypatch, capabilities, width, precision):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model.widht": 16}, "has no option 'widht'; did you mean 'width'? Options: width, heads"),
-        ({"modle.width": 16}, "unknown setting 'modle.width'; did you mean 'model.width'? Known: model.activation, "),
-        ({"width": 16}, "unknown setting 'width'; did you mean 'model.width'?"),
-        ({"training.bach": 1}, "training has no option 'bach'; did you mean 'batch'?"),
+        ({"model.d_modle": 16}, "has no option 'd_modle'; did you mean 'd_model'? Options: d_model, n_heads"),
+        ({"modle.d_model": 16}, "'modle.d_model'; did you mean 'model.d_model'? Known: model.activation, "),
+        ({"d_model": 16}, "unknown setting 'd_model'; did you mean 'model.d_model'?"),
+        ({"training.batch_siz": 1}, "training has no option 'batch_siz'; did you mean 'batch_size'?"),
         ({"task.maximun": 9}, "arithmetic has no option 'maximun'; did you mean 'maximum'?"),
         ({"xyzzy": 9}, "unknown setting 'xyzzy'; Known: model.activation, "),
-        ({"model.width": "wide"}, "width: input should be a valid integer, unable to parse string as an integer; "
+        ({"model.d_model": "wide"}, "d_model: input should be a valid integer, unable to parse string as an integer; "
          "got 'wide' (default 64)"),
-        ({"model.width": 0}, "width: input should be greater than or equal to 1; got 0 (default 64)"),
+        ({"model.d_model": 0}, "d_model: input should be greater than or equal to 1; got 0 (default 64)"),
         ({"training.optimizer": "adam"}, "training: optimizer: input should be 'muon' or 'adamw'; got 'adam'"),
-        ({"training.learning_rate": "inf"}, "learning_rate: input should be a finite number; got 'inf'"),
-        ({"training.learning_rate": "nan"}, "learning_rate: input should be a finite number; got 'nan'"),
+        ({"training.lr": "inf"}, "lr: input should be a finite number; got 'inf'"),
+        ({"training.lr": "nan"}, "lr: input should be a finite number; got 'nan'"),
         ({"training.checkpoints": 3}, "training has no option 'checkpoints'"),
     ],
 )  # fmt: skip
@@ -216,13 +216,13 @@ def test_a_seed_beyond_64_bits_is_refused(seed):
 
 
 def test_texts_become_what_the_options_are():
-    texts = {"model.width": "128", "model.tied": "true", "training.learning_rate": "1e-3", "task.operators": "-"}
+    texts = {"model.d_model": "128", "model.tied": "true", "training.lr": "1e-3", "task.operators": "-"}
     experiment = Experiment.of("arithmetic:maximum=99", "rotary", texts, precision="float32")
-    assert experiment.model_options["width"] == 128
+    assert experiment.model_options["d_model"] == 128
     assert experiment.model_options["tied"] is True
-    assert experiment.training["learning_rate"] == 0.001
+    assert experiment.training["lr"] == 0.001
     assert experiment.task_options["maximum"] == 99
-    values = {"model.width": 128, "model.tied": True, "training.learning_rate": 0.001, "task.operators": "-"}
+    values = {"model.d_model": 128, "model.tied": True, "training.lr": 0.001, "task.operators": "-"}
     assert Experiment.of("arithmetic:maximum=99", "rotary", values, precision="float32") == experiment
 
 
@@ -257,9 +257,9 @@ def test_different_experiments_have_different_hashes():
         tiny("rotary:base=500"),
         tiny("rotary+alibi"),
         tiny(seed=2),
-        tiny(model__width=32),
-        tiny(training__batch=33),
-        tiny(training__learning_rate=0.01),
+        tiny(model__d_model=32),
+        tiny(training__batch_size=33),
+        tiny(training__lr=0.01),
         tiny(task__operators="+"),
         tiny(task="arithmetic:maximum=31"),
         Experiment.of("arithmetic:maximum=30", "rotary", TINY, precision="bfloat16"),
@@ -275,12 +275,12 @@ def test_encodings_are_kept_in_their_shortest_form():
 
 
 def test_the_difference_of_two_experiments():
-    mine, other = tiny("rotary"), tiny("none", seed=3, model__width=32, training__batch=8)
+    mine, other = tiny("rotary"), tiny("none", seed=3, model__d_model=32, training__batch_size=8)
     assert mine.difference(other) == [
+        "model.d_model: 16 here, 32 there",
         "model.encoding: rotary here, none there",
-        "model.width: 16 here, 32 there",
         "seed: 1 here, 3 there",
-        "training.batch: 32 here, 8 there",
+        "training.batch_size: 32 here, 8 there",
     ]
     assert mine.difference(tiny("rotary")) == []
 
@@ -374,10 +374,16 @@ def test_a_record_that_names_a_file_executes_nothing(canary, where, spec):
             lambda record: record["model_options"].update(cross_encoding=3),
             "model_options: cross_encoding: input should",
         ),
-        (lambda record: record["model_options"].update(width=[]), r"width: input should be a valid integer; got \[\]"),
-        (lambda record: record["model_options"].update(widht=3), "has no option 'widht'; did you mean 'width'"),
+        (
+            lambda record: record["model_options"].update(d_model=[]),
+            r"d_model: input should be a valid integer; got \[\]",
+        ),
+        (lambda record: record["model_options"].update(d_modle=3), "has no option 'd_modle'; did you mean 'd_model'"),
         (lambda record: record["task_options"].update(maximum="x"), "maximum: input should be a valid integer, unable"),
-        (lambda record: record["training"].update(batch=0), "batch: input should be greater than or equal to 1; got 0"),
+        (
+            lambda record: record["training"].update(batch_size=0),
+            "batch_size: input should be greater than or equal to 1; got 0",
+        ),
         (lambda record: record["training"].update(optimizer="sgd"), "optimizer: input should be 'muon' or 'adamw'"),
     ],
 )
@@ -478,7 +484,7 @@ def test_a_run_says_what_it_was(tmp_path):
     rows = read_metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert [row["step"] for row in rows if "exact_match" in row] == [4, 8]
-    assert [row["learning_rate"] for row in rows] == [experiment.options.rate(step, 8) for step in range(8)]
+    assert [row["lr"] for row in rows] == [experiment.options.rate(step, 8) for step in range(8)]
     assert [row["examples"] for row in rows] == [32 * step for step in range(1, 9)], "trained on, not looked at"
     assert [row["held_out"] for row in rows if "exact_match" in row] == [20, 20]
     assert all(row["gradient_norm"] > 0 for row in rows)
@@ -515,8 +521,8 @@ def test_a_small_task_is_learnt_by_heart(tmp_path):
     experiment = tiny(
         "sinusoidal",
         task="arithmetic:maximum=9,operators=-",
-        model__width=32,
-        training__batch=99,
+        model__d_model=32,
+        training__batch_size=99,
         training__examples=99 * 200,
         training__evaluations=1,
     )
@@ -531,8 +537,8 @@ def test_a_budget_that_is_asked_for_takes_the_place_of_the_task_s_passes() -> No
     asked = Experiment.of("digits", settings={"training.examples": "128"})
     assert (asked.training["examples"], asked.training["epochs"]) == (128, None)
     assert asked.options.budget(1437) == 128
-    sized = Experiment.of("translation", settings={"training.batch": 32}).training
-    assert (sized["batch"], sized["tokens"]) == (32, None)
+    sized = Experiment.of("translation", settings={"training.batch_size": 32}).training
+    assert (sized["batch_size"], sized["tokens"]) == (32, None)
     passes = Experiment.of("digits", settings={"training.epochs": 2, "training.evaluations": 1})
     assert passes.options.budget(100) == 200
     with pytest.raises(

@@ -333,8 +333,13 @@ def test_what_goes_on_and_what_is_finished_say_so(tmp_path, capsys):
 
 def test_an_encoding_that_cannot_read_the_data_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / "text.txt").write_text("one two three four five " * 40)
-    settings = {"task.train": str(tmp_path / "text.txt"), "task.context": 8, "model.width": 16, "model.heads": 2}
-    settings |= {"model.layers": 1, "training.examples": 32, "training.batch": 16, "training.evaluations": 1}
+    settings = {
+        "task.train": str(tmp_path / "text.txt"),
+        "task.context_length": 8,
+        "model.d_model": 16,
+        "model.n_heads": 2,
+    }
+    settings |= {"model.n_layers": 1, "training.examples": 32, "training.batch_size": 16, "training.evaluations": 1}
     run = tmp_path / "run"
     with pytest.raises(UserError, match=r"^with the encoding rotary2d: two coordinates expected, .*for 1 axis$"):
         api.train("text", run, encoding="rotary2d", settings=settings, threads=1)
@@ -359,7 +364,7 @@ def test_the_check_before_training_reads_two_examples_without_dropout(tmp_path, 
     torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="PyTorch has an LSTM in bfloat16 on this processor"
 )
 def test_a_layer_that_the_processor_has_not_in_bfloat16_is_refused_before_anything_is_written(tmp_path):
-    settings = {"model.width": 16, "model.cell": "lstm", "task.lines": 40, "task.held_out": 10}
+    settings = {"model.d_model": 16, "model.cell": "lstm", "task.lines": 40, "task.held_out": 10}
     experiment = Experiment.of("reverse", None, settings, 1, "bfloat16", "recurrent")
     with pytest.raises(UserError, match=r"^this processor cannot compute Recurrent in .*--precision float32$"):
         loop.train(experiment, tmp_path / "run", threads=1)

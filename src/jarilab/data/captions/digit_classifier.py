@@ -102,8 +102,8 @@ def train_digit_classifier(
     *,
     seed: int,
     steps: int = 2000,
-    batch: int = 128,
-    learning_rate: float = 2e-3,
+    batch_size: int = 128,
+    lr: float = 2e-3,
     progress: Progress | None = None,
 ) -> DigitClassifier:
     """Train on images of this style made of real digits. The same seed, digits and number of threads give the same
@@ -111,7 +111,7 @@ def train_digit_classifier(
     painter = Painter(style, digits, seed=seed)
     reader = Reader()
     initialise(reader, seed)
-    scenes = math.ceil(batch / len(style.digits))
+    scenes = math.ceil(batch_size / len(style.digits))
 
     def loss_of(step: int) -> Float[Tensor, ""]:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
@@ -123,8 +123,6 @@ def train_digit_classifier(
         scores = reader(glyphs(style, images).flatten(0, 1))
         return functional.cross_entropy(scores, labels, label_smoothing=0.05)
 
-    optimizer = torch.optim.AdamW(
-        reader.parameters(), lr=learning_rate, weight_decay=0.05, fused=True
-    )
+    optimizer = torch.optim.AdamW(reader.parameters(), lr=lr, weight_decay=0.05, fused=True)
     fit(reader, loss_of, optimizer, steps, progress=progress)
     return DigitClassifier(style, reader)

@@ -99,8 +99,8 @@ def train_image_tokenizer(
     *,
     seed: int = 1,
     steps: int = 1500,
-    batch: int = 64,
-    learning_rate: float = 4e-3,
+    batch_size: int = 64,
+    lr: float = 4e-3,
     progress: Progress | None = None,
 ) -> ImageTokenizer:
     """Train an autoencoder on `count` images by the squared error, and freeze it.
@@ -116,13 +116,13 @@ def train_image_tokenizer(
 
         def loss_of(step: int) -> Float[Tensor, ""]:
             autoencoder.quantizer.anneal(step / steps)
-            pixels_BCHW = images(torch.randint(count, (batch,))).float() / 255
+            pixels_BCHW = images(torch.randint(count, (batch_size,))).float() / 255
             decoded_BCHW, quantized = autoencoder(pixels_BCHW)
             # Summed over colours, so that the quantizer's own loss weighs little beside it.
             return 3 * functional.mse_loss(decoded_BCHW, pixels_BCHW) + 0.01 * quantized.loss
 
         optimizer = torch.optim.AdamW(
-            autoencoder.parameters(), lr=learning_rate, betas=(0.9, 0.99), fused=True
+            autoencoder.parameters(), lr=lr, betas=(0.9, 0.99), fused=True
         )
         fit(autoencoder, loss_of, optimizer, steps, clip=1.0, progress=progress)
     frozen = ImageTokenizer(autoencoder, options, {})

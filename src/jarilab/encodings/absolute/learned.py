@@ -35,7 +35,7 @@ class Learned(Encoding):
     def __init__(self, site: Site, *, positions: Annotated[int, Ge(1), Le(2**24)] = 512):
         super().__init__(site)
         self.positions = positions
-        self.table = nn.Parameter(torch.empty(positions, site.width))
+        self.table = nn.Parameter(torch.empty(positions, site.d_model))
         self.reset()
 
     @property
@@ -105,10 +105,10 @@ class Learned2d(Encoding):
         self.rows, self.columns, self.layout, self.where = rows, columns, layout, where
         self.cross = where == "inject"
         if layout == "table":
-            self.table = nn.Parameter(torch.empty(rows * columns, site.width))
+            self.table = nn.Parameter(torch.empty(rows * columns, site.d_model))
         else:
-            self.row_table = nn.Parameter(torch.empty(rows, site.width))
-            self.column_table = nn.Parameter(torch.empty(columns, site.width))
+            self.row_table = nn.Parameter(torch.empty(rows, site.d_model))
+            self.column_table = nn.Parameter(torch.empty(columns, site.d_model))
         self.reset()
 
     @property

@@ -85,7 +85,7 @@ class ScaledSinusoidal(Encoding):
     def initial_value(
         self, name: str, parameter: Tensor, generator: torch.Generator | None
     ) -> None:
-        nn.init.constant_(parameter, self.site.width**-0.5)
+        nn.init.constant_(parameter, self.site.d_model**-0.5)
 
     def embed(self, x: Float[Tensor, "B L D"], pos: Positions) -> Float[Tensor, "B L D"]:
         waves = sinusoids(pos.index(), x.shape[-1], self.layout, self.base)
@@ -120,10 +120,10 @@ class Sinusoidal2d(Encoding):
         base: Annotated[float, Gt(1)] = 10000.0,
     ):
         super().__init__(site)
-        if site.width % 2 or site.width < 4:
+        if site.d_model % 2 or site.d_model < 4:
             raise UserError(
                 f"sinusoidal2d gives rows and columns half of the width each: expected an even width of 4 or more, "
-                f"got {site.width}; use width {max(4, site.width + 1)}"
+                f"got {site.d_model}; use d_model={max(4, site.d_model + 1)}"
             )
         self.where, self.normalised, self.base = where, normalised, base
         self.cross = where == "inject"
@@ -181,11 +181,11 @@ class SinusoidalMae(Encoding):
         base: Annotated[float, Gt(1)] = 10000.0,
     ):
         super().__init__(site)
-        if site.width % 4:
-            works = 4 * -(-site.width // 4)
+        if site.d_model % 4:
+            works = 4 * -(-site.d_model // 4)
             raise UserError(
                 "sinusoidal_mae has a quarter of the width for sines and for cosines of each axis: expected a multiple "
-                f"of 4, got {site.width}; use width {works}"
+                f"of 4, got {site.d_model}; use d_model={works}"
             )
         self.exponent, self.base = exponent, base
 
@@ -224,7 +224,7 @@ def without_unplaced(vectors: Float[Tensor, "*B L D"], pos: Positions) -> Float[
 
 def _check_width(name: str, site: Site) -> None:
     """Raises UserError for a width without both a sine and a cosine."""
-    if site.width < 2:
+    if site.d_model < 2:
         raise UserError(
-            f"{name} needs a width of 2 or more (a sine and a cosine), got {site.width}; use width 2"
+            f"{name} needs a width of 2 or more (a sine and a cosine), got {site.d_model}; use d_model=2"
         )

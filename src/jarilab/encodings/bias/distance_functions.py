@@ -47,19 +47,19 @@ class Alibi(Encoding):
         self.slopes: Slopes = slopes
         if slopes != "fixed":
             sides = 1 if slopes == "learned" or site.causal else 2
-            self.logarithms = nn.Parameter(torch.empty(sides, site.heads))
+            self.logarithms = nn.Parameter(torch.empty(sides, site.n_heads))
             self.reset()
 
     def initial_value(
         self, name: str, parameter: Tensor, generator: torch.Generator | None
     ) -> None:
-        parameter.copy_(torch.tensor(alibi_slopes(self.site.heads)).log().expand_as(parameter))
+        parameter.copy_(torch.tensor(alibi_slopes(self.site.n_heads)).log().expand_as(parameter))
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
         if self.slopes != "fixed":
             return bias_by_distance(q_pos, k_pos, self._bias_of)
         distance_1QK = distance(q_pos, k_pos).abs().unsqueeze(-3).float()
-        return -_slopes_column(self.site.heads, distance_1QK.device) * distance_1QK
+        return -_slopes_column(self.site.n_heads, distance_1QK.device) * distance_1QK
 
     def _bias_of(self, ahead_R: Tensor) -> Float[Tensor, "H R"]:
         slope_SH1 = at_least_float32(self.logarithms).exp().unsqueeze(-1)
@@ -98,25 +98,25 @@ class Alibi2d(Encoding):
             length = torch.hypot(down, right.masked_fill(is_same, 1.0)).masked_fill(is_same, 0.0)
         else:
             length = down + right if self.distance == "manhattan" else torch.maximum(down, right)
-        return -_slopes_column(self.site.heads, length.device) * length.unsqueeze(-3)
+        return -_slopes_column(self.site.n_heads, length.device) * length.unsqueeze(-3)
 
 
-def alibi_slopes(heads: int) -> list[float]:
+def alibi_slopes(n_heads: int) -> list[float]:
     """`2^(-8/n), 2^(-16/n), ...` for n heads if n is a power of two.
 
     For other n: the slopes of the power of two below, then every other one of the power above, as in the authors' code
     and in Bloom and MPT. They do not fall monotonically, and differ from the paper's formula (12 heads: largest 0.7071
     instead of 0.63).
     """
-    below = 2 ** math.floor(math.log2(heads))
+    below = 2 ** math.floor(math.log2(n_heads))
     above = 2 * below
-    others = range(0, 2 * (heads - below), 2)
+    others = range(0, 2 * (n_heads - below), 2)
     regular = [2 ** (-8 * (h + 1) / below) for h in range(below)]
     return regular + [2 ** (-8 * (h + 1) / above) for h in others]
 
 
-def _slopes_column(heads: int, device: torch.device) -> Float[Tensor, "H 1 1"]:
-    return torch.tensor(alibi_slopes(heads), device=device).view(-1, 1, 1)
+def _slopes_column(n_heads: int, device: torch.device) -> Float[Tensor, "H 1 1"]:
+    return torch.tensor(alibi_slopes(n_heads), device=device).view(-1, 1, 1)
 
 
 @final
@@ -139,8 +139,8 @@ class Kerple(Encoding):
     def __init__(self, site: Site, *, kernel: Kernel = "log"):
         super().__init__(site)
         self.kernel: Kernel = kernel
-        self.free_r1 = nn.Parameter(torch.empty(site.heads))
-        self.free_r2 = nn.Parameter(torch.empty(site.heads))
+        self.free_r1 = nn.Parameter(torch.empty(site.n_heads))
+        self.free_r2 = nn.Parameter(torch.empty(site.n_heads))
         self.reset()
 
     def initial_value(
@@ -202,6 +202,6 @@ class Sandwich(Encoding):
     def _bias_of(self, ahead_R: Tensor) -> Float[Tensor, "H R"]:
         frequency_F = frequencies(self.width // 2, self.base, 2 / self.width, ahead_R.device)
         product_R = angles(ahead_R, frequency_F).cos().sum(-1)
-        head_H = torch.arange(1, self.site.heads + 1, device=ahead_R.device)
-        ratio_H1 = (8 * head_H / self.site.heads).unsqueeze(-1)
+        head_H = torch.arange(1, self.site.n_heads + 1, device=ahead_R.device)
+        ratio_H1 = (8 * head_H / self.site.n_heads).unsqueeze(-1)
         return (product_R / ratio_H1).float()

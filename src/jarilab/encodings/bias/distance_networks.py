@@ -55,7 +55,7 @@ class DynamicBias(Encoding):
         widths = itertools.pairwise([1, *[hidden] * depth])
         self.layers = nn.ModuleList(nn.Linear(inputs, outputs) for inputs, outputs in widths)
         # Without an offset: the softmax cancels what is added to all keys.
-        self.out = nn.Linear(hidden, site.heads, bias=False)
+        self.out = nn.Linear(hidden, site.n_heads, bias=False)
         self.reset()
 
     def bias(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "*B H Q K"]:
@@ -109,7 +109,7 @@ class Fire(Encoding):
         self.shared = shared
         self.inner = nn.Linear(1, hidden)
         # Without an offset: the softmax cancels what is added to all keys.
-        self.outer = nn.Linear(hidden, site.heads, bias=False)
+        self.outer = nn.Linear(hidden, site.n_heads, bias=False)
         self.free_slope = nn.Parameter(torch.empty(()))
         # L in units of `length`, so that a step of the optimizer moves it as much as the other parameters.
         self.free_share = nn.Parameter(torch.empty(()))
@@ -234,7 +234,7 @@ class ContinuousBias2d(Encoding):
         super().__init__(site)
         self.rows, self.columns, self.hidden = rows, columns, hidden
         self.first = nn.Linear(2, hidden)
-        self.last = nn.Linear(hidden, site.heads, bias=False)
+        self.last = nn.Linear(hidden, site.n_heads, bias=False)
         self.reset()
 
     def initial_value(

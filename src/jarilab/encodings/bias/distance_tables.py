@@ -55,8 +55,8 @@ class T5(Encoding):
                 f"least 2 buckets each way and a larger distance, got buckets={buckets}, distance={distance}"
             )
         self.buckets, self.distance, self.scaled = buckets, distance, scaled
-        self.scale_factor = 1.0 if scaled else math.sqrt(site.head_width)
-        self.table = nn.Parameter(torch.empty(buckets, site.heads))
+        self.scale_factor = 1.0 if scaled else math.sqrt(site.d_head)
+        self.table = nn.Parameter(torch.empty(buckets, site.n_heads))
         self.reset()
 
     def initial_value(
@@ -68,7 +68,7 @@ class T5(Encoding):
         ahead = check_integer("t5", distance(q_pos, k_pos))
         # Look up the 2 distance + 1 different biases, then select columns for the pairs: the gradient of selecting
         # whole columns is cheap, that of a lookup for each pair is not.
-        end, heads = self.distance, self.site.heads
+        end, heads = self.distance, self.site.n_heads
         near_R = torch.arange(-end, end + 1, device=ahead.device)
         row_RH = nn.functional.embedding(self.bucket(near_R), self.table)
         row_HR = row_RH.t().contiguous()
@@ -123,7 +123,7 @@ class Table2d(Encoding):
     ):
         super().__init__(site)
         self.rows, self.columns, self.clip = rows, columns, clip
-        self.table = nn.Parameter(torch.empty((2 * rows + 1) * (2 * columns + 1), site.heads))
+        self.table = nn.Parameter(torch.empty((2 * rows + 1) * (2 * columns + 1), site.n_heads))
         self.reset()
 
     @property

@@ -35,7 +35,7 @@ class CoPE(Encoding):
     def __init__(self, site: Site, *, positions: Annotated[int, Ge(2)] = 64):
         super().__init__(site)
         self.positions = positions
-        self.table = nn.Parameter(torch.empty(positions, site.head_width))
+        self.table = nn.Parameter(torch.empty(positions, site.d_head))
         self.reset()
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Bool[Tensor, "*B Q K"] | None:

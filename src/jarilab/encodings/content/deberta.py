@@ -38,9 +38,9 @@ class DeBERTa(Encoding):
     def __init__(self, site: Site, *, clip: Annotated[int, Ge(1)] = 64):
         super().__init__(site)
         self.clip = clip
-        self.table = nn.Parameter(torch.empty(2 * clip, site.width))
-        self.key = nn.Linear(site.width, site.heads * site.head_width, bias=False)
-        self.query = nn.Linear(site.width, site.heads * site.head_width, bias=False)
+        self.table = nn.Parameter(torch.empty(2 * clip, site.d_model))
+        self.key = nn.Linear(site.d_model, site.n_heads * site.d_head, bias=False)
+        self.query = nn.Linear(site.d_model, site.n_heads * site.d_head, bias=False)
         self.reset()
 
     def initial_value(
@@ -85,4 +85,4 @@ class DeBERTa(Encoding):
     def _vectors_of_heads(self, linear: nn.Linear, dtype: torch.dtype) -> Float[Tensor, "H E R"]:
         """The linear map of each row of the table, split into heads."""
         rows_RN = nn.functional.linear(self.table.to(dtype), linear.weight.to(dtype))
-        return rows_RN.t().unflatten(0, (self.site.heads, -1))
+        return rows_RN.t().unflatten(0, (self.site.n_heads, -1))

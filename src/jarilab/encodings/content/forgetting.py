@@ -34,7 +34,7 @@ class Forgetting(Encoding):
     def __init__(self, site: Site, *, remembered: float = 5.0):
         super().__init__(site)
         self.start = remembered
-        self.gate = nn.Linear(site.width, site.heads)
+        self.gate = nn.Linear(site.d_model, site.n_heads)
         self.reset()
 
     def initial_value(

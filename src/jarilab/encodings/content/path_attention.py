@@ -41,16 +41,16 @@ class PathAttention(Encoding):
     def __init__(self, site: Site, *, rank: Annotated[int, Ge(1)] = 32):
         super().__init__(site)
         self.rank = rank
-        self.low = nn.Linear(site.width, rank, bias=False)
-        self.direction = nn.Linear(rank, site.heads * site.head_width, bias=False)
-        self.strength = nn.Linear(site.width, site.heads)
+        self.low = nn.Linear(site.d_model, rank, bias=False)
+        self.direction = nn.Linear(rank, site.n_heads * site.d_head, bias=False)
+        self.strength = nn.Linear(site.d_model, site.n_heads)
         self.reset()
 
     def remember(self, x: Float[Tensor, "B K D"]) -> Float[Tensor, "B H K _"]:
         """w and beta of each head, concatenated, in float32 so that w has length 1."""
         low_BKR = functional.linear(x, self.low.weight.to(x.dtype))
         w_BKN = functional.linear(low_BKR, self.direction.weight.to(x.dtype))
-        w_BHKE = at_least_float32(w_BKN).unflatten(-1, (self.site.heads, -1)).transpose(1, 2)
+        w_BHKE = at_least_float32(w_BKN).unflatten(-1, (self.site.n_heads, -1)).transpose(1, 2)
         weight, bias = self.strength.weight.to(x.dtype), self.strength.bias.to(x.dtype)
         # The bias is added separately: with it, PyTorch's exporter takes the length for a constant.
         beta_BKH = 2 * at_least_float32(functional.linear(x, weight) + bias).sigmoid()

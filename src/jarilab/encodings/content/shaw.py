@@ -64,8 +64,8 @@ class Shaw(Encoding):
         _check_used("shaw", keys, values)
         self.clip, self.labels = clip, labels
         self.relations = labels or 2 * clip + 1
-        self.key_table = _table(self.relations, site.head_width) if keys else None
-        self.value_table = _table(self.relations, site.value_head_width) if values else None
+        self.key_table = _table(self.relations, site.d_head) if keys else None
+        self.value_table = _table(self.relations, site.d_value) if values else None
         self.reset()
 
     @property
@@ -171,7 +171,7 @@ class Shaw2d(Encoding):
         super().__init__(site)
         _check_used("shaw2d", keys, values)
         self.clip = clip
-        rows, width, value_width = 2 * clip + 1, site.head_width, site.value_head_width
+        rows, width, value_width = 2 * clip + 1, site.d_head, site.d_value
         self.key_row_table = _table(rows, width) if keys else None
         self.key_column_table = _table(rows, width) if keys else None
         self.value_row_table = _table(rows, value_width) if values else None

@@ -53,15 +53,15 @@ class TransformerXL(Encoding):
 
     def __init__(self, site: Site, *, base: Annotated[float, Gt(1)] = 10000.0):
         super().__init__(site)
-        if site.width % 2:
+        if site.d_model % 2:
             raise UserError(
-                f"transformer_xl has as many sines as cosines: expected an even width, got {site.width}; use width "
-                f"{site.width + 1}"
+                f"transformer_xl has as many sines as cosines: expected an even width, got {site.d_model}; use "
+                f"d_model={site.d_model + 1}"
             )
         self.base = base
-        self.u = nn.Parameter(torch.empty(site.heads, site.head_width))
-        self.v = nn.Parameter(torch.empty(site.heads, site.head_width))
-        self.position = nn.Linear(site.width, site.heads * site.head_width, bias=False)
+        self.u = nn.Parameter(torch.empty(site.n_heads, site.d_head))
+        self.v = nn.Parameter(torch.empty(site.n_heads, site.d_head))
+        self.position = nn.Linear(site.d_model, site.n_heads * site.d_head, bias=False)
         self.reset()
 
     def relation(self, q_pos: Positions, k_pos: Positions) -> Waves:
@@ -69,7 +69,7 @@ class TransformerXL(Encoding):
         return Waves(*self._waves(q_pos), *self._waves(k_pos), excluded)
 
     def _waves(self, pos: Positions) -> tuple[Tensor, Tensor]:
-        index, count = pos.index(), self.site.width // 2
+        index, count = pos.index(), self.site.d_model // 2
         frequency_F = frequencies(count, self.base, 1 / count, index.device)
         angle = angles(index, frequency_F).unsqueeze(-3)
         return angle.cos(), angle.sin()
@@ -80,7 +80,7 @@ class TransformerXL(Encoding):
         # The sinusoid of a difference is computed from those of both positions: this needs no tensor of Q x K vectors
         # and works for any positions.
         u_H1E, v_H1E = self.u.to(q.dtype).unsqueeze(1), self.v.to(q.dtype).unsqueeze(1)
-        w_HED = self.position.weight.to(q.dtype).unflatten(0, (self.site.heads, -1))
+        w_HED = self.position.weight.to(q.dtype).unflatten(0, (self.site.n_heads, -1))
         # Each query's coefficients of the sines and of the cosines of the distance.
         sine_BHQF, cosine_BHQF = ((q + v_H1E) @ w_HED).chunk(2, -1)
         q_cosine, q_sine = relation.q_cosine.to(q.dtype), relation.q_sine.to(q.dtype)
@@ -99,7 +99,7 @@ class TransformerXL(Encoding):
         """`W_R r` of each distance, which is faster than the waves of positions if queries and keys are many."""
         sine_RF, cosine_RF = self._waves_of_distances(-last, -first)
         waves_RD = torch.cat((sine_RF, cosine_RF), -1).flip(0).to(self.u.dtype)
-        w_HED = self.position.weight.unflatten(0, (self.site.heads, -1))
+        w_HED = self.position.weight.unflatten(0, (self.site.n_heads, -1))
         waves_HRD = waves_RD.expand(len(w_HED), -1, -1)
         keys = VectorTable(torch.bmm(waves_HRD, w_HED.transpose(1, 2)), first)
         return DistanceVectors(keys=keys, content_bias=self.u, position_bias=self.v)
@@ -108,7 +108,7 @@ class TransformerXL(Encoding):
         """Sine and cosine of the integer distances from `first` to `last`, `(R, F)`."""
         # From those of multiples of STEP and of the remainders: computing each would take as long as the product with
         # W_R.
-        count, device = self.site.width // 2, self.u.device
+        count, device = self.site.d_model // 2, self.u.device
         frequency_F = frequencies(count, self.base, 1 / count, device)
         steps = -(-(last - first + 1) // STEP)
         coarse = angles(first + STEP * torch.arange(steps, device=device), frequency_F).unsqueeze(1)

@@ -21,7 +21,7 @@ def sinusoidal_embed(encoding: Any, position: Number) -> Vector:
     `concatenated` has the same numbers, sines first. `tensor2tensor` is get_timing_signal_1d of the authors' code:
     sines first, wavelengths 10000^(i / (d/2 - 1)), and a zero at the end of an odd width.
     """
-    width, base = encoding.site.width, encoding.base
+    width, base = encoding.site.d_model, encoding.base
     if encoding.layout == "tensor2tensor":
         pairs = width // 2
         phases = [position / base ** (i / max(pairs - 1, 1)) for i in range(pairs)]
@@ -49,7 +49,7 @@ def learned_embed(encoding: Any, position: Number) -> Vector:
 
 def axis_waves(encoding: Any, coordinate: int | float) -> list[float]:
     """Vaswani et al. 2017, section 3.5, for one axis of an image, in half of the width."""
-    half = encoding.site.width // 2
+    half = encoding.site.d_model // 2
     waves = []
     for dimension in range(half):
         phase = coordinate / encoding.base ** (2 * (dimension // 2) / half)
@@ -64,7 +64,7 @@ def sinusoidal2d_embed(encoding: Any, at: Cell) -> Vector:
     Rows come first. Their code scales coordinates to 2 pi in a frame, and counts from 1.
     """
     if encoding.where == "inject":
-        return numpy.zeros(encoding.site.width)
+        return numpy.zeros(encoding.site.d_model)
     row, column = at.row, at.column
     if encoding.normalised:
         row = (at.row + 1) / (at.height + 1e-6) * 2 * math.pi
@@ -77,7 +77,7 @@ def sinusoidal_mae_embed(encoding: Any, at: Cell) -> Vector:
 
     omega = 10000^(-i / (D/4)); SimpleViT has the exponent i / (D/4 - 1).
     """
-    quarter, waves = encoding.site.width // 4, []
+    quarter, waves = encoding.site.d_model // 4, []
     last = quarter if encoding.exponent == "width" else max(quarter - 1, 1)
     for coordinate in (at.column, at.row):
         phases = [coordinate * encoding.base ** (-i / last) for i in range(quarter)]
@@ -88,7 +88,7 @@ def sinusoidal_mae_embed(encoding: Any, at: Cell) -> Vector:
 def learned2d_embed(encoding: Any, at: Cell) -> Vector:
     """Dosovitskiy et al. 2021, appendix D.4: an embedding of each cell, or of each axis (Ramesh et al. 2021)."""
     if encoding.where == "inject":
-        return numpy.zeros(encoding.site.width)
+        return numpy.zeros(encoding.site.d_model)
     if encoding.layout == "table":
         table = array(encoding.table).reshape(encoding.rows, encoding.columns, -1)
         return table[at.row, at.column]

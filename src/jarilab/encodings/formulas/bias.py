@@ -10,18 +10,18 @@ import numpy
 from jarilab.encodings.formulas.oracle import Cell, Number, Oracle, array, product
 
 
-def alibi_slopes(heads: int) -> list[float]:
+def alibi_slopes(n_heads: int) -> list[float]:
     """Press et al. 2022, section 3: for n heads a geometric sequence that starts at 2^(-8/n) with that ratio.
 
     Their code (get_slopes) for n that are no power of two: the slopes of the power below, then every other one of the
     power above.
     """
-    if heads & (heads - 1) == 0:
-        start = 2.0 ** (-8.0 / heads)
-        return [start**power for power in range(1, heads + 1)]
-    below = 1 << (heads.bit_length() - 1)
+    if n_heads & (n_heads - 1) == 0:
+        start = 2.0 ** (-8.0 / n_heads)
+        return [start**power for power in range(1, n_heads + 1)]
+    below = 1 << (n_heads.bit_length() - 1)
     every_other = alibi_slopes(2 * below)[0::2]
-    return alibi_slopes(below) + every_other[: heads - below]
+    return alibi_slopes(below) + every_other[: n_heads - below]
 
 
 def alibi_score(
@@ -31,7 +31,7 @@ def alibi_score(
 
     Lee et al. 2022, section 3.2: other learned slopes for j > i.
     """
-    slope = alibi_slopes(encoding.site.heads)[head]
+    slope = alibi_slopes(encoding.site.n_heads)[head]
     if encoding.slopes != "fixed":
         side = -1 if j > i else 0
         slope = math.exp(float(array(encoding.logarithms)[side, head]))
@@ -44,7 +44,7 @@ def alibi2d_score(
     """Press et al. 2022, section 3, with a distance in the plane: the Minkowski norm of order 1, 2 or infinity."""
     order = {"manhattan": 1, "euclidean": 2, "chebyshev": math.inf}[encoding.distance]
     away = float(numpy.linalg.norm([i.row - j.row, i.column - j.column], order))
-    slope = alibi_slopes(encoding.site.heads)[head]
+    slope = alibi_slopes(encoding.site.n_heads)[head]
     return product(q_E, k_E, scale) - slope * away
 
 
@@ -77,7 +77,7 @@ def sandwich_score(
         frequency = encoding.base ** (-2 * wave / width)
         at_i, at_j = i * frequency, j * frequency
         total += math.sin(at_i) * math.sin(at_j) + math.cos(at_i) * math.cos(at_j)
-    ratio = (head + 1) * 8 / encoding.site.heads
+    ratio = (head + 1) * 8 / encoding.site.n_heads
     return product(q_E, k_E, scale) + total / ratio
 
 

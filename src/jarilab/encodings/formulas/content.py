@@ -81,10 +81,10 @@ def transformer_xl_score(
 ) -> float:
     """Dai et al. 2019, section 3.3: (q + u).k + (q + v).W_kR R_(i-j), where R has sines, then cosines."""
     u, v = array(encoding.u)[head], array(encoding.v)[head]
-    count = encoding.site.width // 2
+    count = encoding.site.d_model // 2
     phases = [(i - j) * encoding.base ** (-t / count) for t in range(count)]
     waves = [math.sin(phase) for phase in phases] + [math.cos(phase) for phase in phases]
-    width = encoding.site.head_width
+    width = encoding.site.d_head
     w_ED = array(encoding.position.weight)[head * width : (head + 1) * width]
     distance_score = float((array(q_E) + v) @ (w_ED @ numpy.array(waves)))
     return product(q_E, k_E, scale) + scale * (float(u @ array(k_E)) + distance_score)
@@ -106,7 +106,7 @@ def deberta_score(
 
     Both rows are those of i - j, as in the authors' code; the paper has j - i in the last one.
     """
-    width = encoding.site.head_width
+    width = encoding.site.d_head
     rows = slice(head * width, (head + 1) * width)
     vector = array(encoding.table)[deberta_row(encoding, i, j)]
     distance_key_E = array(encoding.key.weight)[rows] @ vector
@@ -149,7 +149,7 @@ def forgetting_score(inputs: ScoreInputs, query: int, key: int) -> float:
 def path_score(inputs: ScoreInputs, query: int, key: int) -> float:
     """Yang et al. 2025, equation 2: q_i (H_i ... H_(j+1)) k_j, H_t = I - beta_t w_t w_t'."""
     encoding, head = inputs.encoding, inputs.head
-    width = encoding.site.head_width
+    width = encoding.site.d_head
     direction = array(encoding.direction.weight)[head * width : (head + 1) * width]
     low = array(encoding.low.weight)
     strength, offset = array(encoding.strength.weight)[head], array(encoding.strength.bias)[head]

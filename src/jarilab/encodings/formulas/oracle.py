@@ -43,7 +43,7 @@ def plain_value(encoding: Any, v_E: Vector, i: Position, j: Position, head: int)
 
 def plain_embed(encoding: Any, position: Position) -> Vector:
     """Zeros: nothing is added to the input."""
-    return np.zeros(encoding.site.width)
+    return np.zeros(encoding.site.d_model)
 
 
 @dataclass(frozen=True)

@@ -323,6 +323,6 @@ def _check_two_pairs(name: str, site: Site, rotated: int) -> None:
     """Raises UserError for a single pair, which is both the slowest and the fastest."""
     if rotated == 2:
         raise UserError(
-            f"{name} slows the slowest pair and not the fastest, so it needs two pairs or more; got one (width "
-            f"{site.width}, {site.heads} heads); use width {4 * site.heads}"
+            f"{name} slows the slowest pair and not the fastest, so it needs two pairs or more; got one (d_model="
+            f"{site.d_model}, n_heads={site.n_heads}); use d_model={4 * site.n_heads}"
         )

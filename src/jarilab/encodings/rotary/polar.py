@@ -47,7 +47,7 @@ class Pope(Encoding):
     def __init__(self, site: Site, *, base: Annotated[float, Gt(1)] = 10000.0):
         super().__init__(site)
         self.base = base
-        self.phase = nn.Parameter(torch.empty(site.heads, site.head_width))
+        self.phase = nn.Parameter(torch.empty(site.n_heads, site.d_head))
         self.reset()
 
     def initial_value(
@@ -62,7 +62,7 @@ class Pope(Encoding):
         return PolarAngles(_waves(q_angle), _waves(k_angle), unrelated(q_pos, k_pos))
 
     def _angles(self, pos: Positions) -> Float[Tensor, "*B 1 L E"]:
-        index, width = pos.index(), self.site.head_width
+        index, width = pos.index(), self.site.d_head
         frequency_E = frequencies(width, self.base, 1 / width, index.device)
         return angles(index, frequency_E).unsqueeze(-3)
 

@@ -77,7 +77,7 @@ class PairRotation(Encoding):
     @staticmethod
     def count_rotated(name: str, site: Site, fraction: float) -> int:
         """R, the number of rotated components. Raises UserError if it is odd or 0."""
-        rotated = round(site.head_width * fraction)
+        rotated = round(site.d_head * fraction)
         if rotated % 2 or rotated == 0:
             raise UserError(_odd_message(name, site, fraction, rotated))
         return rotated
@@ -128,8 +128,8 @@ class ProportionalRotary(PairRotation):
     ):
         super().__init__(site, "prope", **rotary)
         self.fraction = fraction
-        pairs = site.head_width // 2
-        self.rotating_pairs = int(fraction * site.head_width // 2)
+        pairs = site.d_head // 2
+        self.rotating_pairs = int(fraction * site.d_head // 2)
         if self.rotating_pairs == 0:
             raise UserError(
                 f"prope rotates a fraction of the {pairs} pairs of a head: expected one pair or more, got "
@@ -278,27 +278,27 @@ def _rotate_all(x_BHLR: Tensor, cosine: Tensor, sine: Tensor, pairing: Pairing) 
 
 def _check_even(name: str, site: Site) -> None:
     """Raises UserError for an odd head width."""
-    if site.head_width % 2:
-        even = site.head_width + 1
+    if site.d_head % 2:
+        even = site.d_head + 1
         raise UserError(
-            f"{name} rotates pairs, so it needs an even head width; got {site.head_width} (width {site.width}, "
-            f"{site.heads} heads); use width {even * site.heads}"
+            f"{name} rotates pairs, so it needs an even head width; got {site.d_head} (d_model={site.d_model}, "
+            f"n_heads={site.n_heads}); use d_model={even * site.n_heads}"
         )
 
 
 def _odd_message(name: str, site: Site, fraction: float, rotated: int) -> str:
     """What was expected, what was given, and the nearest setting that works."""
-    head_width, heads = site.head_width, site.heads
-    if fraction < 1 and head_width > 1:
-        works = max(2, 2 * round(head_width * fraction / 2))
+    d_head, heads = site.d_head, site.n_heads
+    if fraction < 1 and d_head > 1:
+        works = max(2, 2 * round(d_head * fraction / 2))
         return (
             f"{name} rotates pairs, so an even number of components: fraction={fraction:g} of the head width "
-            f"{head_width} is {rotated}; use fraction={works / head_width:g}"
+            f"{d_head} is {rotated}; use fraction={works / d_head:g}"
         )
-    better = 2 * max(1, round(head_width / 2 + 0.25))
-    below = (head_width - 1) / head_width
-    other = f", or fraction={below:g}" if head_width > 1 else ""
+    better = 2 * max(1, round(d_head / 2 + 0.25))
+    below = (d_head - 1) / d_head
+    other = f", or fraction={below:g}" if d_head > 1 else ""
     return (
-        f"{name} needs an even head width; got {head_width} (width {site.width}, {heads} heads); "
-        f"use width {better * heads}{other}"
+        f"{name} needs an even head width; got {d_head} (d_model={site.d_model}, n_heads={heads}); "
+        f"use d_model={better * heads}{other}"
     )

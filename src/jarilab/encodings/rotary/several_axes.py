@@ -37,7 +37,7 @@ class PlaneRotation(PairRotation):
 
     @staticmethod
     def count_rotated(name: str, site: Site, fraction: float) -> int:
-        rotated = round(site.head_width * fraction)
+        rotated = round(site.d_head * fraction)
         if rotated % 4 or rotated == 0:
             raise UserError(_uneven_message(name, site, fraction, rotated))
         return rotated
@@ -75,7 +75,7 @@ class Rotary2d(PlaneRotation):
         self.base = DEFAULT_BASES[frequencies] if base is None else base
         self.shared = frequencies == "axial"
         if frequencies == "mixed":
-            self.frequency = nn.Parameter(torch.empty(site.heads, self.rotated // 2, 2))
+            self.frequency = nn.Parameter(torch.empty(site.n_heads, self.rotated // 2, 2))
             self.reset()
 
     def initial_value(
@@ -202,14 +202,14 @@ class Rotary3d(PairRotation):
 
 def _parse_sections(sections: str | None, site: Site) -> list[int]:
     """The number of pairs of each axis. Raises UserError."""
-    total = site.head_width // 2
+    total = site.d_head // 2
     quotient, remainder = divmod(total, AXES)
     even = [quotient + (axis < remainder) for axis in range(AXES)]
     if sections is None:
         if quotient == 0:
             raise UserError(
                 f"rotary3d needs a pair for each of the three axes, so a head width of 6 or more; got "
-                f"{site.head_width} (width {site.width}, {site.heads} heads); use width {6 * site.heads}"
+                f"{site.d_head} (d_model={site.d_model}, n_heads={site.n_heads}); use d_model={6 * site.n_heads}"
             )
         return even
     works = "/".join(map(str, even))
@@ -224,7 +224,7 @@ def _parse_sections(sections: str | None, site: Site) -> list[int]:
         )
     if sum(pairs) != total:
         raise UserError(
-            f"rotary3d: sections: expected {total} pairs, since the head width is {site.head_width}, got {sum(pairs)} "
+            f"rotary3d: sections: expected {total} pairs, since the head width is {site.d_head}, got {sum(pairs)} "
             f"in {sections}; write such as sections={works}"
         )
     return pairs
@@ -244,14 +244,14 @@ def _check_alternating(pairs: list[int]) -> None:
 
 def _uneven_message(name: str, site: Site, fraction: float, rotated: int) -> str:
     """What was expected, what was given, and the nearest setting that works."""
-    head_width, heads = site.head_width, site.heads
+    d_head, heads = site.d_head, site.n_heads
     works = max(4, 4 * round(rotated / 4))
     start = f"{name} rotates pairs by rows and pairs by columns, so a multiple of 4 components: "
-    if fraction < 1 and works <= head_width:
-        ratio = works / head_width
-        return f"{start}fraction={fraction:g} of the head width {head_width} is {rotated}; use fraction={ratio:g}"
-    better = max(4, 4 * math.ceil(head_width / 4))
-    below = 4 * (head_width // 4)
-    other = f", or fraction={below / head_width:g}" if below else ""
-    wrong = f"got {rotated} (width {site.width}, {heads} heads)"
-    return f"{start}{wrong}; use width {better * heads}{other}"
+    if fraction < 1 and works <= d_head:
+        ratio = works / d_head
+        return f"{start}fraction={fraction:g} of the head width {d_head} is {rotated}; use fraction={ratio:g}"
+    better = max(4, 4 * math.ceil(d_head / 4))
+    below = 4 * (d_head // 4)
+    other = f", or fraction={below / d_head:g}" if below else ""
+    wrong = f"got {rotated} (d_model={site.d_model}, n_heads={heads})"
+    return f"{start}{wrong}; use d_model={better * heads}{other}"

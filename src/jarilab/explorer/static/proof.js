@@ -17,7 +17,7 @@ export function trustNode(site) {
   });
   const keys = site.shape[1] * site.pooled;
   const warn = (words) => items.push(el("li", { class: "warning" }, el("b", { "aria-hidden": "true" }, "!"), ` ${words}`));
-  if (keys > site.head_width) warn(t("wideWarning", keys, site.head_width));
+  if (keys > site.d_head) warn(t("wideWarning", keys, site.d_head));
   if (site.pooled > 1) warn(t("pooled", site.pooled));
   const verdicts = CHECKS.map(([name, most]) => verdictOf(site.trust?.[name], most));
   const whole = ["faulty", "unknown", "fine"].find((one) => verdicts.includes(one));

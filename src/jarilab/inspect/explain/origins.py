@@ -162,7 +162,7 @@ def by_origin(
     geometry, encoding = call.geometry, call.geometry.encoding
 
     def of_head(x: Tensor, rotation: object) -> Float[Tensor, "L E"]:
-        x_BHLE = split_heads(x, attention.site.heads, attention.site.head_width)
+        x_BHLE = split_heads(x, attention.site.n_heads, attention.site.d_head)
         return encoding.rotate(x_BHLE, rotation)[0, head]
 
     found = {}

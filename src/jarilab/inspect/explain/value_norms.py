@@ -40,13 +40,13 @@ def valued_of(tape: Tape, site: str, head: int) -> Float[Tensor, "Q K"]:
 def _out(attention: nn.Module, site: str, head: int) -> Float[Tensor, "D W"]:
     """What the output of a head is multiplied by."""
     if isinstance(attention, LuongAttention):
-        return attention.combine.weight[:, attention.site.width :]
+        return attention.combine.weight[:, attention.site.d_model :]
     if not isinstance(attention, Attention):
         raise UserError(
             f"{site} is a {type(attention).__name__}: expected jarilab.Attention or the attention of a recurrent "
             "decoder, whose output projection is known; look at its map with tape.weights"
         )
-    of_heads_DHW = attention.out.weight.unflatten(1, (attention.site.heads, -1))
+    of_heads_DHW = attention.out.weight.unflatten(1, (attention.site.n_heads, -1))
     return of_heads_DHW[:, head]
 
 

@@ -208,11 +208,11 @@ def _projected(
     geometry, encoding = call.geometry, call.geometry.encoding
     site = attention.site
     made = [
-        (attention.query(encoding.inject(x, geometry.q_pos)), site.head_width),
-        (attention.key(encoding.inject(source, geometry.k_pos)), site.head_width),
-        (attention.value(source), site.value_head_width),
+        (attention.query(encoding.inject(x, geometry.q_pos)), site.d_head),
+        (attention.key(encoding.inject(source, geometry.k_pos)), site.d_head),
+        (attention.value(source), site.d_value),
     ]
-    return [split_heads(of_all, site.heads, width)[0, head] for of_all, width in made]
+    return [split_heads(of_all, site.n_heads, width)[0, head] for of_all, width in made]
 
 
 def _steps_of_scores(

@@ -79,7 +79,7 @@ class AtHead:
         for site, opening in openings.items():
             if opening.kind != kind:
                 continue
-            for head in [None] if self.head is None else range(opening.heads):
+            for head in [None] if self.head is None else range(opening.n_heads):
                 homes.append(replace(self, site=site, head=head))  # type: ignore[type-var]
         return homes
 

@@ -27,7 +27,7 @@ class Opening:
     keys the query of each link has."""
 
     kind: str
-    heads: int
+    n_heads: int
     links: Spots
     choices: Int[Tensor, " N"]
 
@@ -61,7 +61,7 @@ def _opening(tape: Tape, site: str) -> Opening:
         choices.append(allowed_QK.sum(1)[query_N])
     return Opening(
         kind=tape.site(site).kind,
-        heads=calls[0].q.shape[1],
+        n_heads=calls[0].q.shape[1],
         links=torch.cat(links),
         choices=torch.cat(choices),
     )

@@ -174,7 +174,7 @@ class Tape:
             raise _unknown_before_rotation(site)
         q_BQD = owner.query(encoding.inject(x_BQD, geometry.q_pos))
         k_BKD = owner.key(encoding.inject(source_BKD, geometry.k_pos))
-        heads, width = owner.site.heads, owner.site.head_width
+        heads, width = owner.site.n_heads, owner.site.d_head
         return split_heads(q_BQD, heads, width), split_heads(k_BKD, heads, width)
 
     @torch.no_grad()

@@ -18,14 +18,14 @@ from jarilab.positions.coordinates import Tokens
 class Decoding:
     """How answers are written.
 
-    beam: hypotheses kept for each source; 1 is greedy. length_penalty: a hypothesis is judged by its log-probability
-    over its length to this power. no_repeat: no n-gram of this many tokens twice; 0 for no such rule. shortest: tokens
-    that an answer has at least, its end included. longest: tokens that it has at most; the task's own limit by default.
-    precision: of matrix products while answers are written. bfloat16 is faster where the processor multiplies in it,
-    and where two answers are close it may take the other.
+    beam_size: hypotheses kept for each source; 1 is greedy. length_penalty: a hypothesis is judged by its
+    log-probability over its length to this power. no_repeat: no n-gram of this many tokens twice; 0 for no such rule.
+    shortest: tokens that an answer has at least, its end included. longest: tokens that it has at most; the task's own
+    limit by default. precision: of matrix products while answers are written. bfloat16 is faster where the processor
+    multiplies in it, and where two answers are close it may take the other.
     """
 
-    beam: int = 1
+    beam_size: int = 1
     length_penalty: float = 1.0
     no_repeat: int = 0
     shortest: int = 0
@@ -36,7 +36,7 @@ class Decoding:
     def plain(self) -> bool:
         """Whether it is greedy search without any rule. What cannot be is not: `beam` says so."""
         free = not self.no_repeat and not self.shortest and 0 <= self.length_penalty <= MOST_PENALTY
-        return self.beam == 1 and free
+        return self.beam_size == 1 and free
 
 
 GREEDY = Decoding()
@@ -67,7 +67,7 @@ def answers(
             best = beam(
                 model,
                 sources,
-                width=decoding.beam,
+                beam_size=decoding.beam_size,
                 first=first,
                 end=end,
                 longest=longest,

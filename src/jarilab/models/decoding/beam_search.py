@@ -30,7 +30,7 @@ def beam(
     model: Generates,
     source: Tokens,
     *,
-    width: int,
+    beam_size: int,
     first: int,
     end: int,
     longest: int | Sequence[int] | Int[Tensor, " B"],
@@ -40,7 +40,7 @@ def beam(
     no_repeat: int = 0,
     places: Places = in_order,
 ) -> list[list[Hypothesis]]:
-    """The `best` likeliest answers to each source that a beam of `width` open hypotheses finds, best first.
+    """The `best` likeliest answers to each source that a beam of `beam_size` open hypotheses finds, best first.
 
     They are ranked by `sum of log-probabilities / length ** length_penalty`, where the length counts the end token, as
     in fairseq and Marian; 0 ranks by probability alone, more favours longer ones. Log-probabilities are the model's
@@ -51,18 +51,19 @@ def beam(
     no_repeat: no n-gram of this many tokens is written twice; 0 for no such rule. places: where the tokens of answers
     are, which may differ from hypothesis to hypothesis.
 
-    A hypothesis ends when its end token is among the `width` best continuations of its source. A source is done, and
-    read no more, when `width` hypotheses have ended and the best open one now ranks below the `best` of them (the rule
-    of Hugging Face's default; a longer one may yet have come to rank higher), or when no open one can rank above them:
-    since no log-probability is above 0, one whose sum is s now will never score above `s / longest ** length_penalty`.
+    A hypothesis ends when its end token is among the `beam_size` best continuations of its source. A source is done,
+    and read no more, when `beam_size` hypotheses have ended and the best open one now ranks below the `best` of them
+    (the rule of Hugging Face's default; a longer one may yet have come to rank higher), or when no open one can rank
+    above them: since no log-probability is above 0, one whose sum is s now will never score above `s / longest **
+    length_penalty`.
 
     Raises UserError for numbers that contradict each other.
     """
     batch, device = source.ids.shape[0], source.ids.device
     longest_B = torch.as_tensor(longest, device=device)
     check_longest(longest_B, shortest, batch)
-    _check_beam(width, best, no_repeat, length_penalty)
-    search = _Search(longest_B.expand(batch), width, best, length_penalty, end)
+    _check_beam(beam_size, best, no_repeat, length_penalty)
+    search = _Search(longest_B.expand(batch), beam_size, best, length_penalty, end)
     state, cache = model.start(source), model.new_cache()
     ids_RL = torch.full((batch, 1), first, device=device)
     answers: list[list[Hypothesis]] = [[] for _ in range(batch)]
@@ -95,9 +96,11 @@ def beam(
 class _Search:
     """Where a beam search stands: the open hypotheses and the best that ended, of the sources that are not done."""
 
-    def __init__(self, longest_B: Tensor, width: int, best: int, length_penalty: float, end: int):
+    def __init__(
+        self, longest_B: Tensor, beam_size: int, best: int, length_penalty: float, end: int
+    ):
         batch, device = len(longest_B), longest_B.device
-        self.width, self.best = width, best
+        self.beam_size, self.best = beam_size, best
         self.length_penalty, self.end = length_penalty, end
         self.longest_B = longest_B
         self.source_B = torch.arange(batch, device=device)
@@ -116,7 +119,7 @@ class _Search:
 
         # W hypotheses have W ends at most, so that of 2 W continuations W or more go on.
         grown = replace(grown, totals=grown.totals.masked_fill(is_end_BC, NEVER))
-        chosen_BW = grown.totals.topk(self.width).indices
+        chosen_BW = grown.totals.topk(self.beam_size).indices
         batch, hypotheses = self.open.ids.shape[:2]
         self.open = grown.pick(chosen_BW)
         first_row_B = hypotheses * torch.arange(batch, device=chosen_BW.device)
@@ -128,7 +131,7 @@ class _Search:
         """Those of the W likeliest that end now, by their end token or for their length, stand with the best ended."""
         cut_off_B1 = (self.longest_B == length).unsqueeze(1)
         over_BC = (is_end_BC | cut_off_B1) & (grown.totals > NEVER)
-        over_BC[:, self.width :] = False
+        over_BC[:, self.beam_size :] = False
         self.ended_B = self.ended_B + over_BC.sum(1)
         over = replace(grown, totals=grown.totals.masked_fill(~over_BC, NEVER))
         both = self.ended.beside(over)
@@ -137,7 +140,7 @@ class _Search:
 
     def _continuations(self, log_RV: Tensor, length: int) -> tuple[Tensor, Hypotheses]:
         """The 2 W likeliest of each source, best first, and which open hypothesis each continues."""
-        wanted = 2 * self.width
+        wanted = 2 * self.beam_size
         batch, hypotheses = self.open.totals.shape
         logs_RN, ids_RN = _likeliest(log_RV, min(wanted, log_RV.shape[1]))
         each = ids_RN.shape[1]
@@ -165,7 +168,7 @@ class _Search:
         open_B = self.open.totals.amax(1)
         beaten_B = open_B / self.longest_B**penalty <= worst_B
         behind_B = open_B / length**penalty <= worst_B
-        enough_B = self.ended_B >= self.width
+        enough_B = self.ended_B >= self.beam_size
         return (enough_B & behind_B) | beaten_B | (self.longest_B == length)
 
     def leave(
@@ -228,18 +231,19 @@ def _forbid_repeats(log_RV: Tensor, ids_RL: Tensor, number: int) -> None:
     log_RV.scatter_reduce_(1, grams_RGN[..., -1], forbidden_RG, "amin")
 
 
-def _check_beam(width: int, best: int, no_repeat: int, length_penalty: float) -> None:
-    if width > WIDEST:
+def _check_beam(beam_size: int, best: int, no_repeat: int, length_penalty: float) -> None:
+    if beam_size > WIDEST:
         raise UserError(
-            f"a beam is {WIDEST:,} hypotheses wide at most, got width {width:,}; 4 or 5 is usual"
+            f"a beam is {WIDEST:,} hypotheses wide at most, got beam_size {beam_size:,}; 4 or 5 is usual"
         )
-    if width < 1:
+    if beam_size < 1:
         raise UserError(
-            f"a beam is 1 hypothesis wide or more, got width {width}; 1 is greedy, 4 or 5 is usual"
+            f"a beam is 1 hypothesis wide or more, got beam_size {beam_size}; 1 is greedy, 4 or 5 is usual"
         )
-    if not 1 <= best <= width:
+    if not 1 <= best <= beam_size:
         raise UserError(
-            f"a beam of width {width} can be asked for its 1 to {width} best answers, got best {best}; widen the beam"
+            f"a beam has as many answers as hypotheses: expected 1 to {beam_size}, got best {best}; "
+            "raise beam_size"
         )
     if no_repeat < 0:
         raise UserError(f"no_repeat is the length of an n-gram, or 0 for no rule; got {no_repeat}")

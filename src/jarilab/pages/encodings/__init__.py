@@ -20,43 +20,49 @@ __all__ = ["Drawings", "draw_encodings", "draw_softmax"]
 def draw_encodings(
     *specs: str,
     length: Annotated[int, Ge(2), Le(1024)] = 128,
-    width: Annotated[int, Ge(1), Le(4096)] = 128,
-    heads: Annotated[int, Ge(1), Le(256)] = 8,
+    d_model: Annotated[int, Ge(1), Le(4096)] = 128,
+    n_heads: Annotated[int, Ge(1), Le(256)] = 8,
     causal: bool = False,
     seed: int = 1,
 ) -> Drawings:
     """Draw encodings side by side: what each adds, turns or subtracts, against positions and distances, in each head.
 
     specs: such as `rotary:base=500`, `t5+alibi` or `my_encoding.py:Mine`, whose file is executed. length: the tokens it
-    is drawn for; distances go to twice that, and images have as many patches. width: of the model. heads: that share
-    it. causal: draw it where queries never see later keys. seed: of the initial values of what learns.
+    is drawn for; distances go to twice that, and images have as many patches. d_model: of the model. n_heads: that
+    share it. causal: draw it where queries never see later keys. seed: of the initial values of what learns.
     Raises UserError for an encoding that is not there, cannot have such heads, or fails in a hook.
     """
     if not specs:
         raise UserError("no encoding to draw; name one or more, such as rotary or t5,alibi")
-    if min(length, width, heads) < 1 or length < 2:
+    if min(length, d_model, n_heads) < 1 or length < 2:
         raise UserError(
             f"expected a length of 2 or more and a width and heads of 1 or more, got length={length}, "
-            f"width={width}, heads={heads}"
+            f"d_model={d_model}, n_heads={n_heads}"
         )
-    if width % heads:
-        near = heads * max(1, round(width / heads))
+    if d_model % n_heads:
+        near = n_heads * max(1, round(d_model / n_heads))
         raise UserError(
-            f"heads share the width, so it must be a multiple of their number: got width {width} and {heads} "
-            f"heads; use width {near}"
+            f"heads share d_model, so it must be a multiple of n_heads: got d_model={d_model} and n_heads={n_heads}"
+            f"; use d_model={near}"
         )
-    head_width = width // heads
-    site = Site(width, heads, head_width, head_width, causal=causal)
+    d_head = d_model // n_heads
+    site = Site(d_model, n_heads, d_head, d_head, causal=causal)
     subjects = {}
     for spec in specs:
         subject = subject_of(spec, site, length, seed)
         subjects[subject.spec] = subject  # once, if it is named twice
     columns = [figures.column_of(subject) for subject in subjects.values()]
     settings = (
-        f"Length {length}, model width {width}, {heads} {'head' if heads == 1 else 'heads'} of width {head_width}.",
-        f"길이 {length}, 모델 폭 {width}, 폭 {head_width}의 헤드 {heads}개.",
+        f"Length {length}, model width {d_model}, {n_heads} {'head' if n_heads == 1 else 'heads'} of width {d_head}.",
+        f"길이 {length}, 모델 폭 {d_model}, 폭 {d_head}의 헤드 {n_heads}개.",
     )
-    record = {"length": length, "width": width, "heads": heads, "causal": causal, "seed": seed}
+    record = {
+        "length": length,
+        "d_model": d_model,
+        "n_heads": n_heads,
+        "causal": causal,
+        "seed": seed,
+    }
     return Drawings(" · ".join(subjects), settings, record, columns)
 
 

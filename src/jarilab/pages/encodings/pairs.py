@@ -34,7 +34,7 @@ class Turning:
 
 def turning(subject: Subject, positions: Positions) -> Turning:
     """Turn the unit vector of every component at all positions."""
-    width = subject.site.head_width
+    width = subject.site.d_head
     mixed_EE = torch.zeros(width, width, dtype=torch.bool)
     changed_E = torch.zeros(width, dtype=torch.bool)
     for component in range(width):

@@ -79,7 +79,7 @@ def rotating(subject: Subject, hook: str) -> list[Drawing]:
     plane = Plane(subject)
     found = turning(subject, plane.positions)
     summands = subject.summands(hook, plane.patch, plane.positions, ones=True)
-    product_HK = array(summands.product[0, :, 0]) / subject.site.head_width
+    product_HK = array(summands.product[0, :, 0]) / subject.site.d_head
     title = ("q·k with the patch in the middle, after the rotation", "회전 뒤 가운데 패치와의 q·k")
     caption = (
         "For a query and a key of ones, divided by their product at the same place.",

@@ -42,7 +42,7 @@ def drawings(subject: Subject, hook: str) -> list[Drawing]:
 
 def pairs(subject: Subject, found: Turning) -> Drawing:
     """A cell for each component of a head, with the number of the pair it belongs to."""
-    width, groups = subject.site.head_width, found.groups
+    width, groups = subject.site.d_head, found.groups
     group_of = {}
     for number, group in enumerate(groups):
         group_of |= dict.fromkeys(group, number)
@@ -145,7 +145,7 @@ def _products(subject: Subject, hook: str) -> list[Drawing]:
     positions, query = subject.around()
     one = positions.slice(query, query + 1)
     summands = subject.summands(hook, one, positions, ones=True)
-    product_HK = summands.product[0, :, 0] / subject.site.head_width
+    product_HK = summands.product[0, :, 0] / subject.site.d_head
     title = ("q·k against distance, after the rotation", "회전 뒤 거리에 따른 q·k")
     caption: Words = (
         "For a query and a key of ones, divided by their product at the same place: the mean over the pairs of "

@@ -115,7 +115,7 @@ class Subject:
 
     def added(self, hook: str, positions: Positions) -> Float[Tensor, "L D"]:
         """What `embed` or `inject` adds to vectors of zeros."""
-        x_BLD = torch.zeros(1, positions.length, self.site.width, dtype=torch.float64)
+        x_BLD = torch.zeros(1, positions.length, self.site.d_model, dtype=torch.float64)
         with self.asking(hook):
             return getattr(self.encoding, hook)(x_BLD, positions)[0]
 
@@ -123,7 +123,7 @@ class Subject:
         """What `rotate` makes of the unit vector of one component."""
         with self.asking("rotate"):
             rotation = self.encoding.rotation_for(positions, "query", positions)
-            shape = 1, self.site.heads, positions.length, self.site.head_width
+            shape = 1, self.site.n_heads, positions.length, self.site.d_head
             x_BHLE = torch.zeros(shape, dtype=torch.float64)
             x_BHLE[..., component] = 1.0
             return self.encoding.rotate(x_BHLE, rotation)[0]
@@ -142,14 +142,14 @@ class Subject:
             if "rotate" in self.hooks:
                 q_BHQE = self.encoding.rotate(q_BHQE, geometry.q_rotation)
                 k_BHKE = self.encoding.rotate(k_BHKE, geometry.k_rotation)
-            scale = site.head_width**-0.5 * self.encoding.scale_factor
+            scale = site.d_head**-0.5 * self.encoding.scale_factor
             states = self.encoding.key_states(self._content(k_pos.length))
             call = AttentionCall(q_BHQE, k_BHKE, k_BHKE, geometry, scale, states=states)
             return definition.summands(call)
 
     def values(self, q_pos: Positions, k_pos: Positions) -> Float[Tensor, "H K E"]:
         """What `values` adds to the output of one query that gives all its weight to one key, for each key."""
-        keys, heads = k_pos.length, self.site.heads
+        keys, heads = k_pos.length, self.site.n_heads
         one_key = torch.eye(keys, dtype=torch.float64)
         with self.asking("values"):
             relation = self.encoding.relation(q_pos, k_pos)
@@ -159,14 +159,14 @@ class Subject:
             return added_BHQE[:, :, 0].transpose(0, 1)
 
     def _vectors(self, ones: bool) -> tuple[Tensor, Tensor]:
-        shape = self.site.heads, 1, self.site.head_width
+        shape = self.site.n_heads, 1, self.site.d_head
         if ones:
             return torch.ones(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.float64)
         return self._random("query", shape), self._random("key", shape)
 
     def _content(self, keys: int) -> Float[Tensor, "1 K D"]:
         """What the keys are made of, where an encoding remembers of it: the same random vector at every place."""
-        x_D = self._random("content", (self.site.width,))
+        x_D = self._random("content", (self.site.d_model,))
         return x_D.expand(1, keys, -1)
 
     def _random(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -191,7 +191,7 @@ def subject_of(spec: str, site: Site, length: int, seed: int) -> Subject:
     causal = site.causal or any(
         getattr(registry.spec(part).target, "causal_only", False) for part in split_sum(spec)
     )
-    own = Site(site.width, site.heads, site.head_width, site.value_head_width, causal=causal)
+    own = Site(site.d_model, site.n_heads, site.d_head, site.d_value, causal=causal)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         encoding = build(spec, own)

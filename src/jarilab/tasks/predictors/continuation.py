@@ -38,13 +38,14 @@ UNFINISHED = "\ufffd"
 class ContinuationOptions:
     """How text is drawn.
 
-    tokens: how many to write at most. temperature: scores are divided by it; 0 takes the likeliest token always.
-    top_k: draw from so many of the likeliest tokens only. top_p: draw from the likeliest tokens that together hold this
-    probability only. min_p: leave out tokens below this share of the likeliest one's probability. repetition_penalty:
-    above 1, what was written before counts less. stop: texts before which it ends. seed: decides what is drawn.
+    max_new_tokens: how many to write at most. temperature: scores are divided by it; 0 takes the likeliest token
+    always. top_k: draw from so many of the likeliest tokens only. top_p: draw from the likeliest tokens that together
+    hold this probability only. min_p: leave out tokens below this share of the likeliest one's probability.
+    repetition_penalty: above 1, what was written before counts less. stop: texts before which it ends. seed: decides
+    what is drawn.
     """
 
-    tokens: Annotated[int, Le(1_000_000)] = 200
+    max_new_tokens: Annotated[int, Le(1_000_000)] = 200
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
@@ -102,7 +103,7 @@ class ContinuationPredictor(Predictor):
     options = ContinuationOptions
     scoring = NoOptions
     served_at_most: ClassVar[Mapping[str, int | float]] = {
-        "tokens": 4096,
+        "max_new_tokens": 4096,
         "temperature": 1000,
         "repetition_penalty": 1000,
     }
@@ -132,7 +133,7 @@ class ContinuationPredictor(Predictor):
             self.model,
             self.task.sources([read]).ids.to(device_of(self.model)),
             end=END,
-            longest=options.tokens,
+            longest=options.max_new_tokens,
             temperature=options.temperature,
             top_k=options.top_k,
             top_p=options.top_p,

@@ -67,7 +67,7 @@ class Linking:
         if site not in sites:
             raise unknown("alignments", site, [AUTO, *sites])
         owner: Any = attentions_of(model)[site].owner
-        heads = owner.site.heads
+        heads = owner.site.n_heads
         if head is not None and int(head) >= heads:
             raise UserError(f"{site} has the heads 0 to {heads - 1}, got {head}")
         return Linking(site, None if head is None else int(head))

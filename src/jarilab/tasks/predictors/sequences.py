@@ -106,7 +106,7 @@ class SequencePredictor(Predictor):
     options = SequenceOptions
     scoring = Decoding
     served_at_most: ClassVar[Mapping[str, int | float]] = {
-        "beam": 16,
+        "beam_size": 16,
         "n_best": 16,
         "length_penalty": 16,
         "no_repeat": 64,
@@ -137,7 +137,7 @@ class SequencePredictor(Predictor):
         # Lines of like length together: none waits for a much longer one, and little is padded.
         by_length = sorted(sources, key=lambda source: len(source.read))
         answers: dict[int, list[Answer]] = {}
-        for some in chunks(by_length, max(1, AT_ONCE // max(1, options.beam))):
+        for some in chunks(by_length, max(1, AT_ONCE // max(1, options.beam_size))):
             batch = self.task.sources([source.read for source in some])
             found = write(self.model, self.task, batch, options, options.n_best)
             for source, hypotheses in zip(some, found, strict=True):

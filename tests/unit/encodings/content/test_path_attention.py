@@ -84,7 +84,7 @@ def test_a_key_is_never_longer_for_being_turned():
 
 
 def model_of(spec, **options):
-    model = LanguageModel(11, width=WIDTH, heads=HEADS, layers=2, encoding=spec, **options).double()
+    model = LanguageModel(11, d_model=WIDTH, n_heads=HEADS, n_layers=2, encoding=spec, **options).double()
     initialise(model, 0)
     return randomise(model).eval()
 

@@ -57,7 +57,7 @@ def heard(model, dtype=torch.float64):
 
 
 def model_of(encoding, dtype=torch.float64, **options):
-    return heard(EncoderDecoder(15, 15, width=16, heads=2, encoding=encoding, **options), dtype)
+    return heard(EncoderDecoder(15, 15, d_model=16, n_heads=2, encoding=encoding, **options), dtype)
 
 
 def inputs():
@@ -103,7 +103,7 @@ def test_the_parts_add_up_to_the_scores(encoding):
         {"norm_kind": "batch"},
         {"norm_kind": "rms"},
         {"scale": "none"},
-        {"bias": False, "key_value_heads": 1, "head_width": 6},
+        {"bias": False, "n_kv_heads": 1, "d_head": 6},
         {"embedding_norm": True},
     ],
     ids=str,
@@ -118,7 +118,7 @@ def test_the_parts_of_other_layers_add_up(options):
 
 @pytest.mark.parametrize("encoding", NAMES, ids=lambda spec: spec.replace(WAVE, "wave"))
 def test_the_parts_of_a_language_model_add_up(encoding):
-    model = heard(LanguageModel(15, width=16, heads=2, encoding=encoding))
+    model = heard(LanguageModel(15, d_model=16, n_heads=2, encoding=encoding))
     for site in ("decoder.0.self", "decoder.1.self"):
         check(model, (WORD,), site, 0, NAMES[encoding])
 
@@ -130,7 +130,7 @@ def test_the_parts_of_a_recurrent_decoder_add_up(score, feeding, cross):
     product = score in ("dot", "general")
     if "rotary" in cross and not product:
         return
-    model = heard(Recurrent(15, 15, width=8, score=score, input_feeding=feeding, cross_encoding=cross))
+    model = heard(Recurrent(15, 15, d_model=8, score=score, input_feeding=feeding, cross_encoding=cross))
     names = {
         "none": [],
         "t5": ["bias"],
@@ -309,7 +309,9 @@ def test_two_rotations_one_after_the_other_turn_more_together():
 
 
 def test_the_first_token_alone_has_the_same_parts():
-    check(heard(LanguageModel(15, width=16, heads=2, encoding="rotary")), (WORD[:, :1],), "decoder.0.self", 0, PAIRS)
+    check(
+        heard(LanguageModel(15, d_model=16, n_heads=2, encoding="rotary")), (WORD[:, :1],), "decoder.0.self", 0, PAIRS
+    )
 
 
 # What the weights bring ----------------------------------------------------------------------------------------------
@@ -348,7 +350,7 @@ def test_what_a_weight_brings_is_the_length_of_it(encoding, site):
 @pytest.mark.parametrize("feeding", [True, False])
 @pytest.mark.parametrize("cross", ["none", "shaw"])
 def test_what_a_recurrent_decoders_weight_brings(feeding, cross):
-    model = heard(Recurrent(15, 15, width=8, input_feeding=feeding, cross_encoding=cross))
+    model = heard(Recurrent(15, 15, d_model=8, input_feeding=feeding, cross_encoding=cross))
     with record(model) as tape:
         model(*inputs())
     weights, v = tape.weights("decoder.0.cross")[0, 0], tape.calls["decoder.0.cross"][0].call.v[0, 0]

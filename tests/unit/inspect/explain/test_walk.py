@@ -47,7 +47,7 @@ QUERIES, KEYS = list("<12"), list("21+211")
 
 
 def model_of(encoding, dtype=torch.float64, **options):
-    model = EncoderDecoder(15, 15, width=16, heads=2, encoding=encoding, **options)
+    model = EncoderDecoder(15, 15, d_model=16, n_heads=2, encoding=encoding, **options)
     initialise(model, 1)
     # What an encoding learns starts near 0; here it shall be heard, and biases with it.
     for name, parameter in model.named_parameters():
@@ -92,7 +92,7 @@ def test_every_walk_arrives(encoding):
         {"cross_encoding": "rotary"},
         {"kernel": "definition"},
         {"norm_kind": "rms", "gated": True, "bias": False, "activation": "silu", "embedding_scale": "none"},
-        {"key_value_heads": 1, "head_width": 6, "embedding_norm": True},
+        {"n_kv_heads": 1, "d_head": 6, "embedding_norm": True},
     ],
     ids=str,
 )
@@ -228,7 +228,7 @@ def test_every_step_says_what_its_rows_are(encoding):
 
 @pytest.mark.parametrize("score", ["general", "concat"])
 def test_every_step_of_a_recurrent_decoder_says_what_its_rows_are(score):
-    model = Recurrent(15, 15, width=8, score=score)
+    model = Recurrent(15, 15, d_model=8, score=score)
     initialise(model, 1)
     walked = walk(model.double(), inputs(), site="decoder.0.cross", head=0, queries=QUERIES, keys=KEYS, step=1)
     for one in walked.steps:
@@ -447,7 +447,7 @@ def test_a_saturated_softmax_has_small_derivatives_and_not_none():
 
 def test_the_lens_leaves_the_score_of_a_recurrent_decoder_alone():
     """tanh of every pair: its derivatives by autograd, one query at a time."""
-    model = Recurrent(15, 15, width=8, score="additive", cross_encoding="shaw", input_feeding=False)
+    model = Recurrent(15, 15, d_model=8, score="additive", cross_encoding="shaw", input_feeding=False)
     initialise(model, 1)
     with record(model.double().eval()) as tape:
         model(*inputs())

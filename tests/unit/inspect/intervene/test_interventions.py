@@ -53,15 +53,15 @@ def heard(model, dtype=torch.float64):
 
 
 def model_of(encoding="rotary", dtype=torch.float64, **options):
-    return heard(EncoderDecoder(VOCABULARY, VOCABULARY, width=16, heads=2, encoding=encoding, **options), dtype)
+    return heard(EncoderDecoder(VOCABULARY, VOCABULARY, d_model=16, n_heads=2, encoding=encoding, **options), dtype)
 
 
 def language_model(encoding="rotary", **options):
-    return heard(LanguageModel(VOCABULARY, width=16, heads=2, encoding=encoding, **options))
+    return heard(LanguageModel(VOCABULARY, d_model=16, n_heads=2, encoding=encoding, **options))
 
 
 def recurrent(**options):
-    return heard(Recurrent(VOCABULARY, VOCABULARY, width=8, **options))
+    return heard(Recurrent(VOCABULARY, VOCABULARY, d_model=8, **options))
 
 
 def inputs(keep=None):
@@ -283,7 +283,7 @@ def test_an_edit_holds_while_an_answer_is_written_freely(kind, cached):
     with operate(model, edits, free=True):
         options = {"first": 1, "end": 0, "longest": 6}
         written = greedy(model, source, padding=0, cached=cached, **options)
-        ((best,),) = beam(model, source, width=3, **options)
+        ((best,),) = beam(model, source, beam_size=3, **options)
     for ids, logs in ((written.ids[0], written.log_probabilities[0]), (best.ids, best.log_probabilities)):
         target = Tokens.of(torch.cat((torch.tensor([1]), ids[:-1])).unsqueeze(0), "target")
         expected = edited(model, edits, (source, target))[0].log_softmax(-1).gather(1, ids.unsqueeze(1))[:, 0]
@@ -578,7 +578,7 @@ def test_all_other_heads_and_no_more_are_controls():
 
 def test_links_of_controls_are_open_and_each_of_them_comes():
     keep = torch.tensor([[True, True, True, False, False, False]])
-    model = model_of(encoder_layers=1, decoder_layers=1)
+    model = model_of(n_encoder_layers=1, n_decoder_layers=1)
     found = controls(model, inputs(keep), [Link("encoder.0", None, 2, 1, "erase")], 500)
     assert {(place.query, place.key) for (place,), _ in found.each} == {
         (query, key) for query in range(6) for key in range(3)
@@ -595,7 +595,7 @@ def test_an_edit_of_all_heads_takes_each_of_them():
     found = controls(model_of(), inputs(), [Uniform("encoder.0"), Uniform("encoder.0", 0)], 20)
     whole = Uniform("encoder.1")
     assert {places for places, _ in found.each} == {(whole, Uniform("encoder.1", head)) for head in (0, 1)}
-    model, whole = model_of(encoder_layers=1), Link("encoder.0", None, 2, 1, "erase")
+    model, whole = model_of(n_encoder_layers=1), Link("encoder.0", None, 2, 1, "erase")
     found = controls(model, inputs(), [whole, Link("encoder.0", 0, 3, 3, "erase")], 12)
     for places, _ in found.each:
         of_all, of_one = places
@@ -623,7 +623,7 @@ def test_a_recurrent_model_has_other_links_but_no_other_head(options):
     ],
 )
 def test_controls_of_several_edits_do_not_take_each_others_links_away(edits):
-    found = controls(model_of(encoder_layers=1), inputs(), edits, 60)
+    found = controls(model_of(n_encoder_layers=1), inputs(), edits, 60)
     assert len(found.each) == (36 if isinstance(edits[0], HeadOff) else 60)
     for first, link in [places for places, _ in found.each]:
         assert isinstance(first, Link) or first.head != link.head

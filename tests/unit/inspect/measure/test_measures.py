@@ -416,7 +416,7 @@ def ids(length):
 
 
 def test_a_map_of_each_kind_of_site():
-    tape = taped(EncoderDecoder(9, 9, width=16, heads=2, encoding="rotary"), ids(6), ids(3))
+    tape = taped(EncoderDecoder(9, 9, d_model=16, n_heads=2, encoding="rotary"), ids(6), ids(3))
     encoder = Map.of(tape, "encoder.1", SOURCE, SOURCE)
     own = Map.of(tape, "decoder.0.self", TARGET, TARGET)
     cross = Map.of(tape, "decoder.1.cross", TARGET, SOURCE)
@@ -434,21 +434,23 @@ def test_a_map_of_each_kind_of_site():
 def test_padding_and_a_query_without_keys_come_through():
     keep = torch.tensor([[False, False, True, True]])
     tokens = Tokens(ids(4), Positions.from_mask(keep), keep)
-    map = Map.of(taped(LanguageModel(9, width=16, heads=2, encoding="alibi"), tokens), "decoder.0.self", "aabc", "aabc")
+    map = Map.of(
+        taped(LanguageModel(9, d_model=16, n_heads=2, encoding="alibi"), tokens), "decoder.0.self", "aabc", "aabc"
+    )
     assert map.allowed.int().tolist() == [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
     assert map.q_at.flatten().tolist() == [0, 0, 0, 1]
     assert map.count.tolist() == [0, 0, 1, 2]
 
 
 def test_a_window_is_in_the_map():
-    tape = taped(LanguageModel(9, width=16, heads=2, window=2), ids(4))
+    tape = taped(LanguageModel(9, d_model=16, n_heads=2, window=2), ids(4))
     map = Map.of(tape, "decoder.1.self", "abcd", "abcd")
     assert map.count.tolist() == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("input_feeding", [True, False])
 def test_the_steps_of_a_recurrent_decoder_are_rows_of_one_map(input_feeding):
-    tape = taped(Recurrent(9, 9, width=8, input_feeding=input_feeding), ids(6), ids(3))
+    tape = taped(Recurrent(9, 9, d_model=8, input_feeding=input_feeding), ids(6), ids(3))
     (site,) = tape.sites
     map = Map.of(tape, site, TARGET, SOURCE)
     assert map.weights.shape == (1, 3, 6)
@@ -458,6 +460,6 @@ def test_the_steps_of_a_recurrent_decoder_are_rows_of_one_map(input_feeding):
 
 
 def test_a_batch_of_several_is_refused():
-    tape = taped(LanguageModel(9, width=16, heads=2), torch.ones(2, 4, dtype=torch.int64))
+    tape = taped(LanguageModel(9, d_model=16, n_heads=2), torch.ones(2, 4, dtype=torch.int64))
     with pytest.raises(UserError, match="a map is of one input, got a batch of 2; record one input at a time"):
         Map.of(tape, "decoder.0.self", "abcd", "abcd")

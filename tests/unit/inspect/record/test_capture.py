@@ -20,7 +20,7 @@ every_encoding = pytest.mark.parametrize("spec", EVERY)
 
 
 def model_of(spec="rotary", **options):
-    model = EncoderDecoder(9, 9, width=16, heads=2, encoding=spec, **options)
+    model = EncoderDecoder(9, 9, d_model=16, n_heads=2, encoding=spec, **options)
     initialise(model, 2)
     return model.eval()
 
@@ -33,7 +33,7 @@ def inputs():
 
 
 def test_sites_are_named_by_stack_layer_and_kind():
-    with record(model := model_of(decoder_layers=1)) as tape:
+    with record(model := model_of(n_decoder_layers=1)) as tape:
         model(*inputs())
     assert tape.sites == ["encoder.0", "encoder.1", "decoder.0.self", "decoder.0.cross"]
     assert tape.weights("decoder.0.cross").shape == (2, 2, 5, 6)
@@ -154,7 +154,7 @@ def test_a_growing_cache_does_not_change_what_was_recorded():
 
 
 def test_an_unknown_site_names_the_nearest():
-    with record(model := model_of(decoder_layers=1)) as tape:
+    with record(model := model_of(n_decoder_layers=1)) as tape:
         model(*inputs())
     told = r"^unknown site 'decoder.0.crss'; did you mean 'decoder.0.cross'\? Known: decoder.0.cross, decoder.0.self, "
     with pytest.raises(UserError, match=told):
@@ -253,7 +253,7 @@ def test_the_summands_add_up_to_the_scores_to_the_last_bit(spec):
 
 
 def test_the_summands_of_steps_are_below_each_other():
-    model = Recurrent(9, 9, width=8, cross_encoding="shaw+t5", input_feeding=True).eval()
+    model = Recurrent(9, 9, d_model=8, cross_encoding="shaw+t5", input_feeding=True).eval()
     with record(model) as tape:
         model(*inputs())
     parts = tape.summands("decoder.0.cross", 0)

@@ -108,7 +108,7 @@ def test_calls_that_do_not_continue_each_other_are_refused():
 
 
 def test_steps_of_jari_are_refused_in_words():
-    own = jarilab.LanguageModel(40, width=16, heads=2)
+    own = jarilab.LanguageModel(40, d_model=16, n_heads=2)
     with jarilab.record(own) as tape, torch.no_grad():
         own(IDS % 40)
         own(IDS % 40)

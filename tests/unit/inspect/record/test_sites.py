@@ -33,7 +33,7 @@ X, SOURCE = torch.randn(1, 3, 16), torch.randn(1, 5, 16)
 
 
 def test_a_site_says_all_of_itself() -> None:
-    tape = recorded(EncoderDecoder(9, 9, width=16, heads=2), IDS, IDS)
+    tape = recorded(EncoderDecoder(9, 9, d_model=16, n_heads=2), IDS, IDS)
     assert tape.site("decoder.1.cross") == AttentionSite("decoder.1.cross", "cross", 1, "target", "source")
     assert tape.site("decoder.1.self") == AttentionSite("decoder.1.self", "decoder", 1, "target", "target")
     assert tape.site("encoder.0") == AttentionSite("encoder.0", "encoder", 0, "source", "source")
@@ -44,11 +44,11 @@ def test_a_site_says_all_of_itself() -> None:
 
 def test_a_stack_alone_is_what_it_is() -> None:
     """The front page's own example is an encoder."""
-    encoder = recorded(Encoder(16, 2, layers=3), X)
+    encoder = recorded(Encoder(16, 2, n_layers=3), X)
     assert kinds(encoder) == {"0": "encoder", "1": "encoder", "2": "encoder"}
     assert [encoder.site(name).layer for name in encoder.sites] == [0, 1, 2]
-    assert kinds(recorded(Encoder(16, 2, layers=2), X, first=1)) == {"0": "encoder", "1": "encoder"}
-    decoder = recorded(Decoder(16, 2, layers=1), X, SOURCE)
+    assert kinds(recorded(Encoder(16, 2, n_layers=2), X, first=1)) == {"0": "encoder", "1": "encoder"}
+    decoder = recorded(Decoder(16, 2, n_layers=1), X, SOURCE)
     assert kinds(decoder) == {"0.self": "decoder", "0.cross": "cross"}
 
 
@@ -79,16 +79,18 @@ def test_an_attention_alone_is_told_by_what_it_reads() -> None:
 
 
 def test_every_kind_of_model_has_its_kinds() -> None:
-    assert set(kinds(recorded(LanguageModel(9, width=16, heads=2), IDS)).values()) == {"decoder"}
-    recurrent = recorded(Recurrent(9, 9, width=8, layers=2), IDS, IDS)
+    assert set(kinds(recorded(LanguageModel(9, d_model=16, n_heads=2), IDS)).values()) == {"decoder"}
+    recurrent = recorded(Recurrent(9, 9, d_model=8, n_layers=2), IDS, IDS)
     assert recurrent.site("decoder.1.cross") == AttentionSite("decoder.1.cross", "cross", 1, "target", "source")
-    seeing = VisionTransformer((1, 8, 8), 5, patch=2, width=16, heads=2, layers=2, pool="class")
+    seeing = VisionTransformer((1, 8, 8), 5, patch_size=2, d_model=16, n_heads=2, n_layers=2, pool="class")
     assert set(kinds(recorded(seeing, torch.randn(1, 1, 8, 8), answer_only=True)).values()) == {"encoder"}
 
 
 @pytest.mark.parametrize("positions", ["boxes", "vectors"])
 def test_object_queries_are_written_and_patches_are_read(positions: str) -> None:
-    model = Detector(1, 3, width=16, heads=2, encoder_layers=1, decoder_layers=1, queries=4, query_positions=positions)
+    model = Detector(
+        1, 3, d_model=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, queries=4, query_positions=positions
+    )
     expected = {"encoder.0": "encoder", "decoder.0.self": "decoder", "decoder.0.cross": "cross"}
     assert kinds(recorded(model, torch.randn(1, 1, 24, 24))) == expected
 
@@ -97,7 +99,7 @@ def test_a_name_says_nothing() -> None:
     class Misnamed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.decoder = Encoder(16, 2, layers=1)
+            self.decoder = Encoder(16, 2, n_layers=1)
             self.encoder_cross = nn.Sequential(nn.Identity(), Attention(16, 2, causal=True))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -110,7 +112,7 @@ def test_a_name_says_nothing() -> None:
 
 def test_a_layer_is_counted_in_its_stack() -> None:
     """As on the front page, whose encoder stands second in a list; and where a layer is a list itself."""
-    listed = recorded(nn.Sequential(nn.Linear(4, 16), Encoder(16, 2, layers=3)), X[..., :4])
+    listed = recorded(nn.Sequential(nn.Linear(4, 16), Encoder(16, 2, n_layers=3)), X[..., :4])
     assert [(name, listed.site(name).layer) for name in listed.sites] == [("1.0", 0), ("1.1", 1), ("1.2", 2)]
 
     class Stack(nn.Module):
@@ -128,7 +130,7 @@ def test_a_layer_is_counted_in_its_stack() -> None:
 
 
 def test_one_step_with_a_cache_is_still_a_decoders() -> None:
-    model = EncoderDecoder(9, 9, width=16, heads=2).eval()
+    model = EncoderDecoder(9, 9, d_model=16, n_heads=2).eval()
     with torch.no_grad(), record(model) as tape:
         state, cache = model.start(Tokens.of(IDS, "source")), model.new_cache()
         model.step(state, IDS[:, :1], Positions.sequence(1, frame="target"), cache)
@@ -138,7 +140,7 @@ def test_one_step_with_a_cache_is_still_a_decoders() -> None:
 
 
 def test_the_page_of_an_encoder_says_that_it_is_one() -> None:
-    encoder = jarilab.Encoder(16, 2, layers=2)
+    encoder = jarilab.Encoder(16, 2, n_layers=2)
     page = jarilab.show(recorded(encoder, X), ["a", "b", "c"]).html
     assert '"kind":"encoder"' in page
     assert '"kind":"decoder"' not in page

@@ -63,7 +63,7 @@ class Listening(Scripted):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_search_runs_in_the_precision_that_was_asked_for_and_what_follows_does_not(beam, precision):
     model, source = Listening([[5, 6, 7, END]]), Tokens.of(torch.full((1, 1), 5), "source")
-    how = Decoding(beam=beam, precision=precision)
+    how = Decoding(beam_size=beam, precision=precision)
     found = answers(model, source, how, first=FIRST, end=END, padding=PADDING, limit=LIMIT)
     assert model.heard == precision
     assert not torch.is_autocast_enabled("cpu")

@@ -15,7 +15,7 @@ POLICIES = ["sequential", "offset:largest=9", "randomized:longest=40", "abacus:l
 ENCODINGS = ["sinusoidal", "learned:positions=64", "rotary", "t5"]
 PAIRS = [(policy, encoding) for policy in POLICIES for encoding in ("sinusoidal", "t5")]
 PAIRS += [("sequential", "learned:positions=64"), ("coupling:largest=9", "rotary")]
-LAYERS = {"width": 32, "heads": 4}
+LAYERS = {"d_model": 32, "n_heads": 4}
 LONGEST = 6
 
 
@@ -87,7 +87,7 @@ def check_read_again(model, task):
     written = greedy(model, source, padding=PADDING, **tokens)
     slowly = greedy(model, source, padding=PADDING, cached=False, **tokens)
     assert torch.equal(written.ids, slowly.ids)
-    found = beam(model, source, width=3, best=2, **tokens)
+    found = beam(model, source, beam_size=3, best=2, **tokens)
     for row in range(3):
         alone = lines[row]
         # An untrained model may write the token of padding too.
@@ -104,7 +104,7 @@ def test_one_source_alone_has_as_many_hypotheses_as_are_asked_for():
     task = task_by("abacus")
     model, source = model_of(task, "rotary"), task.read("21+7")
     places = task.answer_places()
-    (found,) = beam(model, task.sources([source]), width=3, best=3, first=FIRST, end=END, longest=4, places=places)
+    (found,) = beam(model, task.sources([source]), beam_size=3, best=3, first=FIRST, end=END, longest=4, places=places)
     for hypothesis in found:
         logs = again(model, task, source, hypothesis.ids)
         torch.testing.assert_close(hypothesis.log_probabilities.double(), logs, rtol=0, atol=1e-5)
@@ -114,7 +114,7 @@ def test_one_source_alone_has_as_many_hypotheses_as_are_asked_for():
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_what_is_drawn_is_read_again_at_the_same_places(policy, encoding):
     task = task_by(policy)
-    size = task.model_options["target_vocabulary"]
+    size = task.model_options["target_vocab_size"]
     model = LanguageModel(size, **LAYERS, encoding=encoding).double()
     initialise(model, 3)
     prompt = torch.tensor([[FIRST, 5, 6], [FIRST, 13, 7]])
@@ -137,7 +137,7 @@ def test_every_step_is_told_where_its_tokens_are(policy, search):
     if search == "greedy":
         greedy(logged, source, first=FIRST, end=-1, padding=PADDING, longest=LONGEST, places=places)
     elif search == "beam":
-        beam(logged, source, width=1, first=FIRST, end=0, shortest=LONGEST, longest=LONGEST, places=places)
+        beam(logged, source, beam_size=1, first=FIRST, end=0, shortest=LONGEST, longest=LONGEST, places=places)
     else:
         first = torch.full((2, 1), FIRST)
         list(sample(logged, first, source=source, end=-1, longest=LONGEST, seed=1, places=places))
@@ -149,7 +149,7 @@ def test_every_step_is_told_where_its_tokens_are(policy, search):
 
 def test_a_sample_whose_window_moves_on_begins_anew_where_the_policy_says():
     task = task_by("abacus")
-    size = task.model_options["target_vocabulary"]
+    size = task.model_options["target_vocab_size"]
     logged = Logged(initialised(LanguageModel(size, **LAYERS, encoding="sinusoidal")))
     digits = torch.tensor([[FIRST, 5, 6, 7]])
     list(sample(logged, digits, end=-1, longest=2, seed=1, context=4, temperature=0.0, places=task.answer_places()))

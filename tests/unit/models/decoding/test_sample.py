@@ -15,7 +15,7 @@ FIRST, END = 1, 2
 
 
 def language_model(spec="rotary"):
-    model = LanguageModel(12, width=16, heads=2, encoding=spec, tied=False)
+    model = LanguageModel(12, d_model=16, n_heads=2, encoding=spec, tied=False)
     initialise(model, 4)
     return model.eval()
 
@@ -49,7 +49,7 @@ class Fixed:
 
 
 def test_temperature_0_is_greedy():
-    model = EncoderDecoder(10, 10, width=16, heads=2, encoding="t5")
+    model = EncoderDecoder(10, 10, d_model=16, n_heads=2, encoding="t5")
     initialise(model, 4)
     source = Tokens.of(torch.randint(3, 10, (3, 6)), "source")
     wanted = greedy(model.eval(), source, first=FIRST, end=END, padding=0, longest=6)

@@ -62,7 +62,7 @@ def source_of(ids, keep=None):
 
 
 def model_of(spec, vocabulary=10, **options):
-    model = EncoderDecoder(vocabulary, vocabulary, width=16, heads=2, encoding=spec, **options)
+    model = EncoderDecoder(vocabulary, vocabulary, d_model=16, n_heads=2, encoding=spec, **options)
     initialise(model, 4)
     return model.eval()
 
@@ -74,7 +74,7 @@ def padded_source(rows):
 
 
 def search(model, source, **options):
-    return beam(model, source, **{"width": 4, "first": FIRST, "end": END, "longest": 8} | options)
+    return beam(model, source, **{"beam_size": 4, "first": FIRST, "end": END, "longest": 8} | options)
 
 
 def write(model, source, **options):
@@ -104,7 +104,7 @@ def norm(request):
 
 @pytest.mark.parametrize("spec", EVERY)
 def test_decoding_with_a_cache_writes_the_same(spec, norm):
-    model = EncoderDecoder(10, 10, width=16, heads=2, encoding=spec, norm=norm)
+    model = EncoderDecoder(10, 10, d_model=16, n_heads=2, encoding=spec, norm=norm)
     initialise(model, 4)
     ids = torch.randint(3, 10, (3, 6))
     keep = torch.tensor([[True] * 6, [False] * 2 + [True] * 4, [True] * 3 + [False] * 3])
@@ -116,7 +116,7 @@ def test_decoding_with_a_cache_writes_the_same(spec, norm):
 
 @pytest.mark.parametrize("spec", EVERY)
 def test_what_is_written_does_not_depend_on_the_padding_beside_it(spec):
-    model = EncoderDecoder(10, 10, width=16, heads=2, encoding=spec)
+    model = EncoderDecoder(10, 10, d_model=16, n_heads=2, encoding=spec)
     initialise(model, 4)
     ids, keep = torch.randint(3, 10, (2, 7)), torch.tensor([[True] * 7, [False] * 3 + [True] * 4])
     together = write(model.eval(), source_of(ids, keep), end=-1)
@@ -126,7 +126,7 @@ def test_what_is_written_does_not_depend_on_the_padding_beside_it(spec):
 
 
 def test_the_log_probabilities_are_those_of_the_full_forward():
-    model = EncoderDecoder(10, 10, width=16, heads=2, encoding="rotary")
+    model = EncoderDecoder(10, 10, d_model=16, n_heads=2, encoding="rotary")
     initialise(model, 4)
     source = source_of(torch.randint(3, 10, (2, 6)))
     written = write(model.eval(), source, end=-1)
@@ -136,7 +136,7 @@ def test_the_log_probabilities_are_those_of_the_full_forward():
 
 
 def test_the_source_is_read_once():
-    model = EncoderDecoder(10, 10, width=16, heads=2)
+    model = EncoderDecoder(10, 10, d_model=16, n_heads=2)
     calls = []
     model.encoder.register_forward_hook(lambda *_: calls.append("encoder"))
     model.decoder.layers[0].cross_attention.key.register_forward_hook(lambda *_: calls.append("keys of the source"))
@@ -161,7 +161,7 @@ def test_a_cache_keeps_the_positions_of_its_keys():
 
 
 def test_a_cache_is_for_one_source():
-    model = EncoderDecoder(9, 9, width=16, heads=2, encoding="rotary").eval()
+    model = EncoderDecoder(9, 9, d_model=16, n_heads=2, encoding="rotary").eval()
     first, second = (model.start(source_of(torch.randint(3, 9, (2, 4)))) for _ in range(2))
     cache, ids = model.new_cache(), torch.full((2, 1), FIRST)
     model.step(first, ids, Positions.sequence(1, frame="target"), cache)
@@ -230,8 +230,8 @@ def test_selecting_leaves_what_was_handed_out_as_it_is():
 
 
 def test_a_shared_embedding_is_one_parameter():
-    apart, shared = (EncoderDecoder(9, 9, width=16, heads=2, shared=s) for s in (False, True))
-    all_one = EncoderDecoder(9, 9, width=16, heads=2, shared=True, tied=True)
+    apart, shared = (EncoderDecoder(9, 9, d_model=16, n_heads=2, shared=s) for s in (False, True))
+    all_one = EncoderDecoder(9, 9, d_model=16, n_heads=2, shared=True, tied=True)
     names = [set(dict(model.named_parameters())) for model in (apart, shared, all_one)]
     assert names[0] - names[1] == {"source_embedding.weight"}
     assert names[1] - names[2] == {"generator.weight"}
@@ -241,7 +241,7 @@ def test_a_shared_embedding_is_one_parameter():
     with pytest.raises(
         UserError, match="same size, got 9 source and 8 target tokens; use a joint vocabulary, or shared"
     ):
-        EncoderDecoder(9, 8, width=16, heads=2, shared=True)
+        EncoderDecoder(9, 8, d_model=16, n_heads=2, shared=True)
     with pytest.raises(UserError, match="this model reads a source: expected Tokens, got None"):
         all_one.start(None)
 
@@ -253,7 +253,7 @@ def test_a_shared_embedding_is_one_parameter():
 def test_a_beam_of_width_1_is_greedy(spec):
     model, source = model_of(spec), padded_source(3)
     written = write(model, source)
-    for i, (answer,) in enumerate(search(model, source, width=1)):
+    for i, (answer,) in enumerate(search(model, source, beam_size=1)):
         length = len(answer.ids)
         assert torch.equal(answer.ids, written.ids[i, :length])
         assert (written.ids[i, length:] == PADDING).all()
@@ -263,7 +263,7 @@ def test_a_beam_of_width_1_is_greedy(spec):
 @pytest.mark.parametrize("spec", ["sinusoidal", "rotary", "t5", "alibi", "shaw:clip=2"])
 def test_scores_are_those_of_one_forward_over_the_answer(spec):
     model, source = model_of(spec), padded_source(3)
-    answers = search(model, source, width=5, best=5, length_penalty=0.7, shortest=3)
+    answers = search(model, source, beam_size=5, best=5, length_penalty=0.7, shortest=3)
     for i, of_one in enumerate(answers):
         assert len(of_one) == 5
         for answer in of_one:
@@ -301,7 +301,7 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(length_penalty):
         model.generator.weight *= 3
         wanted = every_answer(model, source, 4, length_penalty)
     assert len(wanted) == 1 + 4 + 16 + 320
-    options = {"width": 341, "longest": 4, "length_penalty": length_penalty}
+    options = {"beam_size": 341, "longest": 4, "length_penalty": length_penalty}
     (every,) = search(model, source, best=341, **options)
     assert [answer.score for answer in every] == pytest.approx([score for score, _ in wanted], abs=1e-5)
     assert len({tuple(answer.ids.tolist()) for answer in every}) == 341
@@ -321,7 +321,7 @@ FORK = {
 
 
 @pytest.mark.parametrize(
-    ("width", "length_penalty", "wanted"),
+    ("beam_size", "length_penalty", "wanted"),
     [
         (1, 0.0, {"a.": 0.33}),
         (2, 0.0, {"bbb.": 0.361, "a.": 0.33}),
@@ -330,10 +330,10 @@ FORK = {
         (3, 2.0, {"bbb.": 0.361, "aaa.": 0.1458, "aa.": 0.108}),
     ],
 )
-def test_a_beam_finds_what_greedy_misses(width, length_penalty, wanted):
+def test_a_beam_finds_what_greedy_misses(beam_size, length_penalty, wanted):
     """Worked out by hand: 0.4 * 0.95 * 0.95 = 0.361, for instance; ln(0.1458) / 4 is above ln(0.33) / 2."""
     model, source = Table(FORK, "_^.ab"), source_of(torch.zeros(1, 2).long())
-    (answers,) = search(model, source, width=width, best=width, length_penalty=length_penalty)
+    (answers,) = search(model, source, beam_size=beam_size, best=beam_size, length_penalty=length_penalty)
     found = {"".join("_^.ab"[i] for i in answer.ids): math.exp(answer.total) for answer in answers}
     assert list(found) == list(wanted)
     assert found == pytest.approx(wanted, rel=1e-4)
@@ -346,7 +346,7 @@ def test_a_source_is_done_when_nothing_open_can_win_and_not_before():
     steps = {}
     for length_penalty in (0.0, 4.0):
         model = Table(table, letters)
-        ((answer,),) = search(model, source, width=2, longest=6, length_penalty=length_penalty)
+        ((answer,),) = search(model, source, beam_size=2, longest=6, length_penalty=length_penalty)
         steps[length_penalty] = (len(model.rows), "".join(letters[i] for i in answer.ids))
     assert steps == {0.0: (2, "a."), 4.0: (4, "bbb.")}
 
@@ -363,20 +363,20 @@ def test_a_source_is_done_when_nothing_open_can_win_and_not_before():
 def test_a_beam_stops_once_as_many_ended_as_it_is_wide_and_the_best_open_one_ranks_below(after_a, steps, answer):
     table = {"": {"a": 0.6, ".": 0.4}, "a": after_a, "aa": {".": 1.0} if steps == 3 else {"a": 1.0}}
     model, letters = Table(table, "_^.ab"), "_^.ab"
-    ((best,),) = search(model, source_of(torch.zeros(1, 2).long()), width=2, longest=20)
+    ((best,),) = search(model, source_of(torch.zeros(1, 2).long()), beam_size=2, longest=20)
     assert (len(model.rows), "".join(letters[i] for i in best.ids)) == (steps, answer)
 
 
 def test_sources_that_are_done_are_read_no_more():
     model = Scripted([[5, END, 7, 7, 7, 7], [6, 7, 8, END, 9, 9], [6, 7, 8, 7, 8, 9]])
-    answers = search(model, source_of(torch.zeros(3, 3).long()), width=2, longest=[6, 6, 5], length_penalty=0.0)
+    answers = search(model, source_of(torch.zeros(3, 3).long()), beam_size=2, longest=[6, 6, 5], length_penalty=0.0)
     assert [of_one[0].ids.tolist() for of_one in answers] == [[5, END], [6, 7, 8, END], [6, 7, 8, 7, 8]]
     assert model.rows == [3, 6, 4, 4, 2]
 
 
 def test_a_batch_is_searched_as_each_source_alone():
     model, source = model_of("rotary"), padded_source(3)
-    options = {"width": 4, "best": 4, "shortest": 2, "no_repeat": 2}
+    options = {"beam_size": 4, "best": 4, "shortest": 2, "no_repeat": 2}
     together = search(model, source, longest=torch.tensor([8, 5, 7]), **options)
     for i, longest in enumerate((8, 5, 7)):
         keep = source.keep[i]
@@ -387,7 +387,7 @@ def test_a_batch_is_searched_as_each_source_alone():
 
 
 def test_the_best_answers_are_distinct_and_in_order():
-    for of_one in search(model_of("t5"), padded_source(3), width=6, best=6):
+    for of_one in search(model_of("t5"), padded_source(3), beam_size=6, best=6):
         scores = [answer.score for answer in of_one]
         assert scores == sorted(scores, reverse=True)
         assert len({tuple(answer.ids.tolist()) for answer in of_one}) == 6
@@ -396,9 +396,9 @@ def test_the_best_answers_are_distinct_and_in_order():
 
 def test_answers_keep_to_the_lengths_asked_for():
     model, source = model_of("rotary"), padded_source(3)
-    free = search(model, source, width=4, best=4, length_penalty=0.0)
+    free = search(model, source, beam_size=4, best=4, length_penalty=0.0)
     assert min(len(a.ids) for of_one in free for a in of_one) < 4
-    bounded = search(model, source, width=4, best=4, length_penalty=0.0, shortest=4, longest=[4, 5, 6])
+    bounded = search(model, source, beam_size=4, best=4, length_penalty=0.0, shortest=4, longest=[4, 5, 6])
     for of_one, longest in zip(bounded, (4, 5, 6), strict=True):
         assert all(4 <= len(a.ids) <= longest for a in of_one)
         assert all(len(a.ids) == longest or a.ids[-1] == END for a in of_one)
@@ -412,7 +412,7 @@ def test_no_n_gram_is_written_twice(number):
         grams = [tuple(ids[i : i + number].tolist()) for i in range(len(ids) - number + 1)]
         return len(grams) - len(set(grams))
 
-    options = {"width": 3, "best": 3, "end": -1, "longest": 9}
+    options = {"beam_size": 3, "best": 3, "end": -1, "longest": 9}
     assert sum(repeats(a.ids) for of_one in search(model, source, **options) for a in of_one)
     ruled = search(model, source, no_repeat=number, **options)
     assert [len(of_one) for of_one in ruled] == [3] * 3
@@ -430,11 +430,11 @@ def test_the_likeliest_are_those_of_topk():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"width": 0}, "a beam is 1 hypothesis wide or more, got width 0; 1 is greedy"),
-        ({"best": 5}, "a beam of width 4 can be asked for its 1 to 4 best answers, got best 5; widen the beam"),
-        ({"best": 0}, "1 to 4 best answers, got best 0"),
+        ({"beam_size": 0}, "a beam is 1 hypothesis wide or more, got beam_size 0; 1 is greedy"),
+        ({"best": 5}, "expected 1 to 4, got best 5"),
+        ({"best": 0}, "expected 1 to 4, got best 0"),
         ({"no_repeat": -1}, "no_repeat is the length of an n-gram, or 0 for no rule; got -1"),
-        ({"width": 10**20}, "a beam is 1,000 hypotheses wide at most, got width 100,000,000,000,000,000,000"),
+        ({"beam_size": 10**20}, "a beam is 1,000 hypotheses wide at most, got beam_size 100,000,000,000,000,000,000"),
         ({"length_penalty": 1e308}, "the length penalty is 0 or more, 100 at most, got 1e"),
         ({"length_penalty": -0.5}, "the length penalty is 0 or more, got -0.5; 0 ranks by probability alone"),
         ({"shortest": 9}, "expected 0 <= shortest <= longest and longest 1 or more, got shortest 9 and longest 8"),

@@ -258,7 +258,7 @@ def test_one_that_takes_lines_and_planes_is_drawn_on_both():
 
 
 def test_a_drawing_stops_where_positions_end_and_says_so():
-    page = jarilab.draw_encodings("learned:positions=30", "learned", length=LENGTH, width=8, heads=1)
+    page = jarilab.draw_encodings("learned:positions=30", "learned", length=LENGTH, d_model=8, n_heads=1)
     short, long = page.columns
     lines = {one.name: one for one in short.drawings}["embed-waves"]
     assert len(lines.as_dict()["lines"][0]["y"]) == 30
@@ -268,7 +268,7 @@ def test_a_drawing_stops_where_positions_end_and_says_so():
 
 
 def test_distances_stop_where_positions_end():
-    page = jarilab.draw_encodings("learned:positions=30+alibi", "alibi", length=LENGTH, width=8, heads=1)
+    page = jarilab.draw_encodings("learned:positions=30+alibi", "alibi", length=LENGTH, d_model=8, n_heads=1)
     short, long = ({one.name: one for one in column.drawings}["bias-distance"] for column in page.columns)
     assert short.as_dict()["lines"][0]["x"] == list(range(-14, 16))
     assert "no position beyond 29: the drawing stops there" in short.caption[0]
@@ -285,7 +285,7 @@ def test_a_plane_stops_where_offsets_end():
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_everything_can_be_drawn(spec):
-    how = {"length": 12, "width": 24, "heads": 3}
+    how = {"length": 12, "d_model": 24, "n_heads": 3}
     page = jarilab.draw_encodings(spec, **how)
     (column,) = page.columns
     assert bool(column.drawings) == bool(subject(spec).hooks)
@@ -322,7 +322,9 @@ def test_what_does_nothing_says_so():
 
 
 def test_facts_are_the_claims():
-    facts = jarilab.draw_encodings("learned:positions=9+alibi", "shaw", seed=7, width=8, heads=2).as_dict()["columns"]
+    facts = jarilab.draw_encodings("learned:positions=9+alibi", "shaw", seed=7, d_model=8, n_heads=2).as_dict()[
+        "columns"
+    ]
     assert "knows positions 0 to 8, and says so beyond" in facts[0]["facts"]
     assert "absolute: where a token stands counts" in facts[0]["facts"]
     assert (
@@ -393,19 +395,19 @@ def test_colours_are_those_of_the_pages():
 
 
 def test_a_page_of_three_is_small():
-    page = jarilab.draw_encodings("sinusoidal", "t5", "alibi", heads=8, length=128)
+    page = jarilab.draw_encodings("sinusoidal", "t5", "alibi", n_heads=8, length=128)
     assert len(page.html.encode()) < 1_500_000
     assert len(page.columns) == 3
     assert "<h2>t5</h2>" in page.html
 
 
 def test_an_encoding_named_twice_is_drawn_once():
-    page = jarilab.draw_encodings("rotary", "rope", "rotary:base=10000", length=8, width=8, heads=2)
+    page = jarilab.draw_encodings("rotary", "rope", "rotary:base=10000", length=8, d_model=8, n_heads=2)
     assert [column.name for column in page.columns] == ["rotary"]
 
 
 def test_files_are_named_by_what_they_show(tmp_path):
-    page = jarilab.draw_encodings("alibi", f"{KERPLE}:slope=2", length=8, width=8, heads=2)
+    page = jarilab.draw_encodings("alibi", f"{KERPLE}:slope=2", length=8, d_model=8, n_heads=2)
     written = page.save_svgs(tmp_path / "new" / "svgs")
     names = [path.name for path in written]
     assert names[:2] == ["alibi-bias-distance.svg", "alibi-bias-map.svg"]
@@ -418,7 +420,7 @@ def test_files_are_named_by_what_they_show(tmp_path):
 def test_a_name_is_never_read_as_markup(tmp_path):
     path = tmp_path / "a<b>&.py"
     path.write_text("import jarilab\n\nclass Mine(jarilab.Encoding):\n    '''Does `<i>` or <i>nothing</i>.'''\n")
-    page = jarilab.draw_encodings(f"{path}:Mine", length=4, width=4, heads=1)
+    page = jarilab.draw_encodings(f"{path}:Mine", length=4, d_model=4, n_heads=1)
     assert "<i>" not in page.html
     assert "a&lt;b&gt;&amp;.py" in page.html
     assert "<code>&lt;i&gt;</code> or &lt;i&gt;" in page.html
@@ -427,7 +429,7 @@ def test_a_name_is_never_read_as_markup(tmp_path):
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_speaks_two_languages(pages, scheme):
-    html = jarilab.draw_encodings("sinusoidal", "rotary", "shaw", "alibi2d", length=16, width=16, heads=2).html
+    html = jarilab.draw_encodings("sinusoidal", "rotary", "shaw", "alibi2d", length=16, d_model=16, n_heads=2).html
     page = pages.open(html, color_scheme=scheme)
     seen = page.locator("figure h3").first.inner_text()
     label = page.locator("svg.drawing").first.get_attribute("aria-label")
@@ -443,7 +445,7 @@ def test_the_page_speaks_two_languages(pages, scheme):
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [420, 1440])
 def test_the_page_fits_the_window(pages, width):
-    html = jarilab.draw_encodings("sinusoidal:layout=concatenated", "t5", KERPLE, length=16, width=16, heads=2).html
+    html = jarilab.draw_encodings("sinusoidal:layout=concatenated", "t5", KERPLE, length=16, d_model=16, n_heads=2).html
     page = pages.open(html, width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     lefts = {page.locator("section").nth(n).bounding_box()["x"] for n in range(3)}
@@ -475,11 +477,11 @@ def refused(*specs: str, **how) -> str:
 def test_mistakes_are_told(tmp_path):
     assert "did you mean 'rotary'?" in refused("rotery")
     assert refused() == "no encoding to draw; name one or more, such as rotary or t5,alibi"
-    assert refused("t5", width=100, heads=8).endswith("got width 100 and 8 heads; use width 96")
+    assert refused("t5", d_model=100, n_heads=8).endswith("got d_model=100 and n_heads=8; use d_model=96")
     assert refused("t5", length=0).startswith("expected a length of 2 or more")
     assert "draw its parts without their @" in refused("learned@text+rotary2d@image")
     assert "numbers of axes: none that all of its parts take" in refused("rotary+alibi2d")
-    assert "rotary needs an even head width" in refused("rotary", width=6, heads=2)
+    assert "rotary needs an even head width" in refused("rotary", d_model=6, n_heads=2)
     assert "shaw:labels=4 cannot be drawn: shaw:labels needs positions with" in refused("shaw:labels=4")
     path = tmp_path / "faulty.py"
     path.write_text(FAULTY)
@@ -492,7 +494,7 @@ def test_mistakes_are_told(tmp_path):
 
 
 def test_a_page_into_a_folder_is_refused(tmp_path):
-    page = jarilab.draw_encodings("alibi", length=4, width=4, heads=1)
+    page = jarilab.draw_encodings("alibi", length=4, d_model=4, n_heads=1)
     with pytest.raises(UserError, match="is a folder; expected the name of a file"):
         page.save(tmp_path)
     with pytest.raises(UserError, match="its folder is not there; make it first"):

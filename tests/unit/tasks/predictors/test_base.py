@@ -26,7 +26,7 @@ from jarilab.models.encoder_decoder import EncoderDecoder
 class Silent(nn.Module):
     """Whatever it is, it cannot write."""
 
-    def __init__(self, source_vocabulary, target_vocabulary, *, width=16):
+    def __init__(self, source_vocab_size, target_vocab_size, *, d_model=16):
         super().__init__()
 
     def start(self, source): ...
@@ -37,10 +37,10 @@ class Silent(nn.Module):
 class Mine(nn.Module):
     """One of the package inside, without an option for the encoding and without an end."""
 
-    def __init__(self, source_vocabulary, target_vocabulary, *, width=16):
+    def __init__(self, source_vocab_size, target_vocab_size, *, d_model=16):
         super().__init__()
-        small = {"heads": 2, "hidden": 16, "encoder_layers": 1, "decoder_layers": 1}
-        self.inside = EncoderDecoder(source_vocabulary, target_vocabulary, width=width, **small)
+        small = {"n_heads": 2, "d_ff": 16, "n_encoder_layers": 1, "n_decoder_layers": 1}
+        self.inside = EncoderDecoder(source_vocab_size, target_vocab_size, d_model=d_model, **small)
 
     def forward(self, source, target):
         return self.inside(source, target)
@@ -58,10 +58,15 @@ class Mine(nn.Module):
 class Other(Mine):
     """It wants to know more than a task tells."""
 
-    def __init__(self, source_vocabulary, target_vocabulary, depth):
-        super().__init__(source_vocabulary, target_vocabulary)
+    def __init__(self, source_vocab_size, target_vocab_size, depth):
+        super().__init__(source_vocab_size, target_vocab_size)
 '''
-BUDGET = {"training.batch": 16, "training.examples": 32, "training.evaluations": 1, "training.evaluation_examples": 8}
+BUDGET = {
+    "training.batch_size": 16,
+    "training.examples": 32,
+    "training.evaluations": 1,
+    "training.evaluation_examples": 8,
+}
 
 
 @pytest.fixture
@@ -89,10 +94,10 @@ def test_a_model_that_takes_other_arguments_is_told_which_a_task_gives(own: str)
     with pytest.raises(UserError) as error:
         look_up("text", "encoder_decoder")
     assert str(error.value) == (
-        "text cannot be learned by the model encoder_decoder: text gives a model vocabulary; EncoderDecoder takes "
-        "source_vocabulary, target_vocabulary; use decoder"
+        "text cannot be learned by the model encoder_decoder: text gives a model vocab_size; EncoderDecoder takes "
+        "source_vocab_size, target_vocab_size; use decoder"
     )
-    with pytest.raises(UserError, match="Other takes source_vocabulary, target_vocabulary, depth; use encoder_decoder"):
+    with pytest.raises(UserError, match="Other takes source_vocab_size, target_vocab_size, depth; use encoder_decoder"):
         Experiment.of("arithmetic", model=f"{own}:Other")
 
 
@@ -148,7 +153,7 @@ def test_a_model_of_ones_own_is_trained_and_answers(own: str, tmp_path: Path) ->
     assert opened.example() in opened.task.sample_inputs()
     (answer,) = jarilab.predict(opened, ["1+2"])
     assert answer.error is None
-    measured = jarilab.evaluate(run, threads=1, trust_code=True, beam=2)
+    measured = jarilab.evaluate(run, threads=1, trust_code=True, beam_size=2)
     assert (measured["step"], measured["encoding"], 0 <= measured["exact_match"] <= 1) == (2, "its own", True)
     assert jarilab.evaluate(opened, threads=1)["exact_match"] == result["exact_match"]
 
@@ -156,15 +161,15 @@ def test_a_model_of_ones_own_is_trained_and_answers(own: str, tmp_path: Path) ->
 # Which options a run has ---------------------------------------------------------------------------------------------
 
 OPTIONS = {
-    "sequences": "beam, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments",
-    "prompted": "beam, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments",
-    "continuation": "tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed",
+    "sequences": "beam_size, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments",
+    "prompted": "beam_size, length_penalty, no_repeat, shortest, longest, precision, n_best, alignments",
+    "continuation": "max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed",
     "classes": "n_best",
     "detection": "threshold, draw",
     "paintings": "count, out, guidance, temperature, top_k, top_p, rerank, seed",
 }
 SCORING: dict[str, str] = dict.fromkeys(
-    ("sequences", "prompted"), "beam, length_penalty, no_repeat, shortest, longest, precision"
+    ("sequences", "prompted"), "beam_size, length_penalty, no_repeat, shortest, longest, precision"
 )
 
 
@@ -179,8 +184,8 @@ def test_options_that_a_run_has_not_are_told_with_those_it_has(name: str) -> Non
 
 def test_a_misspelt_option_is_guessed() -> None:
     predictor = registry.spec("sequences").target
-    with pytest.raises(UserError, match="has no option 'beams'; did you mean 'beam'"):
-        api._options("predict", predictor.options, {"beams": 3})
+    with pytest.raises(UserError, match="has no option 'beam_sise'; did you mean 'beam_size'"):
+        api._options("predict", predictor.options, {"beam_sise": 3})
 
 
 @pytest.mark.parametrize(("name", "seed"), [("continuation", -1), ("paintings", 2**63)])

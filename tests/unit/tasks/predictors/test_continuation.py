@@ -52,7 +52,7 @@ class Script(nn.Module):
 
 
 def writes(tokenizer: Tokenizer, ids: list[int], context: int = 500) -> OpenRun:
-    task = Text(context=context)
+    task = Text(context_length=context)
     task._tokenizer = tokenizer
     model = Script(ids, len(tokenizer))
     assert isinstance(model, Generates)
@@ -105,7 +105,7 @@ def test_text_is_shown_as_soon_as_it_is_certain() -> None:
     assert pieces[0] == BPE.decode(ids[:1]), "each token at once"
     assert len(pieces) > 2
     assert "".join(shown(stop=["twofold", "x"])) == "one 🎉 two", "what might have been a stop comes at the end"
-    assert "".join(shown(tokens=1)) == BPE.decode(ids[:1])
+    assert "".join(shown(max_new_tokens=1)) == BPE.decode(ids[:1])
     drawn = gone_on(writes(BPE, ids), "x")
     assert next(iter(drawn)) == pieces[0]
     assert drawn.continuation == "one 🎉 two", "whoever reads a piece misses none of the rest"
@@ -144,10 +144,10 @@ def text_of(model: OpenRun, prompt: str = "one ", **options: Any) -> str:
 
 
 def test_the_same_seed_gives_the_same_text(model: OpenRun, language: Path) -> None:
-    first = text_of(model, tokens=40, seed=5)
-    assert text_of(model, tokens=40, seed=5) == first
-    assert gone_on(language, "one ", tokens=40, seed=5).continuation == first
-    assert text_of(model, tokens=40, seed=6) != first
+    first = text_of(model, max_new_tokens=40, seed=5)
+    assert text_of(model, max_new_tokens=40, seed=5) == first
+    assert gone_on(language, "one ", max_new_tokens=40, seed=5).continuation == first
+    assert text_of(model, max_new_tokens=40, seed=6) != first
 
 
 @torch.no_grad()
@@ -169,27 +169,30 @@ def greedy_by_hand(model: OpenRun, prompt: str, tokens: int) -> str:
 
 @pytest.mark.parametrize("prompt", ["one ", "t", "one two three four five one two three "])
 def test_temperature_0_takes_the_likeliest_whatever_the_length(model: OpenRun, prompt: str) -> None:
-    text = text_of(model, prompt, tokens=60, temperature=0.0)
+    text = text_of(model, prompt, max_new_tokens=60, temperature=0.0)
     assert text == greedy_by_hand(model, prompt, 60)
     assert len(text) == 60, "far beyond the context of 16"
-    assert text == text_of(model, prompt, tokens=60, temperature=0.7, top_k=1, seed=3)
+    assert text == text_of(model, prompt, max_new_tokens=60, temperature=0.7, top_k=1, seed=3)
 
 
 def test_several_prompts_each_go_on(model: OpenRun) -> None:
     prompts = ["one ", UserError("byte 4 is no UTF-8"), "two "]
-    first, wrong, second = jarilab.predict(model, prompts, tokens=9, seed=5)
-    assert first.record() == {"prompt": "one ", "text": text_of(model, "one ", tokens=9, seed=5)}
-    assert second.record() == {"prompt": "two ", "text": text_of(model, "two ", tokens=9, seed=5)}
+    first, wrong, second = jarilab.predict(model, prompts, max_new_tokens=9, seed=5)
+    assert first.record() == {"prompt": "one ", "text": text_of(model, "one ", max_new_tokens=9, seed=5)}
+    assert second.record() == {"prompt": "two ", "text": text_of(model, "two ", max_new_tokens=9, seed=5)}
     assert wrong.messages == ["byte 4 is no UTF-8"]
     assert wrong.record() == {"prompt": "", "text": "", "error": "byte 4 is no UTF-8"}
     assert "".join(wrong.text()) == "\n", "its place stays"
-    assert "".join(next(jarilab.predict(model, ["one "], tokens=9, seed=5)).text()) == f"one {first.record()['text']}\n"
+    assert (
+        "".join(next(jarilab.predict(model, ["one "], max_new_tokens=9, seed=5)).text())
+        == f"one {first.record()['text']}\n"
+    )
 
 
 def test_a_language_model_searches_for_no_answers(model: OpenRun) -> None:
-    own = "tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed"
-    with pytest.raises(UserError, match=f"has no option 'beam'; Options: {own}$"):
-        jarilab.predict(model, ["one"], beam=2)
+    own = "max_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed"
+    with pytest.raises(UserError, match=f"has no option 'beam_size'; Options: {own}$"):
+        jarilab.predict(model, ["one"], beam_size=2)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_a_language_model_searches_for_no_answers(model: OpenRun) -> None:
     [
         ({"stop": [""]}, "a text to stop at has one character or more, got an empty one; omit it"),
         ({"top_p": 2.0}, "top_p: expected a probability above 0, 1 at most, got 2.0"),
-        ({"tokens": 0}, "expected 1 token or more to draw, got longest 0"),
+        ({"max_new_tokens": 0}, "expected 1 token or more to draw, got longest 0"),
     ],
 )
 def test_drawing_that_cannot_be(model: OpenRun, options: dict[str, Any], told: str) -> None:

@@ -26,7 +26,7 @@ def predictor_of(kind: type, **options: Any) -> Predictor:
     task = Copy(symbols=10, lengths="1..6")
     if kind is LanguageModel:
         task.join()
-    model = kind(**task.model_options, width=16, **options)
+    model = kind(**task.model_options, d_model=16, **options)
     initialise(model, 3)
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():  # far from a model that says one token always
@@ -58,11 +58,11 @@ def by_tape(predictor: Predictor, answer: Answer, site: str, head: int | None) -
 @pytest.mark.parametrize(
     ("kind", "options", "where", "site", "head"),
     [
-        (EncoderDecoder, {"heads": 4, "decoder_layers": 3}, "auto", "decoder.1.cross", None),
-        (EncoderDecoder, {"heads": 4, "decoder_layers": 1}, "auto", "decoder.0.cross", None),
-        (EncoderDecoder, {"heads": 4}, "decoder.1.cross:2", "decoder.1.cross", 2),
+        (EncoderDecoder, {"n_heads": 4, "n_decoder_layers": 3}, "auto", "decoder.1.cross", None),
+        (EncoderDecoder, {"n_heads": 4, "n_decoder_layers": 1}, "auto", "decoder.0.cross", None),
+        (EncoderDecoder, {"n_heads": 4}, "decoder.1.cross:2", "decoder.1.cross", 2),
         (Recurrent, {}, "auto", "decoder.0.cross", None),
-        (LanguageModel, {"heads": 4, "encoding": "rotary"}, "decoder.1.self:0", "decoder.1.self", 0),
+        (LanguageModel, {"n_heads": 4, "encoding": "rotary"}, "decoder.1.self:0", "decoder.1.self", 0),
     ],
 )
 def test_links_are_those_of_the_map(
@@ -80,8 +80,8 @@ def test_links_are_those_of_the_map(
 
 
 def test_they_are_written_behind_the_answer_and_as_pairs() -> None:
-    predictor = predictor_of(EncoderDecoder, heads=4)
-    for answer in answers(predictor, "auto", beam=2, n_best=2):
+    predictor = predictor_of(EncoderDecoder, n_heads=4)
+    for answer in answers(predictor, "auto", beam_size=2, n_best=2):
         (line,) = answer.text()
         said, links = line.rstrip("\n").split(" ||| ")
         assert said.endswith(str(answer.answer))
@@ -94,7 +94,7 @@ def test_they_are_written_behind_the_answer_and_as_pairs() -> None:
 
 
 def test_a_line_that_cannot_be_read_has_no_links() -> None:
-    predictor = predictor_of(EncoderDecoder, heads=4)
+    predictor = predictor_of(EncoderDecoder, n_heads=4)
     asked: Any = SequenceOptions(alignments="auto")
     (bad,) = predictor.predict(["a b"], asked)
     assert bad.error is not None
@@ -113,4 +113,4 @@ def test_a_line_that_cannot_be_read_has_no_links() -> None:
 )
 def test_a_site_that_there_is_not_is_refused(where: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
-        answers(predictor_of(EncoderDecoder, heads=4), where)
+        answers(predictor_of(EncoderDecoder, n_heads=4), where)

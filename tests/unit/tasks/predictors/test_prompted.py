@@ -26,7 +26,7 @@ LINES = ["3 1 4", "7", "1 2 3 4 5 6"]
 def predictor():
     task = Copy(symbols=10, lengths="1..6")
     task.join()
-    model = LanguageModel(**task.model_options, width=32, heads=4, encoding="rotary", tied=False)
+    model = LanguageModel(**task.model_options, d_model=32, n_heads=4, encoding="rotary", tied=False)
     initialise(model, 3)
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():  # far from a model that says one token always
@@ -39,7 +39,7 @@ def answers_of(predictor, lines, **options):
     return [(one.input, one.rank, one.answer, pytest.approx(one.log_probability)) for one in found]
 
 
-@pytest.mark.parametrize("options", [{}, {"beam": 3, "n_best": 2}], ids=["greedy", "beam"])
+@pytest.mark.parametrize("options", [{}, {"beam_size": 3, "n_best": 2}], ids=["greedy", "beam"])
 def test_lines_are_answered_together_as_each_by_itself(predictor, options):
     alone = [answer for line in LINES for answer in answers_of(predictor, [line], **options)]
     assert answers_of(predictor, LINES, **options) == alone
@@ -96,7 +96,7 @@ def test_a_language_model_can_be_asked_for_where_source_and_target_can_be_joined
     task = experiment.resolved.build_task()
     assert task.one_sequence
     assert isinstance(experiment.resolved.build_model(task), LanguageModel)
-    with pytest.raises(UserError, match=r"text gives a model vocabulary; EncoderDecoder takes source_vocabulary, targ"):
+    with pytest.raises(UserError, match=r"text gives a model vocab_size; EncoderDecoder takes source_vocab_size, targ"):
         look_up("text", "encoder_decoder")
 
 

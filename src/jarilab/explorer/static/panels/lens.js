@@ -74,7 +74,7 @@ function page(app, detail) {
   let [map, weights, cell] = [null, null, [0, 0]];
   const weightsBy = (divisor) => softmax(products.data, bias, hidden, products.shape, divisor);
   const own = weightsBy(lens.divisors[lens.own]);
-  const width = app.site().head_width;
+  const width = app.site().d_head;
   const at = (divisor) => lens.divisors.findIndex((value) => Math.abs(value / divisor - 1) < 1e-6);
   const marks = [["1", at(1)], [`√${width}`, at(width ** 0.5)], [String(width), at(width)]].filter(([, index]) => index >= 0);
   const nameOf = (index) => `${marks.find(([, mark]) => mark === index)?.[0] ?? number(lens.divisors[index])}${index === lens.own ? `, ${t("own")}` : ""}`;
