@@ -90,4 +90,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     backend, what, *specs = sys.argv[1:]
     probe = {"layer": layer, "encoder_decoder": encoder_decoder}[what]
-    print(json.dumps({spec: probe(spec, backend) for spec in specs} | {"capture": capture(backend)}))
+    told = {spec: capture(backend) if spec == "capture" else probe(spec, backend) for spec in specs}
+    print(json.dumps(told))

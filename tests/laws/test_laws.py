@@ -96,7 +96,7 @@ REASONS = (
 )
 
 
-outcomes_of = functools.cache(laws)
+outcomes_of = functools.cache(check_encoding)
 """All laws of an encoding, looked at once."""
 
 

@@ -20,10 +20,12 @@ SPECS = [
     "sinusoidal+rotary+alibi",
 ]
 EVERY_HOOK = ["sinusoidal+rotary+shaw+alibi"]  # embed, rotate, terms, bias, values: in every run of the tests
+RECORDING = "capture"
 PROBE = Path(__file__).parents[2] / "helpers" / "compile_probe.py"
 
 
 def probe(backend, model, specs):
+    """What the probe measures, by encoding; under RECORDING what a tape of a compiled model has."""
     command = [sys.executable, str(PROBE), backend, model, *specs]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -36,6 +38,11 @@ def traced():
     return probe("aot_eager", "layer", EVERY_HOOK)
 
 
+@pytest.fixture(scope="module")
+def recorded():
+    return probe("aot_eager", "layer", [RECORDING])
+
+
 def compiled_with(model, specs):
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("NOT TESTED: torch.compile needs a C++ compiler, and there is none here; install g++")
@@ -44,7 +51,7 @@ def compiled_with(model, specs):
 
 @pytest.fixture(scope="module")
 def compiled():
-    return compiled_with("layer", EVERY_HOOK)
+    return compiled_with("layer", [*EVERY_HOOK, RECORDING])
 
 
 @pytest.mark.parametrize("spec", EVERY_HOOK)
@@ -70,9 +77,10 @@ def test_the_whole_model_compiles_with_every_encoding():
     assert max(traced[spec]["gradient"] for spec in specs) < 1e-5
 
 
-@pytest.mark.parametrize("backend", ["traced", pytest.param("compiled", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["recorded", "compiled"])
 def test_recording_a_compiled_model(backend, request):
-    capture = request.getfixturevalue(backend)["capture"]
+    capture = request.getfixturevalue(backend)[RECORDING]
     assert capture["hook set before compiling"] == ["encoder.0"]
     assert capture["compiled earlier"] == (
         "nothing was recorded: no attention of this model ran inside the block. A compiled model runs past the hooks; "

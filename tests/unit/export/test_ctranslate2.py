@@ -130,7 +130,7 @@ def test_ctranslate2_answers_as_a_trained_run_does(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the export is judged by CTranslate2; pip install it")
     run = tmp_path / "run"
     settings = {"model.d_model": 32, "model.n_encoder_layers": 1, "model.n_decoder_layers": 1, "task.maximum": 99}
-    settings |= {"training.examples": 30_000, "training.evaluations": 1, "training.evaluation_examples": 100}
+    settings |= {"training.examples": 20_000, "training.evaluations": 1, "training.evaluation_examples": 100}
     jarilab.train("arithmetic", run, encoding="rotary", settings=settings, threads=1)
     loaded = jarilab.load(run)
     lines = [f"{i}{'+-'[i % 2]}{97 - i}" for i in range(50)]

@@ -318,8 +318,7 @@ def followed(model=None, step=None, vocabulary=None, **options):
 
 
 @every_score
-@pytest.mark.parametrize("feeding", [True, False])
-@pytest.mark.parametrize("encoding", ["none", "t5", "shaw", "rotary+shaw+alibi"])
+@pytest.mark.parametrize(("feeding", "encoding"), [(True, "none"), (False, "rotary+shaw+alibi")])
 def test_every_walk_arrives_at_the_models_scores(score, feeding, encoding):
     if "rotary" in encoding and score in ("concat", "additive"):
         return

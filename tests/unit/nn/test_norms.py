@@ -98,7 +98,7 @@ def test_it_starts_as_it_does_in_torch():
 BATCH = {"model__norm_kind": "batch"}
 
 
-@pytest.mark.parametrize("average", [0.0, 0.9])
+@pytest.mark.parametrize("average", [pytest.param(0.0, marks=pytest.mark.long), 0.9])
 def test_a_run_cut_off_goes_on_to_the_same_bits(tmp_path, average):
     experiment = tiny(**BATCH, training__average=average)
     train(tmp_path / "whole", experiment)

@@ -85,8 +85,7 @@ def test_checkpoints_by_the_clock_change_no_bit(tmp_path, whole, monkeypatch):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
-@pytest.mark.parametrize("nth", [2, 5])
+@pytest.mark.parametrize(("number", "nth"), [(signal.SIGTERM, 2), (signal.SIGHUP, 5), (signal.SIGUSR1, 2)])
 def test_a_signal_in_an_evaluation_is_answered_at_once(tmp_path, whole, monkeypatch, number, nth):
     """The second one on the way, and the last one, which is on all data."""
     asked, evaluate = [], TrainingState.evaluate
