@@ -256,7 +256,7 @@ def test_nothing_folders_and_pipes_are_refused(tmp_path: Path) -> None:
     assert refused(empty) == f"{empty}: expected an image; got an empty file; fetch or save it again"
     assert refused(tmp_path) == f"{tmp_path}: expected a file; got a folder; name a file"
     assert refused(pipe) == f"{pipe}: expected a file; got no regular file; name a file"
-    assert "there is none of this name" in refused(tmp_path / "none.png")
+    assert "got a path that does not exist" in refused(tmp_path / "none.png")
 
 
 def test_channels_are_one_or_three() -> None:
