@@ -19,7 +19,7 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend, choose, is_blockwise
-from jarilab.core.devices import autocast, describe, device_named
+from jarilab.core.devices import autocast, device_label, parse_device
 from jarilab.core.errors import UserError
 from jarilab.encodings import compose
 from jarilab.encodings.base import registry
@@ -216,10 +216,10 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, help="one part of it")
     parser.add_argument("--small", action="store_true", help="try the script itself, on small shapes")
     given = parser.parse_args()
-    device = device_named(given.device)
+    device = parse_device(given.device)
     deterministic(threads=1)
     torch.use_deterministic_algorithms(False)
-    print(f"{describe(device)}, PyTorch {torch.__version__}")
+    print(f"{device_label(device)}, PyTorch {torch.__version__}")
     table = timing.Table(given.json)
     bench = Bench(device, given.small, given.rounds, table)
     for part in PARTS:

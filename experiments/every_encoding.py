@@ -36,7 +36,7 @@ from longer import TASKS
 from longer_text import measure, split
 
 import jarilab
-from jarilab.core.registry import listed
+from jarilab.core.registry import split_specs
 from jarilab.core.storage.files import write_text
 from jarilab.encodings.base import registry
 from jarilab.runs.experiment import Experiment
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", help="titles of columns such as reverse,text (all)")
     parser.add_argument("--seeds", default=1, type=at_least_one, help="trainings of each (%(default)s)")
     given = parser.parse_args(arguments)
-    encodings = sorted(registry.names()) if given.encodings is None else listed(given.encodings)
+    encodings = sorted(registry.names()) if given.encodings is None else split_specs(given.encodings)
 
     def work() -> str:
         given.out.mkdir(parents=True, exist_ok=True)
@@ -225,10 +225,10 @@ def chosen(columns: Sequence[Column], tasks: str | None) -> list[Column]:
     if tasks is None:
         return list(columns)
     by_name = {column.title.partition(",")[0]: column for column in columns}
-    for name in listed(tasks):
+    for name in split_specs(tasks):
         if name not in by_name:
             raise jarilab.UserError(f"--tasks expects some of {', '.join(by_name)}; got {name!r}")
-    return [by_name[name] for name in listed(tasks)]
+    return [by_name[name] for name in split_specs(tasks)]
 
 
 if __name__ == "__main__":

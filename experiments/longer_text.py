@@ -25,7 +25,7 @@ from images import at_least_one, markdown, told
 from masked import text_of
 
 import jarilab
-from jarilab.core.registry import listed
+from jarilab.core.registry import split_specs
 from jarilab.core.storage.files import write_text
 from jarilab.encodings.compose import canonical
 
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--encodings", default=ENCODINGS, help="with commas between (%(default)s)")
     parser.add_argument("--seeds", default=3, type=at_least_one, help="trainings of each (%(default)s)")
     given = parser.parse_args(arguments)
-    return told(lambda: run(given.text, given.out, listed(given.encodings), given.seeds))
+    return told(lambda: run(given.text, given.out, split_specs(given.encodings), given.seeds))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn import functional
 
 import jarilab
-from jarilab.core.registry import listed
+from jarilab.core.registry import split_specs
 from jarilab.core.storage.files import read_json, write_json
 from jarilab.nn.layers import TokenEmbedding
 
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default=3, type=at_least_one, help="trainings of each (%(default)s)")
     parser.add_argument("--steps", default=1500, type=at_least_one, help="of each training (%(default)s)")
     given = parser.parse_args(arguments)
-    return told(lambda: run(given.text, given.out, listed(given.encodings), given.seeds, given.steps))
+    return told(lambda: run(given.text, given.out, split_specs(given.encodings), given.seeds, given.steps))
 
 
 if __name__ == "__main__":

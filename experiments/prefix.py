@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 import jarilab
-from jarilab.core.registry import listed
+from jarilab.core.registry import split_specs
 from jarilab.nn.init import initialise
 
 VOCABULARY, WIDTH, HEADS = 30, 64, 4
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     found = {}
     try:
-        for encoding in listed(given.encodings):
+        for encoding in split_specs(given.encodings):
             found[encoding] = [apart(encoding, layers, given.seed) for layers in LAYERS]
     except jarilab.UserError as error:
         print(error, file=sys.stderr)

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from jarilab.comparison import comparing, curves, study
 from jarilab.comparison.places import ClusterKind, Place
 from jarilab.comparison.resources import Resources
-from jarilab.core.devices import device_named
+from jarilab.core.devices import parse_device
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
 from jarilab.core.storage.files import checked_folder, write_text
@@ -94,7 +94,7 @@ def train(
     "training.examples": 400000, ...}`.
     """
     execution = Execution(
-        device=device_named(device),
+        device=parse_device(device),
         accumulate=accumulate,
         recompute=recompute,
         compile=compile,
@@ -295,7 +295,7 @@ def open_run(
                 "jarilab.load(run, checkpoint='best')"
             )
         return run
-    return load(run, checkpoint=checkpoint, trust_code=trust_code, device=device_named(device))
+    return load(run, checkpoint=checkpoint, trust_code=trust_code, device=parse_device(device))
 
 
 def use_threads(threads: int | None) -> None:

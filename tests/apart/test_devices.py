@@ -12,7 +12,7 @@ from helpers import fake_accelerator
 from helpers.fake_accelerator import LabTensor
 from helpers.runs import PowerCutError, at, cut, outcome
 from jarilab import api
-from jarilab.core.devices import device_named, device_of, put
+from jarilab.core.devices import device_of, parse_device, to_device
 from jarilab.core.errors import UserError
 from jarilab.encodings.base import registry as encodings
 from jarilab.models.decoder import CausalStack
@@ -94,7 +94,7 @@ def attends(name, device):
     x_BLD, keep_BL = torch.randn(2, 9, 24), torch.ones(2, 9, dtype=torch.bool)
     keep_BL[1, 6:] = False
     stack.to(device)
-    x_BLD, places, keep_BL = put((x_BLD, places, keep_BL), torch.device(device))
+    x_BLD, places, keep_BL = to_device((x_BLD, places, keep_BL), torch.device(device))
     output = stack(x_BLD, positions=places, keep=keep_BL)
     output.square().sum().backward()
     assert device_of(stack).type == device
@@ -153,10 +153,10 @@ def test_a_tape_of_a_model_that_is_there(lab):
 
 def test_what_is_held_twice_stays_one_thing(lab):
     shared = torch.arange(3)
-    first, (second, flag) = put((shared, [shared, True]), lab)
+    first, (second, flag) = to_device((shared, [shared, True]), lab)
     assert first is second
     assert flag is True
-    assert put(first, lab) is first
+    assert to_device(first, lab) is first
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_is_held_twice_stays_one_thing(lab):
 )
 def test_a_device_that_is_not_there_is_told(name, told):
     with pytest.raises(UserError, match=told):
-        device_named(name)
+        parse_device(name)
 
 
 def test_bfloat16_is_refused_where_the_device_has_none(tmp_path):

@@ -31,7 +31,7 @@ from drills.watch import RefusedError, Watch
 from helpers.folders import bert
 from jarilab.cli import main as command
 from jarilab.comparison.study import FORMAT
-from jarilab.core.storage.files import sealed, sha256, write_json
+from jarilab.core.storage.files import seal_record, sha256, write_json
 from jarilab.runs.experiment import Experiment
 
 NAMING = ("task", "model", "positions")
@@ -144,13 +144,13 @@ def seal(run: Path, record: dict[str, Any]) -> None:
     record.pop(SEALED, None)
     with contextlib.suppress(Exception):
         record["hash"] = Experiment(**record["experiment"]).hash
-    write_json(run / "run.json", sealed(record))
+    write_json(run / "run.json", seal_record(record))
     newest = max((run / "checkpoints").iterdir())
     for file in (newest / "state.json", run / "result.json"):
         held = json.loads(file.read_text())
         held.pop(SEALED, None)
         held |= {"run": record["hash"]} if file.name == "state.json" else {"hash": record["hash"]}
-        file.write_text(json.dumps(held if file.name == "state.json" else sealed(held)))
+        file.write_text(json.dumps(held if file.name == "state.json" else seal_record(held)))
     seal_checkpoint(newest)
     study = {"format": FORMAT, "experiment": record["experiment"], "seeds": 1, "snapshots": 0, "rates": []}
     encodings = [record["experiment"].get("model_options", {}).get("encoding")]

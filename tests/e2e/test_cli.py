@@ -310,7 +310,7 @@ def test_runs_are_listed(run, tmp_path):
     result = json.loads((run / "result.json").read_text())
     assert done["value"] == result["exact_match"]
     assert (not_yet["state"], not_yet["step"], not_yet["steps"]) == ("not finished", 10, 20)
-    assert (not_yet["metric"], not_yet["value"]) == ("exact_match", rows[9]["value"])
+    assert (not_yet["metric"], not_yet["value"]) == ("exact_match", json.loads(lines[9])["value"])
     assert (never["state"], never["step"], never["value"]) == ("never begun", None, None)
     _, out, _ = as_text
     lines = out.splitlines()

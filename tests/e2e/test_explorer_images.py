@@ -11,8 +11,7 @@ import torch
 
 from helpers.browser import IMAGE, Pages, assert_cover, image_pixels, middle_of_patch
 from helpers.explorer import made_page, made_site, made_view
-from jarilab.explorer import open_explorer, payload, render
-from jarilab.explorer.page_file import saved_page
+from jarilab.explorer import Explorer, page_file, payload, render
 
 pytestmark = pytest.mark.browser
 
@@ -117,7 +116,7 @@ def test_text_has_no_image(pages: Pages) -> None:
 
 @pytest.fixture(scope="module")
 def found(image_runs: Path) -> dict[str, Any]:
-    page = saved_page(open_explorer([image_runs / "detection"]), "#3", None, 0)
+    page = page_file.whole(Explorer([image_runs / "detection"]), "#3", None, 0)
     page["views"][0]["outputs"][2] |= {"token": "7", "top": [["7", 0.9]]}
     return page
 

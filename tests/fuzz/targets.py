@@ -23,8 +23,8 @@ from jarilab.cli.settings import specs_of
 from jarilab.comparison.study import Study
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of, read_options
-from jarilab.core.registry import listed
-from jarilab.core.storage.files import sealed
+from jarilab.core.registry import split_specs
+from jarilab.core.storage.files import seal_record
 from jarilab.data.images import coco, idx, listing, voc
 from jarilab.data.images.files import read_image
 from jarilab.data.images.notices import Notices
@@ -69,7 +69,7 @@ def text(data: bytes) -> str:
 def _sealed(data: bytes) -> bytes:
     """A record with a checksum that fits; as it is where it is no record."""
     try:
-        return json.dumps(sealed(json.loads(data))).encode()
+        return json.dumps(seal_record(json.loads(data))).encode()
     except (ValueError, TypeError, RecursionError):
         return data
 
@@ -190,7 +190,7 @@ def model(data: bytes) -> object:
 
 
 def spec_list(data: bytes) -> object:
-    return specs_of("--encodings", text(data)), listed(text(data))
+    return specs_of("--encodings", text(data)), split_specs(text(data))
 
 
 def settings(data: bytes) -> object:

@@ -17,7 +17,7 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.heads import site_of
 from jarilab.attention.kernels import attend
-from jarilab.core.devices import put
+from jarilab.core.devices import to_device
 from jarilab.encodings import compose
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
@@ -89,8 +89,8 @@ def tried(specs):
     told = {}
 
     def case(spec, where, name):
-        q_pos, k_pos = put(places()[where], DEVICE)
-        mask = put(masks()[name], DEVICE)
+        q_pos, k_pos = to_device(places()[where], DEVICE)
+        mask = to_device(masks()[name], DEVICE)
         told[f"{spec}, {where}, {name}"] = difference(spec, q_pos, k_pos, mask)
 
     for spec in specs:

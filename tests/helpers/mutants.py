@@ -12,7 +12,7 @@ from jarilab import api
 from jarilab.comparison.table import tabulate
 from jarilab.comparison.trial import Trial
 from jarilab.core.errors import UserError
-from jarilab.core.storage.files import sealed, sha256, write_json
+from jarilab.core.storage.files import seal_record, sha256, write_json
 from jarilab.runs import curve, loaded
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_experiment, read_metrics, read_run
@@ -129,7 +129,7 @@ class HostileRun:
             (self.run / mutant.file).write_text("".join(lines))
         elif mutant.file in ("run.json", "result.json"):
             self._rehash(record, mutant)
-            write_json(self.run / mutant.file, sealed(record))
+            write_json(self.run / mutant.file, seal_record(record))
         elif mutant.file == "manifest.json":
             (self.state.parent / mutant.file).write_text(json.dumps(record))
         elif mutant.file == "state.json":
@@ -138,7 +138,7 @@ class HostileRun:
         else:
             (self.run / mutant.file).write_text(json.dumps(record))
             kept = self.record["kept"] | {mutant.file: sha256(self.run / mutant.file)}
-            write_json(self.run / "run.json", sealed(self.record | {"kept": kept}))
+            write_json(self.run / "run.json", seal_record(self.record | {"kept": kept}))
 
     def _rehash(self, record: Any, mutant: Mutant) -> None:
         """Name the run by the experiment that it has now, in its checkpoint too."""

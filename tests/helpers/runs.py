@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from jarilab import api
-from jarilab.core.storage.files import opened_seal, read_json, sealed, write_json
+from jarilab.core.storage.files import read_json, seal_record, unseal_record, write_json
 from jarilab.runs import checkpoint
 from jarilab.runs.experiment import Experiment
 from jarilab.runs.folder import read_metrics
@@ -62,12 +62,12 @@ def outcome(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[st
 
 def held(path: Path) -> dict[str, Any]:
     """What is sealed in a JSON file of a run."""
-    return opened_seal(path, read_json(path))
+    return unseal_record(path, read_json(path))
 
 
 def seal(path: Path, record: dict[str, Any]) -> None:
     """Write it as jari would: with a checksum that fits."""
-    write_json(path, sealed(record))
+    write_json(path, seal_record(record))
 
 
 def newest_of(folder: Path) -> Path:

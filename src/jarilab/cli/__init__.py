@@ -48,7 +48,7 @@ def _code(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments)
     except UserError as error:
-        if speaks() or error.said_here:
+        if speaks() or error.print_on_this_rank:
             say(str(error))
         return 2
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jarilab._version import __version__
 from jarilab.cli import aliases, commands
 from jarilab.cli.flags import add_flag, flag_of
-from jarilab.core.errors import UserError, nearest, unknown
+from jarilab.core.errors import UserError, closest_match, unknown
 
 if TYPE_CHECKING:
     from jarilab.core.options import Option
@@ -115,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         suggested: list[str] = []
         if rest[0].startswith("--"):
             flags = {flag.removeprefix("--"): flag for flag in self.flags}
-            match = nearest(rest[0][2:].partition("=")[0], flags)
+            match = closest_match(rest[0][2:].partition("=")[0], flags)
             suggested = aliases.suggestions(rest[0], self.flags) or (
                 [flags[match]] if match else []
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jarilab.cli.arguments import SETTINGS, Parser, Words, first_word, taken
 from jarilab.cli.flags import add_flag, flag_of
 from jarilab.core.errors import UserError
-from jarilab.core.registry import listed
+from jarilab.core.registry import split_specs
 
 if TYPE_CHECKING:
     from jarilab.runs.experiment import Experiment
@@ -91,7 +91,7 @@ def specs_of(what: str, text: str) -> list[str]:
 
     what: what is said to be empty. Raises UserError.
     """
-    specs = listed(text)
+    specs = split_specs(text)
     if not specs:
         raise UserError(f"{what} names none; write such as none,sinusoidal,rotary")
     return specs

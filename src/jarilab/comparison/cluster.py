@@ -21,7 +21,7 @@ from jarilab.comparison.job import train_as_told
 from jarilab.comparison.processes import Engine, Outlived, Running, said_last
 from jarilab.comparison.resources import Resources
 from jarilab.comparison.trial import Trial
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.storage.files import read_json
 from jarilab.runs import jobs as jobs_file
 from jarilab.runs.jobs import CLUSTER, Job, Submission, UnreachableError
@@ -50,7 +50,7 @@ class Cluster(Engine):
         most: int | None,
         snapshots: int = 0,
     ):
-        self._submitit: Any = needs("submitit", "cluster")
+        self._submitit: Any = import_optional("submitit", "cluster")
         if scheduler == "slurm":
             jobs_file.check_reachable()
         self.study = study

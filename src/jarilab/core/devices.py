@@ -1,6 +1,6 @@
 """Where numbers are computed: the processor, or an accelerator beside it.
 
-Tasks build batches on the processor, whatever computes; `put` takes them over. A model is wherever its parameters are.
+Tasks build batches on the CPU; `to_device` moves them. A model is on the device of its parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 T = TypeVar("T")
 
 
-def device_named(name: str) -> torch.device:
+def parse_device(name: str) -> torch.device:
     """The device that a person named: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto`, an accelerator where there is one.
 
     Raises UserError where there is none of that name.
@@ -58,7 +58,7 @@ def device_of(model: Any) -> torch.device:
     return CPU if first is None else first.device
 
 
-def put(value: T, device: torch.device) -> T:
+def to_device(value: T, device: torch.device) -> T:
     """The same on a device: tensors, and what tuples, lists, dictionaries and dataclasses hold of them.
 
     What is held twice stays one thing: positions that queries and keys share are still shared. What is there already is
@@ -111,7 +111,7 @@ def autocast(precision: str, device: torch.device = CPU) -> torch.autocast:
 
 
 @contextmanager
-def computing(model: Any, precision: str, device: torch.device) -> Iterator[None]:
+def checked_autocast(model: Any, precision: str, device: torch.device) -> Iterator[None]:
     """`autocast`. Raises UserError where the device cannot compute some layer of the model so."""
     try:
         with autocast(precision, device):
@@ -125,19 +125,19 @@ def computing(model: Any, precision: str, device: torch.device) -> Iterator[None
         ) from None
 
 
-def module_of(device: torch.device) -> Any:
+def device_module(device: torch.device) -> Any:
     """PyTorch's module of functions for a device: `torch.cuda`."""
     return torch.get_device_module(device)
 
 
-def describe(device: torch.device) -> str:
+def device_label(device: torch.device) -> str:
     """The device as a record names it: a GPU by its maker's name."""
     if device.type != "cuda":
         return str(device)
     return f"{device.type} {torch.cuda.get_device_name(device)}"
 
 
-def processor() -> dict[str, str]:
+def cpu_info() -> dict[str, str]:
     """The one that this process runs on, as records name it."""
     capabilities = torch.cpu.get_capabilities()
     return {

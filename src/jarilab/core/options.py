@@ -15,17 +15,17 @@ from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from jarilab.core.errors import UserError, nearest
+from jarilab.core.errors import UserError, closest_match
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LISTS = (tuple, list, Sequence)
+LIST_TYPES = (tuple, list, Sequence)
 """What an annotation of several values begins with."""
-NAMES: dict[Any, str] = {int: "integer", float: "number"}
+TYPE_NAMES: dict[Any, str] = {int: "integer", float: "number"}
 """What people call the values of an annotation."""
-LARGEST_INTEGER = 2**63 - 1
-LARGEST, SMALLEST = 1e36, 1e-36
+MAX_INTEGER = 2**63 - 1
+MAX_FLOAT, MIN_FLOAT = 1e36, 1e-36
 """What float32 has, with room for a factor."""
 _POWER_OF_TEN = re.compile(r"[+-]?[0-9_]+(\.[0-9]*)?[eE]\+?[0-9]{1,2}")
 
@@ -43,7 +43,7 @@ class Option:
     @property
     def several(self) -> bool:
         """Whether it is a list of values."""
-        return typing.get_origin(self.annotation) in LISTS
+        return typing.get_origin(self.annotation) in LIST_TYPES
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -58,7 +58,7 @@ class Option:
     def kind(self) -> str:
         """What a value is, for people: `integer`, `number` or `text`."""
         kinds = _kinds(self.annotation)
-        return next((NAMES[kind] for kind in kinds if kind in NAMES), "text")
+        return next((TYPE_NAMES[kind] for kind in kinds if kind in TYPE_NAMES), "text")
 
     def read(self, owner: str, value: Any) -> Any:
         """`value`, which may be the text of a command line, as the annotation wants it; `null` is None there.
@@ -120,11 +120,11 @@ def _written_out(annotation: Any, value: Any) -> Any:
 
 def _check_size(kind: Any, value: Any) -> None:
     """Raises UserError for a number that no tensor has: limits of its own are narrower."""
-    number = abs(value) if kind in NAMES and value is not None else 0
-    if kind is int and number > LARGEST_INTEGER:
-        raise UserError(f"expected an integer of {LARGEST_INTEGER:,} at most; got {value}")
-    if kind is float and number and not SMALLEST <= number <= LARGEST:
-        raise UserError(f"expected 0, or a number from {SMALLEST:g} to {LARGEST:g}; got {value}")
+    number = abs(value) if kind in TYPE_NAMES and value is not None else 0
+    if kind is int and number > MAX_INTEGER:
+        raise UserError(f"expected an integer of {MAX_INTEGER:,} at most; got {value}")
+    if kind is float and number and not MIN_FLOAT <= number <= MAX_FLOAT:
+        raise UserError(f"expected 0, or a number from {MIN_FLOAT:g} to {MAX_FLOAT:g}; got {value}")
 
 
 def _kinds(annotation: Any) -> list[Any]:
@@ -181,14 +181,14 @@ def _annotated(target: Callable[..., Any]) -> Any:
     return target
 
 
-def unpacks(
+def unpack_options(
     defaults: Any, *, own_first: bool = False
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """
     Makes each key of a function's `**group: Unpack[SomeTypedDict]` an option like any other: the signature names it and
     its default, and `help` says what it means. So options that many functions share stand once.
 
-        @unpacks(LayerOptions(n_heads=4))
+        @unpack_options(LayerOptions(n_heads=4))
         def __init__(self, classes: int, *, registers: int = 0, **layer: Unpack[LayerKeywords]):
             options = LayerOptions(**layer)
 
@@ -258,7 +258,7 @@ def read_options(
     read = {}
     for name, value in given.items():
         if name not in options:
-            match = nearest(name, options)
+            match = closest_match(name, options)
             guess = f" did you mean {match!r}?" if match else ""
             raise UserError(
                 f"{owner} has no option {name!r};{guess} Options: {', '.join(options) or 'nothing'}"

@@ -53,7 +53,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def file_of(spec: str) -> Path | None:
+def spec_file(spec: str) -> Path | None:
     """The Python file that a spec takes its class from, `mine.py` of `mine.py:Mine:k=3`, or None. This is the one
     place that says what names a file."""
     name = spec.strip().partition(":")[0]
@@ -86,7 +86,7 @@ def trust_recorded_code(paths: Sequence[Path], source: str, allowed: bool) -> No
         trust_code(path)
 
 
-def listed(text: str) -> list[str]:
+def split_specs(text: str) -> list[str]:
     """The specs of a list: `rotary,none,rotary:base=500,fraction=0.5` has three, since `key=value` belongs to what is
     before it, and in square brackets stands a list for the layers of one model: `none,[rotary,none]` has two. Raises
     UserError where a bracket is open or closes nothing."""
@@ -171,7 +171,7 @@ class Registry:
         is of this kind. The name that comes back is the registered one. Raises UserError, also for a file that
         `trust_code` was not told of: to take a class from it is to execute it."""
         typed, _, rest = text.strip().partition(":")
-        path = file_of(text)
+        path = spec_file(text)
         if path is None:
             name = self._registered(typed)
             target = self._classes[name]

@@ -11,7 +11,7 @@ from typing import cast, final
 from torch import nn
 
 from jarilab.core.errors import UserError
-from jarilab.core.registry import Spec, file_of, listed
+from jarilab.core.registry import Spec, spec_file, split_specs
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Encoding, Site, registry
 from jarilab.encodings.sums import PartEncoding, Sum
@@ -36,7 +36,7 @@ def layer_specs(text: str) -> list[str]:
     inner = text.strip()
     if inner.startswith("[") and inner.endswith("]"):
         inner = inner[1:-1]
-    specs = listed(inner)
+    specs = split_specs(inner)
     if not specs:
         raise UserError(
             f"expected an encoding, got {text!r}; write such as rotary, or rotary,none for two layers"
@@ -57,7 +57,7 @@ def part_spec(text: str) -> tuple[Spec, str | None]:
     encoding, axes = _split_axes(text)
     name, _, options = encoding.partition(":")
     before, _, part = name.rpartition("@")
-    if axes is None and before and part and not file_of(encoding):
+    if axes is None and before and part and not spec_file(encoding):
         raise UserError(
             f"expected the part of the axes that {before} is for at the end, got {text!r}; write "
             f"{before}:{options}@{part}"
@@ -77,7 +77,7 @@ def files_of(text: str) -> list[Path]:
     """The Python files that a spec takes encodings from."""
     parts = [part for spec in layer_specs(text) for part in split_sum(spec)]
     encodings = [_split_axes(part)[0] for part in parts]
-    paths = [file_of(encoding) for encoding in encodings]
+    paths = [spec_file(encoding) for encoding in encodings]
     return [path for path in paths if path is not None]
 
 

@@ -1,4 +1,4 @@
-"""Interventions that a page requests: positions, heads, links and tokens that are changed in one forward."""
+"""What becomes of an answer when positions, a head, a link or a token are taken away: a request from the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from jarilab.core.errors import UserError
-from jarilab.explorer import payload
 from jarilab.inspect.intervene.controls import Controls, controls
 from jarilab.inspect.intervene.edit import Edit
 from jarilab.inspect.intervene.edits import HeadOff, Link, TokenOff
@@ -24,14 +23,13 @@ from jarilab.positions.patches import Images
 from jarilab.tasks.predictors.base import Trace
 
 CONTROLS = 20
-"""Random control edits of an intervention."""
 
 
-class Intervention:
-    """Edits of one forward: of positions, and inside attention.
+class Operation:
+    """Edits to one forward: of the places of tokens, and inside attention.
 
-    changes: as a page sends them. tape: the forward without them, which has the sites of a token. Raises UserError for
-    a change that lacks a field or contradicts another, and for a token that does not exist.
+    changes: as the page sends them. tape: of the forward before them, which knows where a token is looked at. Raises
+    UserError for a change that lacks something or contradicts another, and for a token that is not there.
     """
 
     def __init__(self, changes: Sequence[Mapping[str, Any]], tape: Tape):
@@ -41,22 +39,17 @@ class Intervention:
             if change["kind"] == "place":
                 self._move(change)
             elif change["kind"] == "head":
-                self.edits.append(HeadOff(*_required(change, "site", "head")))
+                self.edits.append(HeadOff(*_needed(change, "site", "head")))
             elif change["kind"] == "token":
-                self.edits.append(TokenOff.everywhere(tape, *_required(change, "side", "key")))
+                self.edits.append(TokenOff.everywhere(tape, *_needed(change, "side", "key")))
             else:
-                site, query, key, how = _required(change, "site", "query", "key", "how")
+                site, query, key, how = _needed(change, "site", "query", "key", "how")
                 self.edits.append(Link(site, change.get("head"), query, key, how))
 
-    @staticmethod
-    def without_head(tape: Tape, site: str, head: int) -> Intervention:
-        """One head switched off."""
-        return Intervention([{"kind": "head", "site": site, "head": head}], tape)
-
     def _move(self, change: Mapping[str, Any]) -> None:
-        (how,) = _required(change, "how")
-        side_or_both = change.get("side", "both")
-        sides = ("source", "target") if side_or_both == "both" else (side_or_both,)
+        (how,) = _needed(change, "how")
+        where = change.get("side", "both")
+        sides = ("source", "target") if where == "both" else (where,)
         for side in sides:
             if side in self.places:
                 raise UserError(
@@ -65,7 +58,7 @@ class Intervention:
             self.places[side] = Places(how, change.get("amount", 1))
 
     def moved(self, inputs: Inputs) -> Inputs:
-        """The same tokens at other positions. The last input is the target, also if it is the only one."""
+        """The same tokens at other places. The last of them is the target, also where it is the only one."""
         sides = ("source", "target")[-len(inputs) :]
         pairs = zip(sides, inputs, strict=True)
         return tuple(self._moved(tokens, side) for side, tokens in pairs)
@@ -75,13 +68,13 @@ class Intervention:
 
     @contextmanager
     def moving(self, model: nn.Module, inputs: Inputs) -> Iterator[Inputs]:
-        """Yields the inputs to call the model with. Raises UserError for positions that an image's answer lacks."""
+        """What to call the model with inside the block. An image's patches are moved in the model itself. Raises
+        UserError for places that what is said of an image does not have."""
         if not isinstance(inputs[-1], Images):
             yield self.moved(inputs)
             return
-        # The model makes the positions of patches itself, so they are moved inside it.
-        displacement = displaced(model, self.of_image) if self.places else nullcontext()
-        with displacement:
+        moving = displaced(model, self.of_image) if self.places else nullcontext()
+        with moving:
             yield inputs
 
     @property
@@ -93,45 +86,39 @@ class Intervention:
             )
         return self.places["source"]
 
-    def run(self, model: nn.Module, trace: Trace) -> Tape:
-        """The tape of the changed forward over the original answer."""
-        moving = self.moving(model, trace.inputs)
+    def run(self, model: nn.Module, said: Trace) -> Tape:
+        """The tape of the edited forward over the original answer."""
+        moving = self.moving(model, said.inputs)
         edited = operate(model, self.edits)
         with torch.no_grad(), moving as inputs, edited, record(model) as tape:
             model(*inputs)
         return tape
 
-    def effect(self, model: nn.Module, trace: Trace) -> Effect:
-        """How the answer's probabilities change."""
+    def effect(self, model: nn.Module, said: Trace) -> Effect:
         placed: Any = None
         if self.places:
-            is_image = isinstance(trace.inputs[-1], Images)
-            placed = self.of_image if is_image else self.moved(trace.inputs)
-        return effect(model, trace.inputs, trace.written, self.edits, placed)
+            of_image = isinstance(said.inputs[-1], Images)
+            placed = self.of_image if of_image else self.moved(said.inputs)
+        return effect(model, said.inputs, said.written, self.edits, placed)
 
-    def controls(self, model: nn.Module, trace: Trace) -> dict[str, Any]:
-        """The payload of random control edits; none for moved positions, which have no counterpart."""
+    def controls(self, model: nn.Module, said: Trace) -> dict[str, Any]:
+        """The same edits at random other places; there is nothing to compare a move of all tokens with."""
         if not self.edits or self.places:
             return {"controls": [], "rank": None}
-        return controls_payload(controls(model, trace.inputs, self.edits, CONTROLS))
+        return controls_told(controls(model, said.inputs, self.edits, CONTROLS))
 
-    def sites(self, tape: Tape) -> list[dict[str, Any]]:
-        """The maps of the changed forward."""
-        return [payload.weights_of(tape, site, self._weights(tape, site)) for site in tape.sites]
-
-    def _weights(self, tape: Tape, site: str) -> torch.Tensor | None:
-        """The edited map `(H, Q, K)` of a site; None if its weights were not edited."""
+    def weights(self, tape: Tape, site: str) -> torch.Tensor | None:
+        """The edited map `(H, Q, K)` of a site whose weights were edited: a tape knows those the model meant to use."""
         if not any(site in edit.sites for edit in self.edits):
             return None
-        # A tape holds the weights before the edit.
         rows = []
         for recorded in tape.calls[site]:
             rows.append(edited_weights(site, recorded.call, self.edits))
         return torch.cat(rows, 2)[0]
 
 
-def effect_payload(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:
-    """The payload of an effect. tokens: names of the tokens whose probabilities it compares."""
+def effect_told(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:
+    """What the page is told of an effect. tokens: the names of what was measured."""
     rows = zip(tokens, effect.before.tolist(), effect.after.tolist(), strict=True)
     return {
         "log_probability": {"before": effect.log_before, "after": effect.log_after},
@@ -140,16 +127,16 @@ def effect_payload(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def controls_payload(controls: Controls) -> dict[str, Any]:
-    """The payload of control edits."""
+def controls_told(found: Controls) -> dict[str, Any]:
+    """What the page is told of controls."""
     rows = []
-    for edits, divergence in controls.each:
+    for edits, divergence in found.each:
         what = ", ".join(str(edit) for edit in edits)
         rows.append({"what": what, "divergence": divergence})
-    return {"controls": rows, "rank": controls.rank}
+    return {"controls": rows, "rank": found.rank}
 
 
-def _required(change: Mapping[str, Any], *names: str) -> list[Any]:
+def _needed(change: Mapping[str, Any], *names: str) -> list[Any]:
     missing = [name for name in names if change.get(name) is None]
     if missing:
         needed = ", ".join(names)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import END, FIRST
 from jarilab.export.beyond import beyond
@@ -126,7 +126,9 @@ def _embeddings(model: EncoderDecoder) -> tuple[Any, Any]:
 
 
 def _transformer(model: EncoderDecoder, source: Places, target: Places) -> Any:
-    library: Any = needs("ctranslate2.specs", "ctranslate2")  # the part that writes models
+    library: Any = import_optional(
+        "ctranslate2.specs", "ctranslate2"
+    )  # the part that writes models
     kinds = library.transformer_spec
     encoder = _stack(library, kinds.TransformerEncoderSpec, model.encoder, source)
     decoder = _stack(library, kinds.TransformerDecoderSpec, model.decoder, target)

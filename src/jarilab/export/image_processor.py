@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.core.storage.files import write_json
 from jarilab.export.description import described
@@ -55,7 +55,7 @@ def write(loaded: OpenRun, out: Path) -> str:
 
 def _compare(loaded: OpenRun, out: Path, shape: tuple[int, int, int], factor: Tensor) -> None:
     """Raises UserError where images become other numbers, and without Pillow."""
-    library, task = needs("PIL.Image", "vision"), loaded.task
+    library, task = import_optional("PIL.Image", "vision"), loaded.task
     of_task: Any = task
     opened = folder.Loaded(out, loaded.model).image_processor
     channels, height, width = shape

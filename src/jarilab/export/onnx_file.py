@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.export.forward import quiet
 from jarilab.export.parts import Input
 from jarilab.export.program import Followed
@@ -30,8 +30,8 @@ LARGEST_FILE = 2**31
 
 def check_packages() -> None:
     """Raises UserError where the packages that write ONNX are missing, naming the extra."""
-    needs("onnx", "onnx")
-    needs("onnxscript", "onnx")
+    import_optional("onnx", "onnx")
+    import_optional("onnxscript", "onnx")
 
 
 @torch.no_grad()
@@ -91,7 +91,7 @@ def _name_axes(path: Path, inputs: Sequence[Input]) -> None:
     """Call free sizes `batch` and `source` in the file, where PyTorch says s77 and s20."""
     if not inputs:
         return
-    onnx: Any = needs("onnx", "onnx")
+    onnx: Any = import_optional("onnx", "onnx")
     model = onnx.load(path)
     given = {one.name: one for one in model.graph.input}
     called: dict[str, str] = {}

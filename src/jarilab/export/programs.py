@@ -17,7 +17,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from jarilab._version import __version__
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.core.storage.files import write_json
 from jarilab.export.closeness import check_close, check_places
@@ -68,7 +68,7 @@ class Onnx(Target):
 
     def __init__(self) -> None:
         check_packages()
-        self.runtime: Any = needs("onnxruntime", "onnx")
+        self.runtime: Any = import_optional("onnxruntime", "onnx")
 
     def save(self, program: ExportedProgram, part: Part, path: Path) -> None:
         save_onnx(program, path, inputs=part.inputs, outputs=part.outputs)

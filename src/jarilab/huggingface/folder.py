@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.storage.files import read_json
 
 TARGET = "target"
@@ -157,7 +157,7 @@ def library() -> Any:
     """transformers, kept from the network. Raises UserError where it is not installed."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    transformers: Any = needs("transformers", "huggingface")
+    transformers: Any = import_optional("transformers", "huggingface")
     transformers.utils.logging.disable_progress_bar()
     return transformers
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.huggingface.folder import Loaded, in_a_sentence
 from jarilab.huggingface.saying import Says, names_of, says_class, says_of_text, says_written
 
@@ -145,7 +145,7 @@ def _known(loaded: Loaded) -> set[str]:
 
 def _image(loaded: Loaded, line: str) -> Reading:
     path = _file(line, "an image")
-    library: Any = needs("PIL.Image", "vision")
+    library: Any = import_optional("PIL.Image", "vision")
     try:
         with library.open(path) as opened:
             grey = getattr(loaded.config, "num_channels", None) == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from jarilab.core.errors import needs
+from jarilab.core.errors import import_optional
 from jarilab.laws import judge
 from jarilab.laws.whole_laws import LAWS
 from jarilab.laws.whole_laws import check_model as check_model
@@ -25,7 +25,7 @@ from jarilab.laws.whole_model import WholeModel
 def model_laws(make: Callable[[], nn.Module], **options: Any) -> Callable[[str], None]:
     """A test for pytest with a case for each law of whole models. make: gives the model, once for all cases. options:
     as `check_model` has them. A law that does not concern the model is skipped, with the reason."""
-    pytest: Any = needs("pytest", "dev")
+    pytest: Any = import_optional("pytest", "dev")
     subject = cache(lambda: WholeModel(make(), **options))
 
     @pytest.mark.parametrize("law", LAWS)

@@ -15,7 +15,7 @@ from jarilab.attention.cache import KVCache, positions_of
 from jarilab.attention.checks import check_positions
 from jarilab.attention.geometry import geometry_of_layers
 from jarilab.core.errors import UserError
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import EncoderLayer, LayerKeywords, LayerOptions
@@ -227,7 +227,7 @@ class LanguageModel(nn.Module):
     What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
     """
 
-    @unpacks(LayerOptions())
+    @unpack_options(LayerOptions())
     def __init__(
         self,
         vocab_size: int,

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.core.errors import UserError, unknown
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Tensor
 from jarilab.models.base import registry
 from jarilab.models.layers import LayerKeywords, LayerOptions
@@ -53,7 +53,7 @@ class Detector(nn.Module):
     n_decoder_layers: of the decoder.
     """
 
-    @unpacks(LayerOptions(d_model=96))
+    @unpack_options(LayerOptions(d_model=96))
     def __init__(
         self,
         channels: int,

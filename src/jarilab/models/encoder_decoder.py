@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from jarilab.attention.cache import KVCache, positions_of
 from jarilab.core.errors import UserError
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import one_a_row, registry
 from jarilab.models.layers import LayerKeywords, LayerOptions
@@ -61,7 +61,7 @@ class EncoderDecoder(nn.Module):
     n_decoder_layers: of the decoder.
     """
 
-    @unpacks(LayerOptions())
+    @unpack_options(LayerOptions())
     def __init__(
         self,
         source_vocab_size: int,

@@ -12,7 +12,7 @@ from jarilab.attention.cache import KVCache
 from jarilab.attention.checks import check_positions, check_vectors
 from jarilab.attention.geometry import geometry_of, geometry_of_layers
 from jarilab.core.errors import UserError
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.models.layers import DecoderLayer, EncoderLayer, LayerOptions, StackKeywords
 from jarilab.models.one_token import one_token
@@ -30,7 +30,7 @@ class Encoder(nn.Module):
     BART have it. Raises UserError where it cannot be an encoder's.
     """
 
-    @unpacks(LayerOptions())
+    @unpack_options(LayerOptions())
     def __init__(
         self,
         d_model: int,
@@ -105,7 +105,7 @@ class Decoder(nn.Module):
     embedding_norm: a norm before the first layer, behind the positions, as BART has it.
     """
 
-    @unpacks(LayerOptions())
+    @unpack_options(LayerOptions())
     def __init__(
         self,
         d_model: int,

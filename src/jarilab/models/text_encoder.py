@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.core.errors import UserError
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.models.base import one_a_row
 from jarilab.models.layers import LayerKeywords, LayerOptions
@@ -35,7 +35,7 @@ class TextEncoder(nn.Module):
     What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
     """
 
-    @unpacks(LayerOptions(norm="post", activation="gelu"))
+    @unpack_options(LayerOptions(norm="post", activation="gelu"))
     def __init__(
         self,
         vocab_size: int,

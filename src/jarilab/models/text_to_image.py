@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from jarilab.attention.cache import KVCache
 from jarilab.core.errors import UserError
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.models.base import registry
 from jarilab.models.code_choice import CodeChoice
@@ -57,7 +57,7 @@ class TextToImage(nn.Module):
     What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
     """
 
-    @unpacks(LayerOptions(d_model=128, n_heads=4, activation="gelu"))
+    @unpack_options(LayerOptions(d_model=128, n_heads=4, activation="gelu"))
     def __init__(
         self,
         vocab_size: int,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from jarilab.core.errors import UserError, unknown
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Bool, Float, Tensor
 from jarilab.models.base import registry
 from jarilab.models.layers import LayerKeywords, LayerOptions
@@ -43,7 +43,7 @@ class VisionTransformer(nn.Module):
     What each layer is made of, from `d_model` to `kernel`, stands at `__init__`. n_layers: of the stack.
     """
 
-    @unpacks(LayerOptions(n_heads=4, activation="gelu"))
+    @unpack_options(LayerOptions(n_heads=4, activation="gelu"))
     def __init__(
         self,
         shape: tuple[int, int, int],

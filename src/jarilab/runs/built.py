@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jarilab.core.options import options_of
-from jarilab.core.registry import file_of
+from jarilab.core.registry import spec_file
 from jarilab.models.base import registry as models
 
 SUFFIX = "_encoding"
@@ -51,7 +51,7 @@ def _defaults(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options for one attention alone, with their defaults. To learn those of a model of one's own is to execute
     its file, so nothing is taken to be one."""
     names = [name for name in options if name.endswith(SUFFIX)]
-    if file_of(model):
+    if spec_file(model):
         return dict.fromkeys(names, "")
     known = options_of(models.spec(model).target)
     return {name: known[name].default for name in names}

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import (
     check_format,
+    fsync,
     read_json,
     sha256,
-    synchronise,
     write_json,
     write_weights,
 )
@@ -75,12 +75,12 @@ def save(
             names = (*TENSORS, "state.json")
             write_json(partial / "manifest.json", {name: sha256(partial / name) for name in names})
             for name in names:
-                synchronise(partial / name)
-            synchronise(partial)
+                fsync(partial / name)
+            fsync(partial)
             if target.exists():
                 _remove(target)
             partial.rename(target)
-            synchronise(folder)
+            fsync(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     # What is newer than this step was damaged and passed over: it must not push out what is whole.
@@ -105,8 +105,8 @@ def write_part(
         part.mkdir()
         for name, tensors in zip(TENSORS, (weights, training), strict=True):
             write_weights(tensors, part / name)
-            synchronise(part / name)
-        synchronise(part)
+            fsync(part / name)
+        fsync(part)
 
 
 def remove_part(folder: Path, step: int, number: int) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jarilab.core.storage.files import SEAL, digest, is_digest, read_bytes
+from jarilab.core.storage.files import SEAL, digest, matches_digest, read_bytes
 
 LARGEST = 2**28
 COUNTS = ("step", "steps", "examples", "tokens", "held_out")
@@ -87,7 +87,7 @@ def _whole(row: dict[str, Any] | None, run: str) -> bool:
     if row is None or SEAL not in row or not _is_count(row.get("line")):
         return False
     inner = {name: value for name, value in row.items() if name != SEAL}
-    return is_digest(row[SEAL], [run, inner])
+    return matches_digest(row[SEAL], [run, inner])
 
 
 def is_row(row: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from jarilab._version import __version__
-from jarilab.core.devices import processor
+from jarilab.core.devices import cpu_info
 
 DECIDING = ("jari", "python", "torch", "threads", "cpu", "capability")
 """What of the environment decides the bits of a result."""
@@ -28,7 +28,7 @@ def environment_record() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        **processor(),
+        **cpu_info(),
         "system": platform.platform(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": _command(),

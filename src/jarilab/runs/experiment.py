@@ -15,7 +15,7 @@ from annotated_types import Ge, Lt
 from jarilab.core.devices import CPU
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.options import check_fields, options_of, read_options
-from jarilab.core.registry import file_of, trust_code, trust_recorded_code
+from jarilab.core.registry import spec_file, trust_code, trust_recorded_code
 from jarilab.core.storage.files import sha256
 from jarilab.encodings import compose
 from jarilab.models.base import Checks
@@ -111,13 +111,13 @@ class Experiment:
         experiment = Experiment(**named)
         own = experiment.model_options
         encodings: dict[str, Any] = {name: str | None for name in own if name.endswith("encoding")}
-        if file_of(record["model"]) is None:  # a model of one's own may go without
+        if spec_file(record["model"]) is None:  # a model of one's own may go without
             encodings["encoding"] = str
         check_fields(f"{where}: experiment: model_options", encodings, own)
         _checked(f"{where}: experiment: training", Training, experiment.training)
         for section, registry in (("task", tasks), ("model", models)):
             name = record[section]
-            if file_of(name):
+            if spec_file(name):
                 continue  # its options are checked when it is built: to look at them is to execute the file
             if name not in registry.names():
                 raise unknown(f"{section} in {where}", name, registry.names())
@@ -152,7 +152,7 @@ class Experiment:
     @property
     def files(self) -> list[Path]:
         """The Python files that it names."""
-        named = map(file_of, (self.task, self.model))
+        named = map(spec_file, (self.task, self.model))
         files = [path for path in named if path is not None]
         for spec in encodings_in(self.model_options).values():
             files += compose.files_of(spec)

@@ -12,11 +12,11 @@ from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
 from jarilab.core.storage.files import (
     check_format,
-    opened_seal,
+    fsync,
     read_json,
-    sealed,
+    seal_record,
     sha256,
-    synchronise,
+    unseal_record,
     write_bytes,
     write_json,
     write_text,
@@ -101,7 +101,7 @@ class Run:
             else:
                 for name, held in kept.items():
                     write_bytes(folder / name, held)
-                write_json(path, sealed(record))
+                write_json(path, seal_record(record))
             if (folder / "result.json").exists():
                 run.result = read_result(folder, experiment.hash)
         except BaseException:
@@ -144,7 +144,7 @@ class Run:
     def note_kernels(self, kernels: dict[str, str]) -> None:
         self.check_there()
         self.record["kernels"] = kernels
-        write_json(self.folder / "run.json", sealed(self.record))
+        write_json(self.folder / "run.json", seal_record(self.record))
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line to the curve."""
@@ -159,10 +159,10 @@ class Run:
                 f"{self._metrics} cannot be written: {error}; the last checkpoint is untouched"
             ) from None
 
-    def synchronise(self) -> None:
+    def fsync(self) -> None:
         """Wait until the curve is on the disk: a checkpoint must not outlive the rows before it in a power cut."""
         if self._metrics.exists():
-            synchronise(self._metrics)
+            fsync(self._metrics)
 
     @property
     def rows(self) -> int:
@@ -199,7 +199,7 @@ class Run:
         self.check_there()
         result["curve_rows"] = self._lines  # so that lines which are lost at its end are missed
         self.result = result
-        write_json(self.folder / "result.json", sealed(result))
+        write_json(self.folder / "result.json", seal_record(result))
 
     def check_there(self) -> None:
         """Raises UserError where the folder was removed, or another one stands in its place: half a run would."""
@@ -218,7 +218,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     record = read_json(path)
     # Before the seal, which a run of another version need not have.
     check_format(path, FORMAT, record)
-    record = opened_seal(path, record)
+    record = unseal_record(path, record)
     check_fields(str(path), FIELDS, record)
     return record
 

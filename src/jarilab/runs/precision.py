@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from jarilab.core.devices import CPU, describe, has_bfloat16
+from jarilab.core.devices import CPU, device_label, has_bfloat16
 from jarilab.core.errors import UserError, unknown
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -30,5 +30,5 @@ def checked_precision(precision: Precision, d_model: int, device: torch.device) 
     if precision not in ("float32", "bfloat16"):
         raise unknown("precision", precision, ("auto", "float32", "bfloat16"))
     if precision == "bfloat16" and device != CPU and not has_bfloat16(device):
-        raise UserError(f"{describe(device)} does not compute in bfloat16; use float32")
+        raise UserError(f"{device_label(device)} does not compute in bfloat16; use float32")
     return precision

@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
-from jarilab.core.storage.files import opened_seal, read_json
+from jarilab.core.storage.files import read_json, unseal_record
 from jarilab.tasks.metrics import METRICS
 
 Count = Annotated[int, Ge(0), Le(2**63)]
@@ -52,7 +52,7 @@ NEEDED = (
 def read_result(folder: Path, run: str) -> dict[str, Any]:
     """result.json of the run with this hash. Raises UserError if it is anything else."""
     path = folder / "result.json"
-    result = opened_seal(path, read_json(path))
+    result = unseal_record(path, read_json(path))
     ours = isinstance(result, dict) and result.get("hash") == run
     if not ours or not isinstance(result.get(str(result.get("metric"))), float):
         raise UserError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.options import Option, options_of, read_options
-from jarilab.core.registry import Spec, file_of, trust_code
+from jarilab.core.registry import Spec, spec_file, trust_code
 from jarilab.encodings import compose
 from jarilab.models.base import check_protocol
 from jarilab.models.base import registry as models
@@ -123,7 +123,7 @@ def trust_encoding(spec: str) -> str:
 def trust_specs(*specs: str | None) -> None:
     """Trust the Python files that a person typed as task or model."""
     for spec in specs:
-        path = None if spec is None else file_of(spec)
+        path = None if spec is None else spec_file(spec)
         if path is not None:
             trust_code(path)
 

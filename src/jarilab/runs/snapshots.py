@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from jarilab.core.errors import UserError
-from jarilab.core.storage.files import SEAL, replacing, synchronise, write_weights
+from jarilab.core.storage.files import SEAL, atomic_write, fsync, write_weights
 from jarilab.nn.init import initialise
 from jarilab.runs import checkpoint, weights
 from jarilab.runs.experiment import Experiment
@@ -40,11 +40,11 @@ def save(folder: Path, step: int, weights: Mapping[str, Tensor], run: str) -> No
     path = _path(folder, step)
     try:
         path.parent.mkdir(exist_ok=True)
-        with replacing(path) as partial:
+        with atomic_write(path) as partial:
             # One entry: of several, safetensors writes now this one first and now that.
             told = {"run": run, "step": step, SEAL: digest_of(weights, run, step)}
             write_weights(weights, partial, {SEALED: json.dumps(told)})
-            synchronise(partial)
+            fsync(partial)
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path} cannot be written: {error}; make room, or train without --snapshots"

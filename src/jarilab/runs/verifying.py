@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jarilab.core.errors import UserError
-from jarilab.core.storage.files import sealed, write_json, write_text
+from jarilab.core.storage.files import seal_record, write_json, write_text
 from jarilab.runs import checkpoint, curve, snapshots
 from jarilab.runs.artifacts import check_artifact
 from jarilab.runs.folder import read_curve, read_experiment, read_run
@@ -220,4 +220,4 @@ def _tell_result(folder: Path, owner: str, count: int) -> None:
         result = read_result(folder, owner)
     except UserError:
         return
-    write_json(folder / "result.json", sealed({**result, "curve_rows": count}))
+    write_json(folder / "result.json", seal_record({**result, "curve_rows": count}))

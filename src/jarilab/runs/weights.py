@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from jarilab.core.errors import UserError
-from jarilab.core.storage.files import opened
+from jarilab.core.storage.files import open_checked
 
 TYPES = {
     "F64": torch.float64,
@@ -46,7 +46,7 @@ class Header:
 
 def header(path: Path) -> Header:
     """The header of a safetensors file. Raises UserError for a file that is none."""
-    with opened(path):  # a plain one: nothing is waited for
+    with open_checked(path):  # a plain one: nothing is waited for
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from jarilab.core.errors import needs
+from jarilab.core.errors import import_optional
 from jarilab.core.shapes import Float, Int, Tensor
 from jarilab.positions.boxes import Detected, to_xyxy
 from jarilab.tasks.detection_loss import Objects
@@ -71,8 +71,8 @@ def average_precision(
 
     found: everything a model says, however unsure, of the same images as `truth`. 0 where there is no object at all.
     """
-    coco: Any = needs("pycocotools.coco", "vision").COCO
-    evaluator: Any = needs("pycocotools.cocoeval", "vision").COCOeval
+    coco: Any = import_optional("pycocotools.coco", "vision").COCO
+    evaluator: Any = import_optional("pycocotools.cocoeval", "vision").COCOeval
     names = ("ap", "ap50", "ap75")
     if not any(len(boxes.labels) for boxes in truth):
         return dict.fromkeys(names, 0.0)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, final
 import torch
 from annotated_types import Ge, Le
 
-from jarilab.core.errors import needs
+from jarilab.core.errors import import_optional
 from jarilab.data.images.labelled import Labelled
 from jarilab.tasks.base import registry
 from jarilab.tasks.classification import Augmentation, ClassificationTask
@@ -63,7 +63,7 @@ class Digits(ClassificationTask):
 
 
 def _scans(*, held_out: bool) -> Labelled:
-    found = needs("sklearn.datasets", "vision").load_digits()
+    found = import_optional("sklearn.datasets", "vision").load_digits()
     grey = torch.from_numpy(found.images)  # 0 ... 16
     pixels = (grey * (255 / 16)).round().to(torch.uint8).unsqueeze(1)
     number = torch.arange(len(grey))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.positions.coordinates import Tokens
@@ -239,8 +239,8 @@ class PairsTask(TokenTask):
         """BLEU and chrF, and how they were counted."""
         if self.words is None:
             return {}
-        bleu_of: Any = needs("sacrebleu.metrics.bleu", "text").BLEU
-        chrf_of: Any = needs("sacrebleu.metrics.chrf", "text").CHRF
+        bleu_of: Any = import_optional("sacrebleu.metrics.bleu", "text").BLEU
+        chrf_of: Any = import_optional("sacrebleu.metrics.chrf", "text").CHRF
         answers, right = list(written), [list(references)]
         metric = bleu_of(tokenize=self.words)
         bleu = metric.corpus_score(answers, right).score

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from jarilab.core.devices import computing, device_of, put
+from jarilab.core.devices import checked_autocast, device_of, to_device
 from jarilab.core.errors import UserError
 from jarilab.nn.init import generator_for
 from jarilab.runs.experiment import Experiment
@@ -31,8 +31,8 @@ def check_forward(model: nn.Module, task: Task, batches: Batches, experiment: Ex
     training, precision = model.training, experiment.precision
     model.eval()
     try:
-        with computing(model, precision, device):
-            model(*put(batch.inputs, device))
+        with checked_autocast(model, precision, device):
+            model(*to_device(batch.inputs, device))
     except UserError as error:
         raise UserError(f"with the encoding {experiment.encoding}: {error}") from None
     model.train(training)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jarilab.core.devices import CPU, describe
+from jarilab.core.devices import CPU, device_label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Execution:
 
     def record(self) -> dict[str, Any]:
         """What of it decides bits, as run.json keeps it; what is as usual is left out."""
-        device = describe(self.device)
+        device = device_label(self.device)
         decides = {
             "device": None if device == "cpu" else device,
             "accumulate": self.accumulate if self.accumulate > 1 else None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, distributed
 
-from jarilab.core.devices import module_of
+from jarilab.core.devices import device_module
 from jarilab.nn.init import generator_for
 from jarilab.training.distributed.world import World
 
@@ -25,7 +25,7 @@ def random_states(world: World) -> dict[str, Tensor]:
     """The states of the generators of all ranks; those of rank 0 have the plain names."""
     own = {HOST: torch.get_rng_state()}
     if world.device.type != "cpu":
-        own[BESIDE] = module_of(world.device).get_rng_state(world.device).cpu()
+        own[BESIDE] = device_module(world.device).get_rng_state(world.device).cpu()
     states = dict(own)
     for name, state in own.items():
         for rank, theirs in enumerate(_of_all(state, world)):
@@ -50,7 +50,7 @@ def restore(states: Mapping[str, Tensor], world: World, seed: int, step: int) ->
     """Draw on from these states; what of it cannot be, or None. Who has no state begins anew, from seed and step."""
     needed: dict[str, Callable[[Tensor], None]] = {_name(HOST, world.rank): torch.set_rng_state}
     if world.device.type != "cpu":
-        module = module_of(world.device)
+        module = device_module(world.device)
         needed[_name(BESIDE, world.rank)] = lambda state: module.set_rng_state(state, world.device)
     if not needed.keys() <= states.keys():
         generator = generator_for(seed, f"rank/{world.rank}/{step}")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel
 
-from jarilab.core.devices import put
+from jarilab.core.devices import to_device
 from jarilab.core.errors import UserError
 from jarilab.core.options import check_fields
 from jarilab.nn.init import generator_for, initialise
@@ -110,7 +110,7 @@ class TrainingState:
         """Whether a step leaves parameters without a gradient, such as an encoding's for pairs that never are."""
         seed = self.experiment.seed
         few = torch.arange(min(2, self.task.training_size))
-        batch = put(
+        batch = to_device(
             self.task.training_batch(few, generator_for(seed, "check")), self.execution.device
         )
         # Running statistics of a norm take up what they are given: copies of them do.
@@ -204,7 +204,7 @@ class TrainingState:
         random = random_states(world)
         progress.rows = run.rows
         record = {**asdict(progress), "groups": groups, "run": self.experiment.hash}
-        run.synchronise()
+        run.fsync()
         step, parts = progress.step, world.size if self.execution.shard else 1
         try:
             with world.one_error_for_all():

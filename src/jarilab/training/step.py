@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from jarilab.core.devices import autocast, put
+from jarilab.core.devices import autocast, to_device
 from jarilab.core.errors import UserError
 from jarilab.inspect.record.capture import record
 from jarilab.inspect.record.sites import attentions_of
@@ -84,7 +84,7 @@ class Steps:
         total = torch.zeros((), device=device)
         for number, rows in enumerate(own, 1):
             piece = batch if len(parts) == 1 else self._piece(batch, rows)
-            there = put(piece, device)
+            there = to_device(piece, device)
             needed = first and number == 1
             with state.without_exchange(number < passes), world.together(), self._room():
                 with autocast(precision, device), self._note_kernels(run, needed=needed):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.inspect.measure.maps import Map, Scored, names_of_sides
 from jarilab.inspect.measure.measures import measure
 from jarilab.inspect.record.capture import record
@@ -66,8 +66,8 @@ class Board:
                 "tensorboard_heads says which heads TensorBoard shows, and it was not asked for; add --tensorboard"
             )
         if self.asked:
-            needs("tensorboard", "tensorboard")
-            needs("PIL", "tensorboard")  # by which its writer makes images
+            import_optional("tensorboard", "tensorboard")
+            import_optional("PIL", "tensorboard")  # by which its writer makes images
             self.heads = self._chosen(named)
 
     def _chosen(self, named: str | None) -> list[Head]:

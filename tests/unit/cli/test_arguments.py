@@ -14,7 +14,7 @@ from jarilab.cli.completion import SHELLS, script, verbs
 from jarilab.cli.settings import settings_from
 from jarilab.core.errors import UserError
 from jarilab.core.options import options_of
-from jarilab.core.storage.files import sealed, write_json
+from jarilab.core.storage.files import seal_record, write_json
 from jarilab.encodings.base import registry as encodings
 from jarilab.models.base import registry as models
 from jarilab.runs.experiment import Experiment
@@ -211,7 +211,7 @@ def run_of(tmp_path):
         experiment = Experiment.of(kind, precision="float32").as_dict() | changes
         record = {"format": FORMAT, "data": "", "kept": {}, "environment": {}, "experiment": experiment}
         record["hash"] = Experiment(**experiment).hash
-        write_json(folder / "run.json", sealed(record))
+        write_json(folder / "run.json", seal_record(record))
         return str(folder)
 
     return make

@@ -9,7 +9,7 @@ from jarilab.cli import main
 from jarilab.cli.runs import all_answer_options
 from jarilab.comparison.resources import Resources
 from jarilab.core.errors import UserError
-from jarilab.core.options import NAMES, options_of
+from jarilab.core.options import TYPE_NAMES, options_of
 from jarilab.encodings.base import registry as encodings
 from jarilab.runs.settings import models_for, settings_of
 from jarilab.tasks.base import registry as tasks
@@ -30,7 +30,7 @@ def numbers():
         groups |= {f"{kind} {number}": options for number, options in enumerate(all_answer_options(kind))}
     for owner, options in groups.items():
         for name, option in options.items():
-            if option.kind in NAMES.values():
+            if option.kind in TYPE_NAMES.values():
                 yield owner, name, option
 
 
@@ -47,7 +47,7 @@ def test_no_number_is_beyond_what_a_tensor_has():
     found = list(numbers())
     assert len(found) > 100
     for owner, name, option in found:
-        for text in SENSELESS + (TOO_MANY if option.kind == NAMES[int] else []):
+        for text in SENSELESS + (TOO_MANY if option.kind == TYPE_NAMES[int] else []):
             assert "got " in told(option, owner, text), f"{owner} takes {name}={text}"
 
 

@@ -13,6 +13,7 @@ from jarilab.comparison.processes import ThisMachine, jobs_for, least_used, star
 from jarilab.comparison.running import train_all
 from jarilab.comparison.study import Study
 from jarilab.comparison.trial import Trial
+from jarilab.runs import curve
 
 
 @given(trials=st.integers(1, 200), cores=st.integers(1, 128))

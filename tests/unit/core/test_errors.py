@@ -1,11 +1,11 @@
 import pytest
 
-from jarilab.core.errors import UserError, nearest, unknown
+from jarilab.core.errors import UserError, closest_match, unknown
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("rotery", "rotary"), ("ROTARY", "rotary"), ("t6", "t5"), ("zzz", None)])
 def test_the_nearest_name(typed, meant):
-    assert nearest(typed, ["rotary", "t5", "alibi"]) == meant
+    assert closest_match(typed, ["rotary", "t5", "alibi"]) == meant
 
 
 def test_an_unknown_name_is_told_with_the_nearest_and_all_known():

@@ -10,7 +10,7 @@ import pytest
 from annotated_types import Ge
 
 from jarilab.core.errors import UserError
-from jarilab.core.options import options_of, read_options, unpacks
+from jarilab.core.options import options_of, read_options, unpack_options
 
 
 def test_options_are_the_keyword_only_parameters():
@@ -58,7 +58,7 @@ class House:
     doors: how many.
     """
 
-    @unpacks(Paint(colour="blue"))
+    @unpack_options(Paint(colour="blue"))
     def __init__(self, rooms: int, *, doors: int = 2, **paint: Unpack[PaintKeywords]):
         self.rooms, self.doors, self.paint = rooms, doors, Paint(**paint)
 

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jarilab.attention.module import Attention
-from jarilab.core.errors import UserError, nearest
+from jarilab.core.errors import UserError, closest_match
 from jarilab.core.options import options_of
-from jarilab.core.registry import Registry, file_of, listed, trust_code
+from jarilab.core.registry import Registry, spec_file, split_specs, trust_code
 from jarilab.encodings.base import registry as encodings
 from jarilab.encodings.compose import build, canonical, split_sum
 
@@ -104,10 +104,10 @@ def test_a_word_for_several_lists_them(word, members, others):
         encodings.spec(word)
     first, *lines = str(error.value).split("\n")
     assert first.endswith("name one of them:")
-    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
-    assert members <= listed.keys()
-    assert not others & listed.keys()
-    assert all(sentence[0].isupper() for sentence in listed.values())
+    sentences = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+    assert members <= sentences.keys()
+    assert not others & sentences.keys()
+    assert all(sentence[0].isupper() for sentence in sentences.values())
 
 
 def test_an_alias_is_no_name_of_its_own():
@@ -116,8 +116,8 @@ def test_an_alias_is_no_name_of_its_own():
 
 
 def test_half_alike_is_not_near():
-    assert nearest("rope", ["none", "rotary"]) is None
-    assert nearest("Rotery", ["none", "Rotary"]) == "Rotary"
+    assert closest_match("rope", ["none", "rotary"]) is None
+    assert closest_match("Rotery", ["none", "Rotary"]) == "Rotary"
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_a_class_in_a_file_of_the_users(mine):
     assert (spec.build("here").place, spec.build("here").k) == ("here", 5)
     assert str(spec) == f"{mine}:Mine:k=5"
     assert encodings.spec(f"{mine}:Mine").target is spec.target, "the file is run once"
-    assert file_of(str(spec)) == mine
-    assert file_of("rotary:base=2") is None
+    assert spec_file(str(spec)) == mine
+    assert spec_file("rotary:base=2") is None
 
 
 def test_a_class_that_the_file_has_not(mine):
@@ -210,4 +210,4 @@ def test_a_name_belongs_to_one_class():
 @pytest.mark.parametrize("text", ["[rotary", "none,[rotary", "rotary]"])
 def test_a_bracket_without_its_other_half_is_told(text: str) -> None:
     with pytest.raises(UserError, match=r"expected a \] for each \[, got .* write such as none,\[rotary,none\]"):
-        listed(text)
+        split_specs(text)

@@ -11,7 +11,7 @@ from jarilab.attention.definition import AttentionCall
 from jarilab.attention.geometry import geometry_of
 from jarilab.attention.kernels import attend
 from jarilab.core.errors import UserError
-from jarilab.core.registry import listed
+from jarilab.core.registry import split_specs
 from jarilab.encodings.base import PROVIDED, Encoding, Site
 from jarilab.encodings.compose import LayerEncodings, build, canonical
 from jarilab.laws.material import randomise
@@ -77,8 +77,8 @@ def test_one_attention_takes_no_list():
 
 
 def test_lists_are_cut_at_names_and_brackets_hold_one():
-    assert listed("none,rotary:base=500,fraction=0.5") == ["none", "rotary:base=500,fraction=0.5"]
-    assert listed("none,[rotary,none],alibi") == ["none", "[rotary,none]", "alibi"]
+    assert split_specs("none,rotary:base=500,fraction=0.5") == ["none", "rotary:base=500,fraction=0.5"]
+    assert split_specs("none,[rotary,none],alibi") == ["none", "[rotary,none]", "alibi"]
     assert canonical("[rope, rotary:base=10000, none]") == "rotary,rotary,none"
 
 

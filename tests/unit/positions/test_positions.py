@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jarilab.core.devices import put
+from jarilab.core.devices import to_device
 from jarilab.core.errors import UserError
 from jarilab.positions.coordinates import Positions, Tokens, distance, unrelated
 
@@ -131,5 +131,5 @@ def test_bounds_are_known_of_what_was_made_in_order_and_asked_of_the_rest(monkey
     assert places.bounds() == (3, 8)
     assert places.slice(2, 4).bounds() == (3, 8)
     assert places.concat(Positions.sequence(2, 20)).bounds() == (3, 21)
-    assert put(places, torch.device("meta")).bounds() == (3, 8)
+    assert to_device(places, torch.device("meta")).bounds() == (3, 8)
     assert Positions.from_mask(torch.ones(2, 5, dtype=torch.bool)).bounds() == (0, 4)

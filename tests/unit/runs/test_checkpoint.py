@@ -17,7 +17,19 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import jarilab
-from helpers.runs import TINY, PowerCutError, at, cut, held, newest_of, outcome, save_checkpoint, seal, tiny, train
+from helpers.runs import (
+    TINY,
+    PowerCutError,
+    at,
+    cut,
+    held,
+    newest_of,
+    outcome,
+    save_checkpoint,
+    seal,
+    tiny,
+    train,
+)
 from jarilab import api
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import read_json, write_json
@@ -153,7 +165,7 @@ def test_the_curve_is_on_the_disk_before_a_checkpoint_is(tmp_path, monkeypatch):
 
 def test_the_weights_of_a_snapshot_are_on_the_disk_before_its_name(tmp_path, monkeypatch):
     synchronised = []
-    monkeypatch.setattr("jarilab.runs.snapshots.synchronise", lambda path: synchronised.append(path.name))
+    monkeypatch.setattr("jarilab.runs.snapshots.fsync", lambda path: synchronised.append(path.name))
     train(tmp_path / "run", snapshots=1)
     assert len(synchronised) == 1
     assert "step-000000012" in synchronised[0]

@@ -19,10 +19,10 @@ from torch import Tensor
 from jarilab._version import __version__
 from jarilab.core.errors import UserError
 
-LARGEST_JSON = 16 * 2**20
-LARGEST_FILE = 2**42
+MAX_JSON_BYTES = 16 * 2**20
+MAX_FILE_BYTES = 2**42
 """Of weights: what no disk of today holds in one file, and no endless file ends before."""
-MOST_FOLDERS = 200
+MAX_FOLDER_DEPTH = 200
 """In each other."""
 SEAL = "sha256"
 """The field of a sealed record that holds the digest of all others."""
@@ -34,7 +34,7 @@ _PLAIN = sum(getattr(os, name, 0) for name in _FLAGS)
 
 
 @contextlib.contextmanager
-def opened(path: Path, largest: int = LARGEST_FILE) -> Iterator[io.BufferedReader]:
+def open_checked(path: Path, largest: int = MAX_FILE_BYTES) -> Iterator[io.BufferedReader]:
     """A file of ours, to be read: a plain one of so many bytes at most. Nothing is waited for, as a FIFO would be, and
     no link is followed. Raises UserError that names the file."""
     # Links, devices and FIFOs are told apart after opening: what stands there before may be another file by then.
@@ -55,9 +55,9 @@ def opened(path: Path, largest: int = LARGEST_FILE) -> Iterator[io.BufferedReade
         yield file
 
 
-def read_bytes(path: Path, largest: int = LARGEST_JSON) -> bytes:
-    """All of a file of ours, as `opened` opens it."""
-    with opened(path, largest) as file:
+def read_bytes(path: Path, largest: int = MAX_JSON_BYTES) -> bytes:
+    """All of a file of ours, as `open_checked` opens it."""
+    with open_checked(path, largest) as file:
         try:
             held = file.read(largest + 1)
         except OSError as error:
@@ -85,16 +85,16 @@ def digest(value: Any) -> str:
     return sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode())
 
 
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def seal_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record and the digest of it, by which a changed digit is noticed."""
     return {**record, SEAL: digest(record)}
 
 
-def opened_seal(path: Path, record: Any) -> Any:
+def unseal_record(path: Path, record: Any) -> Any:
     """The record without its digest. Raises UserError, naming the file, where the digest is missing or another."""
     fields = record if isinstance(record, dict) else {}
     inner = {name: value for name, value in fields.items() if name != SEAL}
-    if not is_digest(fields.get(SEAL), inner):
+    if not matches_digest(fields.get(SEAL), inner):
         raise UserError(
             f"{path} is damaged: it is not what it was when it was written; put back a copy"
         )
@@ -111,7 +111,7 @@ def check_format(path: Path, expected: str, record: Any) -> None:
         )
 
 
-def is_digest(held: Any, value: Any) -> bool:
+def matches_digest(held: Any, value: Any) -> bool:
     """Whether this is the digest of a value that was read from a file, which may be anything."""
     try:
         return digest(value) == held
@@ -129,9 +129,9 @@ def checked_folder(name: str | Path) -> Path:
         raise UserError(
             f"expected the name of a folder in UTF-8, which its records hold; got {str(path)!r}; choose another --out"
         ) from None
-    if len(path.parts) > MOST_FOLDERS:
+    if len(path.parts) > MAX_FOLDER_DEPTH:
         raise UserError(
-            f"expected at most {MOST_FOLDERS} folders in each other, got {len(path.parts):,}; choose a shorter --out"
+            f"expected at most {MAX_FOLDER_DEPTH} nested folders, got {len(path.parts):,}; choose a shorter --out"
         )
     return path
 
@@ -158,7 +158,7 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
             f"{path} is there already and no file that could be replaced; choose another name"
         )
     try:
-        with replacing(path) as partial, partial.open("wb") as file:
+        with atomic_write(path) as partial, partial.open("wb") as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
@@ -172,7 +172,7 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Where to write what takes the place of `path` when the block ends: the old file or the new one, never a part.
     After an error nothing of it is left."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -194,16 +194,16 @@ def write_weights(
     path.chmod(stat.S_IMODE(mode))
 
 
-def sha256(held: bytes | Path, largest: int = LARGEST_FILE) -> str:
+def sha256(held: bytes | Path, largest: int = MAX_FILE_BYTES) -> str:
     """Of these bytes, or of the contents of a file, in hexadecimal digits. Raises UserError for a file that is no plain
     one, or larger."""
     if isinstance(held, bytes):
         return hashlib.sha256(held).hexdigest()
-    with opened(held, largest) as file:
+    with open_checked(held, largest) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def synchronise(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Wait until a file or folder is on the disk."""
     with contextlib.suppress(PermissionError):  # some systems do not open folders
         # Windows synchronises only what may be written.

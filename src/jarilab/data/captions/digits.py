@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.data.images import idx
 
@@ -96,6 +96,6 @@ def ink_span(ink: Bool[Tensor, "N L"]) -> tuple[Tensor, Tensor]:
 
 @cache
 def _scans() -> tuple[Tensor, Tensor]:
-    found = needs("sklearn.datasets", "vision").load_digits()
+    found = import_optional("sklearn.datasets", "vision").load_digits()
     pixels = torch.from_numpy(found["images"]).float() / 16
     return pixels, torch.from_numpy(found["target"]).long()

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxtyping import UInt8
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.data.images.files import MOST_PIXELS
 
@@ -46,8 +46,8 @@ def grid(
             f"expected a caption for each of {len(images)} images; got {len(captions)}; give as many"
         )
     cells = _cells(images, columns, bool(captions))
-    library: Any = needs("PIL.Image", "vision")
-    drawing: Any = needs("PIL.ImageDraw", "vision")
+    library: Any = import_optional("PIL.Image", "vision")
+    drawing: Any = import_optional("PIL.ImageDraw", "vision")
     sheet = library.new("RGB", cells.sheet, "white")
     pen = drawing.Draw(sheet)
     font = _font(captions or ())
@@ -107,7 +107,7 @@ def boxes(image: UInt8[Tensor, "C H W"], found: Sequence[tuple[Box, str]]) -> An
     The colour goes by the text up to its last space, so that `cat 98%` and `cat 51%` have the same. Small images are
     enlarged by a whole number. Raises UserError for boxes that are not finite or inverted.
     """
-    drawing: Any = needs("PIL.ImageDraw", "vision")
+    drawing: Any = import_optional("PIL.ImageDraw", "vision")
     for box, text in found:
         left, top, right, bottom = box
         finite = all(map(math.isfinite, box))
@@ -204,7 +204,7 @@ def _tag(
 
 
 def _enlarged(image: UInt8[Tensor, "C H W"], factor: int) -> Any:
-    library: Any = needs("PIL.Image", "vision")
+    library: Any = import_optional("PIL.Image", "vision")
     grey = len(image) == 1
     pixels = image[0] if grey else image.permute(1, 2, 0)
     drawn = library.fromarray(pixels.contiguous().numpy())
@@ -221,7 +221,7 @@ def _plain(text: str) -> str:
 
 def _font(texts: Iterable[str]) -> Any:
     """Pillow's own, which has ASCII alone; for other letters, such as Korean, one of the system's, if any."""
-    library: Any = needs("PIL.ImageFont", "vision")
+    library: Any = import_optional("PIL.ImageFont", "vision")
     if not all(_plain(text).isascii() for text in texts):
         for name in _FONTS:
             with contextlib.suppress(OSError):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Tensor
 from jarilab.data.text import files
 
@@ -117,7 +117,7 @@ def check_room(where: Path, count: int, channels: int, size: tuple[int, int]) ->
 def _decoded(
     data: bytes, name: str, channels: int, longest: int | None, enough: int | None
 ) -> Decoded:
-    library: Any = needs("PIL.ImageOps", "vision")
+    library: Any = import_optional("PIL.ImageOps", "vision")
     image = _opened(data, name)
     stored = image.size  # drafts change it
     try:
@@ -143,7 +143,7 @@ def _decoded(
 
 def _opened(data: bytes, name: str) -> Any:
     """Pillow's image, its header read and found sound; nothing is decoded yet."""
-    library: Any = needs("PIL.Image", "vision")
+    library: Any = import_optional("PIL.Image", "vision")
     if not data:
         raise UserError(f"{name}: expected an image; got an empty file; fetch or save it again")
     try:
@@ -177,7 +177,7 @@ def _enough(size: tuple[int, int], longest: int | None, enough: int | None) -> t
 
 def _converted(image: Any, name: str, channels: int) -> Any:
     """In mode L or RGB."""
-    library: Any = needs("PIL.Image", "vision")
+    library: Any = import_optional("PIL.Image", "vision")
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
         # The high byte, as Pillow does for colours. A TIFF may have but 12 bits, which Pillow does not spread over 16.
         bits = 12 if 12 in getattr(image, "tag_v2", {}).get(_BITS, ()) else 16
@@ -198,7 +198,7 @@ def _converted(image: Any, name: str, channels: int) -> Any:
 def _scaled(image: Any, longest: int | None) -> Any:
     if longest is None or max(image.size) <= longest:
         return image
-    library: Any = needs("PIL.Image", "vision")
+    library: Any = import_optional("PIL.Image", "vision")
     scale = longest / max(image.size)
     width, height = (max(1, round(side * scale)) for side in image.size)
     return image.resize((width, height), library.Resampling.BILINEAR)

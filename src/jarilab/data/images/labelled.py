@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8, UInt64
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.core.shapes import Int, Tensor
 from jarilab.data.images import idx
 from jarilab.data.images.files import Decoded, check_room, decode, read_bytes
@@ -184,7 +184,7 @@ class _Gathered:
 
 
 def _from_files(where: Path, listing: Listing, wanted: Wanted, notices: Notices) -> Labelled:
-    needs("PIL.Image", "vision")  # now, and not as the fault of every file
+    import_optional("PIL.Image", "vision")  # now, and not as the fault of every file
     folder = where if where.is_dir() else where.parent
     names = [path.name for path, _ in listing.files]
     labels = [label for _, label in listing.files]

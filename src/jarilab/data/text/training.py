@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from jarilab.core.errors import UserError, needs
+from jarilab.core.errors import UserError, import_optional
 from jarilab.data.text.pieces import BYTE, Kind, Vocabulary, over_bytes, surrogate
 
 # Memory grows with the text that a trainer has seen.
@@ -39,7 +39,7 @@ def training_sample(texts: Iterable[str]) -> Iterator[str]:
 
 def tokenizers_library() -> Any:
     """Import `tokenizers`. Raises UserError if it is not installed."""
-    return needs("tokenizers", "text")
+    return import_optional("tokenizers", "text")
 
 
 def with_pre_tokenizer(model: Any, kind: Kind, lowercase: bool) -> Any:

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge, Gt
 
 from jarilab.core.errors import UserError
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Tensor
 from jarilab.encodings.base import PROVIDED, Site, registry
 from jarilab.encodings.numbers import current_length
@@ -36,7 +36,7 @@ class RotaryLinear(PairRotation):
     factor: length of the longest text over the trained length; 1 is plain rotary.
     """
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(
         self,
         site: Site,
@@ -65,7 +65,7 @@ class RotaryNtk(PairRotation):
     factor: length of the longest text over the trained length; 1 is plain rotary.
     """
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(
         self,
         site: Site,
@@ -102,7 +102,7 @@ class RotaryDynamic(PairRotation):
     shift_invariant = False
     depends_on_length = True
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(
         self,
         site: Site,
@@ -138,7 +138,7 @@ class Llama3(PairRotation):
     low_frequency_factor, high_frequency_factor: rotations within the trained length, as above.
     """
 
-    @unpacks(RotaryOptions(base=500000.0), own_first=True)
+    @unpack_options(RotaryOptions(base=500000.0), own_first=True)
     def __init__(
         self,
         site: Site,
@@ -189,7 +189,7 @@ class Yarn(PairRotation):
     truncate: round the numbers of the first and last pair that are interpolated; gpt-oss does not.
     """
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(
         self,
         site: Site,
@@ -264,7 +264,7 @@ class LongRope(PairRotation):
     shift_invariant = False
     depends_on_length = True
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(
         self,
         site: Site,

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Gt, Le
 
 from jarilab.core.errors import UserError
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import PROVIDED, Encoding, Side, Site, registry
 from jarilab.encodings.numbers import angles, frequencies
@@ -94,7 +94,7 @@ class Rotary(PairRotation):
     Source: Rotary position embedding: *RoFormer* (Su et al. 2021), equations 14 to 16.
     """
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(self, site: Site, **rotary: Unpack[RotaryKeywords]):
         super().__init__(site, "rotary", **rotary)
 
@@ -118,7 +118,7 @@ class ProportionalRotary(PairRotation):
     fraction: of the pairs that rotate, p; the paper has 0.75, Gemma 4 has 0.25, and 1 is plain rotary.
     """
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(
         self,
         site: Site,
@@ -161,7 +161,7 @@ class XPos(PairRotation):
     causal_only = True
     keeps_norms = False
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(
         self,
         site: Site,

@@ -10,7 +10,7 @@ from annotated_types import Gt, Le
 from torch import nn
 
 from jarilab.core.errors import UserError
-from jarilab.core.options import unpacks
+from jarilab.core.options import unpack_options
 from jarilab.core.shapes import Float, Tensor
 from jarilab.encodings.base import Site, registry
 from jarilab.encodings.numbers import best_float_dtype, frequencies
@@ -123,7 +123,7 @@ class Pixtral(PlaneRotation):
     Source: The rotation of Pixtral's vision encoder: *Pixtral 12B* (Agrawal et al. 2024), section 2.1, and its code.
     """
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(self, site: Site, **rotary: Unpack[RotaryKeywords]):
         super().__init__(site, "pixtral", **rotary)
 
@@ -156,7 +156,7 @@ class Rotary3d(PairRotation):
 
     axes = (1, 3)
 
-    @unpacks(RotaryOptions(), own_first=True)
+    @unpack_options(RotaryOptions(), own_first=True)
     def __init__(
         self,
         site: Site,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jarilab.core.devices import CPU, computing, put
+from jarilab.core.devices import CPU, checked_autocast, to_device
 from jarilab.core.shapes import Int, Tensor
 from jarilab.models.decoding.beam_search import MOST_PENALTY, beam
 from jarilab.models.decoding.greedy_search import greedy
@@ -61,7 +61,7 @@ def answers(
     """
     longest = limit if decoding.longest is None else min(limit, decoding.longest)
     # Around the whole search: the weights are rounded once.
-    precise = computing(model, decoding.precision, sources.ids.device)
+    precise = checked_autocast(model, decoding.precision, sources.ids.device)
     if not decoding.plain or n_best != 1:
         with precise:
             best = beam(
@@ -77,12 +77,12 @@ def answers(
                 no_repeat=decoding.no_repeat,
                 places=places,
             )
-        return put(best, CPU)
+        return to_device(best, CPU)
     with precise:
         written = greedy(
             model, sources, first=first, end=end, padding=padding, longest=longest, places=places
         )
-    written = put(written, CPU)
+    written = to_device(written, CPU)
     length_B = _lengths(written.ids, end)
     # Added up one after the other, so that it makes no difference how long others are.
     so_far_BL = written.log_probabilities.double().cumsum(1)

@@ -15,7 +15,7 @@ from typing import final
 import torch
 
 from jarilab.core.errors import UserError
-from jarilab.core.registry import Registry, file_of
+from jarilab.core.registry import Registry, spec_file
 from jarilab.core.shapes import Bool, Int, Tensor
 from jarilab.nn.init import generator_for
 from jarilab.positions.coordinates import Positions
@@ -199,5 +199,5 @@ def build(text: str) -> Policy:
 
 def files_of(text: str) -> list[Path]:
     """The Python file that a policy is taken from."""
-    path = file_of(text)
+    path = spec_file(text)
     return [] if path is None else [path]

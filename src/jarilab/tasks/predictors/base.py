@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
-from jarilab.core.devices import CPU, device_of, put
+from jarilab.core.devices import CPU, device_of, to_device
 from jarilab.core.errors import UserError
 from jarilab.core.registry import Registry
 from jarilab.core.shapes import Int, Tensor
@@ -199,7 +199,7 @@ class Predictor(ABC):
 
     def says(self, *inputs: Any) -> Any:
         """What the model makes of these inputs, on the processor wherever the model is."""
-        return put(self.model(*put(inputs, device_of(self.model))), CPU)
+        return to_device(self.model(*to_device(inputs, device_of(self.model))), CPU)
 
     @property
     def traced_model(self) -> torch.nn.Module:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, final
 
 import torch
 
-from jarilab.core.devices import CPU, device_of, put
+from jarilab.core.devices import CPU, device_of, to_device
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.models.decoding.answers import GREEDY, Decoding, answers
 from jarilab.models.decoding.hypotheses import Hypothesis
@@ -35,10 +35,10 @@ class ModelLearner:
 
     @torch.no_grad()
     def scores(self, batch: Batch) -> Any:
-        return put(self.model(*self._there(batch.inputs)), CPU)
+        return to_device(self.model(*self._there(batch.inputs)), CPU)
 
     def _there(self, held: T) -> T:
-        return put(held, device_of(self.model))
+        return to_device(held, device_of(self.model))
 
     def most_attended(self, source: list[int], written: Sequence[int]) -> list[int]:
         """By the last attention to the source, on the mean of its heads. Of one sequence it is the beginning."""
@@ -52,7 +52,7 @@ def write(
 ) -> list[list[Hypothesis]]:
     """What the model writes for each of a batch of sources of the task, the best answer first."""
     limit = task.longest["target"]
-    there = put(sources, device_of(model))
+    there = to_device(sources, device_of(model))
     places = task.answer_places(there)
     tokens = {"first": FIRST, "end": END, "padding": PADDING}
     return answers(model, there, decoding, **tokens, limit=limit, n_best=n_best, places=places)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from jarilab.core.devices import device_of, put
+from jarilab.core.devices import device_of, to_device
 from jarilab.core.errors import UserError, unknown
 from jarilab.core.shapes import Float, Tensor
 from jarilab.data.text import END
@@ -26,7 +26,7 @@ def attention_to_source(
 ) -> Float[Tensor, "H Q K"]:
     """The maps of a site while these tokens are written: a row for each, a column for each token that was read. Of one
     sequence that is its beginning."""
-    inputs = put(task.answered(list(source), written), device_of(model))
+    inputs = to_device(task.answered(list(source), written), device_of(model))
     with record(model) as tape:
         model(*inputs)
     weights_HQK = tape.weights(site)[0].cpu()

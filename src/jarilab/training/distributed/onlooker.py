@@ -33,7 +33,7 @@ class Onlooker(Run):
     def check_there(self) -> None:
         return
 
-    def synchronise(self) -> None:
+    def fsync(self) -> None:
         return
 
     def log(self, row: Mapping[str, Any]) -> None:

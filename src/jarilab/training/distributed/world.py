@@ -137,7 +137,7 @@ class World:
                 f"rank {self.rank} waits in vain for the others: {missed}; the last checkpoint is whole, and the same "
                 f"command goes on from it ({reason})"
             )
-            lost.said_here = speaks
+            lost.print_on_this_rank = speaks
             raise lost from None
 
     def _missed(self) -> tuple[str, bool]:

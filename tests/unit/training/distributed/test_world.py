@@ -38,29 +38,29 @@ def test_the_first_that_is_left_says_who_is_gone(monkeypatch):
     assert str(first).startswith("rank 1 waits in vain for the others: rank 0 was last heard of ")
     assert "at step 7; the last checkpoint is whole" in str(first)
     assert str(first).endswith("(Gloo: Connection closed by peer)")
-    assert first.said_here
-    assert not waiting(2, store).said_here
+    assert first.print_on_this_rank
+    assert not waiting(2, store).print_on_this_rank
 
 
 def test_nobody_speaks_for_a_process_that_waits_too(monkeypatch):
     monkeypatch.setattr(world, "LATE", 0.0)
     store = distributed.HashStore()
     assert "rank 1 was never heard of, rank 2 was never heard of" in str(waiting(0, store))
-    assert not waiting(1, store).said_here
+    assert not waiting(1, store).print_on_this_rank
 
 
-@pytest.mark.parametrize("said_here", [False, True])
-def test_an_error_is_told_by_the_process_that_says_it(monkeypatch, capsys, said_here):
+@pytest.mark.parametrize("print_on_this_rank", [False, True])
+def test_an_error_is_told_by_the_process_that_says_it(monkeypatch, capsys, print_on_this_rank):
     def run(_):
         error = UserError("rank 0 is gone")
-        error.said_here = said_here
+        error.print_on_this_rank = print_on_this_rank
         raise error
 
     monkeypatch.setattr(cli, "_run", run)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert cli._code([]) == 2
-    assert capsys.readouterr().err == ("jarilab: rank 0 is gone\n" if said_here else "")
+    assert capsys.readouterr().err == ("jarilab: rank 0 is gone\n" if print_on_this_rank else "")
 
 
 @pytest.mark.parametrize("said", LOST)
