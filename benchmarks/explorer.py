@@ -42,7 +42,7 @@ import torch
 
 import jarilab
 from jarilab.attention.kernels import attend
-from jarilab.explorer import Explorer, payload, session, summaries
+from jarilab.explorer import open_explorer, payload, run_subject, summaries
 from jarilab.inspect.record.capture import record
 from jarilab.pages.kit.page import to_json
 from jarilab.runs.experiment import Experiment
@@ -173,7 +173,7 @@ class Parts:
                 yield tape
 
         with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(session, "record", recording))
+            stack.enter_context(mock.patch.object(run_subject, "record", recording))
             for module, function, name in (
                 (type(predictor), "trace", "answer"),
                 (payload, "sites_of", "maps"),
@@ -194,7 +194,8 @@ def look(table: timing.Table, rounds: int) -> None:
 
 def look_one(table: timing.Table, rounds: int, run: Path, case: tuple[str, int, int, int]) -> None:
     model, width, heads, tokens = case
-    explorer, numbers = Explorer([run]), random.Random(1)
+    explorer, numbers = open_explorer([run]), random.Random(1)
+    subject: Any = explorer.subjects[0]
     explorer.look(line_of(model, tokens, numbers), live=True)
     walls: list[float] = []
     cpus: list[float] = []
@@ -202,7 +203,7 @@ def look_one(table: timing.Table, rounds: int, run: Path, case: tuple[str, int, 
     for _ in range(rounds):
         watch, line = Parts(), line_of(model, tokens, numbers)
         wall, cpu = time.perf_counter(), time.process_time()
-        with watch.watching(explorer.opened[0].run.predictor):
+        with watch.watching(subject.run.predictor):
             found = explorer.look(line, live=True)
             with watch.timed("json"):
                 to_json(found)
@@ -249,7 +250,7 @@ def memory(table: timing.Table, rounds: int) -> None:
 def memory_of(folder: str, tokens: int, encoding: str) -> tuple[int, list[int], float]:
     """MB before; MB that looks at three inputs needed on top, at the peak; CPU seconds of the first."""
     deterministic(threads=1)
-    explorer = Explorer([run_of(Path(folder), "language_model", 96, 12, 64, encoding)])
+    explorer = open_explorer([run_of(Path(folder), "language_model", 96, 12, 64, encoding)])
     before, peaks, numbers = peak(), [], random.Random(1)
     begin = time.process_time()
     seconds = 0.0

@@ -54,9 +54,9 @@ def looked_into(run: Path, line: str, sites: int) -> None:
     assert page.stat().st_size > 100_000
     from fastapi.testclient import TestClient
 
-    from jarilab.explorer import Explorer, server
+    from jarilab.explorer import open_explorer, server
 
-    explorer = Explorer([run], trust_code=True)
+    explorer = open_explorer([run], trust_code=True)
     client = TestClient(server.application(explorer, line, {"testserver"}))
     view = client.post("/api/look", json={"input": line}).json()["views"][0]
     assert len(view["sites"]) == sites

@@ -16,7 +16,7 @@ import pytest
 
 from helpers.browser import Pages, ServedPages, assert_colours, canvas_bytes, until
 from helpers.command import command
-from jarilab.explorer import Explorer
+from jarilab.explorer import Explorer, open_explorer
 from jarilab.pages.kit.blocks import unpacked
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -65,7 +65,7 @@ def live(runs: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def expected(runs: Path) -> Explorer:
     """The same models, in this process."""
-    return Explorer([runs / "none", runs / "rotary"])
+    return open_explorer([runs / "none", runs / "rotary"])
 
 
 @pytest.fixture

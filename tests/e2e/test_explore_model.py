@@ -15,7 +15,7 @@ from helpers.browser import Pages, ServedPages, until
 from helpers.command import command
 from helpers.folders import FELT, SENTENCE
 from helpers.runs import tiny, train
-from jarilab.explorer import ForeignExplorer, render
+from jarilab.explorer import open_explorer, render
 
 MASKED = SENTENCE.replace("tired", "[MASK]")
 
@@ -119,7 +119,7 @@ def live(models):
 
 @pytest.mark.browser
 def test_a_live_page_reads_another_text_and_switches_heads_links_and_tokens(browser, live, models, tmp_path):
-    explorer = ForeignExplorer([models / "felt"], link=("it", "animal"))
+    explorer = open_explorer(models=[models / "felt"], link=("it", "animal"))
     opens = explorer.look(MASKED, live=True)
     watched = ServedPages(browser, tmp_path, live)
     page = watched.visit(live)
@@ -162,7 +162,7 @@ def test_no_token_is_hidden_where_an_attention_that_nobody_hears_would_see_it(br
     # Nobody serves these pages, so what they miss is not asked about.
     pages, offered = Pages(browser, here), []
     for folder in (models / "felt", folders.led(here / "led")):
-        page = pages.open(render(ForeignExplorer([folder]).look(SENTENCE, live=True)))
+        page = pages.open(render(open_explorer(models=[folder]).look(SENTENCE, live=True)))
         page.locator("#tab-surgery").click()
         buttons = page.get_by_role("button").all_inner_texts()
         assert "✂ cut this link" in buttons
@@ -175,7 +175,7 @@ def test_no_token_is_hidden_where_an_attention_that_nobody_hears_would_see_it(br
 @pytest.mark.browser
 def test_windows_of_one_layer_are_told_apart(pages, models, here):
     Image.new("RGB", (64, 64)).save("black.png")
-    explorer = ForeignExplorer([folders.swin(here / "swin")])
+    explorer = open_explorer(models=[folders.swin(here / "swin")])
     page = pages.open(render(explorer.look("black.png", live=False)))
     rows = page.locator("#overview .heads > span[title]")
     assert rows.all_inner_texts() == [

@@ -17,7 +17,8 @@ import torch
 import jarilab
 from helpers.browser import Pages, assert_colours, canvas_bytes, decode_png, read_cells, read_pixels, until
 from helpers.explorer import made_page, made_site, made_view, random_rows
-from jarilab.explorer import Explorer, page_file, render
+from jarilab.explorer import open_explorer, render
+from jarilab.explorer.page_file import saved_page
 from jarilab.inspect.record.capture import record
 from jarilab.pages.kit.blocks import unpacked
 from jarilab.pages.kit.page import read
@@ -33,7 +34,7 @@ SMALL = [[0.05, 0.25, 0.7], [0.4, 0.6, 0.0]]
 @pytest.fixture(scope="module")
 def payload(runs: Path) -> dict[str, Any]:
     """Two trained models on one input, as a file has them."""
-    return page_file.whole(Explorer([runs / "none", runs / "rotary"]), "12+7", "encoder.0", 0)
+    return saved_page(open_explorer([runs / "none", runs / "rotary"]), "12+7", "encoder.0", 0)
 
 
 @pytest.fixture

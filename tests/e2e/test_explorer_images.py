@@ -11,7 +11,8 @@ import torch
 
 from helpers.browser import IMAGE, Pages, assert_cover, image_pixels, middle_of_patch
 from helpers.explorer import made_page, made_site, made_view
-from jarilab.explorer import Explorer, page_file, payload, render
+from jarilab.explorer import open_explorer, payload, render
+from jarilab.explorer.page_file import saved_page
 
 pytestmark = pytest.mark.browser
 
@@ -116,7 +117,7 @@ def test_text_has_no_image(pages: Pages) -> None:
 
 @pytest.fixture(scope="module")
 def found(image_runs: Path) -> dict[str, Any]:
-    page = page_file.whole(Explorer([image_runs / "detection"]), "#3", None, 0)
+    page = saved_page(open_explorer([image_runs / "detection"]), "#3", None, 0)
     page["views"][0]["outputs"][2] |= {"token": "7", "top": [["7", 0.9]]}
     return page
 

@@ -10,7 +10,8 @@ import torch
 import jarilab
 from helpers.browser import IMAGE, Pages, assert_cover, image_pixels, middle_of_patch
 from helpers.explorer import made_page, made_site, made_view
-from jarilab.explorer import Explorer, page_file, render
+from jarilab.explorer import open_explorer, render
+from jarilab.explorer.page_file import saved_page
 from jarilab.pages.kit.blocks import block, unpacked
 
 pytestmark = pytest.mark.browser
@@ -81,7 +82,7 @@ def test_a_word_as_a_query_comes_before_the_image(pages: Pages) -> None:
 
 @pytest.fixture(scope="module")
 def shown(painted_runs: Path) -> dict[str, Any]:
-    return page_file.whole(Explorer([painted_runs / "painter"]), CAPTION, None, 0)
+    return saved_page(open_explorer([painted_runs / "painter"]), CAPTION, None, 0)
 
 
 def test_the_image_is_the_painted_one_and_its_codes_are_those_of_the_map(

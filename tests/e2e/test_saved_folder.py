@@ -16,7 +16,7 @@ import pytest
 import jarilab
 from helpers.browser import Pages, until
 from helpers.command import command
-from jarilab.explorer import Explorer
+from jarilab.explorer import open_explorer
 from jarilab.explorer.page_folder import RUNTIME_FILES, USUAL_RUNTIME
 
 READY = "html[data-engines]"
@@ -132,7 +132,7 @@ def test_an_edit_does_in_a_folder_what_it_does_in_python(
         page.locator(".field").nth(1).click(position={"x": 4, "y": 4})
     edited = page.locator("#models .edited").first
     until(page, lambda: "other places" in edited.text_content())
-    effect = Explorer([runs / "none", runs / "rotary"]).operate("12+7", 1, [edit])["effect"]
+    effect = open_explorer([runs / "none", runs / "rotary"]).operate("12+7", 1, [edit])["effect"]
     found = re.search(r"log p (\S+) → (\S+?)\. ", edited.text_content())
     assert found
     after = effect["log_probability"]["after"]

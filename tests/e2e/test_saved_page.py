@@ -16,7 +16,8 @@ from helpers.command import command
 from helpers.explorer import made_page, made_site, made_view
 from helpers.runs import TINY_MODEL, train
 from jarilab import api
-from jarilab.explorer import Explorer, page_file, render
+from jarilab.explorer import Explorer, open_explorer, render
+from jarilab.explorer.page_file import saved_page
 from jarilab.pages.kit.blocks import unpacked
 from jarilab.runs.experiment import Experiment
 
@@ -36,12 +37,12 @@ def as_a_person_runs_it() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def explorer(runs: Path) -> Explorer:
-    return Explorer([runs / "none", runs / "rotary"])
+    return open_explorer([runs / "none", runs / "rotary"])
 
 
 @pytest.fixture(scope="module")
 def payload(explorer: Explorer) -> dict[str, Any]:
-    return page_file.whole(explorer, "12+7", "encoder.0", 0)
+    return saved_page(explorer, "12+7", "encoder.0", 0)
 
 
 def told(page: Any, view: int) -> str:
@@ -286,7 +287,7 @@ def test_another_input_is_cut_and_answered_as_in_python(pages: Pages, spelled: A
     first = api.open_run(run).example()
     page = pages.open(jarilab.explore(run, input=first).html, READY)
     assert "without Python. Verified here" in page.locator(NOTE).text_content()
-    explorer = Explorer([run])
+    explorer = open_explorer([run])
     for line in lines:
         page.locator("#input").fill(line)
         page.keyboard.press("Enter")
@@ -314,7 +315,7 @@ def test_an_unknown_word_is_copied_from_where_the_page_looked(pages: Pages, spel
 
 def test_a_language_model_reads_another_text_and_answers_to_switches(pages: Pages, runs: Path) -> None:
     page = pages.open(jarilab.explore(runs / "lm", input="one two").html, READY)
-    explorer = Explorer([runs / "lm"])
+    explorer = open_explorer([runs / "lm"])
     for line in ("three 1+2", " one ", ""):
         page.locator("#input").fill(line)
         page.keyboard.press("Enter")

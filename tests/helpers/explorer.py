@@ -10,7 +10,7 @@ import torch
 
 from helpers.runs import tiny, train
 from jarilab.data.captions import judges, sources
-from jarilab.explorer.opening import opening_of
+from jarilab.explorer.initial_view import initial_view
 from jarilab.explorer.payload import page_of
 from jarilab.inspect.record.sites import SEQUENCES
 from jarilab.pages.kit.blocks import block
@@ -145,5 +145,5 @@ def made_view(sites: Sequence[dict[str, Any]], name: str = "made", **sides: Sequ
 
 def made_page(*views: dict[str, Any], site: str | None = None, head: int = 0) -> dict[str, Any]:
     """A saved page of these models."""
-    opening = opening_of(views[:1], site or views[0]["sites"][0]["site"], head)
-    return page_of(views, live=False, opening=opening)
+    opening = initial_view(views[:1], site or views[0]["sites"][0]["site"], head)
+    return page_of(views, live=False, initial=opening)

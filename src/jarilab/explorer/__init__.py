@@ -1,4 +1,4 @@
-"""Look into trained models: what attends to what, on one page that is live or a file."""
+"""The explorer: a page, live or saved, of what trained models attend to."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Any
 
 from jarilab.core.errors import UserError
 from jarilab.core.storage.files import write_text
-from jarilab.explorer import page_file, page_folder
-from jarilab.explorer.foreign_session import ForeignExplorer
+from jarilab.explorer import page_folder
+from jarilab.explorer.noscript import noscript
+from jarilab.explorer.page_file import saved_page
+from jarilab.explorer.run_subject import RunSubject
 from jarilab.explorer.session import Explorer
-from jarilab.explorer.unscripted import unscripted
+from jarilab.explorer.subject import Subject
+from jarilab.explorer.tape_subject import TapeSubject
+from jarilab.inspect.measure.alignment import pharaoh
 from jarilab.inspect.record.capture import Tape
 from jarilab.pages.kit.page import assemble, frame
 
@@ -21,12 +25,12 @@ STYLES = ("kit/theme.css", "kit/base.css", "kit/maps.css", "explore.css", "panel
 
 @dataclass(frozen=True)
 class Page:
-    """A page that needs nothing else. In a notebook it shows itself."""
+    """A page in one file. A notebook displays it."""
 
     html: str
 
     def save(self, path: str | Path) -> None:
-        """Write it as a file. Raises UserError where that cannot be."""
+        """Write it to a file. Raises UserError if that fails."""
         write_text(Path(path), self.html)
 
     def _repr_html_(self) -> str:
@@ -35,7 +39,6 @@ class Page:
 
 def render(data: dict[str, Any]) -> str:
     """The HTML of a payload."""
-    beside = data.get("folder", False)
     title = " · ".join(["jari", *(view["name"] for view in data["views"])])
     return assemble(
         "jarilab.explorer",
@@ -45,9 +48,50 @@ def render(data: dict[str, Any]) -> str:
         data,
         title,
         live=data["live"],
-        beside=beside,
-        unscripted=unscripted(data),
+        beside=data.get("folder", False),
+        noscript=noscript(data),
     )
+
+
+def open_explorer(
+    runs: Sequence[str | Path] = (),
+    models: Sequence[str | Path] = (),
+    *,
+    link: tuple[str, str] | None = None,
+    align: str | None = None,
+    trust_code: bool = False,
+) -> Explorer:
+    """An explorer of folders of Hugging Face models, then of runs.
+
+    link: two tokens of the first model; pages open at the head that connects them most. align: gold links between the
+    tokens of source and answer, such as `0-0 1-2`, counted from 0. Raises UserError for a folder without a model or a
+    run.
+    """
+    if not runs and not models:
+        raise UserError("nothing to explore: expected the folder of a run, got none")
+    gold = None if align is None else pharaoh(align)
+    flags = [*(["--align", align] if align else []), *(["--trust-code"] if trust_code else [])]
+    subjects: list[Subject] = []
+    if models:
+        # Only these need transformers.
+        from jarilab.explorer.huggingface_subject import HuggingFaceSubject
+
+        for number, folder in enumerate(models):
+            subjects.append(HuggingFaceSubject(folder, "--against" if number else "--model"))
+    folders = [Path(run) for run in runs]
+    for folder, name in zip(folders, _names(folders), strict=True):
+        subjects.append(RunSubject(folder, name, gold=gold, trust_code=trust_code))
+    return Explorer(subjects, link=link, flags=flags)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """A name for each run: that of its folder, or its path if two have the same."""
+    names = [folder.name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    if len(set(names)) < len(names):
+        raise UserError("the same run is given twice; name each once")
+    return names
 
 
 def explore(
@@ -63,32 +107,25 @@ def explore(
     still: bool = False,
     trust_code: bool = False,
 ) -> Page:
-    """What the models of these runs attend to while they read `input`, side by side.
+    """The attention of these models on one input, side by side on a page.
 
-    model, against: folders of Hugging Face transformers, shown before the runs, all of them still. link: two of their
-    tokens; the page opens at the head that connects them most.
-    site, head: what the page opens at; the head that says most, by default. step: of training, at which all runs are
-    shown; the newest, by default. align: gold links between the tokens of
-    source and answer, such as `0-0 1-2`, counted from 0. still: a file that computes nothing by itself; by default it
-    carries the models, where they are small enough, and runs them on other inputs and under edits.
+    runs: folders of runs. model, against: folders of Hugging Face transformers, shown before the runs. link: two tokens
+    of such a model; the page opens at the head that connects them most. site, head: what the page opens at; by default
+    the head that matters most. step: training step of all runs; the newest by default. align: gold links between the
+    tokens of source and answer, such as `0-0 1-2`, counted from 0. still: a page without models; by default it holds
+    those that are small enough, and runs them on other inputs and under edits.
 
-    Heads beside the open one are in the file too while it stays small.
     Raises UserError for a folder that is no run or has no checkpoint, and for an input that a run cannot read.
     """
     if model is None and (against is not None or link is not None):
         raise UserError(
             "against and link go with a model of another library; give model=FOLDER, too"
         )
-    if model is not None:
-        if step is not None or align is not None:
-            raise UserError(
-                "step and align are for runs of jari alone; leave them out beside model"
-            )
-        folders = [model] if against is None else [model, against]
-        foreign = ForeignExplorer(folders, runs, link=link, trust_code=trust_code)
-        return Page(render(foreign.look(input, live=False, site=site, head=head)))
-    session = Explorer(runs, align=align, trust_code=trust_code)
-    return page(session, input, site, head, step, still=still)
+    if model is not None and (step is not None or align is not None):
+        raise UserError("step and align are for runs of jari alone; leave them out beside model")
+    models = [folder for folder in (model, against) if folder is not None]
+    explorer = open_explorer(runs, models, link=link, align=align, trust_code=trust_code)
+    return page(explorer, input, site, head, step, still=still or bool(models))
 
 
 def page(
@@ -100,8 +137,8 @@ def page(
     *,
     still: bool = False,
 ) -> Page:
-    """The page of one input as a file. Raises UserError for an input, a site, a head or a step that is not there."""
-    return Page(render(page_file.whole(explorer, line, site, head, step, still=still)))
+    """The page of one input as a file. Raises UserError for an input, site, head or step that does not exist."""
+    return Page(render(saved_page(explorer, line, site, head, step, still=still)))
 
 
 def save_folder(
@@ -112,18 +149,19 @@ def save_folder(
     head: int | None = None,
     step: int | None = None,
     *,
-    runtime: str | Path = page_folder.USUAL_RUNTIME,
+    runtime: str | Path = page_folder.DEFAULT_RUNTIME,
 ) -> Path:
-    """Write the page of one input as a folder, for models that are too large for a file: index.html, a model as ONNX
-    for each run, and ONNX Runtime Web, copied from `runtime`. Any server of files shows it: `python -m http.server`.
+    """Save the page of one input as a folder, for models that are too large for a file.
 
-    runtime: the folder `dist` of the npm package onnxruntime-web, which is never fetched.
-    Raises UserError for what is not there, and where no model can be written.
+    Writes index.html, an ONNX model for each run, and ONNX Runtime Web. Any server of files shows it, such as `python
+    -m http.server`. runtime: the folder `dist` of the npm package onnxruntime-web, which is never downloaded.
+
+    Raises UserError for an input, site, head or step that does not exist, and if no model can be exported.
     """
     out = Path(out)
-    opens = {"site": site, "head": head, "step": step}
-    page = page_folder.write_models(explorer, out, Path(runtime), line, opens)
-    write_text(out / "index.html", render(page))
+    initial = {"site": site, "head": head, "step": step}
+    data = page_folder.write_models(explorer, out, Path(runtime), line, initial)
+    write_text(out / "index.html", render(data))
     return out
 
 
@@ -132,16 +170,20 @@ def show(
     tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     title: str = "tape",
 ) -> Page:
-    """The maps of a tape. tokens: names for the tokens of `source` and `target`, or of both where they are the same;
-    their places by default. Raises UserError where the tape is of several inputs or the names do not fit."""
-    return Page(render(page_file.of_tape(tape, tokens, title)))
+    """The maps of a tape.
+
+    tokens: names of the tokens of `source` and `target`, or of both if they are equal; positions by default. Raises
+    UserError for a tape of several inputs and for names that do not fit.
+    """
+    explorer = Explorer([TapeSubject(tape, tokens, title)])
+    return Page(render(explorer.look("", live=False)))
 
 
 __all__ = [
     "Explorer",
-    "ForeignExplorer",
     "Page",
     "explore",
+    "open_explorer",
     "page",
     "render",
     "save_folder",

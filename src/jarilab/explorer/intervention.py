@@ -1,4 +1,4 @@
-"""What becomes of an answer when positions, a head, a link or a token are taken away: a request from the page."""
+"""Interventions that a page requests: positions, heads, links and tokens that are changed in one forward."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from jarilab.core.errors import UserError
+from jarilab.explorer import payload
 from jarilab.inspect.intervene.controls import Controls, controls
 from jarilab.inspect.intervene.edit import Edit
 from jarilab.inspect.intervene.edits import HeadOff, Link, TokenOff
@@ -23,13 +24,14 @@ from jarilab.positions.patches import Images
 from jarilab.tasks.predictors.base import Trace
 
 CONTROLS = 20
+"""Random control edits of an intervention."""
 
 
-class Operation:
-    """Edits to one forward: of the places of tokens, and inside attention.
+class Intervention:
+    """Edits of one forward: of positions, and inside attention.
 
-    changes: as the page sends them. tape: of the forward before them, which knows where a token is looked at. Raises
-    UserError for a change that lacks something or contradicts another, and for a token that is not there.
+    changes: as a page sends them. tape: the forward without them, which has the sites of a token. Raises UserError for
+    a change that lacks a field or contradicts another, and for a token that does not exist.
     """
 
     def __init__(self, changes: Sequence[Mapping[str, Any]], tape: Tape):
@@ -39,17 +41,22 @@ class Operation:
             if change["kind"] == "place":
                 self._move(change)
             elif change["kind"] == "head":
-                self.edits.append(HeadOff(*_needed(change, "site", "head")))
+                self.edits.append(HeadOff(*_required(change, "site", "head")))
             elif change["kind"] == "token":
-                self.edits.append(TokenOff.everywhere(tape, *_needed(change, "side", "key")))
+                self.edits.append(TokenOff.everywhere(tape, *_required(change, "side", "key")))
             else:
-                site, query, key, how = _needed(change, "site", "query", "key", "how")
+                site, query, key, how = _required(change, "site", "query", "key", "how")
                 self.edits.append(Link(site, change.get("head"), query, key, how))
 
+    @staticmethod
+    def without_head(tape: Tape, site: str, head: int) -> Intervention:
+        """One head switched off."""
+        return Intervention([{"kind": "head", "site": site, "head": head}], tape)
+
     def _move(self, change: Mapping[str, Any]) -> None:
-        (how,) = _needed(change, "how")
-        where = change.get("side", "both")
-        sides = ("source", "target") if where == "both" else (where,)
+        (how,) = _required(change, "how")
+        side_or_both = change.get("side", "both")
+        sides = ("source", "target") if side_or_both == "both" else (side_or_both,)
         for side in sides:
             if side in self.places:
                 raise UserError(
@@ -58,7 +65,7 @@ class Operation:
             self.places[side] = Places(how, change.get("amount", 1))
 
     def moved(self, inputs: Inputs) -> Inputs:
-        """The same tokens at other places. The last of them is the target, also where it is the only one."""
+        """The same tokens at other positions. The last input is the target, also if it is the only one."""
         sides = ("source", "target")[-len(inputs) :]
         pairs = zip(sides, inputs, strict=True)
         return tuple(self._moved(tokens, side) for side, tokens in pairs)
@@ -68,13 +75,13 @@ class Operation:
 
     @contextmanager
     def moving(self, model: nn.Module, inputs: Inputs) -> Iterator[Inputs]:
-        """What to call the model with inside the block. An image's patches are moved in the model itself. Raises
-        UserError for places that what is said of an image does not have."""
+        """Yields the inputs to call the model with. Raises UserError for positions that an image's answer lacks."""
         if not isinstance(inputs[-1], Images):
             yield self.moved(inputs)
             return
-        moving = displaced(model, self.of_image) if self.places else nullcontext()
-        with moving:
+        # The model makes the positions of patches itself, so they are moved inside it.
+        displacement = displaced(model, self.of_image) if self.places else nullcontext()
+        with displacement:
             yield inputs
 
     @property
@@ -86,39 +93,45 @@ class Operation:
             )
         return self.places["source"]
 
-    def run(self, model: nn.Module, said: Trace) -> Tape:
-        """The tape of the edited forward over the original answer."""
-        moving = self.moving(model, said.inputs)
+    def run(self, model: nn.Module, trace: Trace) -> Tape:
+        """The tape of the changed forward over the original answer."""
+        moving = self.moving(model, trace.inputs)
         edited = operate(model, self.edits)
         with torch.no_grad(), moving as inputs, edited, record(model) as tape:
             model(*inputs)
         return tape
 
-    def effect(self, model: nn.Module, said: Trace) -> Effect:
+    def effect(self, model: nn.Module, trace: Trace) -> Effect:
+        """How the answer's probabilities change."""
         placed: Any = None
         if self.places:
-            of_image = isinstance(said.inputs[-1], Images)
-            placed = self.of_image if of_image else self.moved(said.inputs)
-        return effect(model, said.inputs, said.written, self.edits, placed)
+            is_image = isinstance(trace.inputs[-1], Images)
+            placed = self.of_image if is_image else self.moved(trace.inputs)
+        return effect(model, trace.inputs, trace.written, self.edits, placed)
 
-    def controls(self, model: nn.Module, said: Trace) -> dict[str, Any]:
-        """The same edits at random other places; there is nothing to compare a move of all tokens with."""
+    def controls(self, model: nn.Module, trace: Trace) -> dict[str, Any]:
+        """The payload of random control edits; none for moved positions, which have no counterpart."""
         if not self.edits or self.places:
             return {"controls": [], "rank": None}
-        return controls_told(controls(model, said.inputs, self.edits, CONTROLS))
+        return controls_payload(controls(model, trace.inputs, self.edits, CONTROLS))
 
-    def weights(self, tape: Tape, site: str) -> torch.Tensor | None:
-        """The edited map `(H, Q, K)` of a site whose weights were edited: a tape knows those the model meant to use."""
+    def sites(self, tape: Tape) -> list[dict[str, Any]]:
+        """The maps of the changed forward."""
+        return [payload.weights_of(tape, site, self._weights(tape, site)) for site in tape.sites]
+
+    def _weights(self, tape: Tape, site: str) -> torch.Tensor | None:
+        """The edited map `(H, Q, K)` of a site; None if its weights were not edited."""
         if not any(site in edit.sites for edit in self.edits):
             return None
+        # A tape holds the weights before the edit.
         rows = []
         for recorded in tape.calls[site]:
             rows.append(edited_weights(site, recorded.call, self.edits))
         return torch.cat(rows, 2)[0]
 
 
-def effect_told(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:
-    """What the page is told of an effect. tokens: the names of what was measured."""
+def effect_payload(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:
+    """The payload of an effect. tokens: names of the tokens whose probabilities it compares."""
     rows = zip(tokens, effect.before.tolist(), effect.after.tolist(), strict=True)
     return {
         "log_probability": {"before": effect.log_before, "after": effect.log_after},
@@ -127,16 +140,16 @@ def effect_told(effect: Effect, tokens: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def controls_told(found: Controls) -> dict[str, Any]:
-    """What the page is told of controls."""
+def controls_payload(controls: Controls) -> dict[str, Any]:
+    """The payload of control edits."""
     rows = []
-    for edits, divergence in found.each:
+    for edits, divergence in controls.each:
         what = ", ".join(str(edit) for edit in edits)
         rows.append({"what": what, "divergence": divergence})
-    return {"controls": rows, "rank": found.rank}
+    return {"controls": rows, "rank": controls.rank}
 
 
-def _needed(change: Mapping[str, Any], *names: str) -> list[Any]:
+def _required(change: Mapping[str, Any], *names: str) -> list[Any]:
     missing = [name for name in names if change.get(name) is None]
     if missing:
         needed = ", ".join(names)

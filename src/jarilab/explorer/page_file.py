@@ -1,145 +1,87 @@
-"""What goes into a file: everything while it is small, and then what was opened."""
+"""The payload of a saved page: everything while it is small, then what the page opens at."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jarilab.explorer import payload
-from jarilab.explorer.opening import opening_of
-from jarilab.explorer.session import Explorer, Writer
+from jarilab.explorer.session import Explorer
+from jarilab.explorer.subject import Writer
 from jarilab.export.program import program_of
-from jarilab.inspect.measure.maps import names_of_sides
-from jarilab.inspect.record.capture import Tape
 
-ROOM = 3 * 2**20
-"""Bytes up to which more heads and training steps than the one asked for are put into a file."""
+MAX_EXTRAS = 3 * 2**20
+"""Bytes of views, heads and training steps beyond which only the open head is added."""
 
 
-def whole(
+def saved_page(
     explorer: Explorer,
     line: str,
-    site: str | None,
-    head: int | None,
+    site: str | None = None,
+    head: int | None = None,
     step: int | None = None,
     *,
     still: bool = False,
     program: Writer = program_of,
 ) -> dict[str, Any]:
-    """The page for a file. step: of training, of all runs; the newest by default. still: it computes nothing by itself.
-    program: what makes that of a model. Raises UserError for a site, a head or a step that is not there."""
+    """The payload of a page that is saved as a file.
+
+    step: training step of all runs; the newest by default. still: the page holds no models. program: exports a model.
+    Raises UserError for a site, head or step that does not exist.
+    """
     page = explorer.look(line, explorer.all_at(step), live=False, site=site, head=head)
-    # What the explorer remembers stays as it is.
+    # The explorer caches its views, so they are copied.
     views = []
-    for of_view in page["views"]:
-        sites = [{**shown, "details": {}} for shown in of_view["sites"]]
-        views.append({**of_view, "sites": sites})
+    for view in page["views"]:
+        sites = [{**shown, "details": {}} for shown in view["sites"]]
+        views.append({**view, "sites": sites})
     if not still:
-        for view, opened in zip(views, explorer.opened, strict=True):
-            view["engine"] = opened.engine(line, view["step"], program)
-    room = ROOM - _size(views)
-    wanted = []
-    for view, of_view in enumerate(views):
-        for shown in of_view["sites"]:
-            other_site = shown["site"] != page["site"]
-            for number in range(shown["heads"]):
-                other_head = number != page["head"]
-                wanted.append((other_site, other_head, view, shown, number))
-    wanted.sort(key=lambda one: one[:3])
-    for other_site, other_head, view, shown, number in wanted:
-        if (other_site or other_head) and room <= 0:
-            break
-        detail = explorer.head(line, view, shown["site"], number, step)
-        room -= _size(detail)
-        shown["details"][str(number)] = detail
-    page = {**page, "views": views, "again": _again(explorer, still)}
-    frames = _frames(explorer, line, room)
+        for view, subject in zip(views, explorer.subjects, strict=True):
+            engine = subject.engine(line, view["step"], program)
+            if engine is not None:
+                view["engine"] = engine
+    page = {**page, "views": views, "again": [*(["--still"] if still else []), *explorer.flags]}
+    budget = _add_details(explorer, line, page, step, MAX_EXTRAS - _size(views))
+    frames = _frames(explorer, line, budget)
     if frames is not None:
         page["frames"] = frames
     return page
 
 
-def _again(explorer: Explorer, still: bool) -> list[str]:
-    """What a command needs to make the page again, beside the runs, the input and what is looked at."""
-    words = [] if explorer.align is None else ["--align", explorer.align]
-    chosen = {"--still": still, "--trust-code": explorer.trusts_code}
-    return words + [flag for flag, asked in chosen.items() if asked]
+def _add_details(
+    explorer: Explorer, line: str, page: dict[str, Any], step: int | None, budget: int
+) -> int:
+    """Adds the details of the open head, then of others within `budget` bytes; returns the bytes left."""
+    heads = []
+    for number, (view, subject) in enumerate(zip(page["views"], explorer.subjects, strict=True)):
+        if not subject.saves_details:
+            continue
+        for shown in view["sites"]:
+            is_other_site = shown["site"] != page["site"]
+            for head in range(shown["heads"]):
+                heads.append((is_other_site, head != page["head"], number, shown, head))
+    heads.sort(key=lambda entry: entry[:3])
+    for is_other_site, is_other_head, number, shown, head in heads:
+        if (is_other_site or is_other_head) and budget <= 0:
+            break
+        detail = explorer.head(line, number, shown["site"], head, step)
+        budget -= _size(detail)
+        shown["details"][str(head)] = detail
+    return budget
 
 
-def _frames(explorer: Explorer, line: str, room: int) -> list[dict[str, Any]] | None:
-    """The maps at every training step that all runs keep, or None where there is one step only or no room."""
-    kept = [set(opened.steps) for opened in explorer.opened]
-    common = set.intersection(*kept)
-    if len(common) < 2:
+def _frames(explorer: Explorer, line: str, budget: int) -> list[dict[str, Any]] | None:
+    """The maps at every training step that all subjects have; None for a single step or beyond `budget` bytes."""
+    common_steps = set.intersection(*(set(subject.steps) for subject in explorer.subjects))
+    if len(common_steps) < 2:
         return None
     frames = []
-    for step in sorted(common):
+    for step in sorted(common_steps):
         page = explorer.look(line, explorer.all_at(int(step)), live=False)
         frames.append({"step": step, "views": page["views"]})
-        room -= _size(page)
-        if room < 0:
+        budget -= _size(page)
+        if budget < 0:
             return None
     return frames
-
-
-def of_tape(
-    tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None, title: str
-) -> dict[str, Any]:
-    """The page of a forward that was recorded without a run."""
-    view = view_of_tape(tape, tokens, title)
-    return payload.page_of([view], live=False, opening=opening_of([view]))
-
-
-def view_of_tape(
-    tape: Tape, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None, title: str
-) -> dict[str, Any]:
-    """One model of such a page."""
-    names = names_of_sides(tape, tokens)
-    first = tape.calls[tape.sites[0]][0].call
-    encoding = type(first.geometry.encoding).__name__
-    one_side = next(iter(names.values()))
-    return {
-        "run": title,
-        "name": title,
-        "task": None,
-        "purpose": _numbered(names),
-        "model": None,
-        "encoding": encoding.lower(),
-        "seed": None,
-        "step": 0,
-        "steps": [0],
-        "experiment": None,
-        "curve": [],
-        "metric": None,
-        "input": " ".join(one_side),
-        "answer": None,
-        "expected": None,
-        "sides": {side: {"tokens": of_side} for side, of_side in names.items()},
-        "outputs": [],
-        "sites": payload.sites_of(tape, names),
-        "vocabulary": None,
-        "rollout": None,
-        "checks": [],
-        "lens": None,
-        "words": [],
-        "edits": [],
-        "opens": [],
-        "says": None,
-    }
-
-
-def _numbered(names: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """What is said of sequences that the tokens do not fit, in English and in Korean."""
-    others = [side for side in names if side.endswith(" places)")]
-    if not others:
-        return None
-    listed = ", ".join(others)
-    return [
-        "Some attentions have more or fewer places than the tokens, as where a model pools; these are numbered: "
-        f"{listed}.",
-        f"풀링하는 모델처럼 자리의 수가 토큰과 다른 어텐션이 있으며, 그 자리는 번호로 나타냅니다: {listed}.",
-    ]
 
 
 def _size(value: Any) -> int:

@@ -241,9 +241,9 @@ def outputs_of(
 
 
 def page_of(
-    views: Sequence[dict[str, Any]], *, live: bool, opening: Mapping[str, Any]
+    views: Sequence[dict[str, Any]], *, live: bool, initial: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The whole payload. opening: what the page opens at, see `opening_of`."""
+    """The whole payload. initial: what the page opens at, see `initial_view`."""
     used: set[str] = set()
     for view in views:
         for site_of_view in view["sites"]:
@@ -257,5 +257,5 @@ def page_of(
         "measures": [row for row in MEASURED_BY if row["name"] in used],
         "telling": list(TELLING),
         "tones": tones_of(view["encoding"] or "" for view in views),
-        **opening,
+        **initial,
     }

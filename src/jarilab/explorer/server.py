@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from jarilab.explorer import render
-from jarilab.explorer.explored import Explored
+from jarilab.explorer.session import Explorer
 from jarilab.serving import running
 from jarilab.serving.answers import DOCUMENTED, answer, tell_mistakes
 from jarilab.serving.guard import Guard
@@ -102,11 +102,11 @@ class Surgery(_Asked):
     controls: bool = True
 
 
-def application(explorer: Explored, line: str, hosts: set[str], **opens: Any) -> Guard:
+def application(explorer: Explorer, line: str, hosts: set[str], **opens: Any) -> Guard:
     """The server's part of the page.
 
     hosts: what a request may call this machine, port included. opens: the `site`, `head` and `steps` that the
-    page opens at, as `Explored.look` takes them.
+    page opens at, as `Explorer.look` takes them.
     """
     app = FastAPI(title="jari", docs_url=None, redoc_url=None, responses=DOCUMENTED)
     tell_mistakes(app)
@@ -146,7 +146,7 @@ def application(explorer: Explored, line: str, hosts: set[str], **opens: Any) ->
 
 
 def serve(
-    explorer: Explored,
+    explorer: Explorer,
     line: str,
     listening: socket.socket,
     **opens: Any,

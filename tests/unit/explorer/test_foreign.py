@@ -11,8 +11,8 @@ import torch
 from helpers import folders
 from helpers.folders import FELT, SENTENCE
 from jarilab.core.errors import UserError
-from jarilab.explorer import ForeignExplorer, explore, foreign, server
-from jarilab.huggingface import load
+from jarilab.explorer import explore, huggingface_subject, open_explorer, server
+from jarilab.explorer.huggingface_subject import HuggingFaceSubject
 from jarilab.inspect.intervene.interventions import Link, operate
 from jarilab.pages.kit.blocks import unpacked
 
@@ -44,7 +44,7 @@ def models(tmp_path_factory):
 
 
 def opened(models, *names, **options):
-    return ForeignExplorer([models / name for name in names], **options)
+    return open_explorer(models=[models / name for name in names], **options)
 
 
 @contextmanager
@@ -76,17 +76,17 @@ def test_an_answer_without_a_head_is_that_of_a_model_whose_head_is_silenced(mode
     changed = []
     for head in range(4):
         found = explorer.operate(line, 0, [{"kind": "head", "site": site, "head": head}], controls=False)["effect"]
-        looked = explorer.looked(line)[0]
-        says, model = looked.reading.says, looked.loaded.model
+        reading, model = explorer.subjects[0].record(line).reading, explorer.subjects[0].loaded.model
+        says = reading.says
         with torch.no_grad(), without(model, path, head):
-            outputs = model(**looked.reading.inputs)
+            outputs = model(**reading.inputs)
             answer = says.answer(outputs)
         shares = says.scores(outputs).double().softmax(-1)
         expected = [float(share[label]) for share, label in zip(shares, says.said, strict=True)]
         assert [row["after"] for row in found["tokens"]] == pytest.approx(expected, abs=1e-5)
         assert found["answer"] == answer
         assert found["divergence"] > 1e-6
-        changed.append(answer != looked.reading.answer)
+        changed.append(answer != reading.answer)
     assert any(changed) or name == "class"
 
 
@@ -123,8 +123,8 @@ def test_vectors_move_where_a_query_looks_elsewhere_and_nowhere_else(models):
     explorer = opened(models, "vectors")
     link = {"kind": "link", "site": "encoder.1", "head": None, "query": 3, "key": 1, "how": "erase"}
     found = explorer.operate(SENTENCE, 0, [link], controls=False)
-    looked = explorer.looked(SENTENCE)[0]
-    model, inputs = looked.loaded.model, looked.reading.inputs
+    model = explorer.subjects[0].loaded.model
+    inputs = explorer.subjects[0].record(SENTENCE).reading.inputs
     with torch.no_grad():
         before = model(**inputs).last_hidden_state[0]
         with operate(model, [Link("encoder.1", None, 3, 1, "erase")]):
@@ -141,8 +141,8 @@ def test_vectors_move_where_a_query_looks_elsewhere_and_nowhere_else(models):
 def test_a_token_that_is_off_is_as_if_it_were_padding(models, name, line, side):
     explorer = opened(models, name)
     found = explorer.operate(line, 0, [{"kind": "token", "side": side, "key": 3}])["effect"]
-    looked = explorer.looked(line)[0]
-    says, model, inputs = looked.reading.says, looked.loaded.model, dict(looked.reading.inputs)
+    reading, loaded = explorer.subjects[0].record(line).reading, explorer.subjects[0].loaded
+    says, model, inputs = reading.says, loaded.model, dict(reading.inputs)
     mask = torch.ones_like(inputs["input_ids"])
     mask[:, 3] = 0
     # Of padding a text without a key hides nothing more: its place is counted still.
@@ -157,13 +157,14 @@ def test_a_token_that_is_off_is_as_if_it_were_padding(models, name, line, side):
     assert others == {str(key) for key in range(mask.shape[1]) if key != 3}
     if name == "written":
         ids = model.generate(inputs["input_ids"], attention_mask=mask, num_beams=1, do_sample=False, max_new_tokens=48)
-        assert found["answer"] == looked.loaded.target_tokenizer.decode(ids[0], skip_special_tokens=True)
-        assert found["answer"] != looked.reading.answer
+        assert found["answer"] == loaded.target_tokenizer.decode(ids[0], skip_special_tokens=True)
+        assert found["answer"] != reading.answer
 
 
 def test_an_answer_that_ends_before_the_token_that_is_off_is_told(models, monkeypatch):
     explorer = opened(models, "written")
-    model = explorer.looked(SENTENCE)[0].loaded.model
+    explorer.record(SENTENCE)  # before what follows makes its answer shorter
+    model = explorer.subjects[0].loaded.model
     writes = model.generate
     monkeypatch.setattr(model, "generate", lambda *given, **how: writes(*given, **{**how, "max_new_tokens": 3}))
     off = {"kind": "token", "side": "target", "key": 20}
@@ -225,17 +226,17 @@ def test_what_cannot_be_known_is_not_offered(models):
 
 @torch.no_grad()
 def test_rollout_is_that_of_the_models_own_maps(models):
-    model = foreign.ExploredModel(load(models / "masked"), "--model")
-    shown = model.view(SENTENCE)["rollout"]
+    model = HuggingFaceSubject(models / "masked")
+    shown = model.view(SENTENCE, 0)["rollout"]
     loaded = model.loaded.model
     loaded.set_attn_implementation("eager")
-    maps = loaded(**model.look(SENTENCE).reading.inputs, output_attentions=True).attentions
+    maps = loaded(**model.record(SENTENCE).reading.inputs, output_attentions=True).attentions
     expected = torch.eye(maps[0].shape[-1])
     for of_layer in maps:
         expected = (of_layer[0].mean(0) + torch.eye(len(expected))) / 2 @ expected
     assert torch.allclose(torch.as_tensor(unpacked(shown)).float(), expected, atol=1e-4)
-    causal = foreign.ExploredModel(load(models / "next"), "--model")
-    assert causal.view(SENTENCE)["rollout"] is None
+    causal = HuggingFaceSubject(models / "next")
+    assert causal.view(SENTENCE, 0)["rollout"] is None
 
 
 def test_models_and_runs_are_asked_by_the_number_of_their_view(models, runs):
@@ -258,7 +259,7 @@ def test_the_page_opens_at_the_link_where_the_line_has_it(models):
     explorer = opened(models, "masked", "other", link=("it", "animal"))
     page = explorer.look(SENTENCE, live=True)
     assert (page["query"], page["key"]) == (8, 2)
-    best = explorer.looked(SENTENCE)[0].link("it", "animal")[0]
+    best = explorer.subjects[0].links(SENTENCE, "it", "animal")[0]
     assert (page["view"], page["site"], page["head"]) == (0, best.site, best.head)
     assert explorer.look("the street", live=True)["views"][0]["input"] == "the street"
     chosen = explorer.look(SENTENCE, live=True, site="encoder.1", head=3)
@@ -268,13 +269,13 @@ def test_the_page_opens_at_the_link_where_the_line_has_it(models):
 
 
 def test_of_long_lines_the_last_alone_is_kept(models, monkeypatch):
-    model = foreign.ExploredModel(load(models / "masked"), "--model")
+    model = HuggingFaceSubject(models / "masked")
     for line in ("the animal", "the street"):
-        model.look(line)
-    assert list(model._looked) == ["the animal", "the street"]
-    monkeypatch.setattr(foreign, "LARGEST", 3)
-    model.look("the animal was tired")
-    assert list(model._looked) == ["the animal was tired"]
+        model.record(line)
+    assert list(model._recordings) == ["the animal", "the street"]
+    monkeypatch.setattr(huggingface_subject, "LARGEST", 3)
+    model.record("the animal was tired")
+    assert list(model._recordings) == ["the animal was tired"]
 
 
 def test_in_python_it_is_the_same_page_as_a_file(models):
@@ -315,7 +316,7 @@ def test_bad_lines_are_a_sentence_and_the_server_lives_on(models):
 
 def test_only_files_beside_the_first_are_read(models, tmp_path):
     image = pytest.importorskip("PIL.Image")
-    explorer = ForeignExplorer([folders.vit(tmp_path / "vit")])
+    explorer = open_explorer(models=[folders.vit(tmp_path / "vit")])
     here = tmp_path / "here"
     here.mkdir()
     for folder in (tmp_path, here):

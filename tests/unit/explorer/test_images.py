@@ -12,8 +12,7 @@ import torch
 import jarilab
 from helpers.serving import served
 from jarilab.core.errors import UserError
-from jarilab.explorer import payload, session
-from jarilab.explorer.session import Explorer
+from jarilab.explorer import open_explorer, payload, run_subject
 from jarilab.models.detector import Detector
 from jarilab.pages.kit.blocks import unpacked
 from jarilab.positions.boxes import Detected
@@ -25,7 +24,7 @@ GRID = [f"{row},{column}" for row in range(4) for column in range(4)]
 
 
 def view_of(run: Path, line: str = "#3") -> dict[str, Any]:
-    return Explorer([run]).look(line, live=False)["views"][0]
+    return open_explorer([run]).look(line, live=False)["views"][0]
 
 
 @pytest.mark.parametrize("run", ["rotary2d", "class"])
@@ -57,7 +56,7 @@ def test_tokens_without_a_place_come_first_and_counted_patches_are_named_by_row_
 
 @pytest.mark.parametrize("run", ["none", "rotary2d", "learned2d", "class", "detection"])
 def test_every_head_opens_and_adds_up(image_runs: Path, run: str) -> None:
-    explorer = Explorer([image_runs / run])
+    explorer = open_explorer([image_runs / run])
     for site in explorer.look("#3", live=False)["views"][0]["sites"]:
         detail = explorer.head("#3", 0, site["site"], 1)
         summed = sum(unpacked(part["matrix"]) for part in detail["parts"])
@@ -84,7 +83,7 @@ def test_checks_tell_who_is_blind_to_the_order_of_patches(image_runs: Path) -> N
 
 
 def test_edits_change_the_class_and_places_of_patches_can_be_moved(image_runs: Path) -> None:
-    explorer = Explorer([image_runs / "none", image_runs / "learned2d"])
+    explorer = open_explorer([image_runs / "none", image_runs / "learned2d"])
     off = {"kind": "place", "side": "both", "how": "off"}
     before = explorer.look("#3", live=True)["views"][1]
     moved = explorer.operate("#3", 1, [off])
@@ -103,7 +102,7 @@ def test_edits_change_the_class_and_places_of_patches_can_be_moved(image_runs: P
 
 
 def test_a_image_in_a_file_is_read(image_runs: Path, tmp_path: Path) -> None:
-    explorer = Explorer([image_runs / "rotary2d"])
+    explorer = open_explorer([image_runs / "rotary2d"])
     view = explorer.look("#3", live=True)["views"][0]
     pixels = unpacked(view["sides"]["source"]["picture"]["pixels"])[..., 0].astype("uint8")
     pillow = pytest.importorskip("PIL.Image")
@@ -118,9 +117,9 @@ def test_a_image_in_a_file_is_read(image_runs: Path, tmp_path: Path) -> None:
 
 
 def test_too_many_patches_are_refused_before_the_model_runs(image_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LONGEST", 15)
+    monkeypatch.setattr(run_subject, "MAX_TOKENS", 15)
     with pytest.raises(UserError, match="at most 15 patches, got 16"):
-        Explorer([image_runs / "rotary2d"]).look("#3", live=False)
+        open_explorer([image_runs / "rotary2d"]).look("#3", live=False)
 
 
 def test_object_queries_have_boxes_and_what_they_say(image_runs: Path) -> None:
@@ -140,7 +139,7 @@ def test_object_queries_have_boxes_and_what_they_say(image_runs: Path) -> None:
     crosses = [site for site in view["sites"] if site["kind"] == "cross"]
     assert [site["shape"] for site in crosses] == [[4, 36], [4, 36]]
     assert all(site["queries"] == "target" and site["keys"] == "source" for site in crosses)
-    edited = Explorer([image_runs / "detection"]).operate("#3", 0, [{"kind": "place", "how": "shuffle"}])
+    edited = open_explorer([image_runs / "detection"]).operate("#3", 0, [{"kind": "place", "how": "shuffle"}])
     assert edited["effect"]["divergence"] > 0
     assert len(edited["effect"]["tokens"]) == 4
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.explorer import made_site, made_view
-from jarilab.explorer.opening import opening_of
+from jarilab.explorer.initial_view import initial_view
 
 EVEN = np.full((2, 3, 3), 1 / 3)
 
@@ -25,7 +25,7 @@ def view_of(answer: str = "3", **measures: Any) -> dict[str, Any]:
 
 
 def opened(*views: dict[str, Any], **asked: Any) -> tuple[int, str, int]:
-    found = opening_of(views, **asked)
+    found = initial_view(views, **asked)
     return found["view"], found["site"], found["head"]
 
 
@@ -56,7 +56,7 @@ def test_what_is_asked_for_is_opened() -> None:
 @pytest.mark.parametrize("hidden", [None, [[0, 1, 1], [0, 0, 1], [0, 0, 0]]])
 def test_the_cell_has_the_weight_that_is_most_times_an_equal_one(hidden: Any) -> None:
     weights = np.array([[[1.0, 0, 0], [0.2, 0.8, 0], [0.1, 0.3, 0.6]]])
-    found = opening_of([made_view([made_site("encoder.0", weights, hidden=hidden)], source="abc")])
+    found = initial_view([made_view([made_site("encoder.0", weights, hidden=hidden)], source="abc")])
     assert (found["query"], found["key"]) == ((0, 0) if hidden is None else (2, 2))
 
 
@@ -65,5 +65,5 @@ def test_the_query_is_a_place_of_the_image_or_the_class_token(pool: str | None, 
     weights = np.array([[[0.1, 0.9], [0.8, 0.2]]])
     view = made_view([made_site("encoder.0", weights)], source=["red", "0,0"])
     view["sides"]["source"]["picture"] = {"first": 1, "pool": pool}
-    found = opening_of([view])
+    found = initial_view([view])
     assert (found["query"], found["key"]) == cell

@@ -15,8 +15,8 @@ import jarilab
 from helpers.serving import served
 from jarilab.core.errors import UserError
 from jarilab.data.images.files import read_image
-from jarilab.explorer import page_file, server, session
-from jarilab.explorer.session import Explorer
+from jarilab.explorer import Explorer, open_explorer, run_subject, server
+from jarilab.explorer.page_file import saved_page
 from jarilab.pages.kit.blocks import unpacked
 
 CAPTION = "a small red 3 top left"
@@ -27,7 +27,7 @@ WORDS = ["<bos>", *CAPTION.split(), "<picture>"]
 @pytest.fixture(scope="module")
 def explorers(painted_runs: Path) -> dict[str, Explorer]:
     """Painting takes a second, and is done once for each caption."""
-    return {run: Explorer([painted_runs / run]) for run in ("painter", "table", "folder")}
+    return {run: open_explorer([painted_runs / run]) for run in ("painter", "table", "folder")}
 
 
 def view_of(explorer: Explorer, line: str = CAPTION) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_edits_are_measured_over_what_was_painted(explorers: dict[str, Explorer]
 
 
 def test_a_page_says_in_both_languages_that_it_cannot_paint(explorers: dict[str, Explorer]) -> None:
-    (view,) = page_file.whole(explorers["painter"], CAPTION, None, 0)["views"]
+    (view,) = saved_page(explorers["painter"], CAPTION, None, 0)["views"]
     english, korean = view["engine"]["why"]
     assert english == "no page can answer by itself as the model text_to_image does for the task captions"
     assert korean == "과제 captions에서 모델 text_to_image이(가) 하는 답은 페이지가 스스로 낼 수 없습니다"
@@ -149,7 +149,7 @@ def test_places_are_moved_or_it_is_told_why_not(explorers: dict[str, Explorer], 
 
 
 def test_each_kept_step_paints_its_own_image(painted_runs: Path) -> None:
-    page = page_file.whole(Explorer([painted_runs / "painter"]), CAPTION, None, 0)
+    page = saved_page(open_explorer([painted_runs / "painter"]), CAPTION, None, 0)
     assert all(len(site["details"]) == 2 for site in page["views"][0]["sites"])
     steps = page["views"][0]["steps"]
     assert [frame["step"] for frame in page["frames"]] == steps
@@ -161,8 +161,8 @@ def test_each_kept_step_paints_its_own_image(painted_runs: Path) -> None:
 def test_a_image_is_painted_once_for_all_that_is_shown_of_it(
     painted_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    explorer = Explorer([painted_runs / "painter"])
-    loaded: Any = explorer.opened[0].run
+    explorer = open_explorer([painted_runs / "painter"])
+    loaded: Any = explorer.subjects[0].run
     drawn, steps = [], loaded.model.steps
     monkeypatch.setattr(loaded.model, "steps", lambda *a, **how: drawn.append(how) or steps(*a, **how))
     explorer.look(CAPTION, live=True)
@@ -172,7 +172,7 @@ def test_a_image_is_painted_once_for_all_that_is_shown_of_it(
 
 
 def test_painters_stand_side_by_side_on_the_same_caption(explorers: dict[str, Explorer], painted_runs: Path) -> None:
-    first, second = Explorer([painted_runs / "painter", painted_runs / "table"]).look(CAPTION, live=True)["views"]
+    first, second = open_explorer([painted_runs / "painter", painted_runs / "table"]).look(CAPTION, live=True)["views"]
     assert first["vocabulary"] == second["vocabulary"]
     assert first["sides"]["target"]["tokens"] == second["sides"]["target"]["tokens"]
     assert first["sites"][0]["weights"] != second["sites"][0]["weights"]
@@ -195,7 +195,7 @@ def test_another_caption_is_painted_live_and_mistakes_are_told(
     assert other["sides"]["target"]["tokens"][4] == "7"
     wrong = asyncio.run(asked("a purple 7"))
     assert (wrong.status_code, "no caption to train on had purple" in wrong.json()["error"]) == (400, True)
-    monkeypatch.setattr(session, "LONGEST", 71)
+    monkeypatch.setattr(run_subject, "MAX_TOKENS", 71)
     with pytest.raises(UserError, match="at most 71 words and codes, got 72"):
         explorer.look("a large blue 8 bottom right", live=True)
 

@@ -6,7 +6,8 @@ import torch
 
 import jarilab
 from jarilab.core.errors import UserError
-from jarilab.explorer import detail, page_file, payload
+from jarilab.explorer import detail, payload
+from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.inspect.record import calls
 from jarilab.inspect.record.capture import Tape, record
 from jarilab.pages.kit.blocks import unpacked
@@ -103,8 +104,8 @@ def test_numbers_without_a_word_in_json_become_null() -> None:
 
 
 def test_a_tape_shows_itself_with_names_or_places(tape: Tape) -> None:
-    page = page_file.of_tape(tape, None, "tape")
-    assert page["views"][0]["sides"]["source"]["tokens"] == ["0", "1", "2", "3", "4"]
-    assert page_file.of_tape(tape, NAMES, "tape")["views"][0]["sides"]["target"]["tokens"] == NAMES["target"]
+    view = view_of_tape(tape, None, "tape")
+    assert view["sides"]["source"]["tokens"] == ["0", "1", "2", "3", "4"]
+    assert view_of_tape(tape, NAMES, "tape")["sides"]["target"]["tokens"] == NAMES["target"]
     with pytest.raises(UserError, match="expected a name for each of the 5 queries, got 2"):
-        page_file.of_tape(tape, {"source": ["a", "b"]}, "tape")
+        view_of_tape(tape, {"source": ["a", "b"]}, "tape")

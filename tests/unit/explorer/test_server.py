@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from jarilab.core.errors import UserError
-from jarilab.explorer import server
-from jarilab.explorer.session import Explorer
+from jarilab.explorer import Explorer, open_explorer, server
 from jarilab.serving import running
 
 HOST = "127.0.0.1:8000"
@@ -19,7 +18,7 @@ HOST = "127.0.0.1:8000"
 
 @pytest.fixture(scope="module")
 def explorer(runs: Path) -> Explorer:
-    return Explorer([runs / "none", runs / "rotary"])
+    return open_explorer([runs / "none", runs / "rotary"])
 
 
 def ask(explorer: Explorer, *requests: tuple[str, str, dict[str, Any]], line: str = "1+2") -> list[httpx.Response]:
@@ -111,7 +110,7 @@ def test_an_error_does_not_give_back_all_that_was_asked(explorer: Explorer) -> N
 
 
 def test_only_images_beside_the_first_are_read(image_runs: Path, tmp_path: Path) -> None:
-    explorer = Explorer([image_runs / "rotary2d"])
+    explorer = open_explorer([image_runs / "rotary2d"])
     here, below = tmp_path / "here", tmp_path / "here" / "below"
     below.mkdir(parents=True)
     pillow: Any = pytest.importorskip("PIL.Image")

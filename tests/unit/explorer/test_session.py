@@ -10,15 +10,16 @@ import pytest
 import jarilab
 from helpers.runs import TINY_MODEL, tiny, train
 from jarilab.core.errors import UserError
-from jarilab.explorer import page_file
-from jarilab.explorer.remembering import REMEMBERED
-from jarilab.explorer.session import LONGEST, Explorer
+from jarilab.explorer import open_explorer, page_file
+from jarilab.explorer.page_file import saved_page
+from jarilab.explorer.run_subject import MAX_TOKENS
+from jarilab.explorer.subject import MAX_CACHED
 from jarilab.pages.kit.blocks import unpacked
 from jarilab.runs.experiment import Experiment
 
 
 def test_a_view_says_what_predict_says(runs: Path) -> None:
-    view = Explorer([runs / "rotary"]).look("12+7", live=False)["views"][0]
+    view = open_explorer([runs / "rotary"]).look("12+7", live=False)["views"][0]
     (answer,) = jarilab.predict(runs / "rotary", ["12+7"])
     assert view["answer"] == answer.answer
     assert view["expected"] == "19"
@@ -37,7 +38,7 @@ def test_a_view_says_what_predict_says(runs: Path) -> None:
     ],
 )
 def test_every_kind_of_model_opens_head_by_head(runs: Path, run: str, line: str, sites: set[str]) -> None:
-    explorer = Explorer([runs / run])
+    explorer = open_explorer([runs / run])
     page = explorer.look(line, live=False)
     shown = page["views"][0]["sites"]
     assert sites <= {site["site"] for site in shown} or run == "recurrent"
@@ -50,9 +51,9 @@ def test_every_kind_of_model_opens_head_by_head(runs: Path, run: str, line: str,
 
 @pytest.mark.parametrize(("run", "line"), [("rotary", "12+7"), ("recurrent", "3 5 2"), ("lm", "one two")])
 def test_a_head_is_opened_by_two_calls_of_the_model_and_the_next_by_one(runs: Path, run: str, line: str) -> None:
-    explorer = Explorer([runs / run])
+    explorer = open_explorer([runs / run])
     sites = explorer.look(line, live=False)["views"][0]["sites"]
-    opened, calls = explorer.opened[0], []
+    opened, calls = explorer.subjects[0], []
     step = opened.run.step
     for model in (opened.model(step), opened.model(step, precise=True)):
         model.register_forward_pre_hook(lambda model, inputs: calls.append(model))
@@ -64,7 +65,7 @@ def test_a_head_is_opened_by_two_calls_of_the_model_and_the_next_by_one(runs: Pa
 
 
 def test_runs_stand_side_by_side_on_the_same_input(runs: Path) -> None:
-    page = Explorer([runs / "none", runs / "rotary"]).look("11+1", live=True)
+    page = open_explorer([runs / "none", runs / "rotary"]).look("11+1", live=True)
     first, second = page["views"]
     assert (first["name"], second["name"]) == ("none", "rotary")
     assert first["vocabulary"] == second["vocabulary"]
@@ -72,7 +73,7 @@ def test_runs_stand_side_by_side_on_the_same_input(runs: Path) -> None:
 
 
 def test_step_0_is_the_model_before_training(runs: Path) -> None:
-    explorer = Explorer([runs / "rotary"])
+    explorer = open_explorer([runs / "rotary"])
     begun = explorer.look("12+7", {0: 0}, live=False)["views"][0]
     trained = explorer.look("12+7", live=False)["views"][0]
     assert (begun["step"], trained["step"], trained["steps"]) == (0, 12, [0, 12])
@@ -82,19 +83,19 @@ def test_step_0_is_the_model_before_training(runs: Path) -> None:
 
 
 def test_only_the_last_inputs_are_remembered(runs: Path) -> None:
-    explorer = Explorer([runs / "rotary"])
-    for number in range(REMEMBERED + 3):
+    explorer = open_explorer([runs / "rotary"])
+    for number in range(MAX_CACHED + 3):
         explorer.look(f"{number}+1", live=False)
-    assert len(explorer.opened[0]._recorded) == REMEMBERED
+    assert len(explorer.subjects[0]._recorded) == MAX_CACHED
 
 
 def test_a_file_holds_every_head_and_step_while_it_is_small(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    explorer = Explorer([runs / "rotary"])
-    page = page_file.whole(explorer, "1+2", "decoder.0.cross", 1)
+    explorer = open_explorer([runs / "rotary"])
+    page = saved_page(explorer, "1+2", "decoder.0.cross", 1)
     assert all(len(site["details"]) == site["heads"] for site in page["views"][0]["sites"])
     assert [frame["step"] for frame in page["frames"]] == [0, 12]
-    monkeypatch.setattr(page_file, "ROOM", 0)
-    page = page_file.whole(explorer, "1+2", "decoder.0.cross", 1)
+    monkeypatch.setattr(page_file, "MAX_EXTRAS", 0)
+    page = saved_page(explorer, "1+2", "decoder.0.cross", 1)
     opened = {site["site"]: set(site["details"]) for site in page["views"][0]["sites"]}
     assert opened == {"encoder.0": set(), "decoder.0.self": set(), "decoder.0.cross": {"1"}}
     assert "frames" not in page
@@ -102,14 +103,14 @@ def test_a_file_holds_every_head_and_step_while_it_is_small(runs: Path, monkeypa
 
 def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no run of jari"):
-        Explorer([tmp_path])
+        open_explorer([tmp_path])
     with pytest.raises(UserError, match="given twice"):
-        Explorer([runs / "none", runs / "none"])
+        open_explorer([runs / "none", runs / "none"])
     with pytest.raises(UserError, match="expected the folder of a run"):
-        Explorer([])
-    explorer = Explorer([runs / "lm"])
-    with pytest.raises(UserError, match=f"at most {LONGEST} tokens"):
-        explorer.look("a" * (LONGEST + 1), live=False)
+        open_explorer([])
+    explorer = open_explorer([runs / "lm"])
+    with pytest.raises(UserError, match=f"at most {MAX_TOKENS} tokens"):
+        explorer.look("a" * (MAX_TOKENS + 1), live=False)
     with pytest.raises(UserError, match="keeps its weights of the steps 0, 4, not of 3"):
         explorer.look("one", {0: 3}, live=False)
     with pytest.raises(UserError, match="view from 0 to 0, got 7"):
@@ -117,14 +118,14 @@ def test_mistakes_are_told(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown site 'encoder'"):
         explorer.head("one", 0, "encoder", 0)
     with pytest.raises(UserError, match="heads 0 to 1, got 9"):
-        page_file.whole(explorer, "one", "decoder.0.self", 9)
+        saved_page(explorer, "one", "decoder.0.self", 9)
     with pytest.raises(UserError, match="unknown site 'encoder'"):
         explorer.look("one", live=False, site="encoder")
-    assert not explorer.opened[0]._views  # told before the page is made
+    assert not explorer.subjects[0]._views  # told before the page is made
 
 
 def test_a_page_says_what_the_answer_is_without_the_head_it_opens_at(runs: Path) -> None:
-    explorer = Explorer([runs / "none", runs / "rotary"])
+    explorer = open_explorer([runs / "none", runs / "rotary"])
     page = explorer.look("12+7", live=False)
     off = {"kind": "head", "site": page["site"], "head": page["head"]}
     effect = explorer.operate("12+7", page["view"], [off])["effect"]
@@ -139,7 +140,7 @@ def test_a_page_says_what_the_answer_is_without_the_head_it_opens_at(runs: Path)
 
 
 def test_an_edit_changes_the_answer_as_forced_decoding_says(runs: Path) -> None:
-    explorer = Explorer([runs / "rotary"])
+    explorer = open_explorer([runs / "rotary"])
     page = explorer.look("12+7", live=True)
     off = [{"kind": "head", "site": "decoder.0.cross", "head": head} for head in range(2)]
     edited = explorer.operate("12+7", 0, off)
@@ -158,7 +159,7 @@ def test_an_edit_changes_the_answer_as_forced_decoding_says(runs: Path) -> None:
 
 
 def test_a_forced_link_stands_in_the_map(runs: Path) -> None:
-    explorer = Explorer([runs / "rotary"])
+    explorer = open_explorer([runs / "rotary"])
     link = {"kind": "link", "site": "encoder.0", "head": 1, "query": 2, "key": 0, "how": "force"}
     edited = explorer.operate("12+7", 0, [link])
     weights = unpacked(next(s for s in edited["view"]["sites"] if s["site"] == "encoder.0")["weights"])
@@ -168,7 +169,7 @@ def test_a_forced_link_stands_in_the_map(runs: Path) -> None:
 
 
 def test_a_token_that_is_off_stands_in_no_map(runs: Path) -> None:
-    explorer = Explorer([runs / "rotary"])
+    explorer = open_explorer([runs / "rotary"])
     found = explorer.operate("12+7", 0, [{"kind": "token", "side": "source", "key": 1}])
     maps = {site["site"]: unpacked(site["weights"]) for site in found["view"]["sites"]}
     for site in ("encoder.0", "decoder.0.cross"):
@@ -181,7 +182,7 @@ def test_a_token_that_is_off_stands_in_no_map(runs: Path) -> None:
 
 
 def test_moving_all_places_means_nothing_to_rotary_and_all_to_no_model_without(runs: Path) -> None:
-    explorer = Explorer([runs / "none", runs / "rotary"])
+    explorer = open_explorer([runs / "none", runs / "rotary"])
     shift = [{"kind": "place", "side": "both", "how": "shift", "amount": 5}]
     off = [{"kind": "place", "side": "source", "how": "off"}]
     assert explorer.operate("12+7", 1, shift)["effect"]["divergence"] < 1e-9
@@ -202,11 +203,11 @@ def test_moving_all_places_means_nothing_to_rotary_and_all_to_no_model_without(r
 )
 def test_edits_that_cannot_be_are_told(runs: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        Explorer([runs / "rotary"]).operate("12+7", 0, [change])
+        open_explorer([runs / "rotary"]).operate("12+7", 0, [change])
 
 
 def test_checks_tell_who_is_blind_to_order(runs: Path) -> None:
-    none, rotary = Explorer([runs / "none", runs / "rotary"]).look("12+7", live=False)["views"]
+    none, rotary = open_explorer([runs / "none", runs / "rotary"]).look("12+7", live=False)["views"]
     value = {check["label"]: check["value"] for check in none["checks"]}
     assert value["permutation, encoder.0"] == 0
     assert next(check["value"] for check in rotary["checks"] if check["name"] == "permutation") > 1e-6
@@ -214,7 +215,7 @@ def test_checks_tell_who_is_blind_to_order(runs: Path) -> None:
 
 
 def test_an_expression_has_its_digit_places_and_carries(runs: Path) -> None:
-    lens = Explorer([runs / "rotary"]).look("19+7", live=False)["views"][0]["lens"]
+    lens = open_explorer([runs / "rotary"]).look("19+7", live=False)["views"][0]["lens"]
     assert lens["kind"] == "arithmetic"
     assert lens["places"]["source"] == [
         {"role": "left", "place": 1},
@@ -226,10 +227,10 @@ def test_an_expression_has_its_digit_places_and_carries(runs: Path) -> None:
 
 
 def test_an_encoder_has_its_rollout_and_a_language_model_none(runs: Path) -> None:
-    rolled = unpacked(Explorer([runs / "rotary"]).look("19+7", live=False)["views"][0]["rollout"])
+    rolled = unpacked(open_explorer([runs / "rotary"]).look("19+7", live=False)["views"][0]["rollout"])
     assert rolled.shape == (4, 4)
     assert np.allclose(rolled.sum(1), 1, atol=1e-4)
-    assert Explorer([runs / "lm"]).look("one", live=False)["views"][0]["rollout"] is None
+    assert open_explorer([runs / "lm"]).look("one", live=False)["views"][0]["rollout"] is None
 
 
 def test_a_run_whose_data_have_moved_is_looked_at_without_the_right_answer(tmp_path: Path) -> None:
@@ -241,30 +242,30 @@ def test_a_run_whose_data_have_moved_is_looked_at_without_the_right_answer(tmp_p
     train(tmp_path / "run", Experiment.of("translation", "rotary", small, 1, "float32"))
     task: Any = jarilab.load(tmp_path / "run").task
     held_out = task.held_out[0]
-    assert Explorer([tmp_path / "run"]).look(held_out[0], live=False)["views"][0]["expected"] == held_out[1]
+    assert open_explorer([tmp_path / "run"]).look(held_out[0], live=False)["views"][0]["expected"] == held_out[1]
     (tmp_path / "de.txt").rename(tmp_path / "elsewhere.txt")
-    view = Explorer([tmp_path / "run"]).look(held_out[0], live=False)["views"][0]
+    view = open_explorer([tmp_path / "run"]).look(held_out[0], live=False)["views"][0]
     assert view["expected"] is None
     assert view["answer"] is not None
 
 
 def test_gold_links_give_an_error_rate(runs: Path) -> None:
-    lens = Explorer([runs / "recurrent"], align="0-0").look("3 5 2", live=False)["views"][0]["lens"]
+    lens = open_explorer([runs / "recurrent"], align="0-0").look("3 5 2", live=False)["views"][0]["lens"]
     assert lens["kind"] == "alignment"
     assert 0 <= lens["error_rate"] <= 1
     with pytest.raises(UserError, match="expected links such as 0-0 1-2"):
-        Explorer([runs / "recurrent"], align="0:0")
+        open_explorer([runs / "recurrent"], align="0:0")
 
 
 def test_the_noise_floor_is_that_of_runs_that_differ_by_their_seed(runs: Path, tmp_path: Path) -> None:
     train(tmp_path / "rotary-2", replace(tiny("rotary"), seed=2))
-    both = Explorer([runs / "rotary", tmp_path / "rotary-2"]).look("12+7", live=False)
+    both = open_explorer([runs / "rotary", tmp_path / "rotary-2"]).look("12+7", live=False)
     assert 0 < both["noise"]["value"] < 0.7
-    assert Explorer([runs / "none", runs / "rotary"]).look("12+7", live=False)["noise"] is None
+    assert open_explorer([runs / "none", runs / "rotary"]).look("12+7", live=False)["noise"] is None
 
 
 def test_a_head_comes_with_its_parts_and_what_erasing_does(runs: Path) -> None:
-    detail = Explorer([runs / "rotary"]).head("12+7", 0, "encoder.0", 1)
+    detail = open_explorer([runs / "rotary"]).head("12+7", 0, "encoder.0", 1)
     summed = sum(unpacked(part["matrix"]) for part in detail["parts"])
     assert np.allclose(summed, unpacked(detail["scores"]), atol=1e-4)
     assert detail["parts_error"] < 1e-9

@@ -8,9 +8,8 @@ import torch
 import jarilab
 from helpers import folders
 from helpers.architectures import MODELS
-from jarilab.explorer import foreign
+from jarilab.explorer import huggingface_subject
 from jarilab.explorer.windows import PADDING, SHOWN, Windows
-from jarilab.huggingface import load
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -21,7 +20,7 @@ pytestmark = [
 def test_the_page_of_swin_shows_windows_with_their_patches(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.effect_noise((64, 64), 50).convert("RGB").save(tmp_path / "noise.png")
-    view = foreign.ExploredModel(load(folders.swin(tmp_path / "swin")), "--model").view(str(tmp_path / "noise.png"))
+    view = huggingface_subject.HuggingFaceSubject(folders.swin(tmp_path / "swin")).view(str(tmp_path / "noise.png"), 0)
     assert [shown["site"] for shown in view["sites"]] == [
         *(f"encoder.0.{layer} window {window}" for layer in (0, 1) for window in (0, 5, 10, 15)),
         *(f"encoder.1.0 window {window}" for window in (0, 1, 2, 3)),

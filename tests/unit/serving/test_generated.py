@@ -14,8 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from helpers.runs import language_run, tiny, train
-from jarilab.explorer import server
-from jarilab.explorer.session import Explorer
+from jarilab.explorer import open_explorer, server
 from jarilab.runs.loaded import load
 from jarilab.serving.application import Server
 from jarilab.serving.guard import Guard
@@ -44,7 +43,7 @@ def guards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Guard]:
     return {
         "add": Server(load(folder / "add"), limits).application({HOST}),
         "language": Server(load(folder / "run"), limits).application({HOST}),
-        "explorer": server.application(Explorer([folder / "add"]), "1+2", {HOST}),
+        "explorer": server.application(open_explorer([folder / "add"]), "1+2", {HOST}),
     }
 
 

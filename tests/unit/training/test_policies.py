@@ -8,7 +8,7 @@ from helpers.runs import PowerCutError, at, cut, outcome, tiny, train
 from jarilab import api
 from jarilab.core.errors import UserError
 from jarilab.data.text import FIRST
-from jarilab.explorer.session import Explorer
+from jarilab.explorer import open_explorer
 from jarilab.export import ctranslate2 as export
 from jarilab.inspect.intervene.moved_positions import Places
 from jarilab.inspect.record.capture import record
@@ -65,7 +65,7 @@ def test_the_shortest_spec_is_kept():
 
 
 def test_whoever_answers_explains_or_walks_is_at_the_places_that_were_trained(runs):
-    view = Explorer([runs / "coupling"]).look("12+7", live=False)["views"][0]
+    view = open_explorer([runs / "coupling"]).look("12+7", live=False)["views"][0]
     (answer,) = api.predict(runs / "coupling", ["12+7"])
     assert view["answer"] == answer.answer
     for output, (token, probability) in zip(view["outputs"], answer.tokens, strict=True):
@@ -100,7 +100,7 @@ def test_programs_that_count_tokens_themselves_are_refused(runs, tmp_path):
     with pytest.raises(UserError, match=r"trained with --positions coupling; answer with `jarilab predict`"):
         export.export(runs / "coupling", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    opened = Explorer([runs / "coupling"]).opened[0]
+    opened = open_explorer([runs / "coupling"]).subjects[0]
     engine = opened.engine("12+7", opened.run.step)
     assert engine["why"][0] == "no page can place tokens by itself as this run does, with --positions coupling"
 

@@ -47,19 +47,19 @@ def assemble(
     *,
     live: bool,
     beside: bool = False,
-    unscripted: str = "",
+    noscript: str = "",
     description: str = "",
     image: str = "",
 ) -> str:
     """The page as one document. body, styles, script: files of `package` or of the kit.
 
     script: the module to begin with; those it imports are put before it, each once. live: it may ask the server it came
-    from for more. beside: and run scripts from there, see `policy`. unscripted: markup
+    from for more. beside: and run scripts from there, see `policy`. noscript: markup
     to look at where scripts are forbidden. description, image: what a link to it is shown with, see `document`.
     """
     code = bundle(package, script)
     filled = Template(read(package, f"{KIT}page.html")).substitute(
-        body=read(package, body), payload=escape_json(payload), script=code, unscripted=unscripted
+        body=read(package, body), payload=escape_json(payload), script=code, noscript=noscript
     )
     return document(
         package,

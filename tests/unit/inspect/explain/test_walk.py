@@ -13,7 +13,7 @@ import jarilab.inspect.explain.text
 from jarilab.attention import definition
 from jarilab.attention.module import AttentionKernel
 from jarilab.core.errors import UserError
-from jarilab.explorer.session import Explorer
+from jarilab.explorer import open_explorer
 from jarilab.inspect.explain.softmax_lens import divisors_of, softmax_jacobian, softmax_lens
 from jarilab.inspect.explain.steps import Step
 from jarilab.inspect.explain.text import lens_text, walk_text
@@ -287,7 +287,7 @@ def test_the_model_is_left_as_it_was():
 
 @pytest.mark.parametrize("run", [pytest.param("rotary2d", marks=pytest.mark.long), "class", "detection"])
 def test_a_run_on_images_is_walked_as_it_is_shown(image_runs, run):
-    view = Explorer([image_runs / run]).look("#3", live=False)["views"][0]
+    view = open_explorer([image_runs / run]).look("#3", live=False)["views"][0]
     tokens = {side: of_side["tokens"] for side, of_side in view["sides"].items()}
     for site in view["sites"]:
         followed = jarilab.api.walk(image_runs / run, "#3", site=site["site"], head=1)
@@ -301,7 +301,7 @@ def test_a_run_on_images_is_walked_as_it_is_shown(image_runs, run):
 
 @pytest.mark.parametrize(("run", "caption"), [("painter", "a small red 3 top left"), ("folder", "light")])
 def test_a_run_that_paints_is_walked_as_it_is_shown(painted_runs, run, caption):
-    view = Explorer([painted_runs / run]).look(caption, live=False)["views"][0]
+    view = open_explorer([painted_runs / run]).look(caption, live=False)["views"][0]
     tokens = view["sides"]["target"]["tokens"]
     followed = jarilab.api.walk(painted_runs / run, f"{caption}\n")
     assert (followed.input, followed.answer) == (caption, view["answer"])

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 import jarilab
 from helpers.architectures import IDS, LEFT, MODELS, RIGHT, of_text, pytorch
 from jarilab.core.errors import UserError
-from jarilab.explorer import page_file
+from jarilab.explorer.tape_subject import view_of_tape
 from jarilab.inspect.explain.walk import walk_of
 from jarilab.inspect.intervene.interventions import HeadOff, Link, operate
 from jarilab.inspect.measure.maps import Map
@@ -506,7 +506,7 @@ def test_a_model_that_pools_has_a_page_and_measures():
         model(torch.randn(1, 6, 16))
     words = list("abcdef")
     for tokens in (None, words, {"source": words}):
-        view = page_file.of_tape(tape, tokens, "pools")["views"][0]
+        view = view_of_tape(tape, tokens, "pools")
         sides = {name: side["tokens"] for name, side in view["sides"].items()}
         expected = words if tokens else list("012345")
         assert sides == {"source": expected, "source (3 places)": ["0", "1", "2"]}
@@ -515,7 +515,7 @@ def test_a_model_that_pools_has_a_page_and_measures():
         assert tape.measures(tokens)["encoder.1"]["distance"].value.shape == (2,)
     assert "source (3 places)" in tape.show(words).html
     # Names of the fewer places alone, and names that fit nowhere.
-    few = page_file.of_tape(tape, list("xyz"), "pools")["views"][0]["sides"]
+    few = view_of_tape(tape, list("xyz"), "pools")["sides"]
     assert {name: len(side["tokens"]) for name, side in few.items()} == {"source": 3, "source (6 places)": 6}
     with pytest.raises(UserError, match="expected a name for each of the 6 queries, got 4"):
         tape.show(list("abcd"))
@@ -523,7 +523,7 @@ def test_a_model_that_pools_has_a_page_and_measures():
 
 def test_a_tape_whose_tokens_fit_says_nothing_of_places():
     tape = by_hand(imported_by_name)
-    assert page_file.of_tape(tape, None, "whole")["views"][0]["purpose"] is None
+    assert view_of_tape(tape, None, "whole")["purpose"] is None
 
 
 def test_sites_may_be_one_name_and_pooled_keys_have_a_site():

@@ -8,7 +8,7 @@ import torch
 import jarilab
 from helpers.architectures import IDS, LEFT, RIGHT, of_text
 from jarilab.core.errors import UserError
-from jarilab.explorer import page_file
+from jarilab.explorer.tape_subject import view_of_tape
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
@@ -84,7 +84,7 @@ def test_what_an_encoder_decoder_wrote_is_one_map_of_each_site(name):
 def test_a_page_is_drawn_of_what_was_written():
     model = made("Llama", "ForCausalLM")
     tape, _ = generated(model, input_ids=IDS[:1])
-    view = page_file.of_tape(tape.merged_steps(), [f"t{i}" for i in range(11)], "written")["views"][0]
+    view = view_of_tape(tape.merged_steps(), [f"t{i}" for i in range(11)], "written")
     assert [shown["shape"] for shown in view["sites"]] == [[11, 11], [11, 11]]
     assert tape.merged_steps().measures()["decoder.0.self"]
 

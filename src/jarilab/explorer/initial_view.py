@@ -1,4 +1,4 @@
-"""What a page opens at: the head that says most, and the cell that shows it."""
+"""What a page opens at: the head that matters most, and its most distinctive cell."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from jarilab.pages.kit.blocks import unpacked
 View = Mapping[str, Any]
 
 
-def opening_of(
+def initial_view(
     views: Sequence[View], site: str | None = None, head: int | None = None
 ) -> dict[str, Any]:
     """The view, site, head, query and key that a page opens at.
 
-    The head without which the loss of the answer rises most, of the models whose answer is right, if any is; where that
-    was not measured, the head that is farthest from chance. site, head: opened instead, where they are given.
+    Takes the head without which the loss of the answer rises most. Models whose answer is right come first. Without
+    that measure, takes the head that is farthest from chance. site, head: restrict the choice.
     """
-    chosen = list(_heads(views, site, head))
-    of_right = [one for one in chosen if _is_right(views[one[0]])]
-    number, shown, best = max(of_right or chosen, key=lambda one: _telling(views[one[0]], *one[1:]))
-    before = _before_image(views[number], shown)
+    heads = list(_heads(views, site, head))
+    heads_of_right = [chosen for chosen in heads if _is_right(views[chosen[0]])]
+    number, shown, best = max(
+        heads_of_right or heads, key=lambda chosen: _salience(views[chosen[0]], *chosen[1:])
+    )
+    before = _queries_before_image(views[number], shown)
     query, key = _cell(shown, best, before)
     return {"view": number, "site": shown["site"], "head": best, "query": query, "key": key}
 
@@ -32,14 +34,14 @@ def opening_of(
 def _heads(
     views: Sequence[View], site: str | None, head: int | None
 ) -> Iterator[tuple[int, Mapping[str, Any], int]]:
-    """Every head that may be opened: the number of its view, its site, its own number."""
-    for number, view in enumerate(views):
+    """Every head that may be chosen: the number of its view, its site, its number."""
+    for view_number, view in enumerate(views):
         for shown in view["sites"]:
             if site not in (None, shown["site"]):
                 continue
-            for one in range(shown["heads"]):
-                if head in (None, one):
-                    yield number, shown, one
+            for head_number in range(shown["heads"]):
+                if head in (None, head_number):
+                    yield view_number, shown, head_number
 
 
 def _is_right(view: View) -> bool:
@@ -47,8 +49,8 @@ def _is_right(view: View) -> bool:
     return expected is not None and view["answer"] == expected
 
 
-def _telling(view: View, shown: Mapping[str, Any], head: int) -> tuple[float, float]:
-    """How much there is to say of a head: its effect on the answer, and its distance from chance."""
+def _salience(view: View, shown: Mapping[str, Any], head: int) -> tuple[float, float]:
+    """How much a head matters: its effect on the answer, then its distance from chance."""
     effect = _value(shown["measures"], "ablation", head)
     return effect, max(_above_chance(view, shown, head), default=0.0)
 
@@ -56,33 +58,35 @@ def _telling(view: View, shown: Mapping[str, Any], head: int) -> tuple[float, fl
 def _above_chance(view: View, shown: Mapping[str, Any], head: int) -> Iterator[float]:
     lens = view["lens"] or {}
     shares = lens.get("share", {}).get(shown["site"])
-    scores = [shown["measures"].get(name) for name in TELLING]
-    for scored in (shares, *scores):
-        if scored is None:
+    measures = [shown["measures"].get(name) for name in TELLING]
+    for measure in (shares, *measures):
+        if measure is None:
             continue
-        value, chance = scored["value"][head], scored["chance"][head]
+        value, chance = measure["value"][head], measure["chance"][head]
         if value is not None and chance is not None:
             yield value - chance
 
 
 def _value(measures: Mapping[str, Any], name: str, head: int) -> float:
     values = measures.get(name, {}).get("value")
-    found = None if values is None else values[head]
-    return float("-inf") if found is None else found
+    value = None if values is None else values[head]
+    return float("-inf") if value is None else value
 
 
-def _before_image(view: View, shown: Mapping[str, Any]) -> int:
-    """How many queries come before the image that the others are places of: a caption, registers. A class token is
-    what an answer is read from, and counts as the image's."""
+def _queries_before_image(view: View, shown: Mapping[str, Any]) -> int:
+    """How many queries, such as a caption or registers, come before the patches of an image."""
     image = view["sides"][shown["queries"]].get("picture")
+    # The answer is read from a class token, so it counts as the image's.
     if image is None or image["pool"] == "class":
         return 0
     return image["first"] // shown["pooled"]
 
 
 def _cell(shown: Mapping[str, Any], head: int, before: int) -> tuple[int, int]:
-    """Query and key of the weight that is most times what equal weights over all that the query may look at would be.
-    before: as many queries are left out."""
+    """Query and key of the largest weight, relative to equal weights over the allowed keys.
+
+    before: queries to leave out.
+    """
     times_QK = unpacked(shown["weights"])[head]
     if shown["hidden"] is not None:
         allowed_QK = 1 - unpacked(shown["hidden"])
@@ -92,11 +96,11 @@ def _cell(shown: Mapping[str, Any], head: int, before: int) -> tuple[int, int]:
 
 
 def check_head(tape: Tape, site: str | None, head: int | None) -> None:
-    """Raises UserError for a site or a head to open at that is not there."""
+    """Raises UserError for a site or head to open at that does not exist."""
     if site is not None and site not in tape.sites:
         raise unknown("site", site, tape.sites)
-    there = tape.sites if site is None else [site]
-    heads = max(tape.calls[name][0].call.q.shape[1] for name in there)
+    sites = tape.sites if site is None else [site]
+    heads = max(tape.calls[name][0].call.q.shape[1] for name in sites)
     if head is not None and not 0 <= head < heads:
-        where = there[0] if site is not None else "this model"
-        raise UserError(f"{where} has the heads 0 to {heads - 1}, got {head}")
+        owner = "this model" if site is None else site
+        raise UserError(f"{owner} has the heads 0 to {heads - 1}, got {head}")

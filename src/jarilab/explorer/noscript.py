@@ -17,7 +17,7 @@ ABOUT = (
 )
 
 
-def unscripted(page: Mapping[str, Any]) -> str:
+def noscript(page: Mapping[str, Any]) -> str:
     """Markup for a payload. It has no colour of its own: a cell is the ink of the page, as strong as its weight."""
     view = page["views"][page["view"]]
     (site,) = (one for one in view["sites"] if one["site"] == page["site"])

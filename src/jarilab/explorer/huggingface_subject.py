@@ -1,0 +1,265 @@
+"""A Hugging Face folder as a subject of the explorer; its own tokenizer reads the input."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jarilab.core.errors import UserError
+from jarilab.explorer.detail import lens_of, scores_of
+from jarilab.explorer.intervention import CONTROLS, Intervention, controls_payload
+from jarilab.explorer.output_comparison import OutputComparison, comparison_of
+from jarilab.explorer.payload import LARGEST
+from jarilab.explorer.subject import LRU, Subject, check_file
+from jarilab.explorer.summaries import rollout
+from jarilab.explorer.tape_subject import view_of_tape
+from jarilab.explorer.windows import Windows, attentions_in
+from jarilab.huggingface import Reading, load, read, reads_files
+from jarilab.inspect.intervene.controls import compared
+from jarilab.inspect.intervene.interventions import operate
+from jarilab.inspect.measure.link import HeadOfLink, heads_of_link
+from jarilab.inspect.record.capture import Tape, record
+
+SEPARATOR = "/"
+"""Between the name of a layer that runs several times and the number of the run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """An input of a Hugging Face model, its outputs as a page shows them, and its attention."""
+
+    reading: Reading
+    tape: Tape
+    windows: Windows
+    outputs: list[dict[str, Any]]
+
+    @property
+    def comparison(self) -> OutputComparison:
+        """How the outputs of two forwards are compared."""
+        return comparison_of(self.reading.says)
+
+    @property
+    def edits(self) -> list[str]:
+        """The kinds of edits that are possible."""
+        if self.uneditable:
+            return []
+        # An attention that was not recorded would still see a token that is switched off.
+        return ["head", "link"] if self.tape.missing else ["head", "link", "token"]
+
+    @property
+    def uneditable(self) -> tuple[str, str] | None:
+        """Why no head can be switched off, in English and Korean; None if all can be."""
+        if self.windows.told is not None:
+            return (
+                "This model attends in windows, and an edit would change all windows of a layer.",
+                "이 모델은 창으로 나누어 보므로, 편집하면 한 층의 모든 창이 바뀝니다.",
+            )
+        if not any(SEPARATOR in site for site in self.tape.sites):
+            return None
+        return (
+            "One layer of this model runs several times, and an edit would change all of its runs.",
+            "이 모델은 층 하나를 여러 번 쓰므로, 편집하면 그 모두가 바뀝니다.",
+        )
+
+
+class HuggingFaceSubject(Subject):
+    """A model of Hugging Face transformers.
+
+    flag: the option of the command line that names the folder. Raises UserError for a folder without a model.
+    """
+
+    def __init__(self, folder: str | Path, flag: str = "--model"):
+        self.loaded, self._flag = load(folder), flag
+        self.name = self.loaded.name
+        self._recordings: LRU[Recording] = LRU()
+
+    def check_input(self, line: str, first: str) -> None:
+        if reads_files(self.loaded):
+            check_file(line, first, numbered=False)
+
+    def tokens(self, line: str) -> Sequence[str] | None:
+        return self.record(line).reading.names.get("source", ())
+
+    def tape(self, line: str, step: int) -> Tape:
+        return self.record(line).tape
+
+    def record(self, line: str) -> Recording:
+        """Reads and answers the input, and records one forward."""
+        return self._recordings.get_or_make(line, lambda: self._record(line))
+
+    @torch.no_grad()
+    def _record(self, line: str) -> Recording:
+        reading = read(self.loaded, line)
+        # A tape may hold the square of its length: never two long ones.
+        if max(map(len, reading.names.values()), default=0) > LARGEST:
+            self._recordings.clear()
+        with _no_warnings(), record(self.loaded.model) as tape:
+            outputs = self.loaded.model(**reading.inputs)
+        windows = Windows.of(_split_calls(tape), reading.grid)
+        shown = comparison_of(reading.says).shown(outputs)
+        return Recording(reading, windows.tape, windows, shown)
+
+    def links(self, line: str, query: str, key: str) -> list[HeadOfLink]:
+        recording = self.record(line)
+        # Equal names of both sides are one sequence.
+        names = {tuple(tokens): tokens for tokens in recording.reading.names.values()}
+        sides = [(a, b) for a in names.values() for b in names.values()]
+        errors: list[UserError] = []
+        heads: dict[tuple[str, int], HeadOfLink] = {}
+        for queries, keys in sides:
+            try:
+                links = heads_of_link(recording.tape, queries, keys, query, key)
+            except UserError as error:
+                errors.append(error)
+                continue
+            heads |= {(link.site, link.head): link for link in links}
+        if not heads:
+            raise errors[0]
+        return sorted(heads.values(), key=lambda link: -link.above)
+
+    def report(self, line: str) -> str:
+        """A line for the terminal: attentions, how exactly they were recorded, and the answer."""
+        recording, loaded = self.record(line), self.loaded
+        tape = recording.tape
+        error = max(tape.trust(site).rebuild_error for site in tape.sites)
+        by_softmax = attentions_in(site for site in tape.sites if not tape.verified(site))
+        note = f", {len(by_softmax)} of them by the model's own softmax" if by_softmax else ""
+        if tape.missing:
+            note += f" ({len(tape.missing)} more cannot be recorded: {tape.missing[0]})"
+        answer = recording.reading.answer
+        return (
+            f"{loaded.name}: {loaded.kind}, {len(attentions_in(tape.sites))} attentions{note}; weights times values "
+            f"give their outputs back within {error:.0e}"
+            + ("" if answer is None else f"; it answers {answer!r}")
+        )
+
+    def view(self, line: str, step: int) -> dict[str, Any]:
+        recording, loaded = self.record(line), self.loaded
+        tape, reading = recording.tape, recording.reading
+        lengths = _lengths(tape)
+        # A model that adds tokens of its own has other lengths: its tokens are numbered.
+        names = {
+            side: tokens
+            for side, tokens in reading.names.items()
+            if len(tokens) in lengths.get(side, ())
+        }
+        view = view_of_tape(tape, names | recording.windows.names, loaded.name)
+        note = recording.windows.told or view["purpose"] or ("", "")
+        sides = {side: shown["tokens"] for side, shown in view["sides"].items()}
+        # Rollout multiplies maps of equal size; pooling and windows change the size.
+        is_square = lengths.get("source") == {len(sides.get("source", ()))}
+        return {
+            **view,
+            "rollout": rollout(tape, sides) if is_square else None,
+            "purpose": [
+                f"{loaded.kind} of Hugging Face transformers. {note[0]}".strip(),
+                f"Hugging Face transformers의 {loaded.kind}입니다. {note[1]}".strip(),
+            ],
+            "run": str(loaded.folder),
+            "encoding": loaded.config.model_type,
+            "input": line,
+            "answer": reading.answer,
+            "outputs": recording.outputs,
+            "words": [self._flag, str(loaded.folder)],
+            "edits": recording.edits,
+            "uneditable": recording.uneditable,
+            "opens": ["lens"] if any(tape.verified(site) for site in tape.sites) else [],
+            "says": recording.comparison.kind,
+            "mask": None if reading.says is None else reading.says.mask,
+        }
+
+    def detail(self, line: str, step: int, site: str, head: int, query: int) -> dict[str, Any]:
+        tape = self.record(line).tape
+        tape.head(site, head)
+        return {
+            "query": None,
+            **scores_of(tape, site, head),
+            "lens": lens_of(tape.recorded(site).call, head),
+            "valued": None,
+        }
+
+    def intervene(
+        self, line: str, step: int, intervention: Intervention, *, controls: bool
+    ) -> tuple[Tape, dict[str, Any]]:
+        recording, model = self.record(line), self.loaded.model
+        self._check(recording, intervention)
+        inputs, comparison = recording.reading.inputs, recording.comparison
+
+        def output() -> torch.Tensor:
+            return comparison.of(model(**inputs))
+
+        with torch.no_grad(), _no_warnings():
+            before = output()
+            with operate(model, intervention.edits), record(model) as tape:
+                outputs = model(**inputs)
+            effect = comparison.effect(before, comparison.of(outputs))
+            random_edits = {}
+            if controls:
+                each = compared(model, output, comparison.distance, intervention.edits, CONTROLS)
+                random_edits = controls_payload(each)
+        answer = self._answer(recording, intervention, outputs)
+        return tape, {"answer": answer, **effect, **random_edits}
+
+    def answer(self, line: str, step: int, intervention: Intervention) -> str | None:
+        recording = self.record(line)
+        if recording.reading.answer is None or recording.uneditable:
+            return None
+        with torch.no_grad(), operate(self.loaded.model, intervention.edits):
+            outputs = self.loaded.model(**recording.reading.inputs)
+        return self._answer(recording, intervention, outputs)
+
+    @torch.no_grad()
+    def _answer(self, recording: Recording, intervention: Intervention, outputs: Any) -> str | None:
+        """outputs: of the changed model."""
+        comparison, edited = recording.comparison, nullcontext()
+        if comparison.anew:  # generated text may end sooner than the edited tokens
+            edited = operate(self.loaded.model, intervention.edits, free=True)
+        with edited, _no_warnings():
+            return comparison.answer(outputs)
+
+    def _check(self, recording: Recording, intervention: Intervention) -> None:
+        """Raises UserError for edits that this model does not allow."""
+        if recording.uneditable:
+            raise UserError(f"{recording.uneditable[0]} Look at its maps without edits")
+        if intervention.places:
+            raise UserError(
+                f"{self.name} is a model of another library, whose tokens have places that it alone knows; switch "
+                "heads, links or tokens off instead"
+            )
+        for edit in intervention.edits:
+            for site in edit.sites:
+                recording.tape.head(site, edit.head or 0)
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """The page lists the attentions that were not recorded, so that warnings of them are left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _split_calls(tape: Tape) -> Tape:
+    """A tape with one site for each call of a layer that runs several times."""
+    calls = {}
+    for site, calls_of_site in tape.calls.items():
+        is_repeated = len(calls_of_site) > 1
+        for number, recorded in enumerate(calls_of_site):
+            calls[f"{site}{SEPARATOR}{number}" if is_repeated else site] = [recorded]
+    return Tape(calls, missing=tape.missing)
+
+
+def _lengths(tape: Tape) -> dict[str, set[int]]:
+    """The lengths that each side has at the sites."""
+    lengths: dict[str, set[int]] = {}
+    for name in tape.sites:
+        site, call = tape.site(name), tape.recorded(name).call
+        lengths.setdefault(site.queries, set()).add(call.q.shape[2])
+        lengths.setdefault(site.keys, set()).add(call.k.shape[2])
+    return lengths

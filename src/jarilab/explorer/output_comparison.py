@@ -1,0 +1,146 @@
+"""Compares the outputs of two forwards of a Hugging Face model: as probabilities, or as vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from jarilab.core.errors import UserError
+from jarilab.explorer import payload
+from jarilab.explorer.intervention import effect_payload
+from jarilab.huggingface import Says
+from jarilab.inspect.intervene.effects import Effect
+from jarilab.inspect.intervene.likelihood import divergences
+
+BEST = 5
+"""Likeliest tokens or classes in a payload."""
+
+
+class OutputComparison(Protocol):
+    """How the outputs of a model are compared and shown."""
+
+    @property
+    def kind(self) -> str:
+        """The key of the page's sentences about these outputs."""
+        ...
+
+    @property
+    def anew(self) -> bool:
+        """Whether the answer needs further forwards, as generated text does."""
+        ...
+
+    def of(self, outputs: Any) -> Tensor:
+        """The compared tensor."""
+        ...
+
+    def distance(self, before: Tensor, after: Tensor) -> float:
+        """How far two compared tensors are from each other."""
+        ...
+
+    def shown(self, outputs: Any) -> list[dict[str, Any]]:
+        """The payload of the outputs, one entry a position."""
+        ...
+
+    def effect(self, before: Tensor, after: Tensor) -> dict[str, Any]:
+        """The payload of what an edit changed."""
+        ...
+
+    def answer(self, outputs: Any) -> str | None:
+        """The answer in words; None for a model that gives none."""
+        ...
+
+
+def comparison_of(says: Says | None) -> OutputComparison:
+    """The comparison for a model. says: None if its outputs are no scores."""
+    return VectorComparison() if says is None else ScoreComparison(says)
+
+
+class ScoreComparison:
+    """Compares probabilities of tokens or classes by the Jensen-Shannon divergence, in nats."""
+
+    def __init__(self, says: Says):
+        self._says = says
+        self.kind: str = says.kind
+        self.anew: bool = says.anew
+
+    def of(self, outputs: Any) -> Tensor:
+        """Log-probabilities at each position of the answer, `(A, V)`, in float64."""
+        return self._says.scores(outputs).double().log_softmax(-1)
+
+    def distance(self, before: Tensor, after: Tensor) -> float:
+        """The mean divergence over the positions of the answer."""
+        each_1A = divergences(before.unsqueeze(0), after.unsqueeze(0))
+        return float(each_1A.mean().clamp(0.0, math.log(2)))
+
+    def shown(self, outputs: Any) -> list[dict[str, Any]]:
+        scores_PV = self._says.shown(outputs).float()
+        return payload.outputs_of(scores_PV, self._says.labels, self._says.names, BEST)
+
+    def effect(self, before: Tensor, after: Tensor) -> dict[str, Any]:
+        labels = self._says.said
+        rows = torch.arange(len(labels))
+        log_before, log_after = before[rows, labels], after[rows, labels]
+        effect = Effect(
+            before=log_before.exp(),
+            after=log_after.exp(),
+            log_before=float(log_before.sum()),
+            log_after=float(log_after.sum()),
+            divergence=self.distance(before, after),
+        )
+        effect_of_labels = effect_payload(effect, self._says.names(labels))
+        if len(labels) > 1:
+            return effect_of_labels
+        likeliest = {"before": self._likeliest(before[0]), "after": self._likeliest(after[0])}
+        return effect_of_labels | {"likeliest": likeliest}
+
+    def _likeliest(self, log_V: Tensor) -> list[list[Any]]:
+        top = log_V.exp().topk(min(BEST, len(log_V)))
+        return _pairs(self._says.names, top.indices.tolist(), top.values.tolist())
+
+    def answer(self, outputs: Any) -> str | None:
+        return self._says.answer(outputs)
+
+
+class VectorComparison:
+    """Compares vectors by their relative distance, the mean over all positions."""
+
+    kind: str = "vectors"
+    anew: bool = False
+
+    def of(self, outputs: Any) -> Tensor:
+        """The model's last tensor, whose last axis is that of a vector."""
+        for name in ("last_hidden_state", "logits"):
+            tensor = getattr(outputs, name, None)
+            if isinstance(tensor, Tensor):
+                return tensor.double()
+        tensors = [output for output in outputs.to_tuple() if isinstance(output, Tensor)]
+        if not tensors:
+            raise UserError(
+                f"what this model ends in is no tensor that could be compared: {type(outputs).__name__}; look at its "
+                "maps, without edits"
+            )
+        return tensors[0].double()
+
+    def distance(self, before: Tensor, after: Tensor) -> float:
+        moved = torch.linalg.vector_norm(after - before, dim=-1)
+        length = torch.linalg.vector_norm(before, dim=-1).clamp_min(1e-12)
+        return float((moved / length).mean())
+
+    def shown(self, outputs: Any) -> list[dict[str, Any]]:
+        return []
+
+    def effect(self, before: Tensor, after: Tensor) -> dict[str, Any]:
+        return {"log_probability": None, "divergence": self.distance(before, after), "tokens": []}
+
+    def answer(self, outputs: Any) -> str | None:
+        return None
+
+
+def _pairs(
+    names: Callable[[Sequence[int]], list[str]], ids: Sequence[int], shares: Sequence[float]
+) -> list[list[Any]]:
+    return [list(pair) for pair in zip(names(ids), shares, strict=True)]

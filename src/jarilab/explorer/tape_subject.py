@@ -1,0 +1,76 @@
+"""A recorded forward as a subject: its maps alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jarilab.explorer import payload
+from jarilab.explorer.subject import Subject
+from jarilab.inspect.measure.maps import names_of_sides
+from jarilab.inspect.record.capture import Tape
+
+Tokens = Mapping[str, Sequence[str]] | Sequence[str] | None
+"""Token names of each side, or of both; positions if None."""
+
+
+class TapeSubject(Subject):
+    """A tape of one input, whatever model it was recorded from."""
+
+    def __init__(self, tape: Tape, tokens: Tokens, title: str):
+        self.name, self._tape, self._tokens = title, tape, tokens
+
+    def tape(self, line: str, step: int) -> Tape:
+        return self._tape
+
+    def view(self, line: str, step: int) -> dict[str, Any]:
+        return view_of_tape(self._tape, self._tokens, self.name)
+
+
+def view_of_tape(tape: Tape, tokens: Tokens, title: str) -> dict[str, Any]:
+    """The view of a tape, without answer, measures of training or edits."""
+    names = names_of_sides(tape, tokens)
+    first = tape.calls[tape.sites[0]][0].call
+    encoding = type(first.geometry.encoding).__name__
+    first_side = next(iter(names.values()))
+    return {
+        "run": title,
+        "name": title,
+        "task": None,
+        "purpose": _numbered(names),
+        "model": None,
+        "encoding": encoding.lower(),
+        "seed": None,
+        "step": 0,
+        "steps": [0],
+        "experiment": None,
+        "curve": [],
+        "metric": None,
+        "input": " ".join(first_side),
+        "answer": None,
+        "expected": None,
+        "sides": {side: {"tokens": tokens_of} for side, tokens_of in names.items()},
+        "outputs": [],
+        "sites": payload.sites_of(tape, names),
+        "vocabulary": None,
+        "rollout": None,
+        "checks": [],
+        "lens": None,
+        "words": [],
+        "edits": [],
+        "opens": [],
+        "says": None,
+    }
+
+
+def _numbered(names: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """A note, in English and Korean, on sequences whose length differs from the tokens'."""
+    numbered = [side for side in names if side.endswith(" places)")]
+    if not numbered:
+        return None
+    listed = ", ".join(numbered)
+    return [
+        "Some attentions have more or fewer places than the tokens, as where a model pools; these are numbered: "
+        f"{listed}.",
+        f"풀링하는 모델처럼 자리의 수가 토큰과 다른 어텐션이 있으며, 그 자리는 번호로 나타냅니다: {listed}.",
+    ]
