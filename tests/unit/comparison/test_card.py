@@ -35,7 +35,7 @@ def test_a_card_says_what_the_run_says(run: Path) -> None:
     assert f"all | {result['exact_match']:.2%} | {low:.2%} to {high:.2%} | {int(result['examples']):,}" in body
     assert sha256(newest_of(run) / "model.safetensors") in body
     assert "It cannot read more than 9 positions of the source." in body
-    assert "| model.d_model | 16 |" in body
+    assert "| model.d&#95;model | 16 |" in body
     assert "It is one run of one seed" in body
 
 

@@ -201,7 +201,7 @@ class Turned(Encoding):
 class Placed(Encoding):
     """A bias of the key's place alone."""
     def bias(self, q_pos, k_pos):
-        return (k_pos.index() * 0.1).expand(self.site.heads, q_pos.length, -1)
+        return (k_pos.index() * 0.1).expand(self.site.n_heads, q_pos.length, -1)
 
 @final
 class Louder(Encoding):
@@ -217,7 +217,7 @@ class Each(Encoding):
         self.weight = torch.nn.Parameter(torch.ones(()))
     def bias(self, q_pos, k_pos):
         away = (q_pos.index().unsqueeze(-1) - k_pos.index()).abs()
-        return (self.weight * away).expand(self.site.heads, -1, -1)
+        return (self.weight * away).expand(self.site.n_heads, -1, -1)
 '''
 
 
