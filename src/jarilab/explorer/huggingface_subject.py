@@ -42,7 +42,7 @@ class Recording:
     @property
     def comparison(self) -> OutputComparison:
         """How the outputs of two forwards are compared."""
-        return comparison_of(self.reading.says)
+        return comparison_of(self.reading.output_reader)
 
     @property
     def edits(self) -> list[str]:
@@ -102,7 +102,7 @@ class HuggingFaceSubject(Subject):
         with _no_warnings(), record(self.loaded.model) as tape:
             outputs = self.loaded.model(**reading.inputs)
         windows = Windows.of(_split_calls(tape), reading.grid)
-        shown = comparison_of(reading.says).shown(outputs)
+        shown = comparison_of(reading.output_reader).shown(outputs)
         return Recording(reading, windows.tape, windows, shown)
 
     def links(self, line: str, query: str, key: str) -> list[HeadOfLink]:
@@ -171,7 +171,7 @@ class HuggingFaceSubject(Subject):
             "uneditable": recording.uneditable,
             "opens": ["lens"] if any(tape.verified(site) for site in tape.sites) else [],
             "says": recording.comparison.kind,
-            "mask": None if reading.says is None else reading.says.mask,
+            "mask": None if reading.output_reader is None else reading.output_reader.mask,
         }
 
     def detail(self, line: str, step: int, site: str, head: int, query: int) -> dict[str, Any]:

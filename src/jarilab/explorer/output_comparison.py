@@ -12,7 +12,7 @@ from torch import Tensor
 from jarilab.core.errors import UserError
 from jarilab.explorer import payload
 from jarilab.explorer.intervention import effect_payload
-from jarilab.huggingface import Says
+from jarilab.huggingface import OutputReader
 from jarilab.inspect.intervene.effects import Effect
 from jarilab.inspect.intervene.likelihood import divergences
 
@@ -54,22 +54,22 @@ class OutputComparison(Protocol):
         ...
 
 
-def comparison_of(says: Says | None) -> OutputComparison:
-    """The comparison for a model. says: None if its outputs are no scores."""
-    return VectorComparison() if says is None else ScoreComparison(says)
+def comparison_of(output_reader: OutputReader | None) -> OutputComparison:
+    """The comparison for a model. output_reader: None if its outputs are no scores."""
+    return VectorComparison() if output_reader is None else ScoreComparison(output_reader)
 
 
 class ScoreComparison:
     """Compares probabilities of tokens or classes by the Jensen-Shannon divergence, in nats."""
 
-    def __init__(self, says: Says):
-        self._says = says
-        self.kind: str = says.kind
-        self.anew: bool = says.anew
+    def __init__(self, output_reader: OutputReader):
+        self._reader = output_reader
+        self.kind: str = output_reader.kind
+        self.anew: bool = output_reader.generates
 
     def of(self, outputs: Any) -> Tensor:
         """Log-probabilities at each position of the answer, `(A, V)`, in float64."""
-        return self._says.scores(outputs).double().log_softmax(-1)
+        return self._reader.answer_scores(outputs).double().log_softmax(-1)
 
     def distance(self, before: Tensor, after: Tensor) -> float:
         """The mean divergence over the positions of the answer."""
@@ -77,11 +77,11 @@ class ScoreComparison:
         return float(each_1A.mean().clamp(0.0, math.log(2)))
 
     def shown(self, outputs: Any) -> list[dict[str, Any]]:
-        scores_PV = self._says.shown(outputs).float()
-        return payload.outputs_of(scores_PV, self._says.labels, self._says.names, BEST)
+        scores_PV = self._reader.position_scores(outputs).float()
+        return payload.outputs_of(scores_PV, self._reader.labels, self._reader.names, BEST)
 
     def effect(self, before: Tensor, after: Tensor) -> dict[str, Any]:
-        labels = self._says.said
+        labels = self._reader.answer_labels
         rows = torch.arange(len(labels))
         log_before, log_after = before[rows, labels], after[rows, labels]
         effect = Effect(
@@ -91,7 +91,7 @@ class ScoreComparison:
             log_after=float(log_after.sum()),
             divergence=self.distance(before, after),
         )
-        effect_of_labels = effect_payload(effect, self._says.names(labels))
+        effect_of_labels = effect_payload(effect, self._reader.names(labels))
         if len(labels) > 1:
             return effect_of_labels
         likeliest = {"before": self._likeliest(before[0]), "after": self._likeliest(after[0])}
@@ -99,10 +99,10 @@ class ScoreComparison:
 
     def _likeliest(self, log_V: Tensor) -> list[list[Any]]:
         top = log_V.exp().topk(min(BEST, len(log_V)))
-        return _pairs(self._says.names, top.indices.tolist(), top.values.tolist())
+        return _pairs(self._reader.names, top.indices.tolist(), top.values.tolist())
 
     def answer(self, outputs: Any) -> str | None:
-        return self._says.answer(outputs)
+        return self._reader.answer(outputs)
 
 
 class VectorComparison:

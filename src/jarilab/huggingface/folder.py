@@ -1,4 +1,4 @@
-"""A folder as `save_pretrained` writes it, as a model and what reads for it."""
+"""Loads a model and its tokenizer or processor from a folder that `save_pretrained` wrote."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jarilab.core.errors import UserError, import_optional
 from jarilab.core.storage.files import read_json
 
 TARGET = "target"
-"""The folder of what reads and writes answers, where it is not what reads."""
-# Each is refused: `from_pretrained` would look for it elsewhere, or run it.
+"""The subfolder of a tokenizer of answers, if it differs from that of the input."""
+# `from_pretrained` would otherwise download files, or execute code of the folder.
 SAFE = {"local_files_only": True, "trust_remote_code": False}
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model of transformers, in evaluation, and where it lies."""
+    """A transformers model in evaluation mode, and its folder."""
 
     folder: Path
     model: nn.Module
@@ -38,75 +38,80 @@ class Loaded:
 
     @property
     def kind(self) -> str:
-        """The name of its class."""
+        """The name of the model's class."""
         return type(self.model).__name__
 
     @cached_property
     def tokenizer(self) -> Any:
-        """What makes tokens of a text. Raises UserError where the folder has none."""
+        """The tokenizer of the input. Raises UserError if the folder has none."""
         patterns = ("tokenizer*", "vocab*", "*.model")
         if not any(any(self.folder.glob(pattern)) for pattern in patterns):
             raise UserError(
-                f"{self.folder} has no tokenizer (tokenizer.json), without which nobody knows its words; save that, "
-                "too: tokenizer.save_pretrained(FOLDER)"
+                f"{self.folder} has no tokenizer (tokenizer.json), which text needs; save it there, too: "
+                "tokenizer.save_pretrained(FOLDER)"
             )
-        return self._part("AutoTokenizer", "tokenizer", "tokenizer.json")
+        return self._load_processor("AutoTokenizer", "tokenizer", "tokenizer.json")
 
     @cached_property
     def target_tokenizer(self) -> Any:
-        """What makes text of an answer: a tokenizer of its own in the folder `target`, where there is one."""
-        own = self.folder / TARGET
-        return Loaded(own, self.model).tokenizer if own.is_dir() else self.tokenizer
+        """The tokenizer of answers: that of the subfolder `target` if there is one."""
+        subfolder = self.folder / TARGET
+        return Loaded(subfolder, self.model).tokenizer if subfolder.is_dir() else self.tokenizer
 
     @cached_property
     def image_processor(self) -> Any:
-        """What makes numbers of an image. Raises UserError where the folder has none."""
-        return self._part("AutoImageProcessor", "image processor", "preprocessor_config.json")
+        """The processor of images. Raises UserError if the folder has none."""
+        return self._load_processor(
+            "AutoImageProcessor", "image processor", "preprocessor_config.json"
+        )
 
     @cached_property
     def feature_extractor(self) -> Any:
-        """What makes a spectrogram of a sound. Raises UserError where the folder has none."""
-        return self._part("AutoFeatureExtractor", "feature extractor", "preprocessor_config.json")
+        """The extractor of features of audio. Raises UserError if the folder has none."""
+        return self._load_processor(
+            "AutoFeatureExtractor", "feature extractor", "preprocessor_config.json"
+        )
 
-    def _part(self, auto: str, what: str, file: str) -> Any:
+    def _load_processor(self, auto: str, what: str, file: str) -> Any:
         transformers = library()
-        with in_a_sentence(f"{self.folder} has no {what} that can be read ({file})"):
+        with as_user_error(f"{self.folder} has no {what} that can be read ({file})"):
             return getattr(transformers, auto).from_pretrained(self.folder, **SAFE)
 
 
 def load(folder: str | Path) -> Loaded:
-    """The model in a folder. Raises UserError for a folder that is none of a model, that has pickled weights alone,
-    whose model asks for code of its own, or whose weights are not all there: transformers would draw others at random.
+    """The model of a folder.
+
+    Raises UserError if the folder holds no model, has pickled weights only, needs code of its own, or lacks weights.
     """
     folder = Path(folder)
-    config = _checked(folder)
+    config = _read_config(folder)
     transformers = library()
     model_class = _class_of(transformers, config)
     options: dict[str, Any] = {**SAFE, "use_safetensors": True, "output_loading_info": True}
-    options["dtype"] = "float32"  # whatever it was saved in: proofs are to its digits
-    options["ignore_mismatched_sizes"] = True  # told below
-    with in_a_sentence(f"{folder} could not be loaded as a {config.get('model_type')}"):
+    options["dtype"] = "float32"  # checks of recorded attention need its precision
+    options["ignore_mismatched_sizes"] = True  # `_check_weights` reports them
+    with as_user_error(f"{folder} could not be loaded as a {config.get('model_type')}"):
         try:
-            model, found = model_class.from_pretrained(folder, **options)
+            model, loading_info = model_class.from_pretrained(folder, **options)
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
-            options["attn_implementation"] = "eager"  # it writes its softmax out
-            model, found = model_class.from_pretrained(folder, **options)
-    _check_whole(folder, found)
+            options["attn_implementation"] = "eager"
+            model, loading_info = model_class.from_pretrained(folder, **options)
+    _check_weights(folder, loading_info)
     return Loaded(folder, model.eval())
 
 
-def _check_whole(folder: Path, found: dict[str, Any]) -> None:
-    """Raises UserError where weights are missing, or of other sizes than the configuration says."""
-    of_other_sizes = sorted(str(each[0]) for each in found["mismatched_keys"])
-    if of_other_sizes:
+def _check_weights(folder: Path, loading_info: dict[str, Any]) -> None:
+    """Raises UserError if weights are missing, which transformers draws at random, or have wrong sizes."""
+    mismatched = sorted(str(key[0]) for key in loading_info["mismatched_keys"])
+    if mismatched:
         raise UserError(
-            f"{folder} holds weights of other sizes than its config.json says: {', '.join(of_other_sizes[:3])}; put "
+            f"{folder} holds weights of other sizes than its config.json says: {', '.join(mismatched[:3])}; put "
             "back the config.json that they were saved with"
         )
-    # What a pooler makes of the first token no map depends on, and many folders have none.
-    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    # No attention map depends on the pooler, and many folders have none.
+    missing = sorted(name for name in loading_info["missing_keys"] if "pooler" not in name)
     if missing:
         raise UserError(
             f"{folder} lacks weights that its config.json asks for: {', '.join(missing[:3])}; put back the files that "
@@ -114,16 +119,16 @@ def _check_whole(folder: Path, found: dict[str, Any]) -> None:
         )
 
 
-def _checked(folder: Path) -> dict[str, Any]:
-    """Its configuration. Raises UserError before anything of it is loaded."""
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The configuration. Raises UserError if the folder cannot be loaded safely."""
     if not folder.is_dir():
         raise UserError(
-            f"{folder} is no folder: --model takes a folder on disk, as `model.save_pretrained(FOLDER)` writes it; "
-            "nothing is downloaded"
+            f"{folder} is no folder: expected a folder on disk, as `model.save_pretrained(FOLDER)` writes it; nothing "
+            "is downloaded"
         )
     if not (folder / "config.json").is_file():
         raise UserError(
-            f"{folder} has no config.json, so it is no model of transformers; name the folder that holds it, beside "
+            f"{folder} has no config.json, so it is no transformers model; name the folder that holds it and "
             "model.safetensors"
         )
     config = read_json(folder / "config.json")
@@ -131,30 +136,30 @@ def _checked(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / 'config.json'} holds no settings; put back a copy")
     if "auto_map" in config:
         raise UserError(
-            f"the model in {folder} asks for code of its own (auto_map in config.json), and jari runs none from a "
+            f"the model in {folder} needs code of its own (auto_map in config.json), and jarilab executes no code of a "
             "folder; import its class yourself, and look at it by jarilab.record(model)"
         )
     if not any(folder.glob("*.safetensors")):
         pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
-        has = "pickled weights alone, which may hold code" if pickled else "no weights"
+        has = "pickled weights only, which may hold code" if pickled else "no weights"
         raise UserError(
-            f"{folder} has {has}; jari reads safetensors: load it where you trust it, and write it by "
+            f"{folder} has {has}; jarilab reads safetensors: load the model where you trust it, and save it by "
             "model.save_pretrained(FOLDER)"
         )
     return config
 
 
 def _class_of(transformers: Any, config: dict[str, Any]) -> Any:
-    """The class that the weights were written by, with its head; of an unknown one the bare model."""
+    """The class that saved the weights, with its head; for an unknown one the model without a head."""
     names = config.get("architectures") or []
     first = names[0] if isinstance(names, list) and names else None
-    known = isinstance(first, str) and first.isidentifier()
-    found = getattr(transformers, first, None) if known and first is not None else None
-    return transformers.AutoModel if found is None else found
+    if not isinstance(first, str) or not first.isidentifier():
+        return transformers.AutoModel
+    return getattr(transformers, first, transformers.AutoModel)
 
 
 def library() -> Any:
-    """transformers, kept from the network. Raises UserError where it is not installed."""
+    """The transformers library, offline. Raises UserError if it is not installed."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     transformers: Any = import_optional("transformers", "huggingface")
@@ -163,12 +168,12 @@ def library() -> Any:
 
 
 @contextmanager
-def in_a_sentence(what: str) -> Iterator[None]:
-    """Whatever another library says inside the block, as a UserError."""
+def as_user_error(message: str) -> Iterator[None]:
+    """Turn any exception of the block into a UserError that starts with `message`."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         first = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise UserError(f"{what}: {type(error).__name__}: {first[:300]}") from None
+        raise UserError(f"{message}: {type(error).__name__}: {first[:300]}") from None

@@ -1,4 +1,4 @@
-"""What a model reads of a line: a text, the name of an image file, or that of a sound."""
+"""Reads a line as the input of a transformers model: a text, or the name of an image or audio file."""
 
 from __future__ import annotations
 
@@ -11,39 +11,46 @@ import torch
 from torch import Tensor
 
 from jarilab.core.errors import UserError, import_optional
-from jarilab.huggingface.folder import Loaded, in_a_sentence
-from jarilab.huggingface.saying import Says, names_of, says_class, says_of_text, says_written
+from jarilab.huggingface.folder import Loaded, as_user_error
+from jarilab.huggingface.outputs import (
+    OutputReader,
+    class_output_reader,
+    generated_output_reader,
+    text_output_reader,
+    token_names,
+)
 
-LONGEST_LINE = 2048
-"""Tokens of a line: a map has their square."""
-LONGEST_ANSWER = 48
-"""Tokens that are written at most."""
-SPECIAL = "class"
+MAX_INPUT_TOKENS = 2048  # an attention map has their square
+MAX_NEW_TOKENS = 48
+CLASS_TOKEN = "class"
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """inputs: what the model is called with, a batch of one. names: of the tokens of each side, `source` and `target`,
-    where they are known. answer: what it makes of it, in words; None where it says nothing. says: the scores that this
-    answer is, where it is some. grid: rows and columns of patches that an image was cut into, where that is known."""
+    """A line as a model reads it, and the model's answer.
+
+    inputs: keyword arguments of the model, for a batch of one. names: text of the tokens of each side, `source` and
+    `target`, if known. answer: the answer as text, or None. output_reader: reads the answer from other outputs, if it
+    consists of scores. grid: rows and columns of an image's patches, if known.
+    """
 
     inputs: dict[str, Any]
     names: dict[str, list[str]]
     answer: str | None = None
-    says: Says | None = None
+    output_reader: OutputReader | None = None
     grid: tuple[int, int] | None = None
 
 
 @torch.no_grad()
 def read(loaded: Loaded, line: str) -> Reading:
-    """Read a line, and answer it. Raises UserError for what the model cannot read."""
-    reads = FILES.get(_main_input(loaded))
-    return _text(loaded, line) if reads is None else reads(loaded, line.strip())
+    """The input and answer of the model for a line. Raises UserError if the model cannot read it."""
+    read_file = FILE_READERS.get(_main_input(loaded))
+    return _read_text(loaded, line) if read_file is None else read_file(loaded, line.strip())
 
 
 def reads_files(loaded: Loaded) -> bool:
-    """Whether a line names a file."""
-    return _main_input(loaded) in FILES
+    """Whether the model reads files, so that a line is the name of one."""
+    return _main_input(loaded) in FILE_READERS
 
 
 def _main_input(loaded: Loaded) -> str:
@@ -53,170 +60,180 @@ def _main_input(loaded: Loaded) -> str:
 # Text ----------------------------------------------------------------------------------------------------------------
 
 
-def _text(loaded: Loaded, line: str) -> Reading:
+def _read_text(loaded: Loaded, line: str) -> Reading:
     tokenizer = loaded.tokenizer
-    with in_a_sentence(f"the tokenizer of {loaded.name} cannot read this line"):
+    with as_user_error(f"the tokenizer of {loaded.name} cannot read this line"):
         encoded = tokenizer(line, return_tensors="pt")
     ids_BL = encoded["input_ids"]
     _check_ids(loaded, ids_BL)
-    inputs = {name: value for name, value in encoded.items() if name in _known(loaded)}
+    inputs = {name: value for name, value in encoded.items() if name in _parameters(loaded)}
     ids = ids_BL[0].tolist()
-    names = names_of(tokenizer)(ids)
+    names = token_names(tokenizer)(ids)
     if loaded.config.is_encoder_decoder:
-        return _written(loaded, inputs, {"source": names})
-    with in_a_sentence(f"{loaded.name} cannot read this line"):
+        return _generate(loaded, inputs, {"source": names})
+    with as_user_error(f"{loaded.name} cannot read this line"):
         output = loaded.model(**inputs)
-    says = says_of_text(loaded, ids, output)
-    answer = None if says is None else says.answer(output)
-    return Reading(inputs, {"source": names, "target": names}, answer, says)
+    output_reader = text_output_reader(loaded, ids, output)
+    answer = None if output_reader is None else output_reader.answer(output)
+    return Reading(inputs, {"source": names, "target": names}, answer, output_reader)
 
 
 def _check_ids(loaded: Loaded, ids_BL: Tensor) -> None:
+    """Raises UserError for no tokens, too many tokens or unknown ids."""
     length = ids_BL.shape[1]
     if length == 0:
-        raise UserError("there is nothing to read: the line has no tokens; give some text")
-    longest = _longest(loaded)
-    if length > longest:
+        raise UserError("expected some text, got a line without tokens; write some text")
+    max_length = _max_length(loaded)
+    if length > max_length:
         raise UserError(
-            f"{loaded.name} reads {longest} tokens at most, and the line has {length}; give a shorter one"
+            f"{loaded.name} reads {max_length} tokens at most, and the line has {length}; give a shorter one"
         )
     model: Any = loaded.model
-    known = len(model.get_input_embeddings().weight)
-    if int(ids_BL.max()) >= known:
+    vocabulary_size = len(model.get_input_embeddings().weight)
+    if int(ids_BL.max()) >= vocabulary_size:
         raise UserError(
-            f"{loaded.name}: its tokenizer gives the id {int(ids_BL.max())}, and the model knows {known} tokens; the "
-            "two are not of one model"
+            f"{loaded.name}: the model has {vocabulary_size} tokens, got the id {int(ids_BL.max())} from its "
+            "tokenizer; use the tokenizer that the model was trained with"
         )
 
 
-def _longest(loaded: Loaded) -> int:
-    """Tokens that a model reads, and a page shows. Tables like RoBERTa's begin behind the number of padding."""
-    places = getattr(loaded.config, "max_position_embeddings", None)
-    if not isinstance(places, int) or places < 1:
-        return LONGEST_LINE
+def _max_length(loaded: Loaded) -> int:
+    """The largest number of tokens of an input."""
+    positions = getattr(loaded.config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return MAX_INPUT_TOKENS
+    # Tables like RoBERTa's start after the row of padding.
     modules: list[Any] = list(loaded.model.modules())
-    tables = [module for module in modules if getattr(module, "num_embeddings", 0) == places]
+    tables = [module for module in modules if getattr(module, "num_embeddings", 0) == positions]
     paddings = [table.padding_idx for table in tables if table.padding_idx is not None]
-    behind = max(paddings, default=-1) + 1
-    return min(places - behind, LONGEST_LINE)
+    unused = max(paddings, default=-1) + 1
+    return min(positions - unused, MAX_INPUT_TOKENS)
 
 
-def _written(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]) -> Reading:
-    """With what the decoder writes, greedily; a model without a head reads its source once more, and says nothing."""
+def _generate(loaded: Loaded, inputs: dict[str, Any], names: dict[str, list[str]]) -> Reading:
+    """The source with the decoder's greedy output; a model without a head reads the source as its target."""
     model: Any = loaded.model
-    writes = hasattr(model, "generate") and model.get_output_embeddings() is not None
-    written_BL = _write(loaded, inputs) if writes else inputs["input_ids"]
+    has_head = hasattr(model, "generate") and model.get_output_embeddings() is not None
+    output_BL = _generate_ids(loaded, inputs) if has_head else inputs["input_ids"]
     start = getattr(loaded.config, "decoder_start_token_id", None)
-    if start is not None and int(written_BL[0, 0]) != start:  # as Whisper gives its answers
-        written_BL = torch.cat((written_BL.new_tensor([[start]]), written_BL), 1)
-    read_BL = written_BL[:, :-1] if written_BL.shape[1] > 1 else written_BL
-    target = names_of(loaded.target_tokenizer)(read_BL[0].tolist())
-    inputs_of_both = {**inputs, "decoder_input_ids": read_BL}
-    named = {**names, "target": target}
-    if not writes:
-        return Reading(inputs_of_both, named)
+    if start is not None and int(output_BL[0, 0]) != start:  # Whisper omits it
+        output_BL = torch.cat((output_BL.new_tensor([[start]]), output_BL), 1)
+    target_BL = output_BL[:, :-1] if output_BL.shape[1] > 1 else output_BL
+    target_names = token_names(loaded.target_tokenizer)(target_BL[0].tolist())
+    all_inputs = {**inputs, "decoder_input_ids": target_BL}
+    all_names = {**names, "target": target_names}
+    if not has_head:
+        return Reading(all_inputs, all_names)
 
-    def told(written_BL: Tensor) -> str:
-        return loaded.target_tokenizer.decode(written_BL[0], skip_special_tokens=True)
+    def decode(ids_BL: Tensor) -> str:
+        return loaded.target_tokenizer.decode(ids_BL[0], skip_special_tokens=True)
 
-    says = says_written(loaded, written_BL[0].tolist(), lambda: told(_write(loaded, inputs)))
-    return Reading(inputs_of_both, named, told(written_BL), says)
+    output_reader = generated_output_reader(
+        loaded, output_BL[0].tolist(), lambda: decode(_generate_ids(loaded, inputs))
+    )
+    return Reading(all_inputs, all_names, decode(output_BL), output_reader)
 
 
-def _write(loaded: Loaded, inputs: dict[str, Any]) -> Tensor:
+def _generate_ids(loaded: Loaded, inputs: dict[str, Any]) -> Tensor:
     model: Any = loaded.model
-    with in_a_sentence(f"{loaded.name} cannot answer this line"):
+    with as_user_error(f"{loaded.name} cannot answer this line"):
         return model.generate(
             **inputs,
-            max_new_tokens=min(LONGEST_ANSWER, _longest(loaded) - 1),
+            max_new_tokens=min(MAX_NEW_TOKENS, _max_length(loaded) - 1),
             do_sample=False,
             num_beams=1,
-            # A step of a cache has one query, and which one it is cannot be told where it looks at the source.
+            # A step with a cache has one query, and cross-attention does not know which one.
             use_cache=False,
         )
 
 
-def _known(loaded: Loaded) -> set[str]:
+def _parameters(loaded: Loaded) -> set[str]:
+    """The parameters of the model's forward."""
     return set(inspect.signature(loaded.model.forward).parameters)
 
 
-# Images and sounds ---------------------------------------------------------------------------------------------------
+# Images and audio -----------------------------------------------------------------------------------------------------
 
 
-def _image(loaded: Loaded, line: str) -> Reading:
-    path = _file(line, "an image")
+def _read_image(loaded: Loaded, line: str) -> Reading:
+    path = _check_file(line, "an image")
     library: Any = import_optional("PIL.Image", "vision")
     try:
-        with library.open(path) as opened:
-            grey = getattr(loaded.config, "num_channels", None) == 1
-            picture = opened.convert("L" if grey else "RGB")
+        with library.open(path) as file:
+            is_grey = getattr(loaded.config, "num_channels", None) == 1
+            image = file.convert("L" if is_grey else "RGB")
     except (OSError, ValueError, library.DecompressionBombError) as error:
         raise UserError(f"{path} could not be read as an image: {error}") from None
-    pixels = loaded.image_processor(images=picture, return_tensors="pt")["pixel_values"]
-    with in_a_sentence(f"{loaded.name} cannot read {path}"):
+    pixels = loaded.image_processor(images=image, return_tensors="pt")["pixel_values"]
+    with as_user_error(f"{loaded.name} cannot read {path}"):
         output = loaded.model(pixel_values=pixels)
-    grid = _grid(loaded, pixels)
-    names = {} if grid is None else {"source": _patches(*grid)}
-    says = says_class(loaded, output)
-    answer = None if says is None else says.answer(output)
-    return Reading({"pixel_values": pixels}, names, answer, says, grid)
+    grid = _patch_grid(loaded, pixels)
+    names = {} if grid is None else {"source": _patch_names(*grid)}
+    output_reader = class_output_reader(loaded, output)
+    answer = None if output_reader is None else output_reader.answer(output)
+    return Reading({"pixel_values": pixels}, names, answer, output_reader, grid)
 
 
-def _grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
+def _patch_grid(loaded: Loaded, pixels: Tensor) -> tuple[int, int] | None:
+    """Rows and columns of patches; None for a model without patches."""
     size = getattr(loaded.config, "patch_size", None)
     if not isinstance(size, int):
         return None
     return pixels.shape[-2] // size, pixels.shape[-1] // size
 
 
-def _patches(rows: int, columns: int) -> list[str]:
-    """`row,column` of each patch behind the class token, in words where the model has such."""
-    places = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-    return [SPECIAL, *places]
+def _patch_names(rows: int, columns: int) -> list[str]:
+    """The class token, then `row,column` of each patch."""
+    cells = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+    return [CLASS_TOKEN, *cells]
 
 
-def _sound(loaded: Loaded, line: str) -> Reading:
+def _read_audio(loaded: Loaded, line: str) -> Reading:
     from scipy.io import wavfile
     from scipy.signal import resample_poly
 
-    path = _file(line, "a sound (.wav)")
+    path = _check_file(line, "audio (.wav)")
     try:
         rate, wave = wavfile.read(path)
     except (ValueError, OSError) as error:
-        raise UserError(f"{path} could not be read as a sound: {error}; give a .wav file") from None
+        raise UserError(f"{path} could not be read as audio: {error}; give a .wav file") from None
     if not len(wave):
-        raise UserError(f"{path} holds no sound; give a .wav file that is longer")
+        raise UserError(f"{path} holds no samples; give a .wav file that is longer")
     extractor = loaded.feature_extractor
-    heard = resample_poly(
-        _mono(torch.as_tensor(wave.copy())).numpy(), extractor.sampling_rate, rate
-    )
-    encoded = extractor(heard, sampling_rate=extractor.sampling_rate, return_tensors="pt")
-    inputs = {name: value for name, value in encoded.items() if name in _known(loaded)}
+    samples = _to_mono(torch.as_tensor(wave.copy())).numpy()
+    resampled = resample_poly(samples, extractor.sampling_rate, rate)
+    encoded = extractor(resampled, sampling_rate=extractor.sampling_rate, return_tensors="pt")
+    inputs = {name: value for name, value in encoded.items() if name in _parameters(loaded)}
     if loaded.config.is_encoder_decoder:
-        return _written(loaded, inputs, {})
+        return _generate(loaded, inputs, {})
     return Reading(inputs, {})
 
 
-def _mono(wave: Tensor) -> Tensor:
-    """One channel from -1 to 1, as loud as the file says: whole numbers over the largest, 8 bits around 128."""
-    sound = wave.double()
+def _to_mono(wave: Tensor) -> Tensor:
+    """One channel from -1 to 1; 8-bit samples have their zero at 128."""
+    samples = wave.double()
     if wave.dtype == torch.uint8:
-        sound = (sound - 128) / 128
+        samples = (samples - 128) / 128
     elif not wave.dtype.is_floating_point:
-        sound = sound / -torch.iinfo(wave.dtype).min
-    return sound.mean(-1) if sound.ndim == 2 else sound
+        samples = samples / -torch.iinfo(wave.dtype).min
+    return samples.mean(-1) if samples.ndim == 2 else samples
 
 
-def _file(line: str, what: str) -> Path:
+def _check_file(line: str, kind: str) -> Path:
+    """The file that a line names. Raises UserError if there is none."""
     path = Path(line)
     try:
-        there = path.is_file()
-    except OSError:  # a name longer than any file's, as a text is
-        there = False
-    if not there:
-        raise UserError(f"this model reads {what}: --input names a file, and {line[:80]!r} is none")
+        is_file = path.is_file()
+    except OSError:  # a name longer than any file's, such as a text
+        is_file = False
+    if not is_file:
+        raise UserError(f"this model reads {kind}: --input names a file, and {line[:80]!r} is none")
     return path
 
 
-FILES = {"pixel_values": _image, "input_features": _sound, "input_values": _sound}
-"""What a model that reads no text is given, by the name of its input."""
+FILE_READERS = {
+    "pixel_values": _read_image,
+    "input_features": _read_audio,
+    "input_values": _read_audio,
+}
+"""Readers of files, by the name of the model's main input."""

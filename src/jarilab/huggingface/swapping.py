@@ -1,5 +1,4 @@
-"""Another way to know order in a model of transformers: its own positions are silenced, and an encoding of jari takes
-their place in its self-attention."""
+"""Replaces the positions of a transformers model by an encoding of jarilab in its self-attention."""
 
 from __future__ import annotations
 
@@ -21,23 +20,23 @@ from jarilab.huggingface.folder import library
 from jarilab.positions.coordinates import Positions
 from jarilab.positions.masks import Mask
 
-NAME = "jarilab"
-"""What transformers knows this way to attend by."""
+IMPLEMENTATION = "jarilab"
+"""The name of `_attend` among the attention implementations of transformers."""
 
 
-class Silent(nn.Module):
-    """Takes the place of a table of positions: nothing, for any place."""
+class ZeroPositions(nn.Module):
+    """Replaces a table of positions: a zero vector for each position."""
 
     def __init__(self, width: int):
         super().__init__()
-        self.register_buffer("nothing", torch.zeros(1, 1, width), persistent=False)
+        self.register_buffer("zeros", torch.zeros(1, 1, width), persistent=False)
 
     def forward(self, *_: Any, **__: Any) -> Tensor:
-        return cast(Tensor, self.nothing)
+        return cast(Tensor, self.zeros)
 
 
-class Still(nn.Module):
-    """Takes the place of rotary angles: turns by nothing."""
+class NoRotation(nn.Module):
+    """Replaces rotary angles: cosine 1 and sine 0 for each position."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -49,145 +48,152 @@ class Still(nn.Module):
 
 
 @dataclass(frozen=True)
-class Family:
-    """Models that are alike. silence: takes their own positions away. attention: what the path of a self-attention ends
-    in. cross: that of one to another sequence, where they have any."""
+class SwapRule:
+    """How to swap the models of one configuration class.
 
-    silence: Callable[[nn.Module], None]
+    remove_positions: removes the model's own positions. attention: end of the paths of its self-attentions. cross: end
+    of the paths of its cross-attentions, if it has any.
+    """
+
+    remove_positions: Callable[[nn.Module], None]
     attention: str
     cross: str | None = None
 
 
-def _tables(name: str) -> Callable[[nn.Module], None]:
-    """Tables of this name, whose vectors are added to tokens."""
+def _remove_tables(name: str) -> Callable[[nn.Module], None]:
+    """A function that removes the tables of this name, whose vectors are added to tokens."""
 
-    def silence(model: nn.Module) -> None:
+    def remove(model: nn.Module) -> None:
         for owner in list(model.modules()):
             table = getattr(owner, name, None)
-            if isinstance(table, nn.Parameter):  # ViT's, which it adds as it is
+            if isinstance(table, nn.Parameter):  # ViT's
                 setattr(owner, name, nn.Parameter(torch.zeros_like(table), requires_grad=False))
-            elif hasattr(table, "weight"):  # not silent already
-                setattr(owner, name, Silent(table.weight.shape[-1]))  # type: ignore[union-attr]
+            elif hasattr(table, "weight"):  # not replaced yet
+                setattr(owner, name, ZeroPositions(table.weight.shape[-1]))  # type: ignore[union-attr]
 
-    return silence
+    return remove
 
 
-def _rotary(model: nn.Module) -> None:
+def _remove_rotation(model: nn.Module) -> None:
     config: Any = model.config
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     for owner in list(model.modules()):
         if isinstance(getattr(owner, "rotary_emb", None), nn.Module):
-            owner.rotary_emb = Still(width)
+            owner.rotary_emb = NoRotation(width)
 
 
-def _relative_bias(model: nn.Module) -> None:
+def _remove_bias(model: nn.Module) -> None:
     for owner in list(model.modules()):
         if getattr(owner, "has_relative_attention_bias", False):
             owner.has_relative_attention_bias = False  # type: ignore[assignment]
             del owner.relative_attention_bias
 
 
-FAMILIES: dict[str, Family] = {
-    "GPT2Config": Family(_tables("wpe"), ".attn", ".crossattention"),
-    "BertConfig": Family(_tables("position_embeddings"), ".attention.self", ".crossattention.self"),
-    "ViTConfig": Family(_tables("position_embeddings"), ".attention"),
-    "T5Config": Family(_relative_bias, ".SelfAttention", ".EncDecAttention"),
-    "LlamaConfig": Family(_rotary, ".self_attn"),
-    "MistralConfig": Family(_rotary, ".self_attn"),
-    "Qwen2Config": Family(_rotary, ".self_attn"),
-    "BartConfig": Family(_tables("embed_positions"), ".self_attn", ".encoder_attn"),
-    "MarianConfig": Family(_tables("embed_positions"), ".self_attn", ".encoder_attn"),
+SWAP_RULES: dict[str, SwapRule] = {
+    "GPT2Config": SwapRule(_remove_tables("wpe"), ".attn", ".crossattention"),
+    "BertConfig": SwapRule(
+        _remove_tables("position_embeddings"), ".attention.self", ".crossattention.self"
+    ),
+    "ViTConfig": SwapRule(_remove_tables("position_embeddings"), ".attention"),
+    "T5Config": SwapRule(_remove_bias, ".SelfAttention", ".EncDecAttention"),
+    "LlamaConfig": SwapRule(_remove_rotation, ".self_attn"),
+    "MistralConfig": SwapRule(_remove_rotation, ".self_attn"),
+    "Qwen2Config": SwapRule(_remove_rotation, ".self_attn"),
+    "BartConfig": SwapRule(_remove_tables("embed_positions"), ".self_attn", ".encoder_attn"),
+    "MarianConfig": SwapRule(_remove_tables("embed_positions"), ".self_attn", ".encoder_attn"),
 }
-"""By the class of the configuration."""
+"""By configuration class."""
 
 
 def swap(model: nn.Module, encoding: str) -> nn.Module:
-    """Give a model of transformers another encoding, in place; its weights stay, but for what its positions were.
+    """Replace the positions of a transformers model by an encoding, in place.
 
         model = jarilab.swap(AutoModelForCausalLM.from_pretrained(FOLDER), "alibi")
 
-    The encoding works inside self-attention, in encoder and decoder alike; with `none` the model is what it was with
-    its positions zero. What the encoding learns is among the model's parameters, under `jari_encodings`. Attention to
-    another sequence is computed as before, without places; each attention is recorded as one of jari, under the name
-    that it had. Relative places alone: tokens are counted from the first key, wherever padding is.
-    Raises UserError for a model whose positions cannot be taken away, and an encoding that works elsewhere.
+    The encoding works inside self-attention, in encoder and decoder alike. All weights except those of positions stay.
+    With `none` the model computes what it did with its positions at zero. Parameters of the encoding are registered as
+    `jari_encodings`. Cross-attention does not change and has no positions. All attentions are recorded by jarilab,
+    under the same names as before. Only distances are supported: positions count from the first key, wherever padding
+    is.
+    Raises UserError if the model's positions cannot be removed, or the encoding works outside self-attention.
     """
     transformers = library()
     config: Any = getattr(model, "config", None)
-    family = FAMILIES.get(type(config).__name__)
-    if family is None:
+    rule = SWAP_RULES.get(type(config).__name__)
+    if rule is None:
         raise UserError(
-            f"the positions of {type(model).__name__} cannot be taken away by one known name; models that can: "
-            f"{', '.join(name.removesuffix('Config') for name in FAMILIES)}"
+            f"the positions of {type(model).__name__} cannot be removed: expected one of "
+            f"{', '.join(name.removesuffix('Config') for name in SWAP_RULES)}; use one of these"
         )
     encodings = nn.ModuleDict()
-    for stack, of_stack in _stacks(model, family.attention).items():
-        causal = any(getattr(each, "is_causal", False) for each in of_stack)
-        heads, width = _shape(config, stack)
+    for stack, attentions in _attentions_by_stack(model, rule.attention).items():
+        causal = any(getattr(attention, "is_causal", False) for attention in attentions)
+        heads, width = _head_shape(config, stack)
         site = site_of(heads * width, heads, causal=causal)
-        layers = LayerEncodings(encoding, site, len(of_stack))
-        _check(encoding, layers)
+        layers = LayerEncodings(encoding, site, len(attentions))
+        _check_hooks(encoding, layers)
         encodings[stack] = layers
-        _take(of_stack, layers, _name(stack, causal=causal))
-    for stack, of_stack in _stacks(model, family.cross).items():
-        heads, width = _shape(config, stack)
-        nowhere = LayerEncodings("none", site_of(heads * width, heads, cross=True), len(of_stack))
-        _take(of_stack, nowhere, "decoder.{}.cross")
-    family.silence(model)
+        _attach(attentions, layers, _site_pattern(stack, causal=causal))
+    for stack, attentions in _attentions_by_stack(model, rule.cross).items():
+        heads, width = _head_shape(config, stack)
+        site = site_of(heads * width, heads, cross=True)
+        _attach(attentions, LayerEncodings("none", site, len(attentions)), "decoder.{}.cross")
+    rule.remove_positions(model)
     example = next(model.parameters())
     model.add_module("jari_encodings", encodings.to(example.device, example.dtype))
-    transformers.AttentionInterface.register(NAME, _attend)
+    transformers.AttentionInterface.register(IMPLEMENTATION, _attend)
     masks = transformers.masking_utils
-    transformers.AttentionMaskInterface.register(NAME, masks.sdpa_mask)
-    model.set_attn_implementation(NAME)  # type: ignore[operator]
+    transformers.AttentionMaskInterface.register(IMPLEMENTATION, masks.sdpa_mask)
+    model.set_attn_implementation(IMPLEMENTATION)  # type: ignore[operator]
     return model
 
 
-def _stacks(model: nn.Module, end: str | None) -> dict[str, list[nn.Module]]:
-    """The attentions whose path ends so, by the stack that they are in."""
-    found: dict[str, list[nn.Module]] = {}
+def _attentions_by_stack(model: nn.Module, end: str | None) -> dict[str, list[nn.Module]]:
+    """The attentions whose path ends with `end`, by stack: encoder, decoder or model."""
+    attentions: dict[str, list[nn.Module]] = {}
     for path, module in model.named_modules():
         if end is None or not path.endswith(end):
             continue
-        words = path.split(".")
-        stack = next((word for word in ("decoder", "encoder") if word in words), "model")
-        found.setdefault(stack, []).append(module)
-    return found
+        names = path.split(".")
+        stack = next((name for name in ("decoder", "encoder") if name in names), "model")
+        attentions.setdefault(stack, []).append(module)
+    return attentions
 
 
-def _take(modules: list[nn.Module], layers: LayerEncodings, site: str) -> None:
-    """Give attentions what `_attend` asks them for. site: their name, around the number of the layer."""
-    for number, (module, own) in enumerate(zip(modules, layers.by_layer, strict=True)):
-        # Not among its modules: those of the model own it.
-        module.__dict__["jari_encoding"] = own
+def _attach(attentions: list[nn.Module], layers: LayerEncodings, site: str) -> None:
+    """Store in each attention what `_attend` needs. site: its name, with {} for the number of the layer."""
+    for number, (module, encoding) in enumerate(zip(attentions, layers.by_layer, strict=True)):
+        # Not a submodule: the model registers it as `jari_encodings`.
+        module.__dict__["jari_encoding"] = encoding
         module.add_module("attend", AttentionKernel(site=site.format(number)))
 
 
-def _name(stack: str, *, causal: bool) -> str:
-    """The names of a stack's attentions to itself, as `jarilab.record` gives them where nothing is swapped."""
-    writes = causal if stack == "model" else stack == "decoder"
-    return "decoder.{}.self" if writes else "encoder.{}"
+def _site_pattern(stack: str, *, causal: bool) -> str:
+    """The names of a stack's self-attentions, as `jarilab.record` names them without a swap."""
+    is_decoder = causal if stack == "model" else stack == "decoder"
+    return "decoder.{}.self" if is_decoder else "encoder.{}"
 
 
-def _shape(config: Any, stack: str) -> tuple[int, int]:
-    """Heads, and numbers in one, of a stack."""
+def _head_shape(config: Any, stack: str) -> tuple[int, int]:
+    """The number of heads of a stack, and their width."""
     heads = getattr(config, f"{stack}_attention_heads", None) or config.num_attention_heads
-    own = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
-    return heads, own or config.hidden_size // heads
+    width = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    return heads, width or config.hidden_size // heads
 
 
-def _check(spec: str, layers: LayerEncodings) -> None:
-    for own in layers.by_layer:
-        if own.hooks & {"embed", "inject"}:
+def _check_hooks(spec: str, layers: LayerEncodings) -> None:
+    """Raises UserError for an encoding that works outside self-attention."""
+    for encoding in layers.by_layer:
+        if encoding.hooks & {"embed", "inject"}:
             raise UserError(
-                f"{spec} adds to what a model reads, and a model of transformers is swapped inside its attention "
-                "alone; use an encoding that works there, such as alibi, t5 or rotary"
+                f"{spec} adds to the input: expected an encoding that works inside attention, the only part of a "
+                "transformers model that is swapped; use one such as alibi, t5 or rotary"
             )
-        if own.states:
+        if encoding.n_states:
             raise UserError(
-                f"{spec} remembers what keys are made of, which a model of transformers does not hand to its "
-                "attention; use another encoding"
+                f"{spec} needs the inputs of keys, which a transformers model does not pass to its attention; use "
+                "another encoding, such as alibi, t5 or rotary"
             )
 
 
@@ -202,28 +208,28 @@ def _attend(
     is_causal: bool | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls for each attention; queries and keys `(B, H, L, E)`."""
+    """The attention function that transformers calls. Queries and keys are `(B, H, L, E)`."""
     encoding: Encoding = module.__dict__["jari_encoding"]
     heads, queries, keys = query.shape[1], query.shape[2], key.shape[2]
     groups = heads // key.shape[1]
     key, value = (each.repeat_interleave(groups, 1) for each in (key, value))
-    q_pos, k_pos = _places(encoding.site, queries, keys, query.device)
+    q_pos, k_pos = _positions(encoding.site, queries, keys, query.device)
     mask = _mask(attention_mask, keys, encoding)
     if not encoding.site.cross and queries < keys:
         _check_cache(mask, queries)
     geometry = geometry_of(encoding, q_pos, k_pos, mask)
     query = encoding.rotate(query, geometry.q_rotation)
-    key = encoding.rotate(key, geometry.k_rotation)  # a cache keeps them as they were
+    key = encoding.rotate(key, geometry.k_rotation)  # a cache stores them unrotated
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     call = AttentionCall(query, key, value, geometry, scale * encoding.scale_factor, dropout)
     output: Tensor = module.attend(call)  # type: ignore[operator]
     return output.transpose(1, 2).contiguous(), None
 
 
-def _places(
+def _positions(
     site: Site, queries: int, keys: int, device: torch.device
 ) -> tuple[Positions, Positions]:
-    """Of queries and keys: the last ones of one sequence, or two sequences of their own."""
+    """Of queries and keys: the end of one sequence, or two sequences."""
     if site.cross:
         q_pos = Positions.sequence(queries, frame="target", device=device)
         return q_pos, Positions.sequence(keys, frame="source", device=device)
@@ -232,19 +238,20 @@ def _places(
 
 
 def _check_cache(mask: Mask | None, queries: int) -> None:
-    """Raises UserError where queries are not the last of the keys, as in a cache that has room for more: then they may
-    not look at the last key, or transformers gives no mask for several of them."""
+    """Raises UserError for a cache of fixed size, in which queries are not the last of the keys."""
+    # Then queries may not see the last key, or transformers passes no mask for several queries.
     pairs_BQK = None if mask is None else mask.pairs
-    has_room = queries > 1 if pairs_BQK is None else not bool(pairs_BQK[..., -1, -1].any())
-    if has_room:
+    is_static = queries > 1 if pairs_BQK is None else not bool(pairs_BQK[..., -1, -1].any())
+    if is_static:
         raise UserError(
-            "a swapped model counts its places by a cache that grows, and this one is of fixed size; generate without "
-            'cache_implementation="static"'
+            "a swapped model counts positions in its cache: expected a cache that grows, got one of fixed size; "
+            'generate without cache_implementation="static"'
         )
 
 
-def _mask(given: Tensor | None, keys: int, encoding: Encoding) -> Mask | None:
-    if given is None:
+def _mask(attention_mask: Tensor | None, keys: int, encoding: Encoding) -> Mask | None:
+    if attention_mask is None:
         return Mask(causal=True) if encoding.site.causal else None
-    allowed = given if given.dtype is torch.bool else given >= 0
+    is_boolean = attention_mask.dtype is torch.bool
+    allowed = attention_mask if is_boolean else attention_mask >= 0
     return Mask(pairs=allowed[:, 0, :, :keys])

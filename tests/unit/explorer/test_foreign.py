@@ -77,12 +77,12 @@ def test_an_answer_without_a_head_is_that_of_a_model_whose_head_is_silenced(mode
     for head in range(4):
         found = explorer.operate(line, 0, [{"kind": "head", "site": site, "head": head}], controls=False)["effect"]
         reading, model = explorer.subjects[0].record(line).reading, explorer.subjects[0].loaded.model
-        says = reading.says
+        says = reading.output_reader
         with torch.no_grad(), without(model, path, head):
             outputs = model(**reading.inputs)
             answer = says.answer(outputs)
-        shares = says.scores(outputs).double().softmax(-1)
-        expected = [float(share[label]) for share, label in zip(shares, says.said, strict=True)]
+        shares = says.answer_scores(outputs).double().softmax(-1)
+        expected = [float(share[label]) for share, label in zip(shares, says.answer_labels, strict=True)]
         assert [row["after"] for row in found["tokens"]] == pytest.approx(expected, abs=1e-5)
         assert found["answer"] == answer
         assert found["divergence"] > 1e-6
@@ -142,15 +142,15 @@ def test_a_token_that_is_off_is_as_if_it_were_padding(models, name, line, side):
     explorer = opened(models, name)
     found = explorer.operate(line, 0, [{"kind": "token", "side": side, "key": 3}])["effect"]
     reading, loaded = explorer.subjects[0].record(line).reading, explorer.subjects[0].loaded
-    says, model, inputs = reading.says, loaded.model, dict(reading.inputs)
+    says, model, inputs = reading.output_reader, loaded.model, dict(reading.inputs)
     mask = torch.ones_like(inputs["input_ids"])
     mask[:, 3] = 0
     # Of padding a text without a key hides nothing more: its place is counted still.
     places = {"position_ids": torch.arange(mask.shape[1])[None]} if name == "next" else {}
     with torch.no_grad():
         outputs = model(**{**inputs, "attention_mask": mask, **places})
-    shares = says.scores(outputs).double().softmax(-1)
-    expected = [float(share[label]) for share, label in zip(shares, says.said, strict=True)]
+    shares = says.answer_scores(outputs).double().softmax(-1)
+    expected = [float(share[label]) for share, label in zip(shares, says.answer_labels, strict=True)]
     assert [row["after"] for row in found["tokens"]] == pytest.approx(expected, abs=1e-5)
     assert found["divergence"] > 1e-6
     others = {control["what"].rpartition(" ")[2] for control in found["controls"]}

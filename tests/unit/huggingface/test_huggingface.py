@@ -1,4 +1,4 @@
-"""Folders of Hugging Face: what is loaded, what is refused, and what a line becomes."""
+"""Hugging Face folders: which are loaded, which are refused, and how lines are read."""
 
 import importlib.util
 import json
@@ -30,7 +30,7 @@ def copy(bert, tmp_path):
     return shutil.copytree(bert, tmp_path / "copy")
 
 
-def changed(folder, **settings):
+def edit_config(folder, **settings):
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     return folder
@@ -38,7 +38,7 @@ def changed(folder, **settings):
 
 def test_a_model_is_loaded_with_its_head_and_without_a_network(bert, monkeypatch):
     def refuse(*_, **__):
-        raise AssertionError("the network was asked")
+        raise AssertionError("a connection was opened")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     loaded = load(bert)
@@ -46,7 +46,7 @@ def test_a_model_is_loaded_with_its_head_and_without_a_network(bert, monkeypatch
     assert loaded.tokenizer.mask_token == "[MASK]"
 
 
-def test_a_text_is_read_by_its_own_tokenizer_and_masks_are_filled_in(bert):
+def test_text_is_tokenized_and_masks_are_filled_in(bert):
     loaded = load(bert)
     reading = read(loaded, SENTENCE)
     assert reading.names["source"] == ["[CLS]", *SENTENCE.split(), "[SEP]"]
@@ -54,26 +54,26 @@ def test_a_text_is_read_by_its_own_tokenizer_and_masks_are_filled_in(bert):
     assert reading.answer is None
     masked = read(loaded, SENTENCE.replace("tired", "[MASK]"))
     with torch.no_grad():
-        likeliest = loaded.model(**masked.inputs).logits[0, 11].argmax()
-    assert masked.answer == loaded.tokenizer.decode([int(likeliest)])
+        best = loaded.model(**masked.inputs).logits[0, 11].argmax()
+    assert masked.answer == loaded.tokenizer.decode([int(best)])
 
 
-def test_an_answer_that_is_no_whole_character_is_named(tmp_path, monkeypatch):
+def test_an_answer_with_an_incomplete_character_has_token_names(tmp_path, monkeypatch):
     llama = load(folders.llama(tmp_path / "llama"))
     monkeypatch.setattr(llama.tokenizer, "decode", lambda ids: "\ufffd")
     reading = read(llama, SENTENCE)
     with torch.no_grad():
-        likeliest = int(llama.model(**reading.inputs).logits[0, -1].argmax())
+        best = int(llama.model(**reading.inputs).logits[0, -1].argmax())
     tokens = llama.tokenizer.convert_ids_to_tokens(range(llama.model.config.vocab_size))
-    assert reading.answer == (tokens[likeliest] or f"#{likeliest}")
+    assert reading.answer == (tokens[best] or f"#{best}")
 
 
-def test_a_decoder_goes_on_and_an_encoder_decoder_writes(tmp_path):
+def test_a_decoder_predicts_the_next_token_and_an_encoder_decoder_generates(tmp_path):
     llama = load(folders.llama(tmp_path / "llama"))
     reading = read(llama, SENTENCE)
     with torch.no_grad():
-        likeliest = llama.model(**reading.inputs).logits[0, -1].argmax()
-    assert reading.answer == llama.tokenizer.decode([int(likeliest)])
+        best = llama.model(**reading.inputs).logits[0, -1].argmax()
+    assert reading.answer == llama.tokenizer.decode([int(best)])
     bart = load(folders.bart(tmp_path / "bart"))
     reading = read(bart, SENTENCE)
     assert len(reading.names["target"]) == reading.inputs["decoder_input_ids"].shape[1] > 1
@@ -83,46 +83,49 @@ def test_a_decoder_goes_on_and_an_encoder_decoder_writes(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: shutil.rmtree(folder), "is no folder: --model takes a folder on disk"),
-        (lambda folder: (folder / "config.json").unlink(), r"has no config\.json, so it is no model"),
+        (lambda folder: shutil.rmtree(folder), "is no folder: expected a folder on disk"),
+        (lambda folder: (folder / "config.json").unlink(), r"has no config\.json"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "holds no settings"),
-        (lambda folder: changed(folder, auto_map={"AutoModel": "evil.Evil"}), "asks for code of its own"),
-        (lambda folder: changed(folder, model_type="nowhere", architectures=None), "could not be loaded as a nowhere"),
-        (lambda folder: changed(folder, hidden_size=48), r"weights of other sizes than its config\.json says"),
-        (lambda folder: changed(folder, num_hidden_layers=3), r"lacks weights that its config\.json asks for"),
+        (lambda folder: edit_config(folder, auto_map={"AutoModel": "evil.Evil"}), "auto_map in config.json"),
+        (
+            lambda folder: edit_config(folder, model_type="nowhere", architectures=None),
+            "could not be loaded as a nowhere",
+        ),
+        (lambda folder: edit_config(folder, hidden_size=48), r"weights of other sizes than its config\.json says"),
+        (lambda folder: edit_config(folder, num_hidden_layers=3), r"lacks weights that its config\.json asks for"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"junk"), "could not be loaded as a bert"),
         (
             lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
-            "pickled weights alone, which may hold code",
+            "pickled weights",
         ),
         (lambda folder: (folder / "model.safetensors").unlink(), "has no weights"),
     ],
 )
-def test_what_is_no_model_to_load_is_said_in_a_sentence(copy, spoil, message):
+def test_a_folder_that_cannot_be_loaded_is_refused_in_one_line(copy, spoil, message):
     spoil(copy)
-    with pytest.raises(UserError, match=message) as told:
+    with pytest.raises(UserError, match=message) as error:
         load(copy)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
-def test_code_beside_a_model_is_never_run(copy):
-    (copy / "evil.py").write_text("raise SystemExit('it ran')")
-    (copy / "configuration_bert.py").write_text("raise SystemExit('it ran')")
+def test_code_in_the_folder_is_never_executed(copy):
+    (copy / "evil.py").write_text("raise SystemExit('executed')")
+    (copy / "configuration_bert.py").write_text("raise SystemExit('executed')")
     assert load(copy).kind == "BertForMaskedLM"
 
 
-def test_what_a_model_cannot_read_is_said_in_a_sentence(copy, bert):
+def test_input_that_a_model_cannot_read_is_refused(copy, bert):
     loaded = load(bert)
     with pytest.raises(UserError, match="reads 64 tokens at most, and the line has 202"):
         read(loaded, "the " * 200)
     short = load(bert)
     table = torch.nn.Embedding(4, short.config.hidden_size)
     short.model.set_input_embeddings(table)
-    with pytest.raises(UserError, match=r"its tokenizer gives the id \d+, and the model knows 4 tokens"):
+    with pytest.raises(UserError, match=r"the model has 4 tokens, got the id \d+ from its tokenizer"):
         read(short, SENTENCE)
     assert read(loaded, "the " * 62).inputs["input_ids"].shape == (1, 64)
-    places = loaded.model.bert.embeddings.position_embeddings
-    places.padding_idx = 3  # as of RoBERTa's, whose places begin behind it
+    table = loaded.model.bert.embeddings.position_embeddings
+    table.padding_idx = 3  # as in RoBERTa, whose positions start after it
     with pytest.raises(UserError, match="reads 60 tokens at most, and the line has 64"):
         read(loaded, "the " * 62)
     for file in copy.glob("token*"):
@@ -139,7 +142,7 @@ def test_a_missing_transformers_names_the_extra(monkeypatch, bert):
         load(bert)
 
 
-def test_images_and_sounds_are_files(tmp_path):
+def test_images_and_audio_are_read_from_files(tmp_path):
     image = pytest.importorskip("PIL.Image")
     from scipy.io import wavfile
 
@@ -164,14 +167,14 @@ def test_images_and_sounds_are_files(tmp_path):
     reading = read(whisper, str(wave))
     assert reading.inputs["input_features"].shape[:2] == (1, 16)
     assert reading.names["target"][0] == "[CLS]"
-    with pytest.raises(UserError, match="could not be read as a sound"):
+    with pytest.raises(UserError, match="could not be read as audio"):
         read(whisper, str(picture))
     wavfile.write(wave, 8000, samples[:0].numpy())
-    with pytest.raises(UserError, match=r"holds no sound; give a \.wav file that is longer"):
+    with pytest.raises(UserError, match=r"holds no samples; give a \.wav file that is longer"):
         read(whisper, str(wave))
 
 
-def test_a_sound_is_as_loud_as_its_file_says(tmp_path):
+def test_audio_has_the_amplitude_of_its_file(tmp_path):
     from scipy.io import wavfile
 
     wave = tmp_path / "wave.wav"
@@ -186,13 +189,13 @@ def test_a_sound_is_as_loud_as_its_file_says(tmp_path):
         "8 bits": ((in_8 + 128).to(torch.uint8), in_8 / 128),
         "two channels": (torch.stack((sound, -sound / 2), 1), sound / 4),
     }
-    for name, (samples, meant) in in_files.items():
+    for name, (samples, amplitudes) in in_files.items():
         wavfile.write(wave, rate, samples.numpy())
-        heard = read(whisper, str(wave)).inputs["input_features"]
-        expected = extractor(meant.numpy(), sampling_rate=rate, return_tensors="pt").input_features
-        assert torch.allclose(heard, expected, atol=1e-3), name
+        features = read(whisper, str(wave)).inputs["input_features"]
+        expected = extractor(amplitudes.numpy(), sampling_rate=rate, return_tensors="pt").input_features
+        assert torch.allclose(features, expected, atol=1e-3), name
 
 
-def test_a_name_comes_from_the_folder(tmp_path, monkeypatch):
+def test_the_name_is_that_of_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert Loaded(tmp_path / ".", torch.nn.Linear(1, 1)).name == tmp_path.name

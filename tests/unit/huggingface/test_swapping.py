@@ -11,7 +11,7 @@ from torch import nn
 import jarilab
 from helpers.architectures import IDS, LEFT, MODELS, of_images, of_text
 from jarilab.core.errors import UserError
-from jarilab.huggingface.swapping import FAMILIES, Silent, Still
+from jarilab.huggingface.swapping import SWAP_RULES, NoRotation, ZeroPositions
 from jarilab.inspect.intervene.interventions import HeadOff, operate
 
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of other libraries while they are imported
 ]
 
-FAMILY = [name.removesuffix("Config") for name in FAMILIES]
+FAMILIES = [name.removesuffix("Config") for name in SWAP_RULES]
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def made(family):
+def make_model(family):
     torch.manual_seed(0)
     return MODELS[family]()
 
@@ -40,7 +40,7 @@ def run(model, inputs):
 
 
 def zeroed(model, family):
-    """The same model with its own positions zero, by its own attention."""
+    """The same model with zero positions and its own attention."""
     if family in ("GPT2", "Bert", "Bart", "Marian"):
         for name, parameter in model.named_parameters():
             if any(word in name for word in ("wpe", "position_embeddings", "embed_positions")):
@@ -58,24 +58,24 @@ def zeroed(model, family):
     return model
 
 
-@pytest.mark.parametrize("family", FAMILY)
-def test_without_an_encoding_it_is_the_model_with_its_positions_zero(family):
-    model, inputs = made(family)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_none_is_the_model_with_zero_positions(family):
+    model, inputs = make_model(family)
     plain = zeroed(copy.deepcopy(model), family)
     with torch.no_grad():
         expected = run(plain, inputs)
-        found = run(jarilab.swap(model, "none"), inputs)
+        outputs = run(jarilab.swap(model, "none"), inputs)
     mask = inputs.get("attention_mask")
     real = torch.ones(expected.shape[:2], dtype=torch.bool)
     if mask is not None and mask.shape == real.shape and "decoder_input_ids" not in inputs:
         real = mask.bool()
-    assert torch.allclose(expected[real], found[real], atol=2e-6)
+    assert torch.allclose(expected[real], outputs[real], atol=2e-6)
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Bert", "T5", "Llama", "Bart"])
 @pytest.mark.parametrize("spec", ["alibi", "shaw", "rotary+t5"])
-def test_a_swapped_model_learns_is_recorded_and_saved(family, spec):
-    model, inputs = made(family)
+def test_a_swapped_model_trains_is_recorded_and_saved(family, spec):
+    model, inputs = make_model(family)
     before = run(jarilab.swap(copy.deepcopy(model), "none"), inputs)
     model = jarilab.swap(model, spec)
     after = run(model, inputs)
@@ -87,7 +87,7 @@ def test_a_swapped_model_learns_is_recorded_and_saved(family, spec):
     with torch.no_grad(), jarilab.record(model) as tape:
         run(model, inputs)
     assert max(tape.trust(site).rebuild_error for site in tape.sites) < 1e-6
-    again = jarilab.swap(made(family)[0], spec)
+    again = jarilab.swap(make_model(family)[0], spec)
     again.load_state_dict(model.state_dict())
     assert torch.allclose(run(again, inputs), after)
 
@@ -96,8 +96,8 @@ SITES = ["encoder.0", "encoder.1", "decoder.0.self", "decoder.0.cross", "decoder
 
 
 @pytest.mark.parametrize("family", ["T5", "Bart", "Marian"])
-def test_what_looks_at_another_sequence_is_recorded_as_it_was(family):
-    model, inputs = made(family)
+def test_cross_attention_does_not_change(family):
+    model, inputs = make_model(family)
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     inputs["attention_mask"][0, -2:] = 0
     plain = zeroed(copy.deepcopy(model), family)
@@ -105,7 +105,7 @@ def test_what_looks_at_another_sequence_is_recorded_as_it_was(family):
     model = jarilab.swap(model, "none")
     expected = plain(**inputs, output_attentions=True)
     with jarilab.record(model) as tape:
-        found = run(model, inputs)
+        outputs = run(model, inputs)
     assert tape.sites == SITES
     assert all(tape.verified(site) for site in SITES)
     maps = {"encoder": expected.encoder_attentions, "decoder": expected.decoder_attentions}
@@ -114,7 +114,7 @@ def test_what_looks_at_another_sequence_is_recorded_as_it_was(family):
         assert len(tape.sites_of(kind)) == 2
         for site, weights in zip(tape.sites_of(kind), of_layers, strict=True):
             assert torch.allclose(tape.weights(site), weights, atol=2e-6)
-    (found - 1).square().mean().backward()
+    (outputs - 1).square().mean().backward()
     (expected[0] - 1).square().mean().backward()
     for name, parameter in plain.named_parameters():
         if "EncDecAttention" in name or "encoder_attn" in name:
@@ -123,8 +123,8 @@ def test_what_looks_at_another_sequence_is_recorded_as_it_was(family):
 
 
 @torch.no_grad()
-def test_what_looks_at_another_sequence_can_be_silenced():
-    model, inputs = made("Marian")
+def test_a_head_of_cross_attention_can_be_switched_off():
+    model, inputs = make_model("Marian")
     model = jarilab.swap(model, "alibi")
     before = run(model, inputs)
     with operate(model, [HeadOff("decoder.1.cross", 0)]):
@@ -134,27 +134,27 @@ def test_what_looks_at_another_sequence_can_be_silenced():
 
 
 @pytest.mark.parametrize(("family", "options"), [("GPT2", {}), ("Bert", {"is_decoder": True})])
-def test_a_language_model_that_reads_another_sequence_is_swapped_whole(family, options):
+def test_cross_attention_of_a_language_model_is_kept(family, options):
     kind = "Model" if family == "GPT2" else "LMHeadModel"
     model, _ = of_text(family, kind=kind, add_cross_attention=True, **options)
     states = torch.randn(2, 5, 32)
     plain = zeroed(copy.deepcopy(model), family)
     with torch.no_grad(), jarilab.record(jarilab.swap(model, "none")) as tape:
-        found = run(model, {"input_ids": IDS, "encoder_hidden_states": states})
+        outputs = run(model, {"input_ids": IDS, "encoder_hidden_states": states})
         expected = run(plain, {"input_ids": IDS, "encoder_hidden_states": states})
-    assert torch.allclose(found, expected, atol=2e-6)
+    assert torch.allclose(outputs, expected, atol=2e-6)
     assert len(tape.sites_of("cross")) == 2
 
 
-def test_generation_with_a_cache_is_that_without():
+def test_generation_with_a_cache_equals_generation_without():
     model, _ = of_text("Llama", kind="ForCausalLM", num_key_value_heads=2)
     model = jarilab.swap(model, "rotary+alibi")
     options = {"attention_mask": LEFT, "max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
     assert model.generate(IDS, **options).equal(model.generate(IDS, use_cache=False, **options))
 
 
-def test_alibi_in_gpt2_sees_distance_and_no_place():
-    model, _ = made("GPT2")
+def test_alibi_in_gpt2_depends_on_distance_only():
+    model, _ = make_model("GPT2")
     model = jarilab.swap(model, "alibi")
     padded = torch.cat((torch.zeros(2, 3, dtype=torch.long), IDS), 1)
     mask = torch.cat((torch.zeros(2, 3, dtype=torch.long), torch.ones_like(IDS)), 1)
@@ -163,23 +163,23 @@ def test_alibi_in_gpt2_sees_distance_and_no_place():
     assert torch.allclose(alone, shifted[:, 3:], atol=1e-5)
 
 
-def test_what_cannot_be_swapped_is_refused_by_name():
+def test_other_models_and_encodings_are_refused():
     model, _ = of_text("Bloom")
-    with pytest.raises(UserError, match=r"positions of BloomModel cannot be taken away .*: GPT2, Bert, ViT"):
+    with pytest.raises(UserError, match=r"positions of BloomModel cannot be removed: expected one of GPT2, Bert, ViT"):
         jarilab.swap(model, "alibi")
     with pytest.raises(UserError, match="positions of Linear cannot"):
         jarilab.swap(nn.Linear(2, 2), "alibi")
-    with pytest.raises(UserError, match="adds to what a model reads"):
-        jarilab.swap(made("GPT2")[0], "sinusoidal")
-    with pytest.raises(UserError, match="remembers what keys are made of"):
-        jarilab.swap(made("GPT2")[0], "forgetting")
+    with pytest.raises(UserError, match="sinusoidal adds to the input"):
+        jarilab.swap(make_model("GPT2")[0], "sinusoidal")
+    with pytest.raises(UserError, match="forgetting needs the inputs of keys"):
+        jarilab.swap(make_model("GPT2")[0], "forgetting")
     with pytest.raises(UserError, match="unknown encoding"):
-        jarilab.swap(made("GPT2")[0], "alibye")
+        jarilab.swap(make_model("GPT2")[0], "alibye")
 
 
-def test_what_stands_for_positions_says_nothing():
-    assert Silent(4)(IDS).shape == (1, 1, 4)
-    cosine, sine = Still(8)(torch.randn(2, 7, 32), IDS)
+def test_replaced_positions_are_zero():
+    assert ZeroPositions(4)(IDS).shape == (1, 1, 4)
+    cosine, sine = NoRotation(8)(torch.randn(2, 7, 32), IDS)
     assert cosine.eq(1).all()
     assert sine.eq(0).all()
     images, inputs = of_images("ViT")
@@ -190,7 +190,7 @@ SMALL = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 
 
 @torch.no_grad()
-def test_a_bert_that_writes_looks_back_alone():
+def test_a_bert_decoder_is_causal():
     from transformers import BertConfig, BertLMHeadModel
 
     torch.manual_seed(0)
@@ -203,25 +203,25 @@ def test_a_bert_that_writes_looks_back_alone():
         assert not torch.equal(one[:, -1], two[:, -1])
 
 
-def test_a_cache_of_fixed_size_is_refused_and_one_that_grows_is_not():
+def test_a_static_cache_is_refused():
     torch.manual_seed(0)
     model, _ = of_text("Llama", kind="ForCausalLM")
     model = jarilab.swap(model, "alibi")
-    how = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
-    with pytest.raises(UserError, match=r"counts its places by a cache that grows.*without cache_implementation"):
-        model.generate(IDS, cache_implementation="static", disable_compile=True, **how)
-    assert torch.equal(model.generate(IDS, **how), model.generate(IDS, use_cache=False, **how))
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    with pytest.raises(UserError, match=r"expected a cache that grows.*without cache_implementation"):
+        model.generate(IDS, cache_implementation="static", disable_compile=True, **options)
+    assert torch.equal(model.generate(IDS, **options), model.generate(IDS, use_cache=False, **options))
 
 
 @pytest.mark.parametrize("family", ["GPT2", "T5", "Llama"])
-def test_a_model_is_swapped_again(family):
-    (model, inputs), (once, _) = made(family), made(family)
+def test_a_swapped_model_can_be_swapped_again(family):
+    (model, inputs), (once, _) = make_model(family), make_model(family)
     jarilab.swap(jarilab.swap(model, "t5"), "none")
     with torch.no_grad():
         assert torch.equal(run(model, inputs), run(jarilab.swap(once, "none"), inputs))
 
 
-def test_stacks_may_have_different_numbers_of_heads():
+def test_stacks_can_differ_in_their_number_of_heads():
     from transformers import BartConfig, BartModel
 
     layers = {"encoder_layers": 1, "decoder_layers": 1}

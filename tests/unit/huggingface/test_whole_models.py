@@ -1,4 +1,4 @@
-"""Models of transformers, copied into models of jari: the same numbers come out."""
+"""Transformers models copied into models of jarilab compute the same."""
 
 from __future__ import annotations
 
@@ -87,16 +87,16 @@ READERS = ("bert", "bert_words")
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @cache
-    def made(name: str) -> Path:
+    def build(name: str) -> Path:
         folder = tmp_path_factory.mktemp("folders") / name
         model_of(*MODELS[name]).save_pretrained(folder)
         return folder
 
-    return made
+    return build
 
 
 def model_of(kind: str, config: str, settings: dict[str, Any]) -> Any:
-    """With weights that are large enough for each to matter."""
+    """A model with weights that are large enough for each to matter."""
     import transformers
 
     model = getattr(transformers, kind)(getattr(transformers, config)(**settings))
@@ -111,7 +111,7 @@ def model_of(kind: str, config: str, settings: dict[str, Any]) -> Any:
 
 
 def both(folder: Path) -> tuple[Any, Any]:
-    """The model of transformers, and that of jari."""
+    """The transformers model and its copy."""
     from jarilab.huggingface.folder import load
 
     return load(folder).model, jarilab.from_huggingface(folder)
@@ -122,15 +122,15 @@ def ids_of(length: int, seed: int = 1) -> Tensor:
 
 
 def outputs(name: str, theirs: nn.Module, ours: nn.Module) -> tuple[Tensor, Tensor]:
-    """What both make of the same input."""
+    """The outputs of both for the same input."""
     if name.startswith("vit"):
         pixels = torch.randn(2, 3, 12, 8, generator=torch.Generator().manual_seed(1))
         return theirs(pixels).logits, ours(pixels)
     if name in TRANSLATORS:
         source, target = ids_of(LONG), ids_of(SHORT, 2)
         return theirs(input_ids=source, decoder_input_ids=target).logits, ours(source, target)
-    found = theirs(ids_of(LONG))
-    scores = found.last_hidden_state if name == "bert" else found.logits
+    outputs = theirs(ids_of(LONG))
+    scores = outputs.last_hidden_state if name == "bert" else outputs.logits
     return scores, ours(ids_of(LONG))
 
 
@@ -156,20 +156,20 @@ def test_the_copy_computes_the_same_and_every_weight_matters(name: str, folder_o
         parameter.copy_(before)
 
 
-def test_every_family_is_tried() -> None:
+def test_every_family_is_tested() -> None:
     assert {kind for kind, _, _ in MODELS.values()} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("name", ["t5_gated", "marian", "bert_words"])
 @torch.no_grad()
-def test_padding_behind_is_hidden(name: str, folder_of: Callable[[str], Path]) -> None:
+def test_right_padding_is_hidden(name: str, folder_of: Callable[[str], Path]) -> None:
     theirs, ours = both(folder_of(name))
     ids, keep = ids_of(LONG), torch.ones(2, LONG, dtype=torch.bool)
     keep[1, 6:] = False
     tokens = jarilab.Tokens(ids, jarilab.Positions.sequence(LONG), keep)
     if name in READERS:
-        found = theirs(ids, attention_mask=keep.long())
-        expected = (found.last_hidden_state if name == "bert" else found.logits)[keep]
+        padded = theirs(ids, attention_mask=keep.long())
+        expected = (padded.last_hidden_state if name == "bert" else padded.logits)[keep]
         got = ours(tokens)[keep]
         unpadded = ours(ids)[keep]
     else:
@@ -182,7 +182,7 @@ def test_padding_behind_is_hidden(name: str, folder_of: Callable[[str], Path]) -
 
 @pytest.mark.parametrize("name", ["gpt2", "mistral"])
 @torch.no_grad()
-def test_padding_before_and_cached_steps_write_the_same(name: str, folder_of: Callable[[str], Path]) -> None:
+def test_left_padding_and_caches_generate_the_same(name: str, folder_of: Callable[[str], Path]) -> None:
     theirs, ours = both(folder_of(name))
     ids, keep = ids_of(SHORT), torch.ones(2, SHORT, dtype=torch.bool)
     keep[1, :2] = False
@@ -193,20 +193,20 @@ def test_padding_before_and_cached_steps_write_the_same(name: str, folder_of: Ca
         after = jarilab.after(prompt)
         state, cache = ours.start(prompt), ours.new_cache() if cached else None
         rows = torch.arange(2)
-        found = ids[:, -1:]
+        generated = ids[:, -1:]
         for step in range(6):
-            new = found[:, -1:] if cached and step else found
-            start = found.shape[1] - new.shape[1]
-            scores = ours.step(state, new, after(found, start, rows), cache)
-            found = torch.cat((found, scores[:, -1].argmax(-1, keepdim=True)), 1)
+            new = generated[:, -1:] if cached and step else generated
+            start = generated.shape[1] - new.shape[1]
+            scores = ours.step(state, new, after(generated, start, rows), cache)
+            generated = torch.cat((generated, scores[:, -1].argmax(-1, keepdim=True)), 1)
         for row in range(2):
             expected = written[row, SHORT:].tolist()
             ended = expected.index(2) + 1 if 2 in expected else 6
-            assert found[row, 1 : 1 + ended].tolist() == expected[:ended]
+            assert generated[row, 1 : 1 + ended].tolist() == expected[:ended]
 
 
 @pytest.mark.parametrize("name", ["llama", "t5_gated", "bert_words", "vit"])
-def test_the_copy_learns_and_is_seen_into(name: str, folder_of: Callable[[str], Path]) -> None:
+def test_the_copy_trains_and_is_recorded(name: str, folder_of: Callable[[str], Path]) -> None:
     theirs, ours = both(folder_of(name))
     with jarilab.record(ours) as tape:
         _, got = outputs(name, theirs, ours)
@@ -215,7 +215,7 @@ def test_the_copy_learns_and_is_seen_into(name: str, folder_of: Callable[[str], 
     assert all(parameter.grad is not None for parameter in ours.parameters())
 
 
-def test_segments_are_those_of_bert(folder_of: Callable[[str], Path]) -> None:
+def test_segments_equal_those_of_bert(folder_of: Callable[[str], Path]) -> None:
     theirs, ours = both(folder_of("bert"))
     ids, segments = ids_of(LONG), torch.arange(LONG).expand(2, -1) % 2
     expected = theirs(ids, token_type_ids=segments).last_hidden_state
@@ -242,22 +242,20 @@ def test_segments_are_those_of_bert(folder_of: Callable[[str], Path]) -> None:
         ("vit", {"patch_size": (4, 2)}, "patches of 4 x 2.*squares"),
     ],
 )
-def test_settings_without_an_option_are_refused_by_name(
-    name: str, changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_unsupported_settings_are_refused(name: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     kind, config, settings = MODELS[name]
     model_of(kind, config, {**settings, **changes}).save_pretrained(tmp_path)
     with pytest.raises(jarilab.UserError, match=message):
         jarilab.from_huggingface(tmp_path)
 
 
-def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
+def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     model_of("GPT2Model", "GPT2Config", GPT2).save_pretrained(tmp_path)
     with pytest.raises(jarilab.UserError, match=r"holds a GPT2Model.*GPT2LMHeadModel.*jarilab\.record"):
         jarilab.from_huggingface(tmp_path)
 
 
-def test_weights_without_a_place_are_refused_by_name(folder_of: Callable[[str], Path]) -> None:
+def test_weights_that_are_left_over_are_refused(folder_of: Callable[[str], Path]) -> None:
     from jarilab.huggingface.copying import WeightCopier
     from jarilab.huggingface.folder import load
 
@@ -274,7 +272,7 @@ def test_weights_without_a_place_are_refused_by_name(folder_of: Callable[[str], 
         ({"num_attention_heads": 8, "head_dim": 6}, r"of other sizes than its config\.json says: model\.layers\.0\."),
     ],
 )
-def test_weights_that_are_not_those_of_the_configuration_are_refused(
+def test_weights_that_do_not_fit_the_configuration_are_refused(
     changes: dict[str, Any], message: str, folder_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(folder_of("llama"), tmp_path / "changed")
@@ -284,7 +282,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(
         jarilab.from_huggingface(folder)
 
 
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(jarilab.UserError, match="has no weights"):
         jarilab.from_huggingface(tmp_path)
