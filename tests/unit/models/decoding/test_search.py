@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helpers.decoding import Read, Rows
-from jarilab.attention.cache import KVCache, LayerCache, positions_of
+from jarilab.attention.cache import KVCache, positions_of
 from jarilab.core.errors import UserError
 from jarilab.data.text import END, FIRST, PADDING
 from jarilab.models.decoding import beam, greedy
@@ -144,22 +144,6 @@ def test_the_source_is_read_once():
     assert calls == ["encoder", "keys of the source"]
 
 
-def test_a_cache_gives_back_all_keys_in_order_however_they_came():
-    cache, keys, values = LayerCache(), torch.randn(2, 3, 9, 4), torch.randn(2, 3, 9, 5)
-    for start, stop in ((0, 1), (1, 2), (2, 7), (7, 9)):
-        k, v = cache.append(keys[:, :, start:stop], values[:, :, start:stop])
-        assert torch.equal(k, keys[:, :, :stop])
-        assert torch.equal(v, values[:, :, :stop])
-    assert cache.length == 9
-
-
-def test_a_cache_keeps_the_positions_of_its_keys():
-    cache = KVCache(1)
-    cache.extend(Positions.sequence(3, 40))
-    assert cache.extend(Positions.sequence(1, 77)).index().tolist() == [40, 41, 42, 77]
-    assert cache.positions.order.tolist() == [40, 41, 42, 77]
-
-
 def test_a_cache_is_for_one_source():
     model = EncoderDecoder(9, 9, d_model=16, n_heads=2, encoding="rotary").eval()
     first, second = (model.start(source_of(torch.randint(3, 9, (2, 4)))) for _ in range(2))
@@ -217,16 +201,6 @@ def test_a_cache_and_a_state_of_different_rows_are_refused():
         model.step(fewer, ids[:2], later, cache)
     with pytest.raises(UserError, match=r"expected a multiple of 2 rows of targets, got 3; select the same sources"):
         model.step(fewer, ids, later, None)
-
-
-def test_selecting_leaves_what_was_handed_out_as_it_is():
-    cache = LayerCache()
-    k, _ = cache.append(torch.randn(3, 1, 2, 4), torch.randn(3, 1, 2, 4))
-    before = k.clone()
-    cache.select(torch.tensor([2, 2, 0, 1]))
-    cache.append(torch.randn(4, 1, 1, 4), torch.randn(4, 1, 1, 4))
-    assert torch.equal(k, before)
-    assert torch.equal(cache.filled()[0][:, :, :2], before[[2, 2, 0, 1]])
 
 
 def test_a_shared_embedding_is_one_parameter():
