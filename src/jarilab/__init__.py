@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from jarilab.explorer import show as show
     from jarilab.huggingface.families import from_huggingface as from_huggingface
     from jarilab.huggingface.swapping import swap as swap
+    from jarilab.inspect.measure.measures import Measure as Measure
+    from jarilab.inspect.measure.measures import add_measure as add_measure
     from jarilab.inspect.measure.measuring import measure_heads as measure_heads
     from jarilab.inspect.record.capture import Tape as Tape
     from jarilab.inspect.record.capture import record as record
@@ -85,6 +87,8 @@ _HOME = {
     "UserError": "jarilab.core.errors",
     "initialise": "jarilab.nn.init",
     "Tape": "jarilab.inspect.record.capture",
+    "Measure": "jarilab.inspect.measure.measures",
+    "add_measure": "jarilab.inspect.measure.measures",
     "measure_heads": "jarilab.inspect.measure.measuring",
     "record": "jarilab.inspect.record.capture",
     "swap": "jarilab.huggingface.swapping",

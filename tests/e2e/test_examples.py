@@ -8,6 +8,7 @@ import pytest
 
 import jarilab
 from helpers.command import command
+from jarilab.inspect.measure.measures import MEASURES
 from jarilab.laws import check_encoding
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -28,6 +29,16 @@ def test_labelled_relations_find_the_parent_and_nothing_else_does() -> None:
 
     assert family.accuracy("shaw:labels=4", steps=150) > 0.95
     assert family.accuracy("none", steps=150) < 0.5
+
+
+def test_a_measure_of_ones_own_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = f"{EXAMPLES}/my_measure.py:Nearby:within=2"
+    monkeypatch.setitem(MEASURES, spec, MEASURES["entropy"])  # so that it is taken away again
+    small = ["--d-model", 16, "--n-heads", 2, "--n-encoder-layers", 1, "--n-decoder-layers", 1, "--threads", 1, *SHORT]
+    run, page = tmp_path / "run", tmp_path / "page.html"
+    verb("train", "arithmetic:maximum=9", "--out", run, *small)
+    verb("explore", run, "--measure", spec, "--still", "--save", page)
+    assert "my_measure.py:Nearby:within=2" in page.read_text()
 
 
 # A task and a model of one's own, through every verb ------------------------------------------------------------------

@@ -185,6 +185,7 @@ class Registry:
             class_name = class_name or self._only_class(module, path)
             target = _class_in(module, path, class_name)
             name = f"{typed}:{class_name}"
+            self._check_class(name, target)
         return Spec(name, target, read_options(name, options_of(target), _pairs(name, rest)))
 
     def _registered(self, typed: str) -> str:
@@ -219,6 +220,19 @@ class Registry:
             raise UserError(
                 f"{text} names the Python file {path}, and to use it is to execute that file; if it is "
                 f"yours, say so with --trust-code, or in Python with jarilab.trust_code({str(path)!r})"
+            )
+
+    def _check_class(self, name: str, target: type) -> None:
+        """Raises UserError for a class of another kind, and for one whose methods are missing."""
+        base = f"{self._base.__module__}.{self._base.__name__}"
+        if not issubclass(target, self._base):
+            raise UserError(
+                f"{name}: expected a subclass of {base}, got a class of another kind; derive it from that one"
+            )
+        missing = sorted(getattr(target, "__abstractmethods__", ()))
+        if missing:
+            raise UserError(
+                f"{name}: expected all methods of {base}, got none for {', '.join(missing)}; define them"
             )
 
     def _only_class(self, module: ModuleType, path: Path) -> str:

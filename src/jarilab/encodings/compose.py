@@ -109,8 +109,6 @@ def build(text: str, site: Site) -> Encoding:
 
 def _build_part(text: str, site: Site) -> Encoding:
     spec, axes = part_spec(text)
-    if not issubclass(spec.target, Encoding):
-        raise UserError(f"{spec.name} is no encoding: write a subclass of jarilab.Encoding")
     encoding: Encoding = spec.build(site)
     if site.cross and not encoding.cross:
         raise UserError(

@@ -38,8 +38,7 @@ def _described(
     return {"name": name, "label": label, "about": about, "range": range}
 
 
-MEASURED_BY = [
-    *(_described(one.name, one.label, one.about, one.range) for one in MEASURES.values()),
+FURTHER = [
     _described(
         "importance",
         "importance",
@@ -59,7 +58,7 @@ MEASURED_BY = [
         [0, 1],
     ),
 ]
-"""What the measures are; the last ones take forwards of their own."""
+"""Measures that take forwards of their own, beside those of `MEASURES`."""
 HIDDEN = -3.4e38
 """What stands for minus infinity."""
 
@@ -244,6 +243,9 @@ def page_of(
     views: Sequence[dict[str, Any]], *, live: bool, initial: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The whole payload. initial: what the page opens at, see `initial_view`."""
+    described = [
+        _described(name, one.label, one.about, one.range) for name, one in MEASURES.items()
+    ]
     used: set[str] = set()
     for view in views:
         for site_of_view in view["sites"]:
@@ -254,7 +256,7 @@ def page_of(
         "live": live,
         "language": None,
         "views": list(views),
-        "measures": [row for row in MEASURED_BY if row["name"] in used],
+        "measures": [row for row in [*described, *FURTHER] if row["name"] in used],
         "telling": list(TELLING),
         "tones": tones_of(view["encoding"] or "" for view in views),
         **initial,

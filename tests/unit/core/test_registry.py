@@ -2,15 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jarilab.attention.module import Attention
 from jarilab.core.errors import UserError, closest_match
 from jarilab.core.options import options_of
 from jarilab.core.registry import Registry, spec_file, split_specs, trust_code
 from jarilab.encodings.base import registry as encodings
-from jarilab.encodings.compose import build, canonical, split_sum
+from jarilab.encodings.compose import canonical, split_sum
 
 FILE = '''
-class Mine:
+from jarilab import Encoding
+
+
+class Mine(Encoding):
     """One option."""
 
     def __init__(self, place, *, k: int = 3):
@@ -185,8 +187,8 @@ def test_a_file_of_which_the_class_is_not_clear(tmp_path, classes, told):
 
 
 def test_a_class_that_is_no_encoding_is_refused(mine):
-    with pytest.raises(UserError, match=r"mine.py:Mine is no encoding: write a subclass of jarilab.Encoding"):
-        build(f"{mine}:Mine", Attention(8, 2).site)
+    with pytest.raises(UserError, match=r"mine.py:Other: expected a subclass of .*Encoding, got .*; derive"):
+        encodings.spec(f"{mine}:Other")
 
 
 def test_a_file_that_fails_is_not_remembered_as_loaded(tmp_path):

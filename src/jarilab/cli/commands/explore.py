@@ -41,6 +41,13 @@ def arguments(parser: Parser, words: Words) -> None:
         metavar="FOLDER",
         help="of a page in a folder: where onnxruntime-web lies (node_modules/onnxruntime-web/dist)",
     )
+    parser.add_argument(
+        "--measure",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="a measure of your own to show too, such as mine.py:Mine; may be repeated",
+    )
     add_open(parser, "the page")
     parser.add_argument(
         "--host",
@@ -81,6 +88,7 @@ def run(options: argparse.Namespace) -> None:
     from jarilab import api, explorer
     from jarilab.training.progress import working
 
+    _add_measures(options.measure)
     settings = options.verb
     api.use_threads(settings.pop("threads", None))
     models = [folder for folder in (options.model, options.against) if folder is not None]
@@ -140,6 +148,18 @@ def _check(options: argparse.Namespace) -> None:
         check_file(Path(options.save))
     else:
         serving.check_installed()
+
+
+def _add_measures(specs: Sequence[str]) -> None:
+    """Add the measures that a user typed; their files are trusted."""
+    from jarilab.core.registry import spec_file, trust_code
+    from jarilab.inspect.measure.measures import add_measure
+
+    for spec in specs:
+        file = spec_file(spec)
+        if file is not None:
+            trust_code(file)
+        add_measure(spec)
 
 
 def _check_model(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from jarilab.core.errors import UserError
 from jarilab.inspect.measure.maps import Map, Scored
-from jarilab.inspect.measure.measures import beside_even, mass
+from jarilab.inspect.measure.measures import scored_mass
 
 CHARACTERS = frozenset("0123456789+-=")
 Part = Literal["left", "operator", "right", "equals", "sign", "answer", "other"]
@@ -119,7 +119,7 @@ def place_share(map: Map, queries: Sequence[Place], keys: Sequence[Place]) -> Sc
     target_QK = query_Q1 == torch.tensor(of_keys)
     if map.same:
         target_QK = target_QK & (map.ahead != 0)
-    return beside_even(mass(lambda _: target_QK))(map)
+    return scored_mass(map, target_QK)
 
 
 def _place_in_operand(place: Place) -> int:

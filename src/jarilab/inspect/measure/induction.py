@@ -9,7 +9,7 @@ import torch
 from jarilab.core.errors import UserError
 from jarilab.core.shapes import Int, Tensor
 from jarilab.inspect.measure.maps import Map, Scored
-from jarilab.inspect.measure.measures import beside_even, mass
+from jarilab.inspect.measure.measures import scored_mass
 
 
 def induction_ids(
@@ -51,7 +51,7 @@ def induction_score(map: Map, block: int, *, first: bool = False) -> Scored:
     key_K = torch.arange(len(map.keys))
     followed_QK = key_K == query_Q1 - block + 1
     target_QK = followed_QK & (query_Q1 >= block + first)
-    return beside_even(mass(lambda _: target_QK))(map)
+    return scored_mass(map, target_QK)
 
 
 def _is_repeated(map: Map, block: int, first: bool) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 import torch
 
-from jarilab.core.shapes import Float, Tensor
+from jarilab.core.errors import UserError
+from jarilab.core.registry import Registry
+from jarilab.core.shapes import Bool, Float, Int, Tensor
 from jarilab.inspect.measure.maps import Map, Scored
 
 DRAWS = 256  # of random picks, for the chance of the commonest offset
@@ -50,41 +54,97 @@ def equal_row_difference(
 
 # The measures --------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Measure:
-    """One number a head. label: for people. about: its definition in one sentence. range: where it lies, if bounded."""
-
-    name: str
-    label: str
-    about: str
-    range: tuple[float, float] | None
-    of: Callable[[Map], Scored]
+registry = Registry("measure", "jarilab.inspect.measure")
 
 
-Value = Callable[[Map], Tensor]
+@registry.base
+class Measure(ABC):
+    """One number a head, beside what chance would give.
+
+    The first paragraph of a subclass's docstring defines it for people. label: its name for people. range: where it
+    lies, if it is bounded. Keyword-only arguments of the constructor are its options, as in `mine.py:Mine:within=2`.
+    """
+
+    label: ClassVar[str]
+    range: ClassVar[tuple[float, float] | None] = None
+
+    @abstractmethod
+    def value(self, map: Map) -> Float[Tensor, " H"]:
+        """The number of each head; NaN where the map does not determine it."""
+
+    def chance(self, map: Map) -> Float[Tensor, " H"]:
+        """What chance gives each head: by default the value of a head that looks at all allowed keys alike."""
+        return self.value(map.even).expand(len(map.weights))
+
+    def of(self, map: Map) -> Scored:
+        """Both for one map. Raises UserError if the measure does not give one number a head."""
+        value_H = self._checked(self.value(map), map)
+        return Scored(value_H, self._checked(self.chance(map), map))
+
+    def _checked(self, values: Tensor, map: Map) -> Float[Tensor, " H"]:
+        if values.shape != (len(map.weights),):
+            raise UserError(
+                f"{type(self).__name__}: expected a number for each of {len(map.weights)} heads, got shape "
+                f"{tuple(values.shape)}; reduce over queries and keys alone"
+            )
+        return values
+
+    @property
+    def about(self) -> str:
+        """Its definition, from the docstring."""
+        return " ".join((inspect.getdoc(self) or "").partition("\n\n")[0].split())
 
 
-def beside_even(value: Value) -> Callable[[Map], Scored]:
-    """Chance is the same measure of a head that looks at all allowed keys alike."""
+MEASURES: dict[str, Measure] = {}
+"""The measures of every page, tape and TensorBoard, by name and in their order; `add_measure` adds to them."""
 
-    def of(map: Map) -> Scored:
-        value_H = value(map)
-        chance_H = value(map.even).expand_as(value_H)
-        return Scored(value_H, chance_H)
-
-    return of
+M = TypeVar("M", bound=type[Measure])
 
 
-def mass(target: Callable[[Map], Tensor]) -> Value:
-    """The weight on the target keys `(Q, K)`, the mean over the queries that have one. NaN where none has."""
+def _measure(name: str) -> Callable[[M], M]:
+    """Register a measure of the package."""
 
-    def of(map: Map) -> Tensor:
-        target_QK = target(map) & map.allowed
-        mass_HQ = (map.weights * target_QK).sum(-1)
-        return _mean(mass_HQ, target_QK.any(-1))
+    def register(target: M) -> M:
+        registry.register(name)(target)
+        MEASURES[name] = target()
+        return target
 
-    return of
+    return register
+
+
+def measure_of(spec: str | Measure) -> tuple[str, Measure]:
+    """The name and the measure for a spec such as `entropy` or `mine.py:Mine:within=2`, or for a measure.
+
+    Raises UserError if there is none, and for a file that `trust_code` was not called for.
+    """
+    if isinstance(spec, Measure):
+        return type(spec).__name__, spec
+    named = registry.spec(spec)
+    return str(named), named.build()
+
+
+def add_measure(spec: str | Measure) -> None:
+    """Add a measure to those of every page, tape and TensorBoard of this process.
+
+    spec: such as `mine.py:Mine`, or a measure. Raises UserError as `measure_of` does.
+    """
+    name, measure = measure_of(spec)
+    MEASURES[name] = measure
+
+
+SHARE = (0.0, 1.0)
+
+
+def mass(map: Map, target_QK: Bool[Tensor, "Q K"]) -> Float[Tensor, " H"]:
+    """The weight on the target keys, the mean over the queries that have one. NaN if none has."""
+    target_QK = target_QK & map.allowed
+    mass_HQ = (map.weights * target_QK).sum(-1)
+    return _mean(mass_HQ, target_QK.any(-1))
+
+
+def scored_mass(map: Map, target_QK: Bool[Tensor, "Q K"]) -> Scored:
+    """`mass`, and that of a head that looks at all allowed keys alike."""
+    return Scored(mass(map, target_QK), mass(map.even, target_QK).expand(len(map.weights)))
 
 
 def undefined(map: Map) -> Float[Tensor, " H"]:
@@ -97,67 +157,114 @@ def _mean(values_HQ: Tensor, rows_Q: Tensor) -> Tensor:
     return values_HQ[:, rows_Q].mean(-1)
 
 
-def _within(value: Value) -> Value:
-    """Of a sequence that looks at itself; between two sequences it means nothing."""
-    return lambda map: value(map) if map.same else undefined(map)
-
-
 # How sharp -----------------------------------------------------------------------------------------------------------
 
 
-def _entropy(map: Map) -> Tensor:
-    largest_Q = map.count.clamp_min(2).to(map.weights.dtype).log()
-    entropy_HQ = torch.special.entr(map.weights).sum(-1)
-    return _mean(entropy_HQ / largest_Q, map.count > 1)
+@_measure("entropy")
+class Entropy(Measure):
+    """How evenly a query spreads its weight: entropy over its largest value, the logarithm of the number of keys it may
+    look at (Clark et al. 2019); mean over queries with at least two keys.
+    """
+
+    label, range = "entropy", SHARE
+
+    def value(self, map: Map) -> Tensor:
+        largest_Q = map.count.clamp_min(2).to(map.weights.dtype).log()
+        entropy_HQ = torch.special.entr(map.weights).sum(-1)
+        return _mean(entropy_HQ / largest_Q, map.count > 1)
 
 
-def _effective_keys(map: Map) -> Tensor:
-    entropy_HQ = torch.special.entr(map.weights).sum(-1)
-    return _mean(entropy_HQ.exp(), map.count > 0)
+@_measure("effective_keys")
+class EffectiveKeys(Measure):
+    """How many keys a query looks at in effect: the exponential of its entropy, mean over queries."""
+
+    label = "effective keys"
+
+    def value(self, map: Map) -> Tensor:
+        entropy_HQ = torch.special.entr(map.weights).sum(-1)
+        return _mean(entropy_HQ.exp(), map.count > 0)
 
 
-def _confidence(map: Map) -> Tensor:
-    return _mean(map.weights.amax(-1), map.count > 0)
+@_measure("confidence")
+class Confidence(Measure):
+    """The largest weight of a query, mean over queries (Voita et al. 2019)."""
+
+    label, range = "confidence", SHARE
+
+    def value(self, map: Map) -> Tensor:
+        return _mean(map.weights.amax(-1), map.count > 0)
 
 
 # Where to ------------------------------------------------------------------------------------------------------------
 
 
-def _distance(map: Map) -> Tensor:
-    away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist")
-    away_QK = away_QK.to(map.weights.dtype)
-    if map.apart is None:
-        away_HQ = (map.weights * away_QK).sum(-1)
-        return _mean(away_HQ, map.count > 0)
-    near_QK = map.allowed & ~map.apart
-    smallest = torch.finfo(map.weights.dtype).tiny
-    share_HQ = (map.weights * near_QK).sum(-1).clamp_min(smallest)
-    near_away_QK = away_QK.masked_fill(~near_QK, 0.0)
-    away_HQ = (map.weights * near_away_QK).sum(-1)
-    return _mean(away_HQ / share_HQ, near_QK.any(-1))
+@_measure("distance")
+class Distance(Measure):
+    """The distance from a query's place to a key's, weighted; mean over queries. In an image, in patches, in a straight
+    line, over what has a place.
+    """
+
+    label = "distance"
+
+    def value(self, map: Map) -> Tensor:
+        if not map.same:
+            return undefined(map)
+        away_QK = torch.cdist(map.q_at, map.k_at, compute_mode="donot_use_mm_for_euclid_dist")
+        away_QK = away_QK.to(map.weights.dtype)
+        if map.apart is None:
+            away_HQ = (map.weights * away_QK).sum(-1)
+            return _mean(away_HQ, map.count > 0)
+        near_QK = map.allowed & ~map.apart
+        smallest = torch.finfo(map.weights.dtype).tiny
+        share_HQ = (map.weights * near_QK).sum(-1).clamp_min(smallest)
+        near_away_QK = away_QK.masked_fill(~near_QK, 0.0)
+        away_HQ = (map.weights * near_away_QK).sum(-1)
+        return _mean(away_HQ / share_HQ, near_QK.any(-1))
 
 
-def _line(map: Map) -> Tensor:
-    """True where tokens follow each other on a line; an image's rows end."""
-    return torch.tensor(map.q_at.shape[-1] == 1).expand_as(map.ahead)
+@_measure("previous")
+class Previous(Measure):
+    """The weight on the token just before the query, mean over queries that may look at it."""
+
+    label, range = "previous token", SHARE
+
+    def value(self, map: Map) -> Tensor:
+        on_a_line = map.q_at.shape[-1] == 1  # the rows of an image end
+        return mass(map, map.ahead == -1) if map.same and on_a_line else undefined(map)
 
 
-def _just_before(map: Map) -> Tensor:
-    before_QK = map.ahead == -1
-    return before_QK & _line(map)
+@_measure("positional")
+class Positional(Measure):
+    """The share of queries whose largest weight is at the commonest offset (Voita et al. 2019); of queries with at
+    least two keys. Chance: of keys picked at random.
+    """
+
+    label, range = "positional", SHARE
+
+    def value(self, map: Map) -> Tensor:
+        _, share_H = _commonest(map)
+        return share_H
+
+    def chance(self, map: Map) -> Tensor:
+        return map.weights.new_full((len(map.weights),), _luckiest(map))
 
 
-def _sink(map: Map) -> Tensor:
-    seen_K = map.allowed.any(0)
-    if not bool(seen_K.any()):
+@_measure("offset")
+class Offset(Measure):
+    """The place of the key minus that of the query, in tokens, at which most queries have their largest weight; -1 is
+    the token just before. An image's is no single number.
+    """
+
+    label = "commonest offset"
+
+    def value(self, map: Map) -> Tensor:
+        if map.q_at.shape[-1] > 1:
+            return undefined(map)
+        offset_H, _ = _commonest(map)
+        return offset_H
+
+    def chance(self, map: Map) -> Tensor:
         return undefined(map)
-    never = torch.iinfo(torch.int64).max
-    order_K = map.k_order.masked_fill(~seen_K, never)
-    first = int(order_K.argmin())
-    rows_Q = map.count > 0
-    if map.same:
-        rows_Q = rows_Q & (map.ahead[:, first] <= 0)
-    return _mean(map.weights[:, :, first], rows_Q)
 
 
 def _commonest(map: Map) -> tuple[Tensor, Tensor]:
@@ -176,12 +283,6 @@ def _commonest(map: Map) -> tuple[Tensor, Tensor]:
     shares_HD = picked_HD / int(rows_Q.sum())
     most_H, which_H = shares_HD.to(map.weights.dtype).max(-1)
     return offsets[which_H].to(most_H.dtype), most_H
-
-
-def _positional(map: Map) -> Scored:
-    _, value_H = _commonest(map)
-    chance_H = torch.full_like(value_H, _luckiest(map))
-    return Scored(value_H, chance_H)
 
 
 def _luckiest(map: Map) -> float:
@@ -211,16 +312,56 @@ def _luckiest(map: Map) -> float:
     return float(commonest_N.mean() / len(count_Q1))
 
 
-def _offset(map: Map) -> Scored:
-    on_a_line = map.q_at.shape[-1] == 1
-    value_H = undefined(map)
-    if on_a_line:
-        value_H, _ = _commonest(map)
-    chance_H = torch.full_like(value_H, float("nan"))
-    return Scored(value_H, chance_H)
+@_measure("duplicate")
+class Duplicate(Measure):
+    """The weight on other places that hold the query's token, mean over queries that may look at one."""
+
+    label, range = "duplicate token", SHARE
+
+    def value(self, map: Map) -> Tensor:
+        elsewhere_QK = map.ahead != 0
+        return mass(map, _equal(map) & elsewhere_QK) if map.same else undefined(map)
 
 
-# Which tokens --------------------------------------------------------------------------------------------------------
+@_measure("induction")
+class Induction(Measure):
+    """The weight on tokens that followed an earlier place of the query's token, mean over queries that have one (Olsson
+    et al. 2022).
+    """
+
+    label, range = "induction", SHARE
+
+    def value(self, map: Map) -> Tensor:
+        return mass(map, _after_equal(map)) if map.same else undefined(map)
+
+
+@_measure("sink")
+class Sink(Measure):
+    """The weight on the first key, mean over the queries from there on (Gu et al. 2024)."""
+
+    label, range = "sink", SHARE
+
+    def value(self, map: Map) -> Tensor:
+        seen_K = map.allowed.any(0)
+        if not bool(seen_K.any()):
+            return undefined(map)
+        never = torch.iinfo(torch.int64).max
+        order_K = map.k_order.masked_fill(~seen_K, never)
+        first = int(order_K.argmin())
+        rows_Q = map.count > 0
+        if map.same:
+            rows_Q = rows_Q & (map.ahead[:, first] <= 0)
+        return _mean(map.weights[:, :, first], rows_Q)
+
+
+@_measure("self")
+class Self(Measure):
+    """The weight on the query's own place, mean over queries."""
+
+    label, range = "itself", SHARE
+
+    def value(self, map: Map) -> Tensor:
+        return mass(map, map.ahead == 0) if map.same else undefined(map)
 
 
 def _equal(map: Map) -> Tensor:
@@ -230,12 +371,6 @@ def _equal(map: Map) -> Tensor:
     token_Q = torch.tensor([numbers[name] for name in map.queries])
     token_K = torch.tensor([numbers[name] for name in map.keys])
     return token_Q.unsqueeze(-1) == token_K
-
-
-def _equal_elsewhere(map: Map) -> Tensor:
-    """Other places than the query's own that hold its token."""
-    elsewhere_QK = map.ahead != 0
-    return _equal(map) & elsewhere_QK
 
 
 def _after_equal(map: Map) -> Tensor:
@@ -248,6 +383,46 @@ def _after_equal(map: Map) -> Tensor:
 
 
 # What explains the scores --------------------------------------------------------------------------------------------
+
+
+class Explained(Measure):
+    """R^2 of a query's scores over allowed keys by a free number for each label of a pair."""
+
+    range = SHARE
+
+    @abstractmethod
+    def labels(self, map: Map) -> Int[Tensor, "Q K"]:
+        """A number for each label."""
+
+    def value(self, map: Map) -> Tensor:
+        return self.of(map).value
+
+    def of(self, map: Map) -> Scored:
+        return _explained(map, self.labels(map))
+
+
+@_measure("offset_share")
+class OffsetShare(Explained):
+    """The share of the variance of a query's scores, before the softmax, that the offset between key and query explains
+    by itself (R^2). Chance: of scores at random, which few tokens make large.
+    """
+
+    label = "explained by offset"
+
+    def labels(self, map: Map) -> Tensor:
+        return map.offset
+
+
+@_measure("key_share")
+class KeyShare(Explained):
+    """The share of the variance of a query's scores, before the softmax, that the key explains by itself, whichever the
+    query (R^2). Chance: of scores at random, which few tokens make large.
+    """
+
+    label = "explained by key"
+
+    def labels(self, map: Map) -> Tensor:
+        return map.k_order.expand_as(map.ahead)
 
 
 def _explained(map: Map, label_QK: Tensor) -> Scored:
@@ -304,116 +479,7 @@ def _components(linked_DD: Tensor) -> int:
     return count
 
 
-# The table -----------------------------------------------------------------------------------------------------------
-
-SHARE = (0.0, 1.0)
-
-MEASURES = {
-    measure.name: measure
-    for measure in (
-        Measure(
-            "entropy",
-            "entropy",
-            "How evenly a query spreads its weight: entropy over its largest value, the logarithm of the number of "
-            "keys it may look at (Clark et al. 2019); mean over queries with at least two keys.",
-            SHARE,
-            beside_even(_entropy),
-        ),
-        Measure(
-            "effective_keys",
-            "effective keys",
-            "How many keys a query looks at in effect: the exponential of its entropy, mean over queries.",
-            None,
-            beside_even(_effective_keys),
-        ),
-        Measure(
-            "confidence",
-            "confidence",
-            "The largest weight of a query, mean over queries (Voita et al. 2019).",
-            SHARE,
-            beside_even(_confidence),
-        ),
-        Measure(
-            "distance",
-            "distance",
-            "The distance from a query's place to a key's, weighted; mean over queries. In an image, in patches, in "
-            "a straight line, over what has a place.",
-            None,
-            beside_even(_within(_distance)),
-        ),
-        Measure(
-            "previous",
-            "previous token",
-            "The weight on the token just before the query, mean over queries that may look at it.",
-            SHARE,
-            beside_even(_within(mass(_just_before))),
-        ),
-        Measure(
-            "positional",
-            "positional",
-            "The share of queries whose largest weight is at the commonest offset (Voita et al. 2019); of queries with "
-            "at least two keys. Chance: of keys picked at random.",
-            SHARE,
-            _positional,
-        ),
-        Measure(
-            "offset",
-            "commonest offset",
-            "The place of the key minus that of the query, in tokens, at which most queries have their largest weight; "
-            "-1 is the token just before. An image's is no single number.",
-            None,
-            _offset,
-        ),
-        Measure(
-            "duplicate",
-            "duplicate token",
-            "The weight on other places that hold the query's token, mean over queries that may look at one.",
-            SHARE,
-            beside_even(_within(mass(_equal_elsewhere))),
-        ),
-        Measure(
-            "induction",
-            "induction",
-            "The weight on tokens that followed an earlier place of the query's token, mean over queries that have one "
-            "(Olsson et al. 2022).",
-            SHARE,
-            beside_even(_within(mass(_after_equal))),
-        ),
-        Measure(
-            "sink",
-            "sink",
-            "The weight on the first key, mean over the queries from there on (Gu et al. 2024).",
-            SHARE,
-            beside_even(_sink),
-        ),
-        Measure(
-            "self",
-            "itself",
-            "The weight on the query's own place, mean over queries.",
-            SHARE,
-            beside_even(_within(mass(lambda map: map.ahead == 0))),
-        ),
-        Measure(
-            "offset_share",
-            "explained by offset",
-            "The share of the variance of a query's scores, before the softmax, that the offset between key and query "
-            "explains by itself (R^2). Chance: of scores at random, which few tokens make large.",
-            SHARE,
-            lambda map: _explained(map, map.offset),
-        ),
-        Measure(
-            "key_share",
-            "explained by key",
-            "The share of the variance of a query's scores, before the softmax, that the key explains by itself, "
-            "whichever the query (R^2). Chance: of scores at random, which few tokens make large.",
-            SHARE,
-            lambda map: _explained(map, map.k_order.expand_as(map.ahead)),
-        ),
-    )
-}
-
-
 @torch.no_grad()
-def measure(map: Map) -> dict[str, Scored]:
-    """Every measure of `MEASURES`, in its order."""
-    return {name: one.of(map) for name, one in MEASURES.items()}
+def measure(map: Map, measures: Mapping[str, Measure] = MEASURES) -> dict[str, Scored]:
+    """Every one of `measures`, by name; without them those of `MEASURES`, in its order."""
+    return {name: one.of(map) for name, one in measures.items()}

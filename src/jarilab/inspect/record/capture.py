@@ -195,12 +195,14 @@ class Tape:
         return jarilab.show(self, tokens, title)
 
     def measures(
-        self, tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None
+        self,
+        tokens: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+        measures: Sequence[Any] | None = None,
     ) -> dict[str, Any]:
-        """Every measure of every head, with `value` and `chance`: see `jarilab.measure_heads`."""
+        """Measures of every head, with `value` and `chance`: see `jarilab.measure_heads`."""
         import jarilab  # imported here because measures are computed from tapes
 
-        return jarilab.measure_heads(self, tokens)
+        return jarilab.measure_heads(self, tokens, measures)
 
     def merged_steps(self) -> Tape:
         """A tape with one whole map a site, of the calls that `generate` made token by token.

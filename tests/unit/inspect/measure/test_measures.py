@@ -2,13 +2,15 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from jarilab.core.errors import UserError
+from jarilab.core.registry import trust_code
 from jarilab.inspect.measure.maps import Map
-from jarilab.inspect.measure.measures import MEASURES, measure
+from jarilab.inspect.measure.measures import MEASURES, Measure, add_measure, mass, measure, registry
 from jarilab.inspect.record.capture import record
 from jarilab.models.decoder import LanguageModel
 from jarilab.models.encoder_decoder import EncoderDecoder
@@ -78,7 +80,7 @@ def test_the_table_is_in_order_and_says_what_it_means():
     map = random_map()
     assert list(measure(map)) == list(MEASURES)
     for name, one in MEASURES.items():
-        assert one.name == name
+        assert registry.spec(name).target is type(one)
         assert one.about.endswith(".")
         assert len({other.label for other in MEASURES.values()}) == len(MEASURES)
 
@@ -463,3 +465,81 @@ def test_a_batch_of_several_is_refused():
     tape = taped(LanguageModel(9, d_model=16, n_heads=2), torch.ones(2, 4, dtype=torch.int64))
     with pytest.raises(UserError, match="a map is of one input, got a batch of 2; record one input at a time"):
         Map.of(tape, "decoder.0.self", "abcd", "abcd")
+
+
+# A measure of one's own ----------------------------------------------------------------------------------------------
+
+MINE = Path(__file__).parents[4] / "examples" / "my_measure.py"
+
+
+class Backwards(Measure):
+    """How much lies on keys before the query."""
+
+    label = "backwards"
+
+    def value(self, map):
+        return mass(map, map.ahead < 0)
+
+
+@pytest.fixture
+def tape():
+    model = LanguageModel(11, d_model=16, n_heads=2, n_layers=1).eval()
+    with record(model) as tape:
+        model(Tokens(torch.tensor([[1, 2, 3, 1]]), Positions.sequence(4)))
+    return tape
+
+
+@pytest.fixture
+def table():
+    """The table, without what the test added when it ends."""
+    before = dict(MEASURES)
+    yield MEASURES
+    MEASURES.clear()
+    MEASURES.update(before)
+
+
+def test_measures_are_chosen_by_spec_or_given(tape):
+    trust_code(MINE)
+    near, far = f"{MINE}:Nearby", f"{MINE}:Nearby:within=3"
+    scored = tape.measures(None, ["entropy", near, far, Backwards()])["decoder.0.self"]
+    assert list(scored) == ["entropy", near, far, "Backwards"]
+    torch.testing.assert_close(scored[far].value, torch.ones(2, dtype=torch.float64))
+    # Of 1, 2, 3 and 4 keys that each query may look at, 1, 2, 2 and 2 are near.
+    torch.testing.assert_close(scored[near].chance, torch.full((2,), (1 + 1 + 2 / 3 + 2 / 4) / 4, dtype=torch.float64))
+
+
+def test_an_added_measure_is_on_pages_and_tapes(tape, table):
+    add_measure(Backwards())
+    assert "Backwards" in table
+    assert "Backwards" in tape.measures()["decoder.0.self"]
+    page = tape.show(["a", "b", "c", "a"]).html
+    assert "How much lies on keys before the query." in page
+
+
+def test_a_measure_in_a_file_is_refused_unless_it_is_trusted(tape, tmp_path):
+    canary = tmp_path / "executed"
+    (tmp_path / "theirs.py").write_text(f"open({str(canary)!r}, 'w').close()")
+    with pytest.raises(UserError, match=r"theirs\.py.*trust_code"):
+        tape.measures(None, [f"{tmp_path / 'theirs.py'}:Mine"])
+    assert not canary.exists()
+
+
+def test_what_is_no_measure_is_a_sentence(tape, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("import jarilab\nclass Other: pass\nclass Half(jarilab.Measure): pass\n")
+    trust_code(file)
+    with pytest.raises(UserError, match=r"Other: expected a subclass of .*Measure, got .*; derive"):
+        tape.measures(None, [f"{file}:Other"])
+    with pytest.raises(UserError, match=r"Half: expected all methods .*, got none for value; define"):
+        tape.measures(None, [f"{file}:Half"])
+    with pytest.raises(UserError, match="did you mean 'entropy'"):
+        tape.measures(None, ["entrop"])
+
+
+def test_a_measure_that_does_not_give_a_number_a_head_is_refused(tape):
+    class PerQuery(Backwards):
+        def value(self, map):
+            return map.weights.amax(-1)
+
+    with pytest.raises(UserError, match=r"PerQuery: .*2 heads, got shape \(2, 4\); reduce"):
+        tape.measures(None, [PerQuery()])

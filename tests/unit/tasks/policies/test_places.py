@@ -168,7 +168,7 @@ def test_a_policy_of_ones_own_gives_every_token_a_place(tmp_path):
     assert placed(f"{file}:Halves", sequences("123")) == [0.0, 0.5, 1.0]
     with pytest.raises(UserError, match=r"Short.places: .* each token, \(3,\) or \(1, 3\), got \(1,\)"):
         placed(f"{file}:Short", sequences("123"))
-    with pytest.raises(UserError, match=r"No is no position policy: write a subclass of jarilab.Policy"):
+    with pytest.raises(UserError, match=r"No: expected a subclass of .*Policy, got .*; derive"):
         build(f"{file}:No")
 
 
